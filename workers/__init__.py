@@ -1,0 +1,1 @@
+"""Everything between a key in Redis and a saved PersistentVolume."""

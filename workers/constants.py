@@ -1,0 +1,53 @@
+"""Upstream's exact annotation, finalizer and label names, each with its source.
+
+Source of all: kubernetes-csi/external-provisioner v6.3 and sig-storage-lib-external-provisioner v13.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Annotations of claims.
+ANN_STORAGE_PROVISIONER: Final = "volume.kubernetes.io/storage-provisioner"
+ANN_STORAGE_PROVISIONER_BETA: Final = "volume.beta.kubernetes.io/storage-provisioner"
+ANN_STORAGE_CLASS_BETA: Final = "volume.beta.kubernetes.io/storage-class"
+ANN_SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
+ANN_SELECTED_NODE_ALPHA: Final = "volume.alpha.kubernetes.io/selected-node"
+ANN_MIGRATED_TO: Final = "pv.kubernetes.io/migrated-to"
+
+# Annotations of volumes.
+ANN_PROVISIONED_BY: Final = "pv.kubernetes.io/provisioned-by"
+ANN_DELETION_SECRET_NAME: Final = "volume.kubernetes.io/provisioner-deletion-secret-name"
+ANN_DELETION_SECRET_NAMESPACE: Final = "volume.kubernetes.io/provisioner-deletion-secret-namespace"
+ANN_MODIFY_SECRET_NAME: Final = "volume.kubernetes.io/controller-modify-secret-name"
+ANN_MODIFY_SECRET_NAMESPACE: Final = "volume.kubernetes.io/controller-modify-secret-namespace"
+
+# Annotation of snapshot contents.
+ANN_ALLOW_MODE_CHANGE: Final = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
+
+# Volume attribute.
+ATTR_IDENTITY: Final = "storage.kubernetes.io/csiProvisionerIdentity"
+
+# Finalizers.
+FINALIZER_VOLUME: Final = "external-provisioner.volume.kubernetes.io/finalizer"
+FINALIZER_CLONE_SOURCE: Final = "provisioner.storage.kubernetes.io/cloning-protection"
+FINALIZER_SNAPSHOT_SOURCE: Final = (
+    "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
+)
+
+# Labels of CSIStorageCapacity objects.
+LABEL_DRIVER_NAME: Final = "csi.storage.k8s.io/drivername"
+LABEL_MANAGED_BY: Final = "csi.storage.k8s.io/managed-by"
+
+# API groups.
+GROUP_SNAPSHOT: Final = "snapshot.storage.k8s.io"
+
+# Prefix of reserved storage class parameters.
+PARAMETER_PREFIX: Final = "csi.storage.k8s.io/"
+
+# Event reasons.
+REASON_PROVISIONING: Final = "Provisioning"
+REASON_PROVISIONING_SUCCEEDED: Final = "ProvisioningSucceeded"
+REASON_PROVISIONING_FAILED: Final = "ProvisioningFailed"
+REASON_PROVISIONING_CLEANUP_FAILED: Final = "ProvisioningCleanupFailed"
+REASON_VOLUME_FAILED_DELETE: Final = "VolumeFailedDelete"
