@@ -1,0 +1,1 @@
+"""The Kubernetes API: raw JSON over the official client's pool, nothing of CSI or Redis."""

@@ -1,0 +1,327 @@
+"""One JSON request to the Kubernetes API server, with time-outs and client-go's repeats.
+
+Invariants: every call has a time-out; only classes of workers.kube.errors come out; a 401
+reloads the credentials once. Paths live in resources.py, streams in watch.py.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+import msgspec
+import urllib3
+from urllib3.exceptions import HTTPError, ReadTimeoutError, ResponseError
+
+from workers.kube.connection import connect
+from workers.kube.errors import Unreachable, error_from_response
+from workers.kube.throttle import Throttle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from workers.kube.connection import Connection
+    from workers.kube.objects import JsonObject
+
+JSON: Final = "application/json"
+JSON_PATCH: Final = "application/json-patch+json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
+
+CONNECT_TIMEOUT_SECONDS: Final = 5.0
+READ_TIMEOUT_SECONDS: Final = 30.0
+# client-go repeats a refused request (429, 5xx with Retry-After) up to 10 times; a worker
+# thread is better given back to the queue, which has its own back-off.
+_MAX_REPEATS: Final = 3
+_MAX_RETRY_AFTER_SECONDS: Final = 5.0
+_MIN_RELOAD_INTERVAL_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    method: str
+    url: str
+    headers: dict[str, str]
+    data: bytes | None
+    timeout_seconds: float
+    stream: bool = False
+
+
+class RawStream:
+    """The open answer of a watch: complete lines as bytes, until the server ends it."""
+
+    def __init__(self, response: Any) -> None:
+        self._response = response
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield each line without its end; a cut last line is dropped.
+
+        Raises:
+            Unreachable: the connection broke or nothing came within the read time-out.
+        """
+        rest = b""
+        try:
+            for chunk in self._chunks():
+                *complete, rest = (rest + chunk).split(b"\n")
+                yield from filter(None, complete)
+        except (HTTPError, OSError, ValueError) as error:
+            # ValueError: http.client on a stream closed by interrupt().
+            raise Unreachable(f"watch ended: {error}") from error
+
+    def _chunks(self) -> Iterator[bytes]:
+        if self._response.chunked:
+            yield from self._response.stream(2**16)
+            return
+        while chunk := self._response.read1(2**16):
+            yield chunk
+
+    def interrupt(self) -> None:
+        """End a blocked `lines()` from another thread."""
+        try:
+            self._response.shutdown()
+        except (OSError, ValueError, RuntimeError):
+            self._response.close()
+
+    def close(self) -> None:
+        """Drop the connection: an unread watch cannot be reused."""
+        self._response.close()
+
+
+class KubeClient:
+    """Raw JSON requests; one per process, shared by all threads.
+
+    Args:
+        load: returns a fresh Connection; called again after a 401.
+        qps: requests per second, 0 for no client-side limit (ours applies it only when the
+            flag was set explicitly; the server's priority and fairness does the rest).
+        burst: requests at once before `qps` bites.
+        user_agent: what the API server's audit log shows.
+        sleep: waits that many seconds, for Retry-After.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Connection],
+        *,
+        qps: float = 0.0,
+        burst: int = 0,
+        user_agent: str = "csi-fleet",
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._load = load
+        self._connection = load()
+        self._lock = threading.Lock()
+        self._reloaded_at = float("-inf")
+        self._throttle = Throttle(qps, burst) if qps > 0 else None
+        self._user_agent = user_agent
+        self._sleep = sleep
+
+    @classmethod
+    def from_settings(
+        cls,
+        kubeconfig: str = "",
+        master: str = "",
+        *,
+        pool_size: int = 64,
+        qps: float = 0.0,
+        burst: int = 0,
+        user_agent: str = "csi-fleet",
+    ) -> KubeClient:
+        """Build a client; `pool_size` at least the number of threads that use it.
+
+        Raises:
+            ConfigError: no usable client configuration (F-010, F-014).
+        """
+        return cls(
+            lambda: connect(kubeconfig, master, pool_size=pool_size),
+            qps=qps,
+            burst=burst,
+            user_agent=user_agent,
+        )
+
+    def get(self, path: str, query: Mapping[str, Any] | None = None) -> JsonObject:
+        """Read one object or one list page."""
+        return _decoded(self.request("GET", path, query=query))
+
+    def create(self, path: str, body: JsonObject) -> JsonObject:
+        """POST a new object; returns it as saved.
+
+        Raises:
+            AlreadyExistsError: the name is taken, perhaps by our own earlier call.
+        """
+        return _decoded(self.request("POST", path, body=body))
+
+    def update(self, path: str, body: JsonObject) -> JsonObject:
+        """PUT the whole object; its resourceVersion is the precondition.
+
+        Raises:
+            ConflictError: it changed since it was read.
+        """
+        return _decoded(self.request("PUT", path, body=body))
+
+    def patch(self, path: str, body: Any, content_type: str = STRATEGIC_PATCH) -> JsonObject:
+        """Apply a patch; returns the object as it is now."""
+        return _decoded(self.request("PATCH", path, body=body, content_type=content_type))
+
+    def delete(
+        self, path: str, *, uid: str | None = None, resource_version: str | None = None
+    ) -> JsonObject:
+        """Delete; returns the object (if finalizers hold it) or a Status.
+
+        Raises:
+            ConflictError: another object has this name now (`uid`, `resource_version`).
+        """
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        present = {name: value for name, value in preconditions.items() if value}
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": present}
+        return _decoded(self.request("DELETE", path, body=body if present else None))
+
+    def list_raw(
+        self,
+        path: str,
+        query: Mapping[str, Any],
+        *,
+        accept: str = JSON,
+        timeout_seconds: float = 60.0,
+    ) -> bytes:
+        """Return one list page as bytes."""
+        return self.request(
+            "GET", path, query=query, accept=accept, timeout_seconds=timeout_seconds
+        )
+
+    def watch_raw(
+        self,
+        path: str,
+        query: Mapping[str, Any],
+        *,
+        accept: str = JSON,
+        read_timeout_seconds: float,
+    ) -> RawStream:
+        """Open a watch; `read_timeout_seconds` of silence end it (half-open connections)."""
+        headers = {"Accept": accept}
+        call = _Call("GET", _url(path, query), headers, None, read_timeout_seconds, stream=True)
+        response = self._send_authorized(call)
+        if response.status >= 300:
+            try:
+                body = response.read(2**16)
+            except (HTTPError, OSError) as error:
+                raise Unreachable(f"{path}: {error}") from error
+            finally:
+                response.close()
+            raise error_from_response(response.status, body, path=path)
+        return RawStream(response)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout_seconds: float = READ_TIMEOUT_SECONDS,
+    ) -> bytes:
+        """Send one request and return the answer's body.
+
+        An answer with Retry-After (429, 5xx: the server did nothing) is repeated up to 3
+        times, for every method, as client-go does; a read is repeated once when the
+        connection broke. All other repeats belong to the caller's queue.
+
+        Raises:
+            ApiError: one of the classes of workers.kube.errors.
+        """
+        headers = {"Accept": accept}
+        data = None
+        if body is not None:
+            data = msgspec.json.encode(body)
+            headers["Content-Type"] = content_type
+        call = _Call(method, _url(path, query), headers, data, timeout_seconds)
+        for repeats_left in range(_MAX_REPEATS, -1, -1):
+            response = self._send_authorized(call)
+            if response.status < 300:
+                return bytes(response.data)
+            wait_seconds = _retry_after_seconds(response)
+            if wait_seconds is None or not repeats_left:
+                break
+            self._sleep(wait_seconds)
+        raise error_from_response(response.status, response.data, method=method, path=path)
+
+    def _send_authorized(self, call: _Call) -> urllib3.BaseHTTPResponse:
+        if self._throttle:
+            self._throttle.wait()
+        connection = self._connection
+        response = self._send(connection, call)
+        if response.status == 401 and (renewed := self._reload(connection)):
+            response.close()
+            response = self._send(renewed, call)
+        return response
+
+    def _send(self, connection: Connection, call: _Call) -> urllib3.BaseHTTPResponse:
+        headers = {**call.headers, "User-Agent": self._user_agent}
+        if authorization := connection.authorization():
+            headers["Authorization"] = authorization
+        for attempt in range(2):
+            try:
+                return connection.pool.request(
+                    call.method,
+                    connection.base_url + call.url,
+                    body=call.data,
+                    headers=headers,
+                    timeout=urllib3.Timeout(
+                        connect=CONNECT_TIMEOUT_SECONDS, read=call.timeout_seconds
+                    ),
+                    preload_content=not call.stream,
+                    retries=False,
+                    redirect=False,
+                )
+            except (HTTPError, OSError) as error:
+                if attempt == 0 and call.method == "GET" and _is_broken_connection(error):
+                    continue
+                verb = call.method.capitalize()
+                address = connection.base_url + call.url
+                raise Unreachable(f'{verb} "{address}": {error}') from error
+        raise AssertionError("unreachable")
+
+    def _reload(self, refused: Connection) -> Connection | None:
+        """Return a connection other than the refused one, or None if it was just renewed."""
+        with self._lock:
+            if self._connection is not refused:
+                return self._connection
+            now = time.monotonic()
+            if now - self._reloaded_at < _MIN_RELOAD_INTERVAL_SECONDS:
+                return None
+            self._reloaded_at = now
+            self._connection = self._load()
+            return self._connection
+
+
+def _url(path: str, query: Mapping[str, Any] | None) -> str:
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def _decoded(data: bytes) -> JsonObject:
+    try:
+        decoded = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Unreachable(f"the answer is no JSON: {error}") from error
+    if not isinstance(decoded, dict):
+        raise Unreachable("the answer is no JSON object")
+    return decoded
+
+
+def _is_broken_connection(error: Exception) -> bool:
+    """Tell whether a kept connection was dropped (repeat at once), not slow or refused."""
+    return isinstance(error, urllib3.exceptions.ProtocolError) and not isinstance(
+        error, ReadTimeoutError | ResponseError
+    )
+
+
+def _retry_after_seconds(response: urllib3.BaseHTTPResponse) -> float | None:
+    if response.status != 429 and response.status < 500:
+        return None
+    value = response.headers.get("Retry-After", "")
+    return min(float(value), _MAX_RETRY_AFTER_SECONDS) if value.isdigit() else None

@@ -1,0 +1,100 @@
+"""Where the API server is and how to prove who we are: kubeconfig, --master or in-cluster.
+
+Uses the official client for file formats, exec plugins, TLS and the connection pool only; its
+models stay unused (pitfalls 4.1).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kubernetes import config as kube_config
+from kubernetes.client.configuration import Configuration
+from kubernetes.client.rest import RESTClientObject
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+from workers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from urllib3 import PoolManager
+
+# "fatal" start-up errors of the reference end with 255 (F-014).
+_EXIT_CODE: Final = 255
+
+
+class _UnverifiedPool(HTTPSConnectionPool):
+    """The pool for `insecure-skip-tls-verify`: does not warn at each connection."""
+
+    def _validate_conn(self, conn: Any) -> None:
+        if conn.is_closed:
+            conn.connect()
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One generation of address, credentials and pool; replaced as a whole on a reload."""
+
+    base_url: str
+    pool: PoolManager
+    configuration: Any
+
+    def authorization(self) -> str | None:
+        """Return the Authorization header; re-reads the in-cluster token file each 60 s."""
+        try:
+            setting = self.configuration.auth_settings().get("BearerToken")
+        except (OSError, kube_config.ConfigException):
+            # Token being rotated this instant: the old one is mostly still good.
+            old: str | None = self.configuration.api_key.get("BearerToken")
+            return old
+        return str(setting["value"]) if setting else None
+
+
+def connect(
+    kubeconfig: str,
+    master: str,
+    *,
+    pool_size: int,
+    environ: Mapping[str, str] = os.environ,
+) -> Connection:
+    """Load the client configuration and prepare the pool; opens no connection yet.
+
+    The environment's KUBECONFIG overrides `kubeconfig`; `master` overrides the address found;
+    with none of them the pod's service account is used (F-010).
+
+    Raises:
+        ConfigError: nothing usable; exit code 255.
+    """
+    configuration = _load(environ.get("KUBECONFIG") or kubeconfig, master)
+    configuration.connection_pool_maxsize = pool_size
+    configuration.keep_alive = True
+    pool = RESTClientObject(configuration).pool_manager
+    if not configuration.verify_ssl:
+        pool.pool_classes_by_scheme = {"http": HTTPConnectionPool, "https": _UnverifiedPool}
+    return Connection(configuration.host.rstrip("/"), pool, configuration)
+
+
+def _load(kubeconfig: str, master: str) -> Any:
+    configuration = Configuration()
+    try:
+        if kubeconfig:
+            kube_config.load_kube_config(  # type: ignore[no-untyped-call]  # no types upstream
+                config_file=kubeconfig, client_configuration=configuration, persist_config=False
+            )
+        elif not master:
+            kube_config.load_incluster_config(  # type: ignore[no-untyped-call]  # same
+                client_configuration=configuration
+            )
+    except (kube_config.ConfigException, OSError, ValueError, TypeError) as error:
+        source = f"--kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
+        raise ConfigError(
+            f"cannot load the Kubernetes client configuration ({source}): {error}; "
+            "set --kubeconfig, KUBECONFIG or --master, or run in a pod",
+            exit_code=_EXIT_CODE,
+        ) from error
+    if master:
+        configuration.host = master if "://" in master else f"http://{master}"
+    return configuration

@@ -1,0 +1,188 @@
+"""What a refused API request means: one class per meaning of an HTTP status.
+
+```
+ApiError(status, reason, message)
+  UnauthorizedError 401   ForbiddenError 403   NotFoundError 404
+  AlreadyExistsError 409 reason AlreadyExists   ConflictError 409 otherwise
+  GoneError 410 (also reason Expired)   InvalidError 422 and 400   TooManyRequestsError 429
+  ServerError 5xx   Unreachable 0: no answer; a write may or may not have happened
+```
+`str()` is the Status object's message, the text client-go prints (`secrets "x" not found`).
+Source of the texts without a Status body: apimachinery, pkg/api/errors NewGenericServerResponse.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from workers.errors import ApiError
+
+__all__ = [
+    "AlreadyExistsError",
+    "ApiError",
+    "ConflictError",
+    "ForbiddenError",
+    "GoneError",
+    "InvalidError",
+    "NotFoundError",
+    "ServerError",
+    "TooManyRequestsError",
+    "UnauthorizedError",
+    "Unreachable",
+    "error_from_response",
+    "error_from_status",
+]
+
+
+class UnauthorizedError(ApiError):
+    """The credentials were refused, also after they were loaded anew."""
+
+
+class ForbiddenError(ApiError):
+    """RBAC or an admission plugin says no; the message names the missing right."""
+
+
+class NotFoundError(ApiError):
+    """The object (or its whole kind) does not exist."""
+
+
+class AlreadyExistsError(ApiError):
+    """An object of this name exists."""
+
+
+class ConflictError(ApiError):
+    """The object changed since it was read, or a precondition failed."""
+
+
+class GoneError(ApiError):
+    """The resourceVersion or continue token is too old: list again."""
+
+
+class InvalidError(ApiError):
+    """The request itself is wrong; repeating it cannot help."""
+
+
+class TooManyRequestsError(ApiError):
+    """The API server sheds load and refused before it did anything."""
+
+
+class ServerError(ApiError):
+    """The API server failed; a write may have happened."""
+
+
+class Unreachable(ApiError):  # noqa: N818 - the word the rest of the system uses
+    """No answer came; a write may have happened."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(0, "Unreachable", message)
+
+
+_BY_REASON: Final[dict[str, type[ApiError]]] = {
+    "AlreadyExists": AlreadyExistsError,
+    "Conflict": ConflictError,
+    "Expired": GoneError,
+    "Gone": GoneError,
+    "NotFound": NotFoundError,
+}
+_BY_STATUS: Final[dict[int, type[ApiError]]] = {
+    400: InvalidError,
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    410: GoneError,
+    422: InvalidError,
+    429: TooManyRequestsError,
+}
+# Reason and message when the body is no Status object.
+_GENERIC: Final[dict[int, tuple[str, str]]] = {
+    400: ("BadRequest", "the server rejected our request for an unknown reason"),
+    401: ("Unauthorized", "the server has asked for the client to provide credentials"),
+    403: ("Forbidden", "{body}"),
+    404: ("NotFound", "the server could not find the requested resource"),
+    405: ("MethodNotAllowed", "the server does not allow this method on the requested resource"),
+    406: (
+        "NotAcceptable",
+        "the server was unable to respond with a content type that the client supports",
+    ),
+    409: ("Conflict", "the server reported a conflict"),
+    415: (
+        "UnsupportedMediaType",
+        "the server was unable to understand the content type of the request",
+    ),
+    422: ("Invalid", "the server rejected our request due to an error in our request"),
+    429: (
+        "TooManyRequests",
+        "the server has received too many requests and has asked us to try again later",
+    ),
+    503: ("ServiceUnavailable", "the server is currently unable to handle the request"),
+    504: (
+        "Timeout",
+        (
+            "the server was unable to return a response in the time allotted, "
+            "but may still be processing the request"
+        ),
+    ),
+}
+_RESOURCE_PATH: Final = re.compile(
+    r"^/(?:api|apis/(?P<group>[^/]+))/[^/]+(?:/namespaces/[^/]+(?=/))?/(?P<plural>[^/?]+)"
+    r"(?:/(?P<name>[^/?]+))?"
+)
+
+
+def error_from_response(
+    status: int, body: bytes, *, method: str = "GET", path: str = ""
+) -> ApiError:
+    """Return the error for an HTTP answer of 300 or more, with client-go's text.
+
+    A Status body gives its own message; any other body gives the generic text followed by
+    `(verb resource name)`.
+    """
+    try:
+        decoded = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        decoded = None
+    if isinstance(decoded, dict) and decoded.get("kind") == "Status":
+        return error_from_status(decoded, default_status=status)
+    reason, message = _generic(status, method, body)
+    suffix = _RESOURCE_PATH.match(path)
+    if suffix:
+        words = [method.lower(), ".".join(filter(None, suffix.group("plural", "group")))]
+        words += filter(None, [suffix["name"]])
+        message = f"{message} ({' '.join(words)})"
+    return _class_of(status, reason)(status, reason, message)
+
+
+def error_from_status(status_object: dict[str, Any], *, default_status: int = 500) -> ApiError:
+    """Return the error a decoded Status object stands for; odd field types count as absent."""
+    code = status_object.get("code")
+    reason = status_object.get("reason")
+    message = status_object.get("message")
+    status = code if isinstance(code, int) and code else default_status
+    reason = reason if isinstance(reason, str) else ""
+    message = message if isinstance(message, str) and message else "unknown"
+    return _class_of(status, reason)(status, reason, message)
+
+
+def _class_of(status: int, reason: str) -> type[ApiError]:
+    default = ServerError if status >= 500 else ApiError
+    return _BY_REASON.get(reason) or _BY_STATUS.get(status, default)
+
+
+def _generic(status: int, method: str, body: bytes) -> tuple[str, str]:
+    if status == 409 and method == "POST":
+        return "AlreadyExists", "the server reported a conflict"
+    text = body[:2048].decode("utf-8", "replace").strip()
+    if status in _GENERIC:
+        reason, message = _GENERIC[status]
+        return reason, message.format(body=text) if message == "{body}" else message
+    if status >= 500:
+        cause = f'an error on the server ("{text or "unknown"}")'
+        return "InternalError", f"{cause} has prevented the request from succeeding"
+    return (
+        "",
+        f"the server responded with the status code {status} but did not return more information",
+    )

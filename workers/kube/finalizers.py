@@ -1,0 +1,62 @@
+"""Adding and removing a finalizer: on a copy for a PUT, or as a strategic merge patch.
+
+Inputs are never changed (C-079). A patch carries no resourceVersion: the list merges by value,
+so finalizers of others stay whatever they do meanwhile (L-072).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from workers.kube.objects import JsonObject
+
+
+def added(finalizers: Sequence[str] | None, name: str) -> tuple[list[str], bool]:
+    """Return the list with `name` at its end, and whether that changed it."""
+    current = list(finalizers or ())
+    return (current, False) if name in current else ([*current, name], True)
+
+
+def removed(finalizers: Sequence[str] | None, name: str) -> tuple[list[str], bool]:
+    """Return the list without `name`, order kept, and whether that changed it."""
+    current = list(finalizers or ())
+    left = [finalizer for finalizer in current if finalizer != name]
+    return left, len(left) != len(current)
+
+
+def with_finalizer(item: Mapping[str, Any], name: str) -> JsonObject | None:
+    """Return a copy that carries the finalizer, or None if it already does."""
+    return _replaced(item, *added(_finalizers_of(item), name))
+
+
+def without_finalizer(item: Mapping[str, Any], name: str) -> JsonObject | None:
+    """Return a copy without the finalizer, or None if it has none."""
+    return _replaced(item, *removed(_finalizers_of(item), name))
+
+
+def add_patch(name: str) -> JsonObject:
+    """Return the strategic merge patch that adds the finalizer; safe to apply twice."""
+    return {"metadata": {"finalizers": [name]}}
+
+
+def remove_patch(name: str) -> JsonObject:
+    """Return the strategic merge patch that removes the finalizer; safe to apply twice."""
+    return {"metadata": {"$deleteFromPrimitiveList/finalizers": [name]}}
+
+
+def has_finalizer(item: Mapping[str, Any], name: str) -> bool:
+    """Tell whether the object carries the finalizer."""
+    return name in _finalizers_of(item)
+
+
+def _finalizers_of(item: Mapping[str, Any]) -> Sequence[str]:
+    return (item.get("metadata") or {}).get("finalizers") or ()
+
+
+def _replaced(item: Mapping[str, Any], finalizers: list[str], changed: bool) -> JsonObject | None:
+    if not changed:
+        return None
+    return {**item, "metadata": {**(item.get("metadata") or {}), "finalizers": finalizers}}

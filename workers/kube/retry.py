@@ -1,0 +1,50 @@
+"""The one place where a conflicting update is repeated with a fresh read (S-015)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from workers.kube.errors import ConflictError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.kube.objects import JsonObject
+
+_MAX_ATTEMPTS: Final = 3
+
+
+def update_with_retry(
+    get: Callable[[], JsonObject],
+    change: Callable[[JsonObject], JsonObject | None],
+    update: Callable[[JsonObject], JsonObject],
+    *,
+    attempts: int = _MAX_ATTEMPTS,
+) -> JsonObject:
+    """Read, change and update an object; on a conflict again with a fresh read.
+
+    Args:
+        get: reads the object live; may hand out a known copy the first time.
+        change: returns the changed object (its input untouched), or None when nothing is to
+            be changed any more; may raise to stop.
+        update: PUTs it; its resourceVersion is the precondition.
+        attempts: updates tried in all.
+
+    Returns:
+        The object as the server has it now.
+
+    Raises:
+        ConflictError: the last attempt still conflicted.
+        ApiError: any other refusal, at once.
+    """
+    for attempts_left in range(attempts - 1, -1, -1):
+        current = get()
+        changed = change(current)
+        if changed is None:
+            return current
+        try:
+            return update(changed)
+        except ConflictError:
+            if not attempts_left:
+                raise
+    raise AssertionError("attempts must be at least 1")
