@@ -1,0 +1,1 @@
+"""The work queue, leases, intents, catalog and driver registry kept in Redis."""

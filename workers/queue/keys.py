@@ -1,0 +1,84 @@
+"""How does a unit of work spell its name?
+
+A key is `<kind>|<driver>|<object>|<uid>`, readable in Flower and in Redis. `|`, `%` and control
+characters inside a part are percent-encoded, so the text is unambiguous and round-trips.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Self
+from urllib.parse import unquote
+
+KIND_CLAIMS: Final = "claims"
+KIND_VOLUMES: Final = "volumes"
+KIND_CAPACITY: Final = "capacity"
+KIND_CLONING: Final = "cloning"
+
+_UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")
+_PARTS: Final = 4
+
+
+def _quote(part: str) -> str:
+    return _UNSAFE.sub(lambda match: f"%{ord(match.group()):02X}", part)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """One thing to reconcile.
+
+    Args:
+        kind: `claims`, `volumes`, `capacity`, `cloning`, ...; also the Celery task's family.
+        driver: CSI driver name, "" for work that belongs to no driver.
+        object: `<namespace>/<name>` for claims, the PV name for volumes, the item for capacity.
+        uid: the claim's UID (a re-created claim is a different key, L-011), "" for volumes.
+    """
+
+    kind: str
+    driver: str
+    object: str
+    uid: str = ""
+
+    @property
+    def text(self) -> str:
+        """The one spelling of this key in Redis and in a task's argument."""
+        return "|".join(map(_quote, (self.kind, self.driver, self.object, self.uid)))
+
+    @property
+    def lane(self) -> str:
+        """Keys of one lane share a concurrency limit, a rate and an order (G11)."""
+        return f"{_quote(self.kind)}|{_quote(self.driver)}"
+
+    @property
+    def tenant(self) -> str:
+        """Whose turn it is to be fair to: the namespace, "" for cluster-scoped objects."""
+        namespace, slash, _ = self.object.partition("/")
+        return namespace if slash else ""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a key back.
+
+        Raises:
+            ValueError: the text is no key; the message says what was expected.
+        """
+        parts = text.split("|")
+        if len(parts) != _PARTS or not parts[0]:
+            raise ValueError(f"not a queue key (kind|driver|object|uid): {text!r}")
+        return cls(*map(unquote, parts))
+
+
+def claim_key(driver: str, namespace: str, name: str, uid: str) -> Key:
+    """The key of a claim."""
+    return Key(KIND_CLAIMS, driver, f"{namespace}/{name}", uid)
+
+
+def volume_key(driver: str, name: str) -> Key:
+    """The key of a PersistentVolume."""
+    return Key(KIND_VOLUMES, driver, name)
+
+
+def lane_name(kind: str, driver: str) -> str:
+    """The lane of all keys of one kind and driver."""
+    return Key(kind, driver, "").lane

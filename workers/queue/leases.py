@@ -1,0 +1,135 @@
+"""Who owns a key right now, and how does the owner learn that it lost it?
+
+All leases of a process hang on one record, the session: a single heartbeat renews them together.
+The session is lost when Redis says so (declared dead, or Redis lost its data) or when the local
+clock passed the last acknowledged deadline, so that a process that was stopped (SIGSTOP, a paused
+virtual machine) refuses to write before it has heard anything (G9).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from workers.errors import LeaseLost, QueueUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.queue.keys import Key
+
+
+def suspend_aware_clock() -> float:
+    """Seconds that go on while the process or the machine is stopped."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(slots=True)
+class Session:
+    """One registration of this process; every lease it takes lives and dies with it."""
+
+    epoch: str
+    valid_until: float
+    clock: Callable[[], float]
+    process_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    is_lost: bool = False
+
+    def is_valid(self) -> bool:
+        """Whether Redis still counts our leases as ours, by our own clock."""
+        return not self.is_lost and self.clock() < self.valid_until
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogState:
+    """What the catalog looked like when the lease was taken; saves the reader a round trip."""
+
+    epoch: str
+    versions: dict[str, int]
+    complete: frozenset[str]
+
+
+@dataclass(slots=True)
+class Lease:
+    """The right to work on one key.
+
+    Args:
+        key: the work.
+        domain: the volume that is locked with it, "" for none.
+        fence: grows with every lease ever given; the higher one is the newer owner.
+        fails: consecutive counted failures so far (0 = first attempt).
+        memo: what the last `fail(memo=...)` of this key left, "" when nothing.
+        waited_seconds: time from the first add to this lease.
+        catalog: versions of the catalog at the moment of the lease.
+    """
+
+    key: Key
+    domain: str
+    token: str
+    fence: int
+    fails: int
+    memo: str
+    waited_seconds: float
+    catalog: CatalogState
+    session: Session
+    is_released: bool = False
+
+    def is_held(self) -> bool:
+        """Whether a write is still allowed."""
+        return not self.is_released and self.session.is_valid()
+
+    def check(self) -> None:
+        """Call before each write.
+
+        Raises:
+            LeaseLost: the lease is over; write nothing, another worker may be at it.
+        """
+        if not self.is_held():
+            raise LeaseLost(f"lease {self.fence} of {self.key.text} is lost, nothing is written")
+
+
+class Renewable(Protocol):
+    """The part of the queue a heartbeat needs."""
+
+    def heartbeat(self) -> bool:
+        """Renew all leases of the process; True when they were lost."""
+
+
+class Heartbeat:
+    """The one thread per process that renews its leases.
+
+    It never runs gRPC or Kubernetes calls, so a slow driver cannot cost a lease.
+    """
+
+    def __init__(self, queue: Renewable, *, interval_seconds: float = 1.0) -> None:
+        self._queue = queue
+        self._interval_seconds = interval_seconds
+        self._wake = threading.Event()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="lease-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Start renewing; call once."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Renew now: somebody noticed that the process is not registered any more."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Stop renewing and wait for the thread; the leases then run out by themselves."""
+        self._is_stopping = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            try:
+                self._queue.heartbeat()
+            except QueueUnavailable:  # noqa: S110 - the local deadline runs out by itself
+                pass
+            self._wake.wait(self._interval_seconds)
+            self._wake.clear()

@@ -1,0 +1,158 @@
+"""How much of a lane may run at once, how fast, and is it stopped?
+
+Limits are global: every script that could start a key asks the same numbers in Redis. A lane whose
+limits nobody declared admits nothing, so keys of a driver without workers wait in Redis, not in
+Celery.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from workers.queue.connection import redis_errors
+from workers.queue.names import NAMES
+from workers.queue.scripts import text
+
+if TYPE_CHECKING:
+    import redis
+
+PauseKind = Literal["operator", "breaker"]
+PAUSE_KINDS: Final[tuple[PauseKind, ...]] = ("operator", "breaker")
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLimits:
+    """Limits of one lane.
+
+    Args:
+        concurrency: tickets and leases together, over all workers.
+        rate_per_second: admissions per second, 0 for no limit.
+        burst: size of the token bucket, at least 1 when there is a rate.
+    """
+
+    concurrency: int
+    rate_per_second: float = 0.0
+    burst: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStats:
+    """What waits and runs in one lane, for metrics and `status`.
+
+    Args:
+        ready: first attempts waiting for admission; `retry`: later attempts.
+        ticketed: admitted, message out; `running`: leased; `delayed`: due later.
+        head_age_seconds: how long the next key to be admitted has been waiting.
+        oldest_ticket_seconds: age of the oldest message nobody took.
+        paused: reason by pause kind, empty when the lane runs.
+        limits: None when no worker declared any: nothing is admitted.
+    """
+
+    lane: str
+    ready: int
+    retry: int
+    ticketed: int
+    running: int
+    delayed: int
+    blocked: int
+    head_age_seconds: float
+    oldest_ticket_seconds: float
+    paused: dict[str, str]
+    limits: LaneLimits | None
+
+
+def _seconds(now_ms: int, then: bytes | float | None) -> float:
+    return 0.0 if then is None else max(0.0, (now_ms - float(then)) / 1000)
+
+
+def _lane_of(key: bytes) -> str:
+    return "|".join(text(key).split("|")[:2])
+
+
+def _count_by_lane(members: list[bytes]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for member in members:
+        lane = _lane_of(member)
+        counts[lane] = counts.get(lane, 0) + 1
+    return counts
+
+
+def _paused(client: redis.Redis, now_ms: int) -> dict[str, dict[str, str]]:
+    pauses: dict[str, dict[str, str]] = {}
+    for field, value in client.hgetall(NAMES["paused"].full).items():
+        kind, _, lane = text(field).partition(" ")
+        until, _, reason = text(value).partition(" ")
+        if until.isdigit() and (int(until) == 0 or int(until) > now_ms):
+            pauses.setdefault(lane, {})[kind] = reason
+    return pauses
+
+
+def _limits(raw: list[bytes | None]) -> LaneLimits | None:
+    try:
+        concurrency, rate, burst = (float(value or "nan") for value in raw)
+    except ValueError:
+        return None
+    if math.isnan(concurrency + rate + burst):
+        return None
+    return LaneLimits(int(concurrency), rate, int(burst))
+
+
+def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, LaneStats]:
+    """Counts and ages of every lane with keys, limits or a pause; two round trips or so.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    with redis_errors():
+        if now_ms is None:
+            seconds, microseconds = client.time()
+            now_ms = seconds * 1000 + microseconds // 1000
+        prefix = NAMES["limits"].full
+        lanes = {text(lane) for lane in client.smembers(NAMES["lanes"].full)}
+        lanes |= {text(key).removeprefix(prefix) for key in client.scan_iter(match=prefix + "*")}
+        pauses = _paused(client, now_ms)
+        delayed = _count_by_lane(client.zrange(NAMES["delayed"].full, 0, -1))
+        blocked = _count_by_lane(client.hkeys(NAMES["blocked"].full))
+        lanes |= pauses.keys() | delayed.keys() | blocked.keys()
+        return {
+            lane: _lane_stats(
+                client, lane, now_ms, delayed.get(lane, 0), blocked.get(lane, 0), pauses.get(lane)
+            )
+            for lane in sorted(lanes)
+        }
+
+
+def _lane_stats(
+    client: redis.Redis,
+    lane: str,
+    now_ms: int,
+    delayed: int,
+    blocked: int,
+    paused: dict[str, str] | None,
+) -> LaneStats:
+    pipe = client.pipeline(transaction=False)
+    for family in ("ready", "retry", "ticketed"):
+        pipe.zcard(NAMES[family].full + lane)
+    pipe.scard(NAMES["running"].full + lane)
+    pipe.zrange(NAMES["ready"].full + lane, 0, 0)
+    pipe.zrange(NAMES["retry"].full + lane, 0, 0)
+    pipe.zrange(NAMES["ticketed"].full + lane, 0, 0, withscores=True)
+    pipe.hmget(NAMES["limits"].full + lane, "concurrency", "rate", "burst")
+    ready, retry, ticketed, running, first, second, oldest, limits = pipe.execute()
+    head = first or second
+    since = client.hget(NAMES["since"].full, head[0]) if head else None
+    return LaneStats(
+        lane=lane,
+        ready=ready,
+        retry=retry,
+        ticketed=ticketed,
+        running=running,
+        delayed=delayed,
+        blocked=blocked,
+        head_age_seconds=_seconds(now_ms, since),
+        oldest_ticket_seconds=_seconds(now_ms, oldest[0][1]) if oldest else 0.0,
+        paused=paused or {},
+        limits=_limits(limits),
+    )

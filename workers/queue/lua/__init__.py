@@ -1,0 +1,1 @@
+"""The Lua scripts, one per file; `lib.lua` holds the functions they share."""

@@ -1,0 +1,123 @@
+"""Which keys do we keep in Redis, of which type, whose are they and how long do they live?
+
+This file is the only declaration: `lua/lib.lua` gets its names from here, the repair of wrong-typed
+keys reads the types, and a test fails on a key in Redis that is not listed.
+
+Everything can be lost at any moment: the API server is the truth, the watcher adds every undecided
+object again. Only `intents` and `unsaved` carry more than that (M-010, M-011).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+PREFIX: Final = "csifleet:"
+CELERY_QUEUE_PREFIX: Final = "drv."
+
+RedisType = Literal["string", "hash", "set", "zset"]
+Owner = Literal["queue", "counters", "intents", "catalog", "registry", "events", "quarantine"]
+
+
+@dataclass(frozen=True, slots=True)
+class RedisName:
+    """One declared key, or a family of keys when `is_family` (the name is then a prefix).
+
+    Args:
+        type: the Redis type.
+        owner: `queue` keys are rebuilt from the API server and dropped together on a repair.
+        life: who writes it and when it goes.
+    """
+
+    name: str
+    type: RedisType
+    owner: Owner
+    life: str
+    is_family: bool = False
+
+    @property
+    def full(self) -> str:
+        """The key, or the prefix of the family's keys."""
+        return PREFIX + self.name + (":" if self.is_family else "")
+
+
+def _family(name: str, type_: RedisType, owner: Owner, life: str) -> RedisName:
+    return RedisName(name, type_, owner, life, is_family=True)
+
+
+NAMES: Final = {
+    entry.name: entry
+    for entry in (
+        # Queue: who works on what. Dropped and rebuilt as a whole.
+        RedisName("epoch", "string", "queue", "random; first comer sets it; changed = data lost"),
+        RedisName("procs", "zset", "queue", "process id -> deadline ms; removed when dead"),
+        RedisName("leases", "hash", "queue", "key -> 'fence process token started_ms domain'"),
+        RedisName("domains", "hash", "queue", "domain -> key that holds it; removed at release"),
+        RedisName("blocked", "hash", "queue", "key -> busy domain it waits for"),
+        RedisName("waiters", "zset", "queue", "'domain NUL key', score 0; read by lex range"),
+        RedisName("dirty", "set", "queue", "keys added while running; emptied at release"),
+        RedisName("delayed", "zset", "queue", "key -> due ms; removed when due or taken"),
+        RedisName("since", "hash", "queue", "waiting key -> ms of its first add; until taken"),
+        RedisName("lanes", "set", "queue", "lanes with ready, ticketed or running keys"),
+        _family("ready", "zset", "queue", "lane: first attempts, score = virtual time"),
+        _family("retry", "zset", "queue", "lane: retries, score = virtual time"),
+        _family("ticketed", "zset", "queue", "lane: key -> ms its ticket was last published"),
+        _family("running", "set", "queue", "lane: leased keys"),
+        _family("share", "hash", "queue", "lane: virtual times of tenants; gone when idle"),
+        _family("share_retry", "hash", "queue", "lane: the same for retries"),
+        RedisName("sweep_guard", "string", "queue", "one sweep per period; PX"),
+        RedisName("check_guard", "string", "queue", "one full lease check per period; PX"),
+        # Counters and settings: kept through a repair.
+        RedisName("fence", "string", "counters", "last fence number; never removed"),
+        RedisName("fails", "hash", "counters", "key -> consecutive failures; until done/forget"),
+        RedisName("memos", "hash", "counters", "key -> memo of its last failure; as `fails`"),
+        RedisName("abandoned", "zset", "counters", "given-up key -> ms; dropped after 7 days"),
+        RedisName("paused", "hash", "counters", "'kind lane' -> 'until_ms reason'; until resumed"),
+        _family("limits", "hash", "counters", "lane: concurrency, rate, burst, bucket; by workers"),
+        # Intents: what may exist in a storage system without a PV.
+        RedisName("intents", "hash", "intents", "PV name -> record; from before CreateVolume"),
+        RedisName("unsaved", "hash", "intents", "PV name -> full PV; until saved"),
+        # Catalog, written by the watcher.
+        _family("catalog", "hash", "catalog", "kind: name -> 'rv json', no json = tombstone"),
+        _family("changes", "zset", "catalog", "kind: name -> version of its last change"),
+        RedisName("versions", "hash", "catalog", "kind -> last version, grows within an epoch"),
+        RedisName("floors", "hash", "catalog", "kind -> version below which readers reload"),
+        RedisName("complete", "hash", "catalog", "kind -> epoch in which it was filled"),
+        # Registry, written by workers.
+        RedisName("drivers", "hash", "registry", "driver -> record json; dropped when expired"),
+        RedisName("drivers_until", "zset", "registry", "driver -> ms until it counts as served"),
+        # Event budget (L-006), each with its TTL.
+        _family("event", "hash", "events", "identical events: name, count; 1 h"),
+        _family("similar", "set", "events", "messages of similar events; 10 min after the last"),
+        _family("spam", "hash", "events", "token bucket of source+object; 125 min"),
+        # What could not be read.
+        RedisName("quarantine", "hash", "quarantine", "'key field' -> raw value; 7 days"),
+        _family("quarantined", "string", "quarantine", "renamed wrong-typed key, any type; 7 days"),
+    )
+}
+
+
+def celery_queue(driver: str) -> str:
+    """The Celery queue, and thereby the Redis list, with the tickets of one driver.
+
+    The list must be in the same Redis database as our keys: the sweep reads its length.
+    """
+    return CELERY_QUEUE_PREFIX + driver
+
+
+def declared(full_name: str) -> RedisName | None:
+    """The declaration a key found in Redis falls under, None when it is not ours to have."""
+    if not full_name.startswith(PREFIX):
+        return None
+    name = full_name.removeprefix(PREFIX)
+    exact = NAMES.get(name)
+    if exact is not None and not exact.is_family:
+        return exact
+    family = NAMES.get(name.partition(":")[0])
+    return family if family is not None and family.is_family else None
+
+
+def lua_table() -> str:
+    """The names as a Lua table `K`, put in front of every script."""
+    fields = ", ".join(f"{entry.name} = '{entry.full}'" for entry in NAMES.values())
+    return f"local K = {{ {fields}, celery = '{CELERY_QUEUE_PREFIX}' }}\n"

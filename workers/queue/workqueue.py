@@ -1,0 +1,333 @@
+"""Which key is worked on next, by whom, and what happens when nobody finishes it?
+
+client-go's workqueue over all processes (G1-G6, G10-G12), with admission. A key is ready (waits its
+turn), ticketed (a Celery message is out), running (leased), blocked (its volume is busy) or delayed.
+Ticketed plus running never exceed the lane's concurrency limit, so Celery never holds more messages
+than the limit and order is decided here alone. A Celery message is only a ticket: lost and doubled
+ones do no harm.
+
+Every script may be repeated after a lost reply. Redis may lose everything at any point: the epoch
+changes, all leases are lost, and the watcher adds every undecided object again.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from workers.errors import QueueUnavailable
+from workers.queue.keys import Key
+from workers.queue.leases import CatalogState, Lease, Session, suspend_aware_clock
+from workers.queue.limits import LaneLimits, LaneStats, PauseKind, read_stats
+from workers.queue.scripts import Scripts, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import redis
+
+_log = logging.getLogger(__name__)
+
+# Keys per script call: keeps one call of Redis under a few milliseconds.
+_BATCH = 250
+# Keys one sweep moves at most; the next sweep takes the rest.
+_SWEEP_LIMIT = 500
+# A ticket this old whose message is not in the Celery list was lost (pitfalls 1.1).
+_REPUBLISH_AFTER_MS = 2000
+# How often a sweep compares every lease with the living processes, not only the newly dead.
+_LEASE_CHECK_MS = 5000
+# Part of the TTL that is not used, for the time a write needs after its check.
+_MARGIN = 1 / 8
+
+
+@dataclass(frozen=True, slots=True)
+class FailOutcome:
+    """What became of a failed key.
+
+    Args:
+        is_owner: False when the lease was lost; then nothing was counted.
+        fails: consecutive failures including this one.
+        delay_seconds: time until the retry, 0 when the key was added meanwhile, None when given up.
+    """
+
+    is_owner: bool
+    fails: int
+    delay_seconds: float | None
+
+
+class WorkQueue:
+    """The queue as one process sees it; thread-safe, no call waits for another thread.
+
+    Args:
+        client: from `workers.queue.connection.connect`, in the Celery broker's database.
+        publish: sends one ticket per key; may raise QueueUnavailable (the sweep repeats it).
+        lease_ttl_seconds: a process silent for so long is dead and its keys are handed over.
+        clock: local seconds for the lease deadline; must go on while the process is stopped.
+        now_ms: tests only; overrides the clock of Redis.
+        on_lost: called without arguments by `heartbeat` after leases were lost, and by `take` when
+            Redis does not know the process any more; use it to wake the heartbeat thread.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        *,
+        publish: Callable[[list[Key]], None],
+        lease_ttl_seconds: float = 4.0,
+        clock: Callable[[], float] = suspend_aware_clock,
+        now_ms: Callable[[], int] | None = None,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._scripts = Scripts(client, now_ms)
+        self._now_ms = now_ms
+        self._publish_tickets = publish
+        self._ttl_ms = round(lease_ttl_seconds * 1000)
+        self._clock = clock
+        self._on_lost = on_lost
+        self._session: Session | None = None
+        self._limits: dict[str, LaneLimits] = {}
+
+    @property
+    def epoch(self) -> str:
+        """The life of Redis this process registered in, "" before; changes when data was lost."""
+        return "" if self._session is None else self._session.epoch
+
+    def add(self, keys: Iterable[Key], *, delay_seconds: float = 0.0) -> None:
+        """Make keys dirty: each is worked on at least once after this call (G2, G3, G4).
+
+        A waiting key is not doubled, a running one runs once more afterwards. With a delay the
+        earliest of several wins and an immediate add is never delayed (G10).
+
+        Raises:
+            QueueUnavailable: some keys may not have been added; add all again.
+        """
+        remaining = iter(keys)
+        while batch := [key.text for key in islice(remaining, _BATCH)]:
+            self._publish(self._scripts.run("add", round(delay_seconds * 1000), *batch))
+
+    def register_process(self) -> None:
+        """Announce this process; needed before `take`, not for `add`.
+
+        Limits set by this process are declared again, for Redis may have lost them.
+        """
+        started = self._clock()
+        session = Session(epoch="", valid_until=started + self._usable_ttl(), clock=self._clock)
+        candidate = uuid.uuid4().hex
+        session.epoch = text(
+            self._scripts.run("register", session.process_id, self._ttl_ms, candidate)
+        )
+        self._session = session
+        for lane, limits in self._limits.copy().items():
+            self._declare(lane, limits)
+
+    def heartbeat(self) -> bool:
+        """Renew all leases of this process; call each second from one thread.
+
+        Returns:
+            True when the process was declared dead or Redis lost its data: all leases are lost and
+            the process is registered again under a new id.
+
+        Raises:
+            QueueUnavailable: not renewed; the leases end by themselves at the local deadline.
+        """
+        session = self._session
+        if session is not None and not session.is_lost:
+            started = self._clock()
+            if self._scripts.run("renew", session.process_id, session.epoch, self._ttl_ms):
+                session.valid_until = started + self._usable_ttl()
+                return False
+        if session is not None:
+            session.is_lost = True
+        self.register_process()
+        if session is not None:
+            _log.warning("leases lost, process registered again", extra={"epoch": self.epoch})
+            self._on_lost()
+        return session is not None
+
+    def take(self, key: Key, domain: str = "") -> Lease | None:
+        """Start working on a ticketed key.
+
+        Args:
+            key: from the ticket.
+            domain: PV name, for claims and volumes alike; "" for work that locks no volume.
+
+        Returns:
+            None when there is nothing to do: the ticket was a duplicate, the lane is paused, or the
+            domain is busy (the key then becomes ready when the domain is released).
+        """
+        session = self._session
+        if session is None or session.is_lost:
+            self._on_lost()
+            return None
+        token = uuid.uuid4().hex
+        reply = self._scripts.run("take", key.text, session.process_id, token, domain)
+        status, tickets = text(reply[0]), reply[1]
+        self._publish(tickets)
+        if status == "unregistered":
+            session.is_lost = True
+            self._on_lost()
+        if status != "taken":
+            return None
+        fence, fails, memo, waited_ms, epoch, versions, complete = reply[2:]
+        numbers = dict(zip(map(text, versions[::2]), map(int, versions[1::2]), strict=True))
+        return Lease(
+            key=key,
+            domain=domain,
+            token=token,
+            fence=int(fence),
+            fails=int(fails),
+            memo=text(memo),
+            waited_seconds=int(waited_ms) / 1000,
+            catalog=CatalogState(text(epoch), numbers, frozenset(map(text, complete))),
+            session=session,
+        )
+
+    def done(self, lease: Lease, *, finish_intent: bool = False) -> bool:
+        """Success: forget the failures, release.
+
+        Args:
+            lease: from `take`.
+            finish_intent: also delete the domain's intent and unsaved PV (M-010 step 5).
+
+        Returns:
+            False when the lease had been lost; then nothing was changed. True for a repeated call.
+        """
+        return bool(self._end("done", lease, int(finish_intent))[0])
+
+    def fail(
+        self,
+        lease: Lease,
+        *,
+        base_seconds: float,
+        cap_seconds: float,
+        min_delay_seconds: float = 0.0,
+        threshold: int = 0,
+        memo: str = "",
+    ) -> FailOutcome:
+        """Failure: count it, retry after max(base * 2^n capped, min_delay), release (L-015).
+
+        Args:
+            lease: from `take`.
+            base_seconds: delay after the first failure.
+            cap_seconds: longest back-off.
+            min_delay_seconds: not earlier than this (slow set, L-063).
+            threshold: give up when so many failures were counted before, 0 for never (L-016).
+            memo: text handed to the next lease of this key, until `done` or `forget`; no secrets.
+        """
+        owner, fails, delay_ms = self._end(
+            "fail",
+            lease,
+            round(base_seconds * 1000),
+            round(cap_seconds * 1000),
+            round(min_delay_seconds * 1000),
+            threshold,
+            memo,
+        )
+        return FailOutcome(bool(owner), int(fails), None if delay_ms < 0 else delay_ms / 1000)
+
+    def release(self, lease: Lease, *, delay_seconds: float = 0.0, count: bool = False) -> bool:
+        """Put the key back, ready at once or after a delay, without a back-off step.
+
+        Args:
+            lease: from `take`.
+            delay_seconds: 0 puts it in front of its lane.
+            count: count a failure all the same.
+
+        Returns:
+            False when the lease had been lost.
+        """
+        return bool(self._end("release", lease, round(delay_seconds * 1000), int(count))[0])
+
+    def park(self, lease: Lease) -> bool:
+        """Put the key back to wait for its lane; pause the lane first, or it comes back at once."""
+        return self.release(lease)
+
+    def forget(self, key: Key) -> None:
+        """The object is gone: drop failure counter, memo and delayed entry."""
+        self._scripts.run("forget", key.text)
+
+    def pump(self, *, period_seconds: float = 0.2) -> None:
+        """Move what time has made due; call it often, of all processes one does it per period.
+
+        Due delayed keys become ready, keys of dead processes too, lost tickets are published again,
+        every lane admits. Bounded work per call.
+
+        Args:
+            period_seconds: 0 does it in any case.
+        """
+        self._publish(
+            self._scripts.run(
+                "sweep",
+                round(period_seconds * 1000),
+                _SWEEP_LIMIT,
+                _REPUBLISH_AFTER_MS,
+                _LEASE_CHECK_MS if period_seconds else 0,
+            )
+        )
+
+    def set_limits(
+        self, lane: str, concurrency: int, *, rate_per_second: float = 0.0, burst: int = 1
+    ) -> None:
+        """Declare a lane's limits; without any it admits nothing. Remembered for `heartbeat`."""
+        self._limits[lane] = LaneLimits(concurrency, rate_per_second, burst)
+        self._declare(lane, self._limits[lane])
+
+    def pause(
+        self,
+        lane: str,
+        reason: str,
+        *,
+        seconds: float | None = None,
+        kind: PauseKind = "operator",
+    ) -> None:
+        """Stop admitting; running keys go on. `seconds` None = until `resume` of the same kind."""
+        span_ms = 0 if seconds is None else round(seconds * 1000)
+        self._scripts.run("pause", lane, kind, span_ms, reason)
+
+    def resume(self, lane: str, *, kind: PauseKind = "operator") -> None:
+        """End a pause; the lane admits unless it is paused for another kind."""
+        self._publish(self._scripts.run("resume", lane, kind))
+
+    def stats(self) -> dict[str, LaneStats]:
+        """Counts and ages by lane."""
+        return read_stats(self._scripts.client, self._now_ms() if self._now_ms else None)
+
+    def close(self) -> None:
+        """Leave: the leases of this process are handed over at once. Safe to call twice."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.is_lost = True
+            self._publish(self._scripts.run("unregister", session.process_id))
+
+    def _usable_ttl(self) -> float:
+        return self._ttl_ms / 1000 * (1 - _MARGIN)
+
+    def _declare(self, lane: str, limits: LaneLimits) -> None:
+        numbers = (limits.concurrency, limits.rate_per_second, limits.burst)
+        self._publish(self._scripts.run("limits", lane, *numbers))
+
+    def _end(self, script: str, lease: Lease, *args: str | float) -> list[int]:
+        lease.is_released = True
+        session = lease.session
+        reply = self._scripts.run(
+            script, lease.key.text, session.process_id, lease.token, session.epoch, *args
+        )
+        self._publish(reply[0])
+        return [int(value) for value in reply[1:]]
+
+    def _publish(self, tickets: list[bytes]) -> None:
+        """Send tickets; a failure is only logged, for the sweep publishes them again."""
+        keys = []
+        for ticket in tickets:
+            try:
+                keys.append(Key.parse(text(ticket)))
+            except ValueError:
+                _log.exception("unreadable key in Redis, dropped")
+        if keys:
+            try:
+                self._publish_tickets(keys)
+            except QueueUnavailable:
+                _log.warning("tickets not published, the sweep repeats it", exc_info=True)
