@@ -51,3 +51,12 @@ REASON_PROVISIONING_SUCCEEDED: Final = "ProvisioningSucceeded"
 REASON_PROVISIONING_FAILED: Final = "ProvisioningFailed"
 REASON_PROVISIONING_CLEANUP_FAILED: Final = "ProvisioningCleanupFailed"
 REASON_VOLUME_FAILED_DELETE: Final = "VolumeFailedDelete"
+
+# In-tree migration (csi-translation-lib).
+ANN_AZURE_FILE_RESOURCE_GROUP: Final = "kubernetes.io/azure-file-resource-group"
+ANN_PORTWORX_SECRET_NAME: Final = "openstorage.io/auth-secret-name"
+ANN_PORTWORX_SECRET_NAMESPACE: Final = "openstorage.io/auth-secret-namespace"
+LABEL_REGION: Final = "topology.kubernetes.io/region"
+LABEL_REGION_BETA: Final = "failure-domain.beta.kubernetes.io/region"
+LABEL_ZONE: Final = "topology.kubernetes.io/zone"
+LABEL_ZONE_BETA: Final = "failure-domain.beta.kubernetes.io/zone"
