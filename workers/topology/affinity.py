@@ -1,0 +1,134 @@
+"""Which nodes may use a volume: from the driver's answer to the PV, and back (P-340, P-341)?"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from csi_client.messages import Topology
+
+_INT64 = range(-(2**63), 2**63)
+_DECIMAL = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+def node_affinity(accessible_topology: Iterable[Topology]) -> dict[str, Any] | None:
+    """Return a volume's `spec.nodeAffinity` for the topologies CreateVolume answered (P-340).
+
+    One selector term per topology, in the order of the answer; one `In` expression per segment,
+    sorted by key (P-908). Topologies without segments are skipped; if none is left there is no
+    affinity, because the API server rejects one without terms (D-014).
+    """
+    terms = [
+        {
+            "matchExpressions": [
+                {"key": key, "operator": "In", "values": [topology.segments[key]]}
+                for key in sorted(topology.segments)
+            ]
+        }
+        for topology in accessible_topology
+        if topology.segments
+    ]
+    return {"required": {"nodeSelectorTerms": terms}} if terms else None
+
+
+def is_accessible(volume: Mapping[str, Any], node_segments: Mapping[str, str]) -> bool:
+    """Tell whether a volume can be reached from the node with these segments (P-341, P-506).
+
+    Args:
+        volume: the PersistentVolume.
+        node_segments: the accessible topology of NodeGetInfo; empty if the driver has none, then
+            every volume is accessible.
+    """
+    if not node_segments:
+        return True
+    affinity = (volume.get("spec") or {}).get("nodeAffinity") or {}
+    required = affinity.get("required")
+    if required is None:
+        return True
+    return matches(required.get("nodeSelectorTerms") or (), node_segments)
+
+
+def matches(selector_terms: Iterable[Mapping[str, Any]], labels: Mapping[str, str]) -> bool:
+    """Tell whether a node with these labels and no name meets one of the selector terms.
+
+    Terms are ORed, requirements inside a term ANDed. An empty term matches nothing. A requirement
+    the API would have refused (unknown operator, wrong number of values) makes its term match
+    nothing. `matchFields` sees an empty `metadata.name` (P-341).
+
+    Source: k8s.io/component-helpers, scheduling/corev1/nodeaffinity.
+    """
+    return any(_term_matches(term, labels) for term in selector_terms)
+
+
+def _term_matches(term: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    expressions = term.get("matchExpressions") or ()
+    fields = term.get("matchFields") or ()
+    if not expressions and not fields:
+        return False
+    return all(_expression_matches(expression, labels) for expression in expressions) and all(
+        _field_matches(requirement) for requirement in fields
+    )
+
+
+def _field_matches(requirement: Mapping[str, Any]) -> bool:
+    values = requirement.get("values") or ()
+    if len(values) != 1:
+        return False
+    if requirement.get("operator") == "In":
+        return bool(values[0] == "")
+    return requirement.get("operator") == "NotIn" and values[0] != ""
+
+
+def _is_in(label: str | None, values: Sequence[str]) -> bool:
+    return label is not None and label in values
+
+
+def _is_not_in(label: str | None, values: Sequence[str]) -> bool:
+    return bool(values) and label not in values
+
+
+def _exists(label: str | None, values: Sequence[str]) -> bool:
+    return not values and label is not None
+
+
+def _does_not_exist(label: str | None, values: Sequence[str]) -> bool:
+    return not values and label is None
+
+
+def _is_greater(label: str | None, values: Sequence[str]) -> bool:
+    pair = _numbers(label, values)
+    return pair is not None and pair[0] > pair[1]
+
+
+def _is_less(label: str | None, values: Sequence[str]) -> bool:
+    pair = _numbers(label, values)
+    return pair is not None and pair[0] < pair[1]
+
+
+_OPERATORS: Mapping[str, Callable[[str | None, Sequence[str]], bool]] = {
+    "In": _is_in,
+    "NotIn": _is_not_in,
+    "Exists": _exists,
+    "DoesNotExist": _does_not_exist,
+    "Gt": _is_greater,
+    "Lt": _is_less,
+}
+
+
+def _expression_matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    operator = _OPERATORS.get(expression.get("operator", ""))
+    if operator is None:
+        return False
+    return operator(labels.get(expression.get("key", "")), expression.get("values") or ())
+
+
+def _numbers(label: str | None, values: Sequence[str]) -> tuple[int, int] | None:
+    """Return label and the one value as 64-bit integers, None if either is no such number."""
+    if label is None or len(values) != 1:
+        return None
+    if not _DECIMAL.fullmatch(label) or not _DECIMAL.fullmatch(values[0]):
+        return None
+    pair = int(label), int(values[0])
+    return pair if pair[0] in _INT64 and pair[1] in _INT64 else None

@@ -1,0 +1,129 @@
+"""What do the cluster's nodes offer to a driver's volumes?
+
+One `ClusterTopology` is one version of the catalog: the CSINodes' topology keys and the Nodes'
+labels. It never changes; the caller builds a new one when the catalog's version moves. That makes
+the answers cacheable, and aggregation over thousands of nodes is paid once per version and set of
+keys, not once per claim.
+"""
+
+from __future__ import annotations
+
+
+from workers.topology.terms import Term, make_term, sort_distinct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+class ClusterTopology:
+    """CSINodes and Nodes of one moment, with cached answers. Safe to share between threads.
+
+    Args:
+        csi_nodes: CSINode name -> driver name -> topology keys, order kept; a driver that is
+            listed without keys has an empty list.
+        nodes: Node name -> labels.
+        version: whatever the caller compares to know that this object is still current.
+    """
+
+    # Two threads may compute one answer at the same time; both store the same value.
+
+    def __init__(
+        self,
+        csi_nodes: Mapping[str, Mapping[str, Sequence[str]]],
+        nodes: Mapping[str, Mapping[str, str]],
+        version: object = None,
+    ) -> None:
+        self.version = version
+        self._csi_nodes = csi_nodes
+        self._nodes = nodes
+        self._first_keys: dict[str, tuple[str, ...]] = {}
+        self._terms: dict[tuple[tuple[str, ...], str], tuple[Term, ...]] = {}
+        self._segments: dict[str, frozenset[Term]] = {}
+
+    @classmethod
+    def of_node(
+        cls, node_name: str, driver_name: str, segments: Mapping[str, str]
+    ) -> ClusterTopology:
+        """Return the two static objects of node deployment mode (P-051, ND-002).
+
+        Args:
+            node_name: the value of NODE_NAME.
+            driver_name: the one driver of this process.
+            segments: accessible topology of NodeGetInfo; empty if the driver sent none.
+        """
+        keys = {node_name: {driver_name: sorted(segments)}}
+        return cls(keys, {node_name: dict(segments)}, version=node_name)
+
+    def has_csi_node(self, node_name: str) -> bool:
+        """Tell whether a CSINode of that name exists."""
+        return node_name in self._csi_nodes
+
+    def keys_of(self, node_name: str, driver_name: str) -> tuple[str, ...]:
+        """Return the driver's topology keys on a node, order kept, empty if not listed."""
+        return tuple(self._csi_nodes.get(node_name, {}).get(driver_name) or ())
+
+    def labels_of(self, node_name: str) -> Mapping[str, str]:
+        """Return a Node's labels, empty if there is no such Node."""
+        return self._nodes.get(node_name, {})
+
+    def has_node(self, node_name: str) -> bool:
+        """Tell whether a Node of that name exists."""
+        return node_name in self._nodes
+
+    def first_keys(self, driver_name: str) -> tuple[str, ...]:
+        """Return the keys of the first CSINode that has any for the driver, else nothing.
+
+        First by name; the reference takes a random one (P-321 step 1, P-908).
+        """
+        if driver_name not in self._first_keys:
+            found = (self.keys_of(name, driver_name) for name in sorted(self._csi_nodes))
+            self._first_keys[driver_name] = next((keys for keys in found if keys), ())
+        return self._first_keys[driver_name]
+
+    def terms(self, keys: Iterable[str], *, registered_with: str = "") -> tuple[Term, ...]:
+        """Return the distinct places named by these keys, sorted as P-302 (P-321 step 2).
+
+        Every Node that carries all keys counts: labels decide, not the driver's registration.
+
+        Args:
+            keys: topology keys in any order.
+            registered_with: if set, only Nodes count whose CSINode lists this driver (D-028).
+        """
+        ordered = tuple(sorted(set(keys)))
+        cached = self._terms.get((ordered, registered_with))
+        if cached is None:
+            cached = tuple(self._collect(ordered, registered_with))
+            self._terms[ordered, registered_with] = cached
+        return cached
+
+    def _collect(self, ordered: tuple[str, ...], registered_with: str) -> list[Term]:
+        rows: set[tuple[str, ...]] = set()
+        for name, labels in self._nodes.items():
+            if registered_with and registered_with not in self._csi_nodes.get(name, {}):
+                continue
+            row = tuple(labels[key] for key in ordered if key in labels)
+            if len(row) == len(ordered):
+                rows.add(row)
+        return sort_distinct(tuple(zip(ordered, row, strict=True)) for row in rows)
+
+    def segments(self, driver_name: str) -> frozenset[Term]:
+        """Return the distinct segments the driver's storage is split into (CAP-020, CAP-023).
+
+        A CSINode counts if it lists the driver, a Node of its name exists, and that Node carries
+        every key. A driver without keys has one empty segment as soon as one CSINode lists it.
+        """
+        cached = self._segments.get(driver_name)
+        if cached is None:
+            cached = frozenset(self._driver_segments(driver_name))
+            self._segments[driver_name] = cached
+        return cached
+
+    def _driver_segments(self, driver_name: str) -> Iterable[Term]:
+        for name, drivers in self._csi_nodes.items():
+            labels = self._nodes.get(name)
+            if labels is None or driver_name not in drivers:
+                continue
+            keys = set(drivers[driver_name] or ())
+            if all(key in labels for key in keys):
+                yield make_term({key: labels[key] for key in keys})

@@ -1,0 +1,200 @@
+"""What does CreateVolume say about where the volume may live (spec section 4, P-310 to P-335)?
+
+*Requisite* lists every term the volume may be accessible from, *preferred* the same terms rotated
+so that the best one leads. Summary (P-315):
+
+| Selected node | strict | allowedTopologies | requisite | preferred |
+|---|---|---|---|---|
+| yes | yes | none, or one contains the node | the node's term | same |
+| yes | no | none | aggregate over the cluster | the node's term first |
+| yes | no | set | flattened | first one that contains the node first |
+| no | - | set | flattened | rotated by the claim's name |
+| no | - | none | aggregate; unset without immediate topology | rotated by the claim's name |
+
+The storage class's binding mode is not consulted: a selected node means delayed binding (P-301).
+Whether topology is on at all (P-300) is the caller's question.
+
+Source: external-provisioner, pkg/controller/topology.go GenerateAccessibilityRequirements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from csi_client.messages import TopologyRequirement
+from workers.errors import AttemptError, State
+from workers.topology.pin import Pin
+from workers.topology.spreading import start_index
+from workers.topology.terms import (
+    Term,
+    flatten,
+    is_subset,
+    make_term,
+    render_keys,
+    render_labels,
+    render_term,
+    render_terms,
+    rotate,
+    sort_distinct,
+    to_topologies,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from workers.topology.cluster import ClusterTopology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyInputs:
+    """Everything a claim's requirement depends on (P-301).
+
+    Attributes:
+        driver_name: the CSI driver.
+        claim_name: the claim's name without namespace, for spreading.
+        cluster: CSINodes and Nodes of one moment.
+        selected_node: the claim's selected-node annotation, empty for immediate binding.
+        allowed_topologies: the class's (translated) `allowedTopologies`, empty if unset.
+        strict: `--strict-topology`.
+        immediate: `--immediate-topology`.
+        registered_nodes_only: aggregate only over nodes the driver is registered on (D-028);
+            the reference counts every node that has the labels.
+    """
+
+    driver_name: str
+    claim_name: str
+    cluster: ClusterTopology
+    selected_node: str = ""
+    allowed_topologies: Sequence[Mapping[str, Any]] = ()
+    strict: bool = False
+    immediate: bool = True
+    registered_nodes_only: bool = False
+
+
+def accessibility_requirements(
+    inputs: TopologyInputs, pin: Pin | None
+) -> tuple[TopologyRequirement | None, Pin | None]:
+    """Return what CreateVolume demands of the place, and the pin that makes a repeat equal.
+
+    A pin counts if CreateVolume was sent with it, or if it was made for the same selected node
+    (D-003); else it is ignored. With a sent pin the selected node is the pin's, so that a repeat
+    gives the same requirement whatever became of nodes and annotation (P-330, P-335).
+
+    Returns:
+        The requirement, None if the field stays unset (P-312); and the pin to store with the
+        claim's in-progress record, with `is_sent` as it was given: store `pin.sent()` before
+        CreateVolume is sent. A claim without requirement needs no pin.
+
+    Raises:
+        AttemptError: RESCHEDULE if the selected node has no CSINode, with upstream's bare message
+            (P-310.1); NO_CHANGE, wrapped, for everything else (P-311).
+    """
+    held = pin if pin is not None and pin.holds_for(inputs.selected_node) else None
+    try:
+        return _Attempt(inputs, held or Pin(node=inputs.selected_node)).result()
+    except _TopologyError as error:
+        message = f"error generating accessibility requirements: {error}"
+        raise AttemptError(message, State.NO_CHANGE) from None
+
+
+class _TopologyError(Exception):
+    """A message that P-311 wraps."""
+
+
+class _Attempt:
+    """One computation: the steps of section 4 over shared inputs and what the pin remembers."""
+
+    def __init__(self, inputs: TopologyInputs, pin: Pin) -> None:
+        self._inputs = inputs
+        self._node = pin.node
+        self._is_sent = pin.is_sent
+        self._keys = pin.keys
+        self._labels = dict(pin.labels)
+        self._terms = pin.terms
+
+    def result(self) -> tuple[TopologyRequirement | None, Pin | None]:
+        selected = self._selected_term() if self._node else None
+        if selected is not None and self._inputs.strict:
+            self._check_allowed(selected)
+            requisite = preferred = [selected]
+        else:
+            found = self._requisite()
+            if not found:
+                return None, None
+            requisite = sort_distinct(found)
+            preferred = rotate(requisite, self._start(requisite, selected))
+        return (
+            TopologyRequirement(
+                requisite=to_topologies(requisite), preferred=to_topologies(preferred)
+            ),
+            Pin(self._node, self._keys, self._labels, self._terms, self._is_sent),
+        )
+
+    def _selected_term(self) -> Term:
+        """Step A: the selected node's own term (P-310.1 to P-310.3)."""
+        cluster, node = self._inputs.cluster, self._node
+        if not self._keys:
+            if not cluster.has_csi_node(node):
+                missing = f'csinode.storage.k8s.io "{node}" not found'
+                message = f"failed to get selected CSINode {node}: {missing}"
+                raise AttemptError(message, State.RESCHEDULE)
+            self._keys = cluster.keys_of(node, self._inputs.driver_name)
+            if not self._keys:
+                raise _TopologyError(f"no topology key found for node {node}")
+        if not all(key in self._labels for key in self._keys):
+            # A label added to the node later lets a retry succeed (P-331).
+            labels = cluster.labels_of(node)
+            if not all(key in labels for key in self._keys):
+                raise _TopologyError(
+                    f"topology labels from selected node {render_labels(labels)} does not match "
+                    f"topology keys from CSINode {render_keys(self._keys)}"
+                )
+            self._labels = {key: labels[key] for key in self._keys}
+        return make_term([(key, self._labels[key]) for key in self._keys])
+
+    def _check_allowed(self, selected: Term) -> None:
+        """Step A.4: with strict topology the class must allow the selected node (P-310.4)."""
+        if not self._inputs.allowed_topologies:
+            return
+        allowed = flatten(self._inputs.allowed_topologies)
+        if not any(is_subset(term, selected) for term in allowed):
+            raise _TopologyError(
+                f"selected node '\"{self._node}\"' topology '{render_term(selected)}' "
+                f"is not in allowed topologies: {render_terms(allowed)}"
+            )
+
+    def _requisite(self) -> Sequence[Term]:
+        """Step B: every term the volume may live in; empty leaves the field unset (P-312)."""
+        if self._inputs.allowed_topologies:
+            return flatten(self._inputs.allowed_topologies)
+        if not self._node and not self._inputs.immediate:
+            return ()
+        if not self._terms:
+            self._terms = self._aggregate()
+        return self._terms
+
+    def _aggregate(self) -> tuple[Term, ...]:
+        """Collect the terms of the cluster's nodes for the driver's keys (P-321)."""
+        cluster, driver = self._inputs.cluster, self._inputs.driver_name
+        if not self._keys:
+            self._keys = cluster.first_keys(driver)
+            if not self._keys:
+                raise _TopologyError("no available topology found")
+        registered_with = driver if self._inputs.registered_nodes_only else ""
+        terms = cluster.terms(self._keys, registered_with=registered_with)
+        if not terms:
+            keys = render_keys(self._keys)
+            raise _TopologyError(f"topologyKeys {keys} were not found on any nodes")
+        return terms
+
+    def _start(self, requisite: list[Term], selected: Term | None) -> int:
+        """Step D: the index of the term that preferred starts with (P-314)."""
+        if selected is None:
+            return start_index(self._inputs.claim_name, len(requisite))
+        for index, term in enumerate(requisite):
+            if is_subset(term, selected):
+                return index
+        raise _TopologyError(
+            f'topology {render_term(selected)} from selected node "{self._node}" '
+            f"is not in requisite: {render_terms(requisite)}"
+        )

@@ -1,0 +1,49 @@
+"""Which term leads for a claim that no node was selected for (P-325)?
+
+The start index depends on the claim's name alone, so that the claims of a StatefulSet spread over
+the terms by ordinal, and claims of one pod (`data-web-0`, `logs-web-0`) meet in one place. The
+quirks are kept for compatibility (D-027): any trailing number counts as ordinal, the namespace and
+the uid do not count.
+"""
+
+from __future__ import annotations
+
+_UINT32 = 2**32
+_FNV_OFFSET = 2166136261
+_FNV_PRIME = 16777619
+
+
+def fnv1_32(text: str) -> int:
+    """Return the 32-bit FNV-1 hash (multiply, then xor) of the text's UTF-8 bytes.
+
+    Source: P-325 step 3; Go `hash/fnv` New32, used by external-provisioner.
+    """
+    value = _FNV_OFFSET
+    for byte in text.encode():
+        value = value * _FNV_PRIME % _UINT32 ^ byte
+    return value
+
+
+def split_name(claim_name: str) -> tuple[str, int]:
+    """Return the text to hash and the ordinal of a claim name (P-325 steps 1 and 2).
+
+    `testpvcA-testset-1` -> (`testset`, 1), `testset-2` -> (`testset`, 2), `my-data` ->
+    (`my-data`, 0). The ordinal is ASCII digits only and fits 32 bits.
+    """
+    text, dash, number = claim_name.rpartition("-")
+    if not (dash and number.isascii() and number.isdigit()):
+        return claim_name, 0
+    # Length first: int() refuses thousands of digits, and 2^32 has ten after its leading zeros.
+    digits = number.lstrip("0") or "0"
+    if len(digits) > len(str(_UINT32)) or int(digits) >= _UINT32:
+        return claim_name, 0
+    return text.rpartition("-")[2], int(digits)
+
+
+def start_index(claim_name: str, count: int) -> int:
+    """Return the index of the leading term among `count` terms (P-325 step 4).
+
+    An empty name, random in the reference, hashes as the empty text (P-908).
+    """
+    text, ordinal = split_name(claim_name)
+    return (fnv1_32(text) + ordinal) % _UINT32 % count
