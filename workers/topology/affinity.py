@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
     from csi_client.messages import Topology
 
 _INT64 = range(-(2**63), 2**63)
@@ -73,11 +74,11 @@ def _term_matches(term: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 
 def _field_matches(requirement: Mapping[str, Any]) -> bool:
-    values = requirement.get("values") or ()
+    values: Sequence[str] = requirement.get("values") or ()
     if len(values) != 1:
         return False
     if requirement.get("operator") == "In":
-        return bool(values[0] == "")
+        return values[0] == ""
     return requirement.get("operator") == "NotIn" and values[0] != ""
 
 

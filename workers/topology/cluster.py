@@ -8,9 +8,9 @@ keys, not once per claim.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 
 from workers.topology.terms import Term, make_term, sort_distinct
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -15,6 +15,7 @@ from workers.topology.terms import Term, make_term
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
     from workers.topology.cluster import ClusterTopology
 
 
@@ -60,12 +61,11 @@ class Pin:
 
         Aggregated terms all have the same keys (P-321), so thousands of them stay small.
         """
-        columns = sorted(set(self.keys))
         return {
             "node": self.node,
             "keys": list(self.keys),
             "labels": dict(self.labels),
-            "terms": [[dict(term)[key] for key in columns] for term in self.terms],
+            "terms": [[value for _, value in term] for term in self.terms],
             "sent": self.is_sent,
         }
 

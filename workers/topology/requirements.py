@@ -35,13 +35,12 @@ from workers.topology.terms import (
     render_labels,
     render_term,
     render_terms,
-    rotate,
     sort_distinct,
-    to_topologies,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
     from workers.topology.cluster import ClusterTopology
 
 
@@ -116,17 +115,13 @@ class _Attempt:
         selected = self._selected_term() if self._node else None
         if selected is not None and self._inputs.strict:
             self._check_allowed(selected)
-            requisite = preferred = [selected]
+            requisite: Sequence[Term] = (selected,)
         else:
-            found = self._requisite()
-            if not found:
-                return None, None
-            requisite = sort_distinct(found)
-            preferred = rotate(requisite, self._start(requisite, selected))
+            requisite = self._requisite()
+        if not requisite:
+            return None, None
         return (
-            TopologyRequirement(
-                requisite=to_topologies(requisite), preferred=to_topologies(preferred)
-            ),
+            _requirement(requisite, self._start(requisite, selected)),
             Pin(self._node, self._keys, self._labels, self._terms, self._is_sent),
         )
 
@@ -164,9 +159,9 @@ class _Attempt:
             )
 
     def _requisite(self) -> Sequence[Term]:
-        """Step B: every term the volume may live in; empty leaves the field unset (P-312)."""
+        """Steps B and C: the terms, distinct and sorted; none leaves the field unset (P-312)."""
         if self._inputs.allowed_topologies:
-            return flatten(self._inputs.allowed_topologies)
+            return sort_distinct(flatten(self._inputs.allowed_topologies))
         if not self._node and not self._inputs.immediate:
             return ()
         if not self._terms:
@@ -187,7 +182,7 @@ class _Attempt:
             raise _TopologyError(f"topologyKeys {keys} were not found on any nodes")
         return terms
 
-    def _start(self, requisite: list[Term], selected: Term | None) -> int:
+    def _start(self, requisite: Sequence[Term], selected: Term | None) -> int:
         """Step D: the index of the term that preferred starts with (P-314)."""
         if selected is None:
             return start_index(self._inputs.claim_name, len(requisite))
@@ -198,3 +193,17 @@ class _Attempt:
             f'topology {render_term(selected)} from selected node "{self._node}" '
             f"is not in requisite: {render_terms(requisite)}"
         )
+
+
+def _requirement(requisite: Sequence[Term], start: int) -> TopologyRequirement:
+    """Return the message: all terms, then the same rotated so that `start` leads (P-313, P-314).
+
+    Of a repeated key the last value wins (P-320). Filled in place: a driver with a term per node
+    has thousands, and building them apart first costs more than twice the time.
+    """
+    requirement = TopologyRequirement()
+    for term in requisite:
+        requirement.requisite.add().segments.update(term)
+    requirement.preferred.extend(requirement.requisite[start:])
+    requirement.preferred.extend(requirement.requisite[:start])
+    return requirement

@@ -7,13 +7,13 @@ volume's affinity, and the text form used in queue keys.
 
 from __future__ import annotations
 
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from workers.topology.terms import Term, make_term
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 # Readable in Flower; '|', ',', '=', '%' and anything unusual is percent-encoded.
 _SAFE = "/:"
@@ -34,7 +34,7 @@ def segment_of(selector_term: Mapping[str, Any]) -> Term:
         raise ValueError("matchFields do not name a segment")
     pairs: list[tuple[str, str]] = []
     for expression in selector_term.get("matchExpressions") or ():
-        values = expression.get("values") or ()
+        values: Sequence[str] = expression.get("values") or ()
         if expression.get("operator") != "In" or len(values) != 1:
             raise ValueError(f"{expression.get('key')!r} is not matched by In with one value")
         pairs.append((expression["key"], values[0]))

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from csi_client.messages import Topology
-
 Term: TypeAlias = tuple[tuple[str, str], ...]
 
 
@@ -49,11 +47,6 @@ def is_subset(part: Term, whole: Term) -> bool:
     return pair is None
 
 
-def rotate(terms: Sequence[Term], start: int) -> list[Term]:
-    """Return all terms, rotated left so that the one at `start` leads (P-314)."""
-    return [*terms[start:], *terms[:start]]
-
-
 def flatten(allowed_topologies: Iterable[Mapping[str, Any]]) -> list[Term]:
     """Return a storage class's `allowedTopologies` as terms, in order of generation (P-320).
 
@@ -75,14 +68,6 @@ def flatten(allowed_topologies: Iterable[Mapping[str, Any]]) -> list[Term]:
             ]
         terms += built
     return [make_term(term) for term in terms]
-
-
-def to_topologies(terms: Iterable[Term]) -> list[Topology]:
-    """Return one CSI topology per term, in order, empty terms skipped (P-313).
-
-    Of a repeated key the last value wins (P-320).
-    """
-    return [Topology(segments=dict(term)) for term in terms if term]
 
 
 def render_term(term: Term) -> str:
