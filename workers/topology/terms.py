@@ -7,7 +7,7 @@ text by code point, which is the byte order of UTF-8 that the rules ask for (P-3
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 Term: TypeAlias = tuple[tuple[str, str], ...]
