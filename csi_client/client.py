@@ -1,0 +1,315 @@
+"""One CSI driver as an object: a typed method per call, each with its deadline.
+
+Every failure leaves as a `CsiError`; no gRPC exception gets out, not even as its cause, because
+the library's exceptions carry the driver's raw text, which may echo a secret. Requests are encoded
+and answers decoded here rather than by gRPC, so that "never sent" and "answered, but unreadable"
+can be told apart: the first leaves nothing behind, the second may have made a volume.
+
+The client is safe for use by many threads. No call is ever repeated here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+import grpc
+from google.protobuf.message import DecodeError, EncodeError, Message
+
+from csi_client import capabilities, errors, redact
+from csi_client import messages as csi
+from csi_client.connection import MAX_RECEIVE_BYTES, Link, TlsFiles, open_channel, parse_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+DEFAULT_TIMEOUT_SECONDS: Final = 10.0
+"""Deadline of each call: the Go sidecar's real `--timeout` default (P-413, D-007)."""
+
+_log: Final = logging.getLogger(__name__)
+_Answer = TypeVar("_Answer", bound=Message)
+
+
+class CsiClient:
+    """Client of the driver at `address`.
+
+    Args:
+        address: `/path`, `unix:///path`; with `allow_tcp` also `host:port`, `dns:///host:port`.
+        timeout_seconds: deadline of every call that names no other.
+        observer: called after each call with full method, status in Go spelling
+            (`unknown-non-grpc` without one) and seconds, for the metric of P-011.
+        allow_tcp: central mode; beside the driver only a unix socket is right.
+        tls: credentials for TCP; None there means plain text.
+        max_receive_bytes: largest answer taken.
+
+    Raises:
+        CsiAddressError: the address or a TLS file is unusable.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        observer: Callable[[str, str, float], None] | None = None,
+        allow_tcp: bool = False,
+        tls: TlsFiles | None = None,
+        max_receive_bytes: int = MAX_RECEIVE_BYTES,
+    ) -> None:
+        target = parse_address(address, allow_tcp=allow_tcp)
+        self.address = address
+        self.timeout_seconds = timeout_seconds
+        self._observer = observer
+        self._channel = open_channel(target, tls=tls, max_receive_bytes=max_receive_bytes)
+        self._link = Link(self._channel)
+        self._methods: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
+
+    @property
+    def is_connected(self) -> bool:
+        """Tell whether the driver's socket is connected; False right after construction.
+
+        The connection is made and mended in the background, without calls.
+        """
+        return self._link.is_connected
+
+    @property
+    def connection_losses(self) -> int:
+        """Count lost connections; a new number means: read name and capabilities again (P-003)."""
+        return self._link.losses
+
+    def wait_connected(
+        self,
+        timeout_seconds: float = 30.0,
+        on_wait: Callable[[], None] | None = None,
+        *,
+        wait_every_seconds: float = 10.0,
+    ) -> bool:
+        """Block until connected; `on_wait` every 10 s logs `Still connecting` (P-002)."""
+        return self._link.wait(timeout_seconds, on_wait, wait_every_seconds=wait_every_seconds)
+
+    def close(self) -> None:
+        """Close the channel; running calls end with CANCELLED. Safe to call twice."""
+        self._link.close()
+        self._channel.close()
+
+    def probe(self, *, timeout_seconds: float | None = None) -> bool:
+        """Ask once whether the driver is ready; an absent `ready` means yes (P-004)."""
+        answer = self._call(
+            "Identity/Probe", csi.ProbeRequest(), csi.ProbeResponse, timeout_seconds
+        )
+        return answer.ready.value if answer.HasField("ready") else True
+
+    def plugin_info(self, *, timeout_seconds: float | None = None) -> tuple[str, str]:
+        """Return driver name and vendor version.
+
+        Raises:
+            NoStatusError: `driver name is empty` (P-005).
+        """
+        answer = self._call(
+            "Identity/GetPluginInfo",
+            csi.GetPluginInfoRequest(),
+            csi.GetPluginInfoResponse,
+            timeout_seconds,
+        )
+        if not answer.name:
+            raise errors.NoStatusError("driver name is empty", rpc="/csi.v1.Identity/GetPluginInfo")
+        return answer.name, answer.vendor_version
+
+    def plugin_capabilities(self, *, timeout_seconds: float | None = None) -> frozenset[str]:
+        """Return the plugin's service capabilities by enum value name (P-006)."""
+        return capabilities.plugin_capabilities(
+            self._call(
+                "Identity/GetPluginCapabilities",
+                csi.GetPluginCapabilitiesRequest(),
+                csi.GetPluginCapabilitiesResponse,
+                timeout_seconds,
+            )
+        )
+
+    def controller_capabilities(self, *, timeout_seconds: float | None = None) -> frozenset[str]:
+        """Return the controller's RPC capabilities by enum value name (P-006)."""
+        return capabilities.controller_capabilities(
+            self._call(
+                "Controller/ControllerGetCapabilities",
+                csi.ControllerGetCapabilitiesRequest(),
+                csi.ControllerGetCapabilitiesResponse,
+                timeout_seconds,
+            )
+        )
+
+    def node_info(self, *, timeout_seconds: float | None = None) -> csi.NodeGetInfoResponse:
+        """Return node id and topology of the driver's own node (P-050)."""
+        return self._call(
+            "Node/NodeGetInfo", csi.NodeGetInfoRequest(), csi.NodeGetInfoResponse, timeout_seconds
+        )
+
+    def create_volume(
+        self,
+        request: csi.CreateVolumeRequest,
+        *,
+        timeout_seconds: float | None = None,
+        on_slow: Callable[[], None] | None = None,
+        slow_after_seconds: float = 2.0,
+    ) -> csi.CreateVolumeResponse:
+        """Create, or find again, the volume of that name. The answer is not checked here.
+
+        `on_slow` runs once, in this thread, when the call still runs after `slow_after_seconds`;
+        an exception of it is logged and dropped, for the answer of the driver counts more.
+        """
+        return self._call(
+            "Controller/CreateVolume",
+            request,
+            csi.CreateVolumeResponse,
+            timeout_seconds,
+            on_slow=on_slow,
+            slow_after_seconds=slow_after_seconds,
+        )
+
+    def delete_volume(
+        self,
+        volume_id: str,
+        secrets: Mapping[str, str],
+        *,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        """Delete the volume; a volume that does not exist is a success for the driver."""
+        request = csi.DeleteVolumeRequest(volume_id=volume_id, secrets=secrets)
+        self._call("Controller/DeleteVolume", request, csi.DeleteVolumeResponse, timeout_seconds)
+
+    def get_capacity(
+        self, request: csi.GetCapacityRequest, *, timeout_seconds: float | None = None
+    ) -> csi.GetCapacityResponse:
+        """Ask for the free capacity; unlike upstream always with a deadline (D-038)."""
+        return self._call(
+            "Controller/GetCapacity", request, csi.GetCapacityResponse, timeout_seconds
+        )
+
+    def list_volumes(
+        self, *, max_entries: int = 0, timeout_seconds: float | None = None
+    ) -> Iterator[csi.ListVolumesResponse]:
+        """Yield page after page; each is one call with its own deadline.
+
+        Raises:
+            UndecodableAnswerError: the driver gave a page token twice and would never end.
+        """
+        token, seen = "", set[str]()
+        while True:
+            request = csi.ListVolumesRequest(max_entries=max_entries, starting_token=token)
+            page = self._call(
+                "Controller/ListVolumes", request, csi.ListVolumesResponse, timeout_seconds
+            )
+            yield page
+            token = page.next_token
+            if not token:
+                return
+            if token in seen:
+                raise errors.UndecodableAnswerError(
+                    "the driver repeats a page token", rpc="/csi.v1.Controller/ListVolumes"
+                )
+            seen.add(token)
+
+    def _call(
+        self,
+        method: str,
+        request: Message,
+        answer_type: type[_Answer],
+        timeout_seconds: float | None,
+        *,
+        on_slow: Callable[[], None] | None = None,
+        slow_after_seconds: float = 0.0,
+    ) -> _Answer:
+        """Make one call: log, encode, send, decode, observe. `method` is `<Service>/<Method>`."""
+        rpc = f"/csi.v1.{method}"
+        timeout = self.timeout_seconds if timeout_seconds is None else timeout_seconds
+        started = time.monotonic()
+        _log_message("GRPC call", rpc, request)
+        try:
+            payload = _encode(request, rpc)
+            data = self._send(rpc, payload, timeout, on_slow, slow_after_seconds)
+            answer = _decode(answer_type, data, rpc)
+        except errors.CsiError as error:
+            error.details = redact.scrub(error.details, request)
+            self._observe(rpc, error.code_name, started)
+            _log.debug("GRPC error", extra={"method": rpc, "error": str(error)})
+            raise
+        self._observe(rpc, errors.code_name(errors.OK), started)
+        _log_message("GRPC response", rpc, answer)
+        return answer
+
+    def _send(
+        self,
+        rpc: str,
+        payload: bytes,
+        timeout: float,
+        on_slow: Callable[[], None] | None,
+        slow_after_seconds: float,
+    ) -> bytes:
+        """Exchange bytes with the driver; raise CsiError without a cause attached."""
+        try:
+            if on_slow is None or slow_after_seconds >= timeout:
+                return self._method(rpc)(payload, timeout=timeout)
+            call = self._method(rpc).future(payload, timeout=timeout)
+            try:
+                return call.result(timeout=slow_after_seconds)
+            except grpc.FutureTimeoutError:
+                _run_guarded(on_slow, rpc)
+            return call.result()
+        except grpc.RpcError as error:
+            failure = _from_rpc_error(error, rpc)
+        except grpc.FutureCancelledError:
+            failure = errors.CsiError(
+                errors.CANCELLED, "the call was cancelled", rpc=rpc, from_transport=True
+            )
+        except ValueError:
+            # gRPC's way to say that the channel is closed; nothing was sent.
+            failure = errors.NoStatusError("the connection to the driver is closed", rpc=rpc)
+        # Outside the handlers, so that no gRPC exception hangs on as __context__ (see above).
+        raise failure
+
+    def _method(self, rpc: str) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
+        method = self._methods.get(rpc)
+        if method is None:
+            method = self._methods[rpc] = self._channel.unary_unary(rpc, None, None)
+        return method
+
+    def _observe(self, rpc: str, code_name: str, started: float) -> None:
+        if self._observer is not None:
+            self._observer(rpc, code_name, time.monotonic() - started)
+
+
+def _encode(request: Message, rpc: str) -> bytes:
+    try:
+        return request.SerializeToString()
+    except (EncodeError, ValueError):
+        name = request.DESCRIPTOR.full_name
+    raise errors.NoStatusError(f"the request could not be encoded as {name}", rpc=rpc)
+
+
+def _decode(answer_type: type[_Answer], data: bytes, rpc: str) -> _Answer:
+    try:
+        return answer_type.FromString(data)
+    except (DecodeError, ValueError):
+        name = answer_type.DESCRIPTOR.full_name
+    raise errors.UndecodableAnswerError(
+        f"the driver's answer could not be decoded as {name}", rpc=rpc
+    )
+
+
+def _from_rpc_error(error: grpc.RpcError, rpc: str) -> errors.CsiError:
+    """Read number and text from the call object that gRPC raises."""
+    call = cast("grpc.Call", error)
+    return errors.from_status(call.code().value[0], call.details() or "", rpc=rpc)
+
+
+def _run_guarded(on_slow: Callable[[], None], rpc: str) -> None:
+    try:
+        on_slow()
+    except Exception:  # noqa: BLE001 - the call runs on, and its answer must not get lost
+        _log.exception("slow-call callback failed", extra={"method": rpc})
+
+
+def _log_message(text: str, rpc: str, message: Message) -> None:
+    """Log a request or an answer without its secrets (P-012), at no cost below DEBUG."""
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug(text, extra={"method": rpc, "content": redact.redact(message)})

@@ -1,0 +1,166 @@
+"""What a failed call to a driver means, and how it reads to a user.
+
+```
+CsiError                      a gRPC status, from the driver or made by the transport
+  UndecodableAnswerError      the driver did answer, but not with a usable message
+  NoStatusError               no status exists: the request never became a call
+```
+Texts have the form of the Go client, because they end up in events that people search for
+(P-411); numbers and spellings are those of P-904. No text carries a secret: `scrub` takes the
+request's secret values out of whatever the driver echoes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+CODE_NAMES: Final = {
+    0: "OK",
+    1: "Canceled",
+    2: "Unknown",
+    3: "InvalidArgument",
+    4: "DeadlineExceeded",
+    5: "NotFound",
+    6: "AlreadyExists",
+    7: "PermissionDenied",
+    8: "ResourceExhausted",
+    9: "FailedPrecondition",
+    10: "Aborted",
+    11: "OutOfRange",
+    12: "Unimplemented",
+    13: "Internal",
+    14: "Unavailable",
+    15: "DataLoss",
+    16: "Unauthenticated",
+}
+OK, CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND = range(6)
+ALREADY_EXISTS, PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION = range(6, 10)
+ABORTED, OUT_OF_RANGE, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS = range(10, 16)
+UNAUTHENTICATED: Final = 16
+
+NO_STATUS_NAME: Final = "unknown-non-grpc"
+"""Value of the metric label `grpc_status_code` for a call without a status (P-011)."""
+
+_BACKGROUND_CODES: Final = frozenset({CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED})
+
+# gRPC's C core words its own deadline differently; an event must read like the Go client's.
+_OWN_DEADLINE_TEXT: Final = "deadline exceeded"
+_GO_DEADLINE_TEXT: Final = "context deadline exceeded"
+
+# A message above a size limit is reported by whichever transport noticed, with the very code that
+# drivers use for a full storage pool (D-024). Texts: gRPC C core (`CLIENT: Received message larger
+# than max (..)`, `SERVER: Sent ..`), grpc-go (`grpc: received message larger than max`,
+# `trying to send message larger than max`), C core metadata limits.
+_TOO_LARGE: Final = re.compile(
+    r"(?P<side>CLIENT: |SERVER: |grpc: )?(?P<verb>received|sent|trying to send) "
+    r"message larger than max|(?P<metadata>received (initial|trailing) metadata size exceeds)",
+    re.IGNORECASE,
+)
+
+# The Python client turns a number it does not know into UNKNOWN with this text around it.
+_UNKNOWN_CODE: Final = re.compile(
+    r'Server sent unknown code (?P<code>\d+) and details "(?P<details>.*)"', re.DOTALL
+)
+
+
+def code_name(code: int | None) -> str:
+    """Spell a status number as Go does: `DeadlineExceeded`; `Code(<n>)` for unknown ones (P-904).
+
+    None, no status, gives the metric label of P-011.
+    """
+    if code is None:
+        return NO_STATUS_NAME
+    return CODE_NAMES.get(code, f"Code({code})")
+
+
+class CsiError(Exception):
+    """A call ended with a gRPC status other than OK.
+
+    Attributes:
+        code: status number, or None when there is no status (`NoStatusError`).
+        code_name: Go spelling of it, also the value of the metric label.
+        details: the status message, without the request's secrets.
+        rpc: full method, `/csi.v1.Controller/CreateVolume`; empty outside a call.
+        from_transport: gRPC itself made the status, so it tells nothing about the storage: a
+            RESOURCE_EXHAUSTED with it is a message above a size limit, not a full pool (D-024).
+        is_final: the driver is done and holds nothing new, by the "otherwise" column of P-410.
+            False means that it may still be working, or hold a volume.
+    """
+
+    code: int | None
+
+    def __init__(
+        self,
+        code: int | None,
+        details: str,
+        *,
+        rpc: str = "",
+        from_transport: bool = False,
+        is_final: bool | None = None,
+    ) -> None:
+        super().__init__(code, details, rpc)
+        self.code = code
+        self.code_name = code_name(code)
+        self.details = details
+        self.rpc = rpc
+        self.from_transport = from_transport
+        by_table = code is not None and code not in _BACKGROUND_CODES
+        self.is_final = by_table if is_final is None else is_final
+
+    def __str__(self) -> str:
+        return f"rpc error: code = {self.code_name} desc = {self.details}"
+
+
+class UndecodableAnswerError(CsiError):
+    """The driver answered OK with bytes that are no such message (bad UTF-8 in a string, garbage).
+
+    The code is INTERNAL, what the Go client reports for it. Unlike there it is not final: the
+    driver did the work, so a volume may exist.
+    """
+
+    def __init__(self, details: str, *, rpc: str) -> None:
+        super().__init__(INTERNAL, details, rpc=rpc, from_transport=True, is_final=False)
+
+
+class NoStatusError(CsiError):
+    """There is no gRPC status: the request could not be encoded, or the client is closed.
+
+    `str()` is the bare text, as for a plain Go error. Last row of P-410: not final.
+    """
+
+    def __init__(self, details: str, *, rpc: str = "") -> None:
+        super().__init__(None, details, rpc=rpc)
+
+    def __str__(self) -> str:
+        return self.details
+
+
+def from_status(code: int, details: str, *, rpc: str) -> CsiError:
+    """Build the error for a status as the Python gRPC library reports it.
+
+    Three texts are translated: the client's own deadline (P-411), messages above a size limit
+    (D-024) and status numbers unknown to gRPC (P-904). A driver's own text stays as it is.
+    """
+    if code == DEADLINE_EXCEEDED and details.casefold() == _OWN_DEADLINE_TEXT:
+        return CsiError(code, _GO_DEADLINE_TEXT, rpc=rpc, from_transport=True)
+    if code == RESOURCE_EXHAUSTED and (match := _TOO_LARGE.search(details)):
+        return CsiError(
+            code, details, rpc=rpc, from_transport=True, is_final=not _answer_was_lost(match)
+        )
+    if code == UNKNOWN and (match := _UNKNOWN_CODE.fullmatch(details)):
+        return CsiError(int(match["code"]), match["details"], rpc=rpc)
+    return CsiError(code, details, rpc=rpc)
+
+
+def _answer_was_lost(match: re.Match[str]) -> bool:
+    """Tell a refused request (the driver never saw it) from an answer that did not fit.
+
+    Whoever noticed: what the client received or the server sent was the answer.
+    """
+    if match["metadata"]:
+        return True
+    side, verb = (match["side"] or "").casefold(), match["verb"].casefold()
+    if verb == "received":
+        return side == "client: "
+    return side != "client: "
