@@ -36,15 +36,16 @@ def connect(
         socket_timeout_seconds: bound of one command; a retry starts after it.
         max_connections: bound of the pool, None for none.
     """
+    keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
     return redis.Redis.from_url(
         url,
         socket_timeout=socket_timeout_seconds,
         socket_connect_timeout=socket_timeout_seconds,
-        socket_keepalive=True,
         health_check_interval=10,
         max_connections=max_connections,
         retry=Retry(ExponentialWithJitterBackoff(cap=1, base=0.05), RETRIES),
         decode_responses=False,
+        **keepalive,
     )
 
 

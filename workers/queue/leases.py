@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -90,6 +91,21 @@ class Lease:
             raise LeaseLost(f"lease {self.fence} of {self.key.text} is lost, nothing is written")
 
 
+@dataclass(frozen=True, slots=True)
+class FailOutcome:
+    """What became of a failed key.
+
+    Args:
+        is_owner: False when the lease was lost; then nothing was counted.
+        fails: consecutive failures including this one.
+        delay_seconds: time until the retry, 0 when the key was added meanwhile, None when given up.
+    """
+
+    is_owner: bool
+    fails: int
+    delay_seconds: float | None
+
+
 class Renewable(Protocol):
     """The part of the queue a heartbeat needs."""
 
@@ -127,9 +143,8 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._is_stopping:
-            try:
+            # When Redis does not answer, the local deadline runs out by itself.
+            with suppress(QueueUnavailable):
                 self._queue.heartbeat()
-            except QueueUnavailable:  # noqa: S110 - the local deadline runs out by itself
-                pass
             self._wake.wait(self._interval_seconds)
             self._wake.clear()

@@ -16,6 +16,8 @@ from workers.queue.names import NAMES
 from workers.queue.scripts import text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import redis
 
 PauseKind = Literal["operator", "breaker"]
@@ -63,15 +65,15 @@ class LaneStats:
     limits: LaneLimits | None
 
 
-def _seconds(now_ms: int, then: bytes | float | None) -> float:
+def _seconds(now_ms: int, then: bytes | str | float | None) -> float:
     return 0.0 if then is None else max(0.0, (now_ms - float(then)) / 1000)
 
 
-def _lane_of(key: bytes) -> str:
+def _lane_of(key: bytes | str) -> str:
     return "|".join(text(key).split("|")[:2])
 
 
-def _count_by_lane(members: list[bytes]) -> dict[str, int]:
+def _count_by_lane(members: Iterable[bytes | str]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for member in members:
         lane = _lane_of(member)
@@ -113,7 +115,9 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
         lanes = {text(lane) for lane in client.smembers(NAMES["lanes"].full)}
         lanes |= {text(key).removeprefix(prefix) for key in client.scan_iter(match=prefix + "*")}
         pauses = _paused(client, now_ms)
-        delayed = _count_by_lane(client.zrange(NAMES["delayed"].full, 0, -1))
+        delayed = _count_by_lane(
+            key for key, _ in client.zscan_iter(NAMES["delayed"].full, count=1000)
+        )
         blocked = _count_by_lane(client.hkeys(NAMES["blocked"].full))
         lanes |= pauses.keys() | delayed.keys() | blocked.keys()
         return {

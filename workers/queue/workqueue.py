@@ -1,10 +1,10 @@
 """Which key is worked on next, by whom, and what happens when nobody finishes it?
 
-client-go's workqueue over all processes (G1-G6, G10-G12), with admission. A key is ready (waits its
-turn), ticketed (a Celery message is out), running (leased), blocked (its volume is busy) or delayed.
-Ticketed plus running never exceed the lane's concurrency limit, so Celery never holds more messages
-than the limit and order is decided here alone. A Celery message is only a ticket: lost and doubled
-ones do no harm.
+client-go's workqueue over all processes (G1-G6, G10-G12), with admission. A key is ready (waits
+its turn), ticketed (a Celery message is out), running (leased), blocked (its volume is busy) or
+delayed. Ticketed plus running never exceed the lane's concurrency limit, so Celery never holds
+more messages than the limit and order is decided here alone. A Celery message is only a ticket:
+lost and doubled ones do no harm.
 
 Every script may be repeated after a lost reply. Redis may lose everything at any point: the epoch
 changes, all leases are lost, and the watcher adds every undecided object again.
@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from workers.errors import QueueUnavailable
 from workers.queue.keys import Key
-from workers.queue.leases import CatalogState, Lease, Session, suspend_aware_clock
+from workers.queue.leases import CatalogState, FailOutcome, Lease, Session, suspend_aware_clock
 from workers.queue.limits import LaneLimits, LaneStats, PauseKind, read_stats
 from workers.queue.scripts import Scripts, text
 
@@ -41,21 +40,6 @@ _REPUBLISH_AFTER_MS = 2000
 _LEASE_CHECK_MS = 5000
 # Part of the TTL that is not used, for the time a write needs after its check.
 _MARGIN = 1 / 8
-
-
-@dataclass(frozen=True, slots=True)
-class FailOutcome:
-    """What became of a failed key.
-
-    Args:
-        is_owner: False when the lease was lost; then nothing was counted.
-        fails: consecutive failures including this one.
-        delay_seconds: time until the retry, 0 when the key was added meanwhile, None when given up.
-    """
-
-    is_owner: bool
-    fails: int
-    delay_seconds: float | None
 
 
 class WorkQueue:

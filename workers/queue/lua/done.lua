@@ -1,0 +1,15 @@
+-- DONE(key, process, token, epoch, finish_intent): forget failures, release.
+-- Returns {tickets, 1 = done (or done before), 0 = lease was lost}.
+local key, lane = ARGV[2], lane_of(ARGV[2])
+local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
+if lease then
+  forget(key)
+  if ARGV[6] == '1' and lease.domain ~= '' then
+    redis.call('HDEL', K.intents, lease.domain)
+    redis.call('HDEL', K.unsaved, lease.domain)
+  end
+  if unlease(key, lane) then enqueue(key, lane, false) end
+  free_domain(lease.domain, key)
+  admit(lane)
+end
+return { tickets, is_ok and 1 or 0 }

@@ -1,0 +1,3 @@
+-- FORGET(key): the object is gone; counters, memo and delayed entry go, waiting keys stay.
+forget(ARGV[2])
+redis.call('ZREM', K.delayed, ARGV[2])

@@ -1,0 +1,202 @@
+-- Functions shared by all scripts. `K` (names of keys) comes from names.py in front of this file.
+-- Every script's first argument is the time in ms, "" outside of tests: then Redis is asked.
+local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
+local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come later
+local MAX_TICKETS = 500        -- per script call; the sweep admits the rest
+local PAUSE_KINDS = { 'operator', 'breaker' }
+
+local function clock()
+  if ARGV[1] ~= '' then return tonumber(ARGV[1]) end
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+local now = clock()
+local tickets = {}
+
+local function lane_of(key)
+  return string.match(key, '^([^|]*|[^|]*)|') or key
+end
+
+local function tenant_of(key)
+  local object = string.match(key, '^[^|]*|[^|]*|([^|]*)') or ''
+  return string.match(object, '^([^/]*)/') or ''
+end
+
+-- Lease of a key as a table, nil when there is none. An unreadable one is dropped: the lease check
+-- of the sweep then puts its key back.
+local function lease_of(key)
+  local raw = redis.call('HGET', K.leases, key)
+  if not raw then return nil end
+  local fence, process, token, started, domain =
+    string.match(raw, '^(%d+) (%S+) (%S+) (%d+) (.*)$')
+  if not fence then
+    redis.call('HSET', K.quarantine, K.leases .. ' ' .. key, raw)
+    redis.call('EXPIRE', K.quarantine, 604800)
+    redis.call('HDEL', K.leases, key)
+    return nil
+  end
+  return { fence = fence, process = process, token = token, domain = domain }
+end
+
+local function is_paused(lane)
+  for _, kind in ipairs(PAUSE_KINDS) do
+    local value = redis.call('HGET', K.paused, kind .. ' ' .. lane)
+    local until_ms = value and tonumber(string.match(value, '^(%d+) '))
+    if until_ms and (until_ms == 0 or until_ms > now) then return true end
+  end
+  return false
+end
+
+-- Start-time fair queueing: a tenant's n-th waiting key gets virtual time n, so tenants take turns.
+-- `front` keys were admitted before and do not pay again.
+local function push(key, lane, front)
+  local is_retry = redis.call('HEXISTS', K.fails, key) == 1
+  local ready = (is_retry and K.retry or K.ready) .. lane
+  local share = (is_retry and K.share_retry or K.share) .. lane
+  local virtual = tonumber(redis.call('HGET', share, 'v')) or 0
+  local score = virtual
+  if not front then
+    local tenant = 't:' .. tenant_of(key)
+    local start = math.max(virtual, tonumber(redis.call('HGET', share, tenant)) or 0)
+    local arrival = (tonumber(redis.call('HGET', share, 'n')) or 0) + 1
+    redis.call('HSET', share, tenant, string.format('%.17g', start + 1), 'n', arrival)
+    score = start + arrival * FIFO_STEP
+  end
+  redis.call('ZADD', ready, string.format('%.17g', score), key)
+  redis.call('HSETNX', K.since, key, now)
+  redis.call('SADD', K.lanes, lane)
+end
+
+-- One key from a ready set, nil when empty; an empty set forgets its virtual times.
+local function pop(ready, share)
+  local popped = redis.call('ZPOPMIN', ready)
+  if not popped[1] then return nil end
+  if redis.call('EXISTS', ready) == 1 then
+    local virtual = tonumber(redis.call('HGET', share, 'v')) or 0
+    redis.call('HSET', share, 'v', string.format('%.17g', math.max(virtual, popped[2])))
+  else
+    redis.call('DEL', share)
+  end
+  return popped[1]
+end
+
+-- Tokens in the lane's bucket now; math.huge without a rate.
+local function bucket(rate, burst, tokens, at)
+  if not rate or rate <= 0 then return math.huge end
+  burst = math.max(burst or 1, 1)
+  if not tokens or not at then return burst end
+  return math.min(burst, tokens + math.max(0, now - at) * rate / 1000)
+end
+
+-- Ticket keys of a lane while its limits allow; the caller must publish `tickets`.
+local function admit(lane)
+  local ready, retry = K.ready .. lane, K.retry .. lane
+  local waiting_first, waiting_retry = redis.call('ZCARD', ready), redis.call('ZCARD', retry)
+  if waiting_first + waiting_retry == 0 then return end
+  local limits = K.limits .. lane
+  local raw = redis.call('HMGET', limits, 'concurrency', 'rate', 'burst', 'tokens', 'at', 'streak')
+  local concurrency, rate, streak = tonumber(raw[1]), tonumber(raw[2]), tonumber(raw[6]) or 0
+  if not concurrency or is_paused(lane) then return end
+  local free = concurrency - redis.call('ZCARD', K.ticketed .. lane)
+    - redis.call('SCARD', K.running .. lane)
+  local tokens = bucket(rate, tonumber(raw[3]), tonumber(raw[4]), tonumber(raw[5]))
+  local admitted = 0
+  while free > admitted and tokens >= 1 and #tickets < MAX_TICKETS do
+    local key
+    if waiting_retry > 0 and (streak >= FIRST_PER_RETRY or waiting_first == 0) then
+      key, streak = pop(retry, K.share_retry .. lane), 0
+      waiting_retry = waiting_retry - 1
+    else
+      key, streak = pop(ready, K.share .. lane), math.min(streak + 1, FIRST_PER_RETRY)
+      waiting_first = waiting_first - 1
+    end
+    if not key then break end
+    redis.call('ZADD', K.ticketed .. lane, now, key)
+    tickets[#tickets + 1] = key
+    tokens, admitted = tokens - 1, admitted + 1
+  end
+  if admitted > 0 then
+    redis.call('HSET', limits, 'streak', streak)
+    if tokens ~= math.huge then
+      redis.call('HSET', limits, 'tokens', string.format('%.17g', tokens), 'at', now)
+    end
+  end
+end
+
+local function is_waiting(key, lane)
+  return redis.call('ZSCORE', K.ready .. lane, key)
+    or redis.call('ZSCORE', K.retry .. lane, key)
+    or redis.call('ZSCORE', K.ticketed .. lane, key)
+    or redis.call('HEXISTS', K.blocked, key) == 1
+end
+
+-- client-go's Add: running -> dirty, waiting -> nothing, else ready. Returns true when made ready.
+local function enqueue(key, lane, front)
+  if redis.call('HEXISTS', K.leases, key) == 1 then
+    redis.call('SADD', K.dirty, key)
+    return false
+  end
+  if is_waiting(key, lane) then return false end
+  push(key, lane, front)
+  return true
+end
+
+local function delay(key, due)
+  local old = redis.call('ZSCORE', K.delayed, key)
+  if not old or tonumber(old) > due then redis.call('ZADD', K.delayed, due, key) end
+end
+
+-- Free a domain held by `key` (any holder when key is nil) and make its waiters ready.
+local function free_domain(domain, key)
+  if domain == '' then return end
+  if key and redis.call('HGET', K.domains, domain) ~= key then return end
+  redis.call('HDEL', K.domains, domain)
+  local prefix = domain .. '\0'
+  local waiters = redis.call('ZRANGEBYLEX', K.waiters, '[' .. prefix, '(' .. domain .. '\1')
+  for _, member in ipairs(waiters) do
+    local waiter = string.sub(member, #prefix + 1)
+    redis.call('ZREM', K.waiters, member)
+    redis.call('HDEL', K.blocked, waiter)
+    local lane = lane_of(waiter)
+    if enqueue(waiter, lane, true) then admit(lane) end
+  end
+end
+
+-- End a lease: the slot, the domain and the dirty mark go; returns true when the key was dirty.
+-- The caller puts the key where it belongs and then admits its lane.
+local function unlease(key, lane, lease)
+  redis.call('HDEL', K.leases, key)
+  redis.call('SREM', K.running .. lane, key)
+  return redis.call('SREM', K.dirty, key) == 1
+end
+
+-- Owner check for done, fail and release. Returns the lease, or nil and whether this is the repeat
+-- of a call that succeeded: only its own call ends a lease of a process that still lives.
+local function owned(key, process, token, epoch)
+  local lease = lease_of(key)
+  if lease and lease.process == process and lease.token == token then return lease, true end
+  local is_alive = redis.call('ZSCORE', K.procs, process) and redis.call('GET', K.epoch) == epoch
+  return nil, is_alive and true or false
+end
+
+local function forget(key)
+  redis.call('HDEL', K.fails, key)
+  redis.call('HDEL', K.memos, key)
+  redis.call('ZREM', K.abandoned, key)
+end
+
+-- Take back every lease of processes that are not alive.
+local function release_dead()
+  local flat = redis.call('HGETALL', K.leases)
+  for i = 1, #flat, 2 do
+    local key = flat[i]
+    local lane = lane_of(key)
+    local lease = lease_of(key)
+    if not lease or not redis.call('ZSCORE', K.procs, lease.process) then
+      unlease(key, lane)
+      enqueue(key, lane, true)
+      if lease then free_domain(lease.domain, key) end
+      admit(lane)
+    end
+  end
+end
