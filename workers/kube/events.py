@@ -1,0 +1,273 @@
+"""Telling users what happened to their claim: core/v1 Events, written beside the work.
+
+An event never delays and never fails an attempt: it is queued in memory, written by its own
+threads, and dropped when the queue is full. Events of one object keep their order. The budget
+and the counting of repeats (L-006) belong to the injected correlator, which is shared by all
+processes. Source of the object's form: client-go, tools/record/event.go makeEvent.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import re
+import threading
+import time
+import uuid
+import zlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+from workers.errors import ApiError, TransientError
+from workers.kube import paths
+from workers.kube.client import STRATEGIC_PATCH
+from workers.kube.errors import NotFoundError, ServerError, TooManyRequestsError, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from workers.kube.client import KubeClient
+    from workers.kube.objects import JsonObject
+
+_log = logging.getLogger(__name__)
+
+# client-go's queue of a recorder holds 1000.
+QUEUE_SIZE: Final = 1000
+_WRITE_ATTEMPTS: Final = 3
+_RETRY_SECONDS: Final = 0.5
+_DNS_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_MAX_NAME: Final = 253
+_MAX_MESSAGE: Final = 1024  # core/v1 validation of Event.message; longer ones are refused
+
+EventType = Literal["Normal", "Warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class EventPlan:
+    """What to write for one occurrence.
+
+    Attributes:
+        action: `create` a new event, `patch` the count of an earlier one, or `drop`.
+        name: event name for `patch`; for `create` the name to use.
+        count: occurrences so far, for `patch`.
+        message: the text to write: the occurrence's own, or the one for similar events.
+    """
+
+    action: Literal["create", "patch", "drop"]
+    name: str
+    count: int
+    message: str
+
+
+class Correlator(Protocol):
+    """Decides under one budget for all workers (L-006)."""
+
+    def plan(self, event: JsonObject) -> EventPlan:
+        """Return what to write for this event; may raise TransientError."""
+
+
+class NoCorrelator:
+    """Writes every event; for tests and as the stand-in while Redis is away."""
+
+    def plan(self, event: JsonObject) -> EventPlan:
+        """Create each event under its own name."""
+        return EventPlan("create", event["metadata"]["name"], 1, event["message"])
+
+
+class EventRecorder:
+    """Writes events asynchronously; one per process, safe for threads.
+
+    Args:
+        client: the API client.
+        correlator: the shared budget.
+        threads: writers; events of one object always meet the same one.
+        queue_size: events each writer holds before new ones are dropped.
+        now: seconds since 1970.
+        on_drop: called with a reason (`full`, `budget`, `refused`) for each event not written.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        correlator: Correlator | None = None,
+        threads: int = 2,
+        queue_size: int = QUEUE_SIZE,
+        now: Callable[[], float] = time.time,
+        on_drop: Callable[[str], None] = lambda _reason: None,
+    ) -> None:
+        self._client = client
+        self._correlator = correlator or NoCorrelator()
+        self._now = now
+        self._on_drop = on_drop
+        self._queues: list[queue.Queue[JsonObject | None]] = [
+            queue.Queue(queue_size) for _ in range(threads)
+        ]
+        self._threads: list[threading.Thread] = []
+        self._stopped = threading.Event()
+        self._stop_at = float("inf")
+
+    def start(self) -> None:
+        """Start the writers."""
+        for waiting in self._queues:
+            thread = threading.Thread(
+                target=self._write_all, args=(waiting,), name="events", daemon=True
+            )
+            thread.start()
+            self._threads.append(thread)
+
+    def event(
+        self,
+        involved: Mapping[str, Any],
+        event_type: EventType,
+        reason: str,
+        message: str,
+        *,
+        component: str,
+    ) -> None:
+        """Queue one event about an API object; returns at once, never raises.
+
+        Args:
+            involved: the object, with apiVersion, kind and metadata.
+            event_type: `Normal` or `Warning`.
+            reason: CamelCase, one of upstream's (L-005).
+            message: for the user; no secret.
+            component: event source, e.g. `external-provisioner` (L-004).
+        """
+        event = make_event(involved, event_type, reason, message, component, now=self._now())
+        identity = f"{event['metadata']['namespace']}/{event['involvedObject'].get('name')}"
+        waiting = self._queues[zlib.crc32(identity.encode()) % len(self._queues)]
+        try:
+            waiting.put_nowait(event)
+        except queue.Full:
+            self._on_drop("full")
+
+    def stop(self, *, timeout_seconds: float = 5.0) -> None:
+        """Write what is queued, as far as the time allows, then end. Safe to call twice."""
+        self._stop_at = time.monotonic() + timeout_seconds
+        self._stopped.set()
+        for waiting in self._queues:
+            try:
+                waiting.put_nowait(None)
+            except queue.Full:
+                continue  # the writer looks at the clock itself
+        for thread in self._threads:
+            thread.join(max(0.0, self._stop_at - time.monotonic()))
+
+    def _write_all(self, waiting: queue.Queue[JsonObject | None]) -> None:
+        while True:
+            event = waiting.get()
+            if event is None or time.monotonic() > self._stop_at:
+                return
+            try:
+                self._write(event)
+            except Exception as error:  # noqa: BLE001 - an event is never worth a thread
+                _log.warning("event not written", extra={**_fields(event), "error": str(error)})
+                self._on_drop("refused")
+            if self._stopped.is_set() and waiting.empty():
+                return
+
+    def _write(self, event: JsonObject) -> None:
+        try:
+            plan = self._correlator.plan(event)
+        except TransientError:
+            plan = NoCorrelator().plan(event)
+        if plan.action == "drop":
+            self._on_drop("budget")
+            return
+        event = {**event, "message": _shortened(plan.message), "count": plan.count}
+        event["metadata"] = {**event["metadata"], "name": plan.name}
+        for attempts_left in range(_WRITE_ATTEMPTS - 1, -1, -1):
+            try:
+                self._send(plan.action, event)
+            except (ServerError, TooManyRequestsError, Unreachable):
+                if not attempts_left or self._stopped.wait(_RETRY_SECONDS):
+                    raise
+            else:
+                return
+
+    def _send(self, action: str, event: JsonObject) -> None:
+        metadata = event["metadata"]
+        namespace = metadata["namespace"]
+        if action == "patch":
+            change = {key: event[key] for key in ("count", "lastTimestamp", "message")}
+            path = paths.EVENTS.path(metadata["name"], namespace=namespace)
+            try:
+                self._client.patch(path, change, STRATEGIC_PATCH)
+            except NotFoundError:
+                pass  # expired meanwhile: write it anew, as client-go does
+            else:
+                return
+        self._client.create(paths.EVENTS.path(namespace=namespace), event)
+
+
+def make_event(
+    involved: Mapping[str, Any],
+    event_type: str,
+    reason: str,
+    message: str,
+    component: str,
+    *,
+    now: float,
+) -> JsonObject:
+    """Build an Event as client-go writes it; those of cluster-scoped objects go to `default`.
+
+    Args:
+        involved: the object, with apiVersion, kind and metadata.
+        event_type: `Normal` or `Warning`.
+        reason: CamelCase.
+        message: shortened to what the API accepts.
+        component: event source and reporting component.
+        now: seconds since 1970.
+    """
+    metadata = involved.get("metadata") or {}
+    reference = {
+        "kind": involved.get("kind"),
+        "namespace": metadata.get("namespace"),
+        "name": metadata.get("name"),
+        "uid": metadata.get("uid"),
+        "apiVersion": involved.get("apiVersion"),
+        "resourceVersion": metadata.get("resourceVersion"),
+    }
+    timestamp = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "kind": "Event",
+        "apiVersion": "v1",
+        "metadata": {
+            "name": event_name(str(metadata.get("name", "")), now),
+            "namespace": metadata.get("namespace") or "default",
+        },
+        "involvedObject": {key: value for key, value in reference.items() if value},
+        "reason": reason,
+        "message": _shortened(message),
+        "source": {"component": component},
+        "firstTimestamp": timestamp,
+        "lastTimestamp": timestamp,
+        "count": 1,
+        "type": event_type,
+        "eventTime": None,
+        "reportingComponent": component,
+        "reportingInstance": "",
+    }
+
+
+def event_name(object_name: str, now: float) -> str:
+    """Return `<object>.<hex nanoseconds>`, with a UUID in place of a name that does not fit."""
+    suffix = f"{int(now * 1e9):x}"
+    name = f"{object_name}.{suffix}"
+    if len(name) > _MAX_NAME or not _DNS_SUBDOMAIN.fullmatch(name):
+        return f"{uuid.uuid4()}.{suffix}"
+    return name
+
+
+def _shortened(message: str) -> str:
+    """Cut to the API's limit, which counts bytes."""
+    data = message.encode()
+    if len(data) <= _MAX_MESSAGE:
+        return message
+    return data[: _MAX_MESSAGE - 3].decode("utf-8", "ignore") + "..."
+
+
+def _fields(event: JsonObject) -> dict[str, Any]:
+    return {"reason": event["reason"], "object": event["involvedObject"].get("name")}
