@@ -1,0 +1,1 @@
+"""Pure rules: what a claim asks for, what the driver is sent, what the volume becomes."""

@@ -1,0 +1,213 @@
+"""What does a claim ask for, and is it ours to provision now?
+
+Reads of a claim's fields and the decision tables of the pre-check. Nothing here asks the cluster;
+the class is passed in, None when the catalog has none of that name.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.constants import (
+    ANN_MIGRATED_TO,
+    ANN_SELECTED_NODE,
+    ANN_SELECTED_NODE_ALPHA,
+    ANN_STORAGE_CLASS_BETA,
+    ANN_STORAGE_PROVISIONER,
+    ANN_STORAGE_PROVISIONER_BETA,
+)
+from workers.errors import AttemptError, IgnoredError, State
+from workers.translate import quantity
+from workers.translate.fields import (
+    FieldError,
+    Json,
+    annotations_of,
+    describe,
+    optional_text,
+    text,
+    text_list,
+    value_at,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+BLOCK: Final = "Block"
+FILESYSTEM: Final = "Filesystem"
+WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
+
+
+class Decision(Enum):
+    """Answer of the pre-check, each with what the caller does."""
+
+    PROVISION = "provision"
+    ALREADY_BOUND = "already-bound"
+    NOT_OURS = "not-ours"
+    CLASS_MISSING = "class-missing"
+    """Retried with back-off, counted as failure, no event (L-022 row 5)."""
+    WAITS_FOR_NODE = "waits-for-node"
+
+
+def claim_class_name(obj: Json) -> str:
+    """Return the class of a claim or volume: beta annotation if present, else the spec (L-023).
+
+    A claim with neither has no class, "" (D-012: the reference crashes on it in node mode).
+    """
+    found = annotations_of(obj)
+    if ANN_STORAGE_CLASS_BETA in found:
+        return found[ANN_STORAGE_CLASS_BETA]
+    return text(obj, "spec", "storageClassName")
+
+
+def class_missing(name: str) -> AttemptError:
+    """Return the error of a class that is not in the catalog (P-101 step 2)."""
+    return AttemptError(f'storageclass "{name}" not found', State.FINISHED)
+
+
+def provisioner_annotation(claim: Json) -> str | None:
+    """Return the provisioner the claim names; the GA key wins even when empty (P-100)."""
+    found = annotations_of(claim)
+    return found.get(ANN_STORAGE_PROVISIONER, found.get(ANN_STORAGE_PROVISIONER_BETA))
+
+
+def qualifies(claim: Json, driver_name: str) -> bool:
+    """Tell whether the claim's annotations name this driver, migration included (P-100, L-025)."""
+    if provisioner_annotation(claim) == driver_name:
+        return True
+    return annotations_of(claim).get(ANN_MIGRATED_TO) == driver_name
+
+
+def check_qualifies(claim: Json, driver_name: str) -> None:
+    """Repeat the annotation gate at the start of an attempt (P-102).
+
+    Raises:
+        IgnoredError: the claim names another provisioner.
+    """
+    if not qualifies(claim, driver_name):
+        raise IgnoredError(
+            f"PVC annotated with external-provisioner name {provisioner_annotation(claim) or ''} "
+            f"does not match provisioner driver name {driver_name}. "
+            "This could mean the PVC is not migrated",
+        )
+
+
+def should_provision(
+    claim: Json,
+    storage_class: Json | None,
+    *,
+    known_names: Collection[str],
+    is_qualified: bool = True,
+) -> Decision:
+    """Decide whether an attempt is due, first matching row of L-022 wins.
+
+    Args:
+        claim: the claim as last read.
+        storage_class: the class named by `claim_class_name(claim)`, None when there is none.
+        known_names: driver name and in-tree name (`names.known_names`).
+        is_qualified: answer of the qualifier (`qualifies`, then the node gate in node mode).
+    """
+    if text(claim, "spec", "volumeName"):
+        return Decision.ALREADY_BOUND
+    if not is_qualified or (provisioner_annotation(claim) or "") not in known_names:
+        return Decision.NOT_OURS
+    if storage_class is None:
+        return Decision.CLASS_MISSING
+    waits = text(storage_class, "volumeBindingMode") == WAIT_FOR_FIRST_CONSUMER
+    if waits and not annotations_of(claim).get(ANN_SELECTED_NODE):
+        return Decision.WAITS_FOR_NODE
+    return Decision.PROVISION
+
+
+def is_known_class(storage_class: Json, known_names: Collection[str]) -> bool:
+    """Tell whether the class is ours; if not, the attempt stops silently (L-040 step 5)."""
+    return text(storage_class, "provisioner") in known_names
+
+
+def check_class(storage_class: Json | None) -> Json:
+    """Return the class of an attempt.
+
+    Raises:
+        AttemptError: Finished; there is none (P-101 step 6).
+    """
+    if storage_class is None:
+        raise AttemptError("storage class was nil", State.FINISHED)
+    return storage_class
+
+
+def check_selector(claim: Json) -> None:
+    """Refuse a claim that selects existing volumes.
+
+    Raises:
+        AttemptError: Finished; `spec.selector` is set, be it `{}` (P-101 step 11).
+    """
+    if value_at(claim, "spec", "selector") is not None:
+        raise AttemptError("claim Selector is not supported", State.FINISHED)
+
+
+def selected_node(claim: Json) -> str:
+    """Return the node the scheduler chose, "" when none (P-301, L-040 step 6).
+
+    The present key wins, the alpha one last; binding mode is not consulted (L-043).
+    """
+    found = annotations_of(claim)
+    return found.get(ANN_SELECTED_NODE, found.get(ANN_SELECTED_NODE_ALPHA, ""))
+
+
+def requested_bytes(claim: Json) -> int:
+    """Return the storage request in bytes, rounded up; 0 when there is none (P-138).
+
+    Raises:
+        AttemptError: NoChange; the request is malformed, negative or beyond 63 bits.
+    """
+    request = value_at(claim, "spec", "resources", "requests", "storage")
+    if request is None:
+        return 0
+    try:
+        size_bytes = quantity.parse(request)
+    except quantity.QuantityError as error:
+        raise FieldError(f"{describe(claim)}: storage request: {error.message}") from error
+    if size_bytes < 0:
+        raise FieldError(f"{describe(claim)}: storage request {request} is negative")
+    return size_bytes
+
+
+def has_storage_request(claim: Json) -> bool:
+    """Tell whether the claim names a size at all (P-210 row 9)."""
+    return value_at(claim, "spec", "resources", "requests", "storage") is not None
+
+
+def access_modes(claim: Json) -> list[str]:
+    """Return the access modes in the claim's order."""
+    return text_list(claim, "spec", "accessModes")
+
+
+def volume_mode(claim: Json) -> str | None:
+    """Return `Block`, `Filesystem` or None when the claim leaves it open."""
+    return optional_text(claim, "spec", "volumeMode")
+
+
+def is_block(claim: Json) -> bool:
+    """Tell whether the claim asks for a raw block device."""
+    return volume_mode(claim) == BLOCK
+
+
+def claim_reference(claim: Json) -> dict[str, Any]:
+    """Return the reference that ties the volume to the claim (P-190, L-040 step 2).
+
+    Raises:
+        AttemptError: NoChange; namespace, name or UID is missing, so the volume could be bound to
+            another claim.
+    """
+    reference = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "namespace": text(claim, "metadata", "namespace"),
+        "name": text(claim, "metadata", "name"),
+        "uid": text(claim, "metadata", "uid"),
+    }
+    missing = [key for key, value in reference.items() if not value]
+    if missing:
+        raise FieldError(f"{describe(claim)}: metadata lacks {', '.join(missing)}")
+    resource_version = text(claim, "metadata", "resourceVersion")
+    return reference | ({"resourceVersion": resource_version} if resource_version else {})

@@ -1,0 +1,144 @@
+"""May this claim be cloned from that claim, and which handle does the driver get?
+
+The rows of P-220, in their order, over objects the caller read: `source_volume_name`, then
+`content_source`. Rows 8 to 13 share one event text, which users and dashboards know; what exactly
+was wrong is in `SourceError.detail`, for the log.
+Source: external-provisioner, pkg/controller/controller.go getPVCSource.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from workers.constants import FINALIZER_CLONE_SOURCE
+from workers.translate import claims
+from workers.translate.fields import (
+    Json,
+    has_finalizer,
+    is_deleting,
+    optional_mapping,
+    optional_text,
+    text,
+)
+from workers.translate.sources import ContentSource, DataSource, SourceError
+
+_BOUND: Final = "Bound"
+_INVALID: Final = "claim in dataSource not bound or invalid"
+_MODE_MISMATCH: Final = (
+    "the source PVC and destination PVCs must have the same volume mode for cloning.  "
+)
+
+
+def read_failed(source: DataSource, error: object) -> SourceError:
+    """Return the error of a source claim that could not be read (row 1).
+
+    Prints the namespace that was searched; the reference prints the new claim's (D-034).
+    """
+    return SourceError(
+        source,
+        f'error getting PVC {source.name} (namespace "{source.namespace}") from api server: '
+        f"{error}",
+    )
+
+
+def not_found(source: DataSource) -> SourceError:
+    """Return the error of a source claim that does not exist, in the lister's words (row 1)."""
+    return read_failed(source, f'persistentvolumeclaim "{source.name}" not found')
+
+
+def source_volume_name(source: DataSource, source_claim: Json, claim: Json) -> str:
+    """Return the name of the source's volume, which is read next (rows 2 to 7).
+
+    Raises:
+        SourceError: NoChange; the first row that fails.
+    """
+    name = source.name
+    phase = text(source_claim, "status", "phase")
+    if phase != _BOUND:
+        raise SourceError(
+            source, f"the PVC DataSource {name} must have a status of Bound.  Got {phase}"
+        )
+    if is_deleting(source_claim):
+        raise SourceError(source, f"the PVC DataSource {name} is currently being deleted")
+    if optional_text(source_claim, "spec", "storageClassName") is None:
+        raise SourceError(source, f"the source PVC ({name}) storageclass cannot be empty")
+    if optional_text(claim, "spec", "storageClassName") is None:
+        raise SourceError(
+            source, f"the requested PVC ({source.claim_name}) storageclass cannot be empty"
+        )
+    requested = claims.requested_bytes(claim)
+    source_size = claims.requested_bytes(source_claim)
+    if requested < source_size:
+        raise SourceError(
+            source,
+            "error, new PVC request must be greater than or equal in size to the specified PVC "
+            f"data source, requested {requested} but source is {source_size}",
+        )
+    volume_name = text(source_claim, "spec", "volumeName")
+    if not volume_name:
+        raise SourceError(source, f"volume name is empty in source PVC {name}")
+    return volume_name
+
+
+def volume_read_failed(source: DataSource, error: object) -> SourceError:
+    """Return the error of a source volume that could not be read (row 8)."""
+    return SourceError(source, _INVALID, detail=str(error))
+
+
+def _volume_problem(source_claim: Json, volume: Json, driver_name: str) -> str:
+    """Return what rows 9 to 13 object to, "" if nothing."""
+    name = text(volume, "metadata", "name")
+    if optional_mapping(volume, "spec", "csi") is None:
+        return f"volume {name} has no CSI source"
+    driver = text(volume, "spec", "csi", "driver")
+    if driver != driver_name:
+        return f"volume {name} belongs to driver {driver}, not {driver_name}"
+    if optional_mapping(volume, "spec", "claimRef") is None:
+        return f"volume {name} has no claimRef"
+    for key in ("uid", "namespace", "name"):
+        bound_to = text(volume, "spec", "claimRef", key)
+        expected = text(source_claim, "metadata", key)
+        if bound_to != expected:
+            return f"volume {name} is bound to a claim with {key} {bound_to}, not {expected}"
+    phase = text(volume, "status", "phase")
+    return "" if phase == _BOUND else f"volume {name} is in phase {phase or 'unknown'}"
+
+
+def _mode_problem(volume: Json, claim: Json) -> str:
+    """Return what rows 14 and 15 object to, "" if nothing."""
+    source_mode = optional_text(volume, "spec", "volumeMode")
+    if claims.is_block(claim):
+        if source_mode != claims.BLOCK:
+            return f"{_MODE_MISMATCH}Source is Filesystem, but new PVC requested Block"
+    elif source_mode is not None and source_mode != claims.FILESYSTEM:
+        return f"{_MODE_MISMATCH}Source is Block, but new PVC requested Filesystem"
+    return ""
+
+
+def content_source(
+    source: DataSource, *, source_claim: Json, source_volume: Json, claim: Json, driver_name: str
+) -> ContentSource:
+    """Return the handle of the source volume for the request (rows 9 to 15, P-222).
+
+    Args:
+        source: the normalised source.
+        source_claim: the claim to clone.
+        source_volume: its volume; an in-tree one already translated to CSI (D-004).
+        claim: the new claim.
+        driver_name: the running driver.
+
+    Raises:
+        SourceError: NoChange; the first row that fails.
+    """
+    problem = _volume_problem(source_claim, source_volume, driver_name)
+    if problem:
+        raise SourceError(source, _INVALID, detail=problem)
+    mismatch = _mode_problem(source_volume, claim)
+    if mismatch:
+        raise SourceError(source, mismatch)
+    return ContentSource(volume_id=text(source_volume, "spec", "csi", "volumeHandle"))
+
+
+def needs_finalizer(source_claim: Json) -> bool:
+    """Tell whether the source still lacks our protection, to be added before the call (P-226)."""
+    return not has_finalizer(source_claim, FINALIZER_CLONE_SOURCE)

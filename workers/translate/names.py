@@ -1,0 +1,62 @@
+"""What is the volume called, and which provisioner names are ours?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from workers.errors import AttemptError, ConfigError, State
+
+MAX_UUID_LENGTH: Final = 32
+"""Digits of a UUID without its dashes."""
+
+KEEP_UUID: Final = -1
+"""Value of `--volume-name-uuid-length` that keeps the UID with its dashes."""
+
+
+def known_names(driver_name: str, in_tree_name: str = "") -> frozenset[str]:
+    """Return the provisioner names this driver answers to (L-026); empty names do not count."""
+    return frozenset({driver_name, in_tree_name} - {""})
+
+
+def check_naming(prefix: str, uuid_length: int) -> None:
+    """Refuse at start what would fail or clash at the first claim (D-005).
+
+    Raises:
+        ConfigError: the prefix is empty or the length is neither -1 nor 1..32.
+    """
+    if not prefix:
+        raise ConfigError("--volume-name-prefix is empty: give at least one character")
+    if uuid_length != KEEP_UUID and not 1 <= uuid_length <= MAX_UUID_LENGTH:
+        raise ConfigError(
+            f"--volume-name-uuid-length={uuid_length}: use -1 (whole UID) or 1 to 32; "
+            "with 0 all claims would share one volume",
+        )
+
+
+def volume_name(prefix: str, uuid_length: int, uid: str) -> str:
+    """Return the name of the volume, the PV and the CreateVolume request (P-121).
+
+    Args:
+        prefix: `--volume-name-prefix`.
+        uuid_length: `--volume-name-uuid-length`; -1 keeps the UID verbatim, n keeps the first n
+            characters without dashes.
+        uid: UID of the claim.
+
+    Raises:
+        AttemptError: Finished; empty prefix or UID, or a length the UID cannot give (D-005: the
+            reference crashes or makes clashing names).
+    """
+    if not prefix:
+        raise AttemptError("volume name prefix cannot be of length 0", State.FINISHED)
+    if not uid:
+        raise AttemptError("corrupted PVC object, it is missing UID", State.FINISHED)
+    if uuid_length == KEEP_UUID:
+        return f"{prefix}-{uid}"
+    digits = uid.replace("-", "")
+    if not 1 <= uuid_length <= len(digits):
+        raise AttemptError(
+            f"volume name UUID length {uuid_length} is not possible for a UID of {len(digits)} "
+            "characters, use -1 or 1 to 32",
+            State.FINISHED,
+        )
+    return f"{prefix}-{digits[:uuid_length]}"

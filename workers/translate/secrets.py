@@ -1,0 +1,249 @@
+"""Which secrets do the class parameters name, and what is in them?
+
+References are resolved from templates in the class parameters (P-132 to P-136). Namespaces may use
+less than names on purpose: claim names and annotations are user controlled and must not choose the
+namespace a secret is read from. Values of secrets never enter a message.
+Source: external-provisioner, pkg/controller/controller.go getSecretReference; Go, os.Expand.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from workers.constants import PARAMETER_PREFIX
+from workers.errors import AttemptError, State
+from workers.translate.fields import Json, annotations_of, text, text_map
+from workers.translate.go_text import quote, quote_list
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_LABEL: Final = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_DNS_LABEL: Final = re.compile(_LABEL)
+_DNS_SUBDOMAIN: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_MAX_LABEL: Final = 63
+_MAX_SUBDOMAIN: Final = 253
+
+# Go's os.Expand: `${name}`, `${` or `${}` that is swallowed, a one-character name, a plain name.
+# Behind the last `}` no brace closes; a pattern of its own there keeps hostile templates linear.
+_UNBRACED: Final = r"(?P<swallowed>\{\}?)|(?P<special>[*#$@!?\-0-9])|(?P<plain>[A-Za-z0-9_]+)"
+_VARIABLE: Final = re.compile(rf"\$(?:\{{(?P<braced>[^}}]+)\}}|{_UNBRACED})")
+_VARIABLE_IN_TAIL: Final = re.compile(rf"\$(?:(?P<braced>(?!))|{_UNBRACED})")
+
+
+class SecretKind(Enum):
+    """What a secret is for: name in messages, stem of its keys, stem of its deprecated keys."""
+
+    PROVISIONER = ("Provisioner", "provisioner-secret", "csiProvisionerSecret")
+    CONTROLLER_PUBLISH = (
+        "ControllerPublish",
+        "controller-publish-secret",
+        "csiControllerPublishSecret",
+    )
+    NODE_STAGE = ("NodeStage", "node-stage-secret", "csiNodeStageSecret")
+    NODE_PUBLISH = ("NodePublish", "node-publish-secret", "csiNodePublishSecret")
+    CONTROLLER_EXPAND = ("ControllerExpand", "controller-expand-secret", "")
+    NODE_EXPAND = ("NodeExpand", "node-expand-secret", "")
+    CONTROLLER_MODIFY = ("ControllerModify", "controller-modify-secret", "")
+    DEFAULT = ("Default", "secret", "")
+
+    def keys(self, part: str) -> tuple[str, ...]:
+        """Return the parameter keys for `part`, which is `name` or `namespace`."""
+        _, stem, deprecated = self.value
+        prefixed = f"{PARAMETER_PREFIX}{stem}-{part}"
+        return (f"{deprecated}{part.capitalize()}", prefixed) if deprecated else (prefixed,)
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRef:
+    """Where a secret lies; both parts are valid Kubernetes names."""
+
+    name: str
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeSecrets:
+    """References the volume carries for later calls; None where the class names no secret."""
+
+    controller_publish: SecretRef | None = None
+    node_stage: SecretRef | None = None
+    node_publish: SecretRef | None = None
+    controller_expand: SecretRef | None = None
+    node_expand: SecretRef | None = None
+    controller_modify: SecretRef | None = None
+
+
+def _fail(message: str) -> AttemptError:
+    return AttemptError(message, State.NO_CHANGE)
+
+
+def _templates(kind: SecretKind, parameters: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the name and namespace templates of one kind, None when it has no keys (P-133)."""
+    title = kind.value[0]
+    names = [parameters[key] for key in kind.keys("name") if key in parameters]
+    namespaces = [parameters[key] for key in kind.keys("namespace") if key in parameters]
+    if len(names) > 1 or len(namespaces) > 1:
+        raise _fail(
+            f'{title} secrets specified in parameters with both "csi" and '
+            f'"{PARAMETER_PREFIX}" keys',
+        )
+    if len(names) != len(namespaces):
+        raise _fail(
+            f"either name and namespace for {title} secrets specified, Both must be specified",
+        )
+    if not names:
+        return None
+    if not names[0] or not namespaces[0]:
+        raise _fail(
+            f"{title} secrets specified in parameters but value of either namespace or name is "
+            "empty",
+        )
+    return names[0], namespaces[0]
+
+
+def _templates_or_default(
+    kind: SecretKind, parameters: Mapping[str, str]
+) -> tuple[str, str] | None:
+    for source, word in ((kind, ""), (SecretKind.DEFAULT, "default ")):
+        try:
+            found = _templates(source, parameters)
+        except AttemptError as error:
+            raise _fail(
+                f"failed to get {word}name and namespace template from params: {error.message}",
+            ) from error
+        if found is not None:
+            return found
+    return None
+
+
+def expand(template: str, variables: Mapping[str, str]) -> str:
+    """Replace the variables of a template, shell-like and in one pass (P-135).
+
+    Worked example: `a-${x}-$y-${}$.` with x=1, y=2 -> `a-1-2-$.`; results are not expanded again.
+
+    Raises:
+        AttemptError: NoChange; a variable is unknown. All unknown ones are listed.
+    """
+    unknown: set[str] = set()
+
+    def replace(match: re.Match[str]) -> str:
+        if match["swallowed"] is not None:
+            return ""
+        name = match["braced"] or match["special"] or match["plain"]
+        if name not in variables:
+            unknown.add(name)
+        return variables.get(name, "")
+
+    tail = template.rfind("}") + 1
+    result = _VARIABLE.sub(replace, template[:tail])
+    result += _VARIABLE_IN_TAIL.sub(replace, template[tail:])
+    if unknown:
+        tokens = quote_list(sorted(unknown))
+        raise _fail(f"error resolving value {quote(template)}: invalid tokens: {tokens}")
+    return result
+
+
+def _is_label(value: str) -> bool:
+    return len(value) <= _MAX_LABEL and _DNS_LABEL.fullmatch(value) is not None
+
+
+def _is_subdomain(value: str) -> bool:
+    return len(value) <= _MAX_SUBDOMAIN and _DNS_SUBDOMAIN.fullmatch(value) is not None
+
+
+def _resolve_part(
+    template: str, variables: Mapping[str, str], is_valid: Callable[[str], bool], what: str
+) -> str:
+    value = expand(template, variables)
+    if is_valid(value):
+        return value
+    if value == template:
+        raise _fail(f"{quote(value)} is not a valid {what}")
+    raise _fail(f"{quote(template)} resolved to {quote(value)} which is not a valid {what}")
+
+
+def resolve(
+    kind: SecretKind, parameters: Mapping[str, str], volume_name: str, claim: Json
+) -> SecretRef | None:
+    """Return the secret of one kind, falling back to the default keys; None without any (P-133).
+
+    Args:
+        kind: what the secret is for.
+        parameters: of the class, unstripped.
+        volume_name: value of `${pv.name}` (P-121).
+        claim: the claim; for a deletion `{"metadata": {namespace, name}}` made of the claimRef.
+
+    Raises:
+        AttemptError: NoChange; keys are incomplete, a variable is unknown (P-135) or the result is
+            not a valid name (P-136; the namespace is checked first).
+    """
+    templates = _templates_or_default(kind, parameters)
+    if templates is None:
+        return None
+    name_template, namespace_template = templates
+    variables = {
+        "pv.name": volume_name,
+        "pvc.namespace": text(claim, "metadata", "namespace"),
+    }
+    namespace = _resolve_part(namespace_template, variables, _is_label, "namespace name")
+    variables["pvc.name"] = text(claim, "metadata", "name")
+    for key, value in annotations_of(claim).items():
+        variables[f"pvc.annotations['{key}']"] = value
+    name = _resolve_part(name_template, variables, _is_subdomain, "secret name")
+    return SecretRef(name, namespace)
+
+
+def resolve_volume_secrets(
+    parameters: Mapping[str, str], volume_name: str, claim: Json
+) -> VolumeSecrets:
+    """Resolve the references the volume carries, in upstream's order (P-101 step 19).
+
+    Whether these secrets exist is not asked here (P-137).
+
+    Raises:
+        AttemptError: NoChange; as `resolve`, for the first kind that fails.
+    """
+
+    def ref(kind: SecretKind) -> SecretRef | None:
+        return resolve(kind, parameters, volume_name, claim)
+
+    return VolumeSecrets(
+        controller_publish=ref(SecretKind.CONTROLLER_PUBLISH),
+        node_stage=ref(SecretKind.NODE_STAGE),
+        node_publish=ref(SecretKind.NODE_PUBLISH),
+        controller_expand=ref(SecretKind.CONTROLLER_EXPAND),
+        node_expand=ref(SecretKind.NODE_EXPAND),
+        controller_modify=ref(SecretKind.CONTROLLER_MODIFY),
+    )
+
+
+def read_failed(ref: SecretRef, error: object) -> AttemptError:
+    """Return the error of a provisioner secret that could not be read (P-137)."""
+    return _fail(f"error getting secret {ref.name} in namespace {ref.namespace}: {error}")
+
+
+def decode(secret: Json, ref: SecretRef) -> dict[str, str]:
+    """Return the data of a secret as text, for the `secrets` field of a request (P-137).
+
+    Raises:
+        AttemptError: NoChange; a value is not base64 or not UTF-8 (D-033: gRPC would refuse it with
+            a text that names neither secret nor key). The value itself is never shown.
+    """
+    decoded = {}
+    for key, value in text_map(secret, "data").items():
+        problem = ""
+        try:
+            decoded[key] = base64.b64decode(value, validate=True).decode("utf-8")
+        except UnicodeDecodeError:
+            problem = "UTF-8"
+        except (binascii.Error, ValueError):
+            problem = "base64"
+        if problem:  # raised outside `except`: the caught error holds the value
+            raise _fail(f"secret {ref.namespace}/{ref.name} key {key} is not valid {problem}")
+    return decoded

@@ -1,0 +1,166 @@
+"""May this claim be restored from that VolumeSnapshot, and which handle does the driver get?
+
+The rows of P-210, in their order, over objects the caller read live: `content_name`, then
+`content_source`. Source: external-provisioner, pkg/controller/controller.go getSnapshotSource,
+validateVolumeMode.
+"""
+
+from __future__ import annotations
+
+from workers.constants import ANN_ALLOW_MODE_CHANGE, FINALIZER_SNAPSHOT_SOURCE
+from workers.translate import claims, quantity
+from workers.translate.fields import (
+    Json,
+    annotations_of,
+    flag,
+    has_finalizer,
+    is_deleting,
+    text,
+    value_at,
+)
+from workers.translate.go_text import parse_bool
+from workers.translate.sources import ContentSource, DataSource, SourceError
+
+
+def read_failed(source: DataSource, error: object) -> SourceError:
+    """Return the error of a snapshot that could not be read (row 1)."""
+    return SourceError(source, f"error getting snapshot {source.name} from api server: {error}")
+
+
+def content_name(source: DataSource, snapshot: Json) -> str:
+    """Return the name of the bound content, which is read next (rows 2 and 3).
+
+    A snapshot under deletion is still used when it carries our own finalizer: an earlier attempt
+    began, and finishing it avoids a leaked volume (P-211).
+
+    Raises:
+        SourceError: NoChange; the snapshot is going away or not bound.
+    """
+    if is_deleting(snapshot) and not has_finalizer(snapshot, FINALIZER_SNAPSHOT_SOURCE):
+        raise SourceError(source, f"snapshot {source.name} is being deleted")
+    bound = text(snapshot, "status", "boundVolumeSnapshotContentName")
+    if not bound:
+        raise SourceError(source, f"snapshot {source.name} not bound")
+    return bound
+
+
+def content_read_failed(source: DataSource, content: str, error: object) -> SourceError:
+    """Return the error of a content that could not be read (row 4); the cause is for the log."""
+    return SourceError(
+        source,
+        f"error getting snapshotcontent {content} for snapshot {source.name}",
+        detail=str(error),
+    )
+
+
+def _is_bound_to(content: Json, snapshot: Json) -> bool:
+    return all(
+        text(content, "spec", "volumeSnapshotRef", key) == text(snapshot, "metadata", key)
+        for key in ("uid", "namespace", "name")
+    )
+
+
+def _check_size(source: DataSource, snapshot: Json, claim: Json) -> str:
+    """Check rows 9 and 10; return a warning when the volume must grow (P-212)."""
+    restore_size = value_at(snapshot, "status", "restoreSize")
+    if restore_size is None:
+        return ""
+    if not claims.has_storage_request(claim):
+        raise SourceError(
+            source,
+            f"error getting capacity for PVC {source.claim_name} when creating snapshot "
+            f"{source.name}",
+        )
+    requested = claims.requested_bytes(claim)
+    try:
+        size = quantity.parse(restore_size)
+    except quantity.QuantityError as error:
+        raise SourceError(source, f"restore size of snapshot: {error.message}") from error
+    if requested < size:
+        raise SourceError(
+            source,
+            f"requested volume size {requested} is less than the size {size} for the source "
+            f"snapshot {source.name}",
+        )
+    if requested == size:
+        return ""
+    return (
+        f"requested volume size {requested} is greater than the size {size} for the source "
+        f"snapshot {source.name}. Volume plugin needs to handle volume expansion."
+    )
+
+
+def _check_mode(source: DataSource, content: Json, claim: Json) -> None:
+    """Check that a change of volume mode was allowed on the content (P-214)."""
+    source_mode = text(content, "spec", "sourceVolumeMode")
+    mode = claims.volume_mode(claim)
+    if not source_mode or not mode or source_mode == mode:
+        return
+    name = text(content, "metadata", "name")
+    value = annotations_of(content).get(ANN_ALLOW_MODE_CHANGE)
+    problem = f"{ANN_ALLOW_MODE_CHANGE} is set to false on snapshotcontent {name}"
+    if value is None:
+        problem = f"{ANN_ALLOW_MODE_CHANGE} annotation is not present on snapshotcontent {name}"
+    else:
+        try:
+            if parse_bool(value):
+                return
+        except ValueError as error:
+            problem = (
+                f"failed to convert {ANN_ALLOW_MODE_CHANGE} annotation value to boolean with "
+                f"error: {error}"
+            )
+    raise SourceError(
+        source,
+        f"requested volume {source.claim_namespace}/{source.claim_name} modifies the mode of the "
+        f"source volume but does not have permission to do so. {problem}",
+    )
+
+
+def content_source(
+    source: DataSource,
+    *,
+    snapshot: Json,
+    content: Json,
+    claim: Json,
+    class_name: str,
+    driver_name: str,
+    prevent_mode_conversion: bool = True,
+) -> ContentSource:
+    """Return the snapshot handle for the request (rows 5 to 11, P-215).
+
+    Args:
+        source: the normalised source.
+        snapshot: the VolumeSnapshot.
+        content: the VolumeSnapshotContent named by `content_name`.
+        claim: the claim to restore for.
+        class_name: the claim's class, for a message.
+        driver_name: the running driver. The reference compares with the class's provisioner, the
+            in-tree name for a migrated class, so such a restore never works there (D-004).
+        prevent_mode_conversion: flag `--prevent-volume-mode-conversion`.
+
+    Raises:
+        SourceError: NoChange; the first row that fails.
+    """
+    content_named = text(content, "metadata", "name")
+    where = f"snapshotcontent {content_named} for snapshot {source.name}"
+    if not _is_bound_to(content, snapshot):
+        raise SourceError(source, f"{where} is bound to a different snapshot")
+    if text(content, "spec", "driver") != driver_name:
+        raise SourceError(
+            source, f"{where} is not handled by CSI driver of StorageClass {class_name}"
+        )
+    if not flag(snapshot, "status", "readyToUse"):
+        raise SourceError(source, f"snapshot {source.name} is not Ready")
+    handle = text(content, "status", "snapshotHandle")
+    if not handle:
+        raise SourceError(source, f"snapshot handle {source.name} is not available")
+    warning = _check_size(source, snapshot, claim)
+    if prevent_mode_conversion:
+        _check_mode(source, content, claim)
+    return ContentSource(snapshot_id=handle, warning=warning)
+
+
+def needs_finalizer(snapshot: Json) -> bool:
+    """Tell whether the source still lacks our protection, to be added before the call (P-217)."""
+    return not has_finalizer(snapshot, FINALIZER_SNAPSHOT_SOURCE)

@@ -1,0 +1,193 @@
+"""What is a volume made from, and may this claim use it?
+
+Normalises `dataSource` and `dataSourceRef` to one DataSource and checks grant, name, kind and group
+(P-201 to P-209). The objects behind it are checked in `snapshots` and `clones`. Reads are the
+caller's: a function says what is missing, the next one judges what was read.
+Source: external-provisioner, pkg/controller/controller.go ProvisionExt, IsGranted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from workers.constants import GROUP_SNAPSHOT
+from workers.errors import AttemptError, IgnoredError, State
+from workers.translate.fields import Json, object_list, optional_mapping, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SNAPSHOT_KIND: Final = "VolumeSnapshot"
+CLAIM_KIND: Final = "PersistentVolumeClaim"
+POPULATOR_MESSAGE: Final = "Assuming an external populator will provision the volume"
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource:
+    """The normalised source of a claim; `namespace` is where the source lies."""
+
+    kind: str
+    name: str
+    api_group: str
+    namespace: str
+    claim_namespace: str
+    claim_name: str
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Kind VolumeSnapshot; its group is checked by `check_source`."""
+        return self.kind == SNAPSHOT_KIND
+
+    @property
+    def is_claim(self) -> bool:
+        """A core PersistentVolumeClaim, not a custom resource that shares the kind (D-019).
+
+        Groups of custom resources contain a dot. Undotted ones (`v1`, `core`) are slips of the pen
+        which the reference clones, so they stay clones.
+        """
+        return self.kind == CLAIM_KIND and "." not in self.api_group
+
+    @property
+    def crosses_namespaces(self) -> bool:
+        """The source lies in another namespace, so a ReferenceGrant is needed (P-204)."""
+        return self.namespace != self.claim_namespace
+
+
+@dataclass(frozen=True, slots=True)
+class ContentSource:
+    """What the driver is told to copy from; exactly one id is set.
+
+    `warning` is a line for the log, empty if there is none.
+    """
+
+    snapshot_id: str = ""
+    volume_id: str = ""
+    warning: str = ""
+
+
+class PopulatorSourceError(IgnoredError):
+    """The source is for an external populator (P-209).
+
+    The caller emits the Normal event `Provisioning` with `event_message`, then drops the claim.
+    """
+
+    event_message = POPULATOR_MESSAGE
+
+
+class SourceError(AttemptError):
+    """The source cannot be used now: NoChange. `detail` says more, for the log only."""
+
+    def __init__(self, source: DataSource, message: str, *, detail: str = "") -> None:
+        super().__init__(
+            f"error getting handle for DataSource Type {source.kind} by Name {source.name}: "
+            f"{message}",
+            State.NO_CHANGE,
+        )
+        self.detail = detail
+
+
+def normalise(claim: Json, *, cross_namespace: bool) -> DataSource | None:
+    """Return the source of a claim, None for an empty volume (P-201 to P-203).
+
+    Args:
+        claim: the claim.
+        cross_namespace: feature gate CrossNamespaceVolumeDataSource.
+
+    Raises:
+        AttemptError: Finished; `dataSourceRef` names a namespace and the gate is off. An empty
+            namespace counts as absent (D-036).
+    """
+    claim_namespace = text(claim, "metadata", "namespace")
+    found = optional_mapping(claim, "spec", "dataSource")
+    field = "dataSource"
+    namespace = ""
+    if found is None:
+        found = optional_mapping(claim, "spec", "dataSourceRef")
+        field = "dataSourceRef"
+        namespace = text(claim, "spec", field, "namespace")
+    if found is None:
+        return None
+    if namespace and not cross_namespace:
+        raise AttemptError(
+            "dataSourceRef namespace specified but the CrossNamespaceVolumeDataSource feature is "
+            "disabled",
+            State.FINISHED,
+        )
+    return DataSource(
+        kind=text(claim, "spec", field, "kind"),
+        name=text(claim, "spec", field, "name"),
+        api_group=text(claim, "spec", field, "apiGroup"),
+        namespace=namespace or claim_namespace,
+        claim_namespace=claim_namespace,
+        claim_name=text(claim, "metadata", "name"),
+    )
+
+
+def grants_read_failed(source: DataSource, error: object) -> AttemptError:
+    """Return the error of grants that could not be listed (P-204)."""
+    return AttemptError(
+        f"error getting ReferenceGrants in {source.namespace} namespace from api server: {error}",
+        State.FINISHED,
+    )
+
+
+def _allows(grant: Json, source: DataSource) -> bool:
+    """Tell whether one grant allows the source: any `from` and any `to` of the same grant."""
+    if text(grant, "metadata", "namespace") != source.namespace:
+        return False
+    is_from = any(
+        text(entry, "group") == ""
+        and text(entry, "kind") == CLAIM_KIND
+        and text(entry, "namespace") == source.claim_namespace
+        for entry in object_list(grant, "spec", "from")
+    )
+    return is_from and any(
+        text(entry, "group") == source.api_group
+        and text(entry, "kind") == source.kind
+        and text(entry, "name") in {"", source.name}
+        for entry in object_list(grant, "spec", "to")
+    )
+
+
+def check_grants(source: DataSource, grants: Iterable[Json]) -> None:
+    """Check that the owner of the source's namespace allows its use (P-204, P-205).
+
+    Comes before `check_source`, so an ungranted populator source is an error too (P-206).
+
+    Args:
+        source: the source; one in the claim's own namespace needs no grant.
+        grants: the ReferenceGrants of the source's namespace.
+
+    Raises:
+        AttemptError: Finished; no grant allows it.
+    """
+    if not source.crosses_namespaces or any(_allows(grant, source) for grant in grants):
+        return
+    raise AttemptError(
+        f"accessing {source.namespace}/{source.name} of {source.kind} dataSource from "
+        f"{source.claim_namespace}/{source.claim_name} isn't allowed",
+        State.FINISHED,
+    )
+
+
+def check_source(source: DataSource) -> None:
+    """Check name, kind and group of a source (P-207 to P-209).
+
+    Raises:
+        AttemptError: Finished; the name is empty or a snapshot's group is wrong.
+        PopulatorSourceError: the kind is nobody's we know.
+    """
+    if not source.name:
+        raise AttemptError(f"the PVC source not found for PVC {source.claim_name}", State.FINISHED)
+    if source.is_snapshot and source.api_group != GROUP_SNAPSHOT:
+        raise AttemptError(
+            "the PVC source does not belong to the right APIGroup. "
+            f"Expected {GROUP_SNAPSHOT}, Got {source.api_group}",
+            State.FINISHED,
+        )
+    if not source.is_snapshot and not source.is_claim:
+        raise PopulatorSourceError(
+            f"data source ({source.kind}) is not handled by the provisioner, "
+            "assuming an external populator will provision it",
+        )

@@ -1,0 +1,297 @@
+"""Is the driver's answer acceptable, and what PersistentVolume does it become?
+
+Two steps, as in the reference: `build_volume` makes the PV of the attempt, `complete_volume` adds
+what ties it to claim and class. A migrated class translates back in between (P-606).
+Source: external-provisioner, pkg/controller/controller.go Provision; sig-storage-lib,
+controller.go provisionClaimOperation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workers.constants import (
+    ANN_DELETION_SECRET_NAME,
+    ANN_DELETION_SECRET_NAMESPACE,
+    ANN_MODIFY_SECRET_NAME,
+    ANN_MODIFY_SECRET_NAMESPACE,
+    ANN_PROVISIONED_BY,
+    ATTR_IDENTITY,
+    FINALIZER_VOLUME,
+)
+from workers.errors import AttemptError, State
+from workers.translate import claims, quantity
+from workers.translate.fields import Json, annotations_of, optional_mapping, text, text_list
+from workers.translate.secrets import SecretRef, VolumeSecrets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from csi_client import messages as csi
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A created volume that cannot be used: delete it (P-430), then raise `error`."""
+
+    volume_id: str
+    volume_name: str
+    message: str
+    cleanup_word: str
+    """`Cleanup` or `cleanup`: upstream's two texts differ in this letter."""
+
+    def error(self, cleanup_error: object = None) -> AttemptError:
+        """Return the error of the attempt, InBackground (P-150, P-152).
+
+        Args:
+            cleanup_error: why the volume could not be deleted, None when it is gone.
+        """
+        message = self.message
+        if cleanup_error is not None:
+            message += (
+                f". {self.cleanup_word} of volume {self.volume_name} failed, volume is orphaned: "
+                f"{cleanup_error}"
+            )
+        return AttemptError(message, State.BACKGROUND)
+
+
+def _content_problem(requested: csi.VolumeContentSource, answered: csi.VolumeContentSource) -> str:
+    """Return how the answered source differs from the requested one, "" if it does not (D-020)."""
+    kind = requested.WhichOneof("type")
+    answered_kind = answered.WhichOneof("type")
+    if answered_kind is None:
+        return ""
+    if answered_kind != kind:
+        return f"volume content source is a {answered_kind}, requested a {kind}"
+    wanted = requested.snapshot.snapshot_id or requested.volume.volume_id
+    found = answered.snapshot.snapshot_id or answered.volume.volume_id
+    if found and found != wanted:
+        return f"volume content source is {kind} {found}, requested {wanted}"
+    return ""
+
+
+def check_response(
+    request: csi.CreateVolumeRequest, response: csi.CreateVolumeResponse
+) -> Rejection | None:
+    """Check a CreateVolume answer; None means the volume is good (P-150, P-152).
+
+    A volume made of other content than asked for is rejected as well, where the reference only
+    checks that some content source is named (D-020). An answer that names a source without its id
+    passes, as there.
+
+    Raises:
+        AttemptError: InBackground; the answer has no volume or no id, so nothing can be cleaned up
+            (D-002: the reference crashes, or keeps a volume the API server refuses for ever).
+    """
+    if not response.HasField("volume"):
+        raise AttemptError(
+            f"CSI driver answered CreateVolume for {request.name} without a volume",
+            State.BACKGROUND,
+        )
+    volume = response.volume
+    if not volume.volume_id:
+        raise AttemptError(
+            f"CSI driver answered CreateVolume for {request.name} with an empty volume_id",
+            State.BACKGROUND,
+        )
+    required = request.capacity_range.required_bytes
+    if volume.capacity_bytes != 0 and volume.capacity_bytes < required:
+        return Rejection(
+            volume.volume_id,
+            request.name,
+            f"created volume capacity {volume.capacity_bytes} less than requested capacity "
+            f"{required}",
+            "Cleanup",
+        )
+    if not request.HasField("volume_content_source"):
+        return None
+    problem = "volume content source missing"
+    if volume.HasField("content_source"):
+        problem = _content_problem(request.volume_content_source, volume.content_source)
+    return Rejection(volume.volume_id, request.name, problem, "cleanup") if problem else None
+
+
+def granted_bytes(volume: csi.Volume, required_bytes: int) -> int:
+    """Return the size of the PV: the driver's, or the requested one when it answered 0 (P-150)."""
+    return volume.capacity_bytes or required_bytes
+
+
+def _annotations(provisioner: SecretRef | None, modify: SecretRef | None) -> dict[str, str]:
+    """Return the annotations of P-170; the deletion pair is always there, empty without secret."""
+    found = {
+        ANN_DELETION_SECRET_NAME: provisioner.name if provisioner else "",
+        ANN_DELETION_SECRET_NAMESPACE: provisioner.namespace if provisioner else "",
+    }
+    if modify is not None:
+        found[ANN_MODIFY_SECRET_NAME] = modify.name
+        found[ANN_MODIFY_SECRET_NAMESPACE] = modify.namespace
+    return found
+
+
+def _secret_refs(secrets: VolumeSecrets) -> dict[str, dict[str, str] | None]:
+    refs = {
+        "controllerPublishSecretRef": secrets.controller_publish,
+        "nodeStageSecretRef": secrets.node_stage,
+        "nodePublishSecretRef": secrets.node_publish,
+        "controllerExpandSecretRef": secrets.controller_expand,
+        "nodeExpandSecretRef": secrets.node_expand,
+    }
+    return {
+        key: {"name": ref.name, "namespace": ref.namespace} if ref else None
+        for key, ref in refs.items()
+    }
+
+
+def _without_unset(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop unset optionals: None, "", False and empty lists are left out of a PV (P-906)."""
+    return {key: value for key, value in fields.items() if value not in (None, "", False, [], {})}
+
+
+def _affinity(node_affinity: Json | None) -> Json | None:
+    """Return an affinity the API server accepts; one without terms counts as none (D-014)."""
+    if node_affinity is None:
+        return None
+    required = optional_mapping(node_affinity, "required") or {}
+    return node_affinity if required.get("nodeSelectorTerms") else None
+
+
+def _build(
+    *,
+    name: str,
+    driver_name: str,
+    identity: str,
+    claim: Json,
+    storage_class: Json,
+    volume: csi.Volume,
+    required_bytes: int,
+    fs_type: str,
+    provisioner_secret: SecretRef | None,
+    secrets: VolumeSecrets,
+    node_affinity: Json | None,
+    attributes_class: str,
+    read_only: bool,
+) -> dict[str, Any]:
+    source = {
+        "driver": driver_name,
+        "volumeHandle": volume.volume_id,
+        "volumeAttributes": {ATTR_IDENTITY: identity} | dict(sorted(volume.volume_context.items())),
+        "fsType": "" if claims.is_block(claim) else fs_type,
+        "readOnly": read_only,
+        **_secret_refs(secrets),
+    }
+    spec = {
+        "accessModes": claims.access_modes(claim),
+        "mountOptions": text_list(storage_class, "mountOptions"),
+        "capacity": {"storage": quantity.canonical(granted_bytes(volume, required_bytes))},
+        "persistentVolumeReclaimPolicy": text(storage_class, "reclaimPolicy"),
+        "volumeMode": claims.volume_mode(claim),
+        "nodeAffinity": _affinity(node_affinity),
+        "volumeAttributesClassName": attributes_class,
+        "csi": _without_unset(source),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {
+            "name": name,
+            "annotations": _annotations(provisioner_secret, secrets.controller_modify),
+        },
+        "spec": _without_unset(spec),
+    }
+
+
+def build_volume(
+    *,
+    name: str,
+    driver_name: str,
+    identity: str,
+    claim: Json,
+    storage_class: Json,
+    volume: csi.Volume,
+    required_bytes: int,
+    fs_type: str = "",
+    provisioner_secret: SecretRef | None = None,
+    secrets: VolumeSecrets | None = None,
+    node_affinity: Json | None = None,
+    attributes_class: str = "",
+    read_only: bool = False,
+) -> dict[str, Any]:
+    """Build the PV of one attempt, field by field as in P-170 and P-906.
+
+    Args:
+        name: `names.volume_name`, the name that was sent.
+        driver_name: the running driver.
+        identity: `<ms>-<n>-<driver>` of this process (P-010); the driver's volume context wins over
+            it (P-171).
+        claim: the claim.
+        storage_class: the ORIGINAL class: mount options and reclaim policy (P-602).
+        volume: of the answer, accepted by `check_response`.
+        required_bytes: the requested size, used when the driver answered 0.
+        fs_type: what was sent; left out for block volumes.
+        provisioner_secret: kept in annotations for the deletion.
+        secrets: references for later calls.
+        node_affinity: from the answer's topology, None when topology is off (P-340).
+        attributes_class: the VolumeAttributesClass that was sent (P-160).
+        read_only: `capability.is_read_only` (P-701).
+
+    Raises:
+        AttemptError: InBackground, since the volume exists; a field of claim or class is unusable.
+    """
+    try:
+        return _build(
+            name=name,
+            driver_name=driver_name,
+            identity=identity,
+            claim=claim,
+            storage_class=storage_class,
+            volume=volume,
+            required_bytes=required_bytes,
+            fs_type=fs_type,
+            provisioner_secret=provisioner_secret,
+            secrets=secrets or VolumeSecrets(),
+            node_affinity=node_affinity,
+            attributes_class=attributes_class,
+            read_only=read_only,
+        )
+    except AttemptError as error:
+        raise AttemptError(error.message, State.BACKGROUND) from error
+
+
+def complete_volume(volume: Json, *, claim: Json, storage_class: Json) -> dict[str, Any]:
+    """Return the PV as it is saved: tied to claim and class, protected by our finalizer (P-190).
+
+    The finalizer is there exactly once even if the PV brought it (C-022).
+
+    Args:
+        volume: from `build_volume`, translated back if the class is migrated.
+        claim: the claim the volume is for, dead or alive (P-401).
+        storage_class: the ORIGINAL class; its provisioner goes into `provisioned-by`.
+
+    Raises:
+        AttemptError: InBackground, since the volume exists; the claim lacks namespace, name or UID.
+    """
+    try:
+        return _complete(volume, claim, storage_class)
+    except AttemptError as error:
+        raise AttemptError(error.message, State.BACKGROUND) from error
+
+
+def _complete(volume: Json, claim: Json, storage_class: Json) -> dict[str, Any]:
+    finalizers = text_list(volume, "metadata", "finalizers")
+    if FINALIZER_VOLUME not in finalizers:
+        finalizers.append(FINALIZER_VOLUME)
+    provisioned_by = {ANN_PROVISIONED_BY: text(storage_class, "provisioner")}
+    metadata = {
+        "annotations": annotations_of(volume) | provisioned_by,
+        "finalizers": finalizers,
+    }
+    spec = {
+        "claimRef": claims.claim_reference(claim),
+        "storageClassName": claims.claim_class_name(claim),
+    }
+    return {
+        **volume,
+        "metadata": {**(optional_mapping(volume, "metadata") or {}), **metadata},
+        "spec": {**(optional_mapping(volume, "spec") or {}), **_without_unset(spec)},
+    }

@@ -1,0 +1,235 @@
+"""Is a PersistentVolume ours, does it keep our finalizer, may it be deleted, and with which secret?
+
+The decision tables of the deletion side over objects already read. Source: sig-storage-lib,
+controller.go shouldDelete, isProvisionerForVolume, syncVolume; external-provisioner,
+pkg/controller/controller.go Delete.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.constants import (
+    ANN_DELETION_SECRET_NAME,
+    ANN_DELETION_SECRET_NAMESPACE,
+    ANN_MIGRATED_TO,
+    ANN_PROVISIONED_BY,
+    FINALIZER_VOLUME,
+)
+from workers.errors import AttemptError, IgnoredError, State
+from workers.translate.claims import claim_class_name
+from workers.translate.fields import (
+    Json,
+    annotations_of,
+    has_finalizer,
+    is_deleting,
+    optional_mapping,
+    text,
+    text_map,
+)
+from workers.translate.secrets import SecretKind, SecretRef, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+_DELETE: Final = "Delete"
+_INVALID: Final = "invalid CSI PV"
+
+
+class FinalizerAction(Enum):
+    """What to do with our finalizer before anything else."""
+
+    ADD = "add"
+    REMOVE = "remove"
+    KEEP = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionSecret:
+    """What must be read before the deletion.
+
+    At most one of `ref` and `class_name` is set. `ref`: read that secret; if it is missing, log
+    `secret_read_failed` and delete without secrets (P-511). `class_name`: look that class up, then
+    ask `deletion_secret_of_class`; if it is gone, log `class_missing_warning` (P-512). Neither:
+    delete without secrets. `warning` is a line for the log, empty if there is none.
+    """
+
+    ref: SecretRef | None = None
+    class_name: str = ""
+    warning: str = ""
+
+
+def is_ours(volume: Json, known_names: Collection[str]) -> bool:
+    """Tell whether this driver deletes the volume, statically made ones included (L-071, P-500).
+
+    Args:
+        volume: the PV.
+        known_names: driver name and in-tree name (`names.known_names`).
+    """
+    found = annotations_of(volume)
+    is_migrated = found.get(ANN_MIGRATED_TO) in known_names
+    if ANN_PROVISIONED_BY in found:
+        return is_migrated or found[ANN_PROVISIONED_BY] in known_names
+    if optional_mapping(volume, "spec", "csi") is not None:
+        return text(volume, "spec", "csi", "driver") in known_names
+    return is_migrated
+
+
+def _reclaim_policy(volume: Json) -> str:
+    return text(volume, "spec", "persistentVolumeReclaimPolicy")
+
+
+def finalizer_action(volume: Json, *, add_finalizer: bool = True) -> FinalizerAction:
+    """Decide what happens to our finalizer on a volume of ours (L-072, P-520).
+
+    Args:
+        volume: the PV.
+        add_finalizer: option AddFinalizer, always on for CSI drivers; off rolls it back.
+    """
+    is_present = has_finalizer(volume, FINALIZER_VOLUME)
+    policy = _reclaim_policy(volume)
+    if not add_finalizer or policy in {"Retain", "Recycle"}:
+        return FinalizerAction.REMOVE if is_present else FinalizerAction.KEEP
+    is_bound = text(volume, "status", "phase") == "Bound"
+    if policy == _DELETE and is_bound and not is_deleting(volume) and not is_present:
+        return FinalizerAction.ADD
+    return FinalizerAction.KEEP
+
+
+def should_delete(
+    volume: Json, *, add_finalizer: bool = True, is_guard_willing: bool = True
+) -> bool:
+    """Decide whether the backend volume is to be deleted, first matching row of L-073 wins.
+
+    Args:
+        volume: the PV, after `finalizer_action` was carried out.
+        add_finalizer: option AddFinalizer, always on for CSI drivers.
+        is_guard_willing: answer of a custom provisioner's DeletionGuard.
+    """
+    if not is_guard_willing:
+        return False
+    if is_deleting(volume) and not (add_finalizer and has_finalizer(volume, FINALIZER_VOLUME)):
+        return False
+    is_released = text(volume, "status", "phase") == "Released"
+    return is_released and _reclaim_policy(volume) == _DELETE
+
+
+def csi_source(volume: Json | None) -> Json:
+    """Return the csi block of a volume, after an in-tree one was translated (P-501 rows 1, 3).
+
+    Raises:
+        AttemptError: NoChange; there is no volume or no csi source.
+    """
+    source = None if volume is None else optional_mapping(volume, "spec", "csi")
+    if source is None:
+        raise AttemptError(_INVALID, State.NO_CHANGE)
+    return source
+
+
+def volume_handle(volume: Json | None) -> str:
+    """Return the `volume_id` of a deletion.
+
+    Raises:
+        AttemptError: NoChange; no csi source, or an empty handle, which no driver can delete.
+    """
+    handle = text(csi_source(volume), "volumeHandle")
+    if not handle:
+        raise AttemptError(f"{_INVALID}: volumeHandle is empty", State.NO_CHANGE)
+    return handle
+
+
+def check_accessible(*, is_accessible: bool) -> None:
+    """Leave a volume of another node to that node's instance (P-506).
+
+    Args:
+        is_accessible: whether its affinity matches this node's segments, or it has none (P-341).
+
+    Raises:
+        IgnoredError: it does not.
+    """
+    if not is_accessible:
+        raise IgnoredError("PV was not provisioned on this node")
+
+
+def still_attached(volume_name: str, node_name: str) -> AttemptError:
+    """Return the error of a volume that is attached somewhere (P-510)."""
+    return AttemptError(
+        f"persistentvolume {volume_name} is still attached to node {node_name}", State.NO_CHANGE
+    )
+
+
+def check_not_attached(volume: Json, attachments: Iterable[Json]) -> None:
+    """Refuse to delete a volume any VolumeAttachment names, in whatever state it is (P-510).
+
+    Only asked of drivers with PUBLISH_UNPUBLISH_VOLUME. Inline-volume attachments do not count.
+
+    Raises:
+        AttemptError: NoChange; with the node of the first attachment found.
+    """
+    name = text(volume, "metadata", "name")
+    for attachment in attachments:
+        if text(attachment, "spec", "source", "persistentVolumeName") == name:
+            raise still_attached(name, text(attachment, "spec", "nodeName"))
+
+
+def deletion_secret(volume: Json) -> DeletionSecret:
+    """Decide where the deletion's secret comes from: annotations, else the class (P-511, P-512).
+
+    With both annotation keys present the class is not consulted, however it changed.
+    """
+    found = annotations_of(volume)
+    if ANN_DELETION_SECRET_NAME in found and ANN_DELETION_SECRET_NAMESPACE in found:
+        name = found[ANN_DELETION_SECRET_NAME]
+        namespace = found[ANN_DELETION_SECRET_NAMESPACE]
+        if name and namespace:
+            return DeletionSecret(ref=SecretRef(name, namespace))
+        return DeletionSecret(
+            warning=f"deletion secret annotations of volume {text(volume, 'metadata', 'name')} are "
+            "incomplete, proceeding to delete without secrets"
+            if name or namespace
+            else "",
+        )
+    return DeletionSecret(class_name=claim_class_name(volume))
+
+
+def deletion_secret_of_class(volume: Json, storage_class: Json) -> DeletionSecret:
+    """Resolve the deletion's secret through the class, as there are no annotations (P-513).
+
+    Args:
+        volume: the PV; its claimRef stands in for the claim, whose annotations are unknown.
+        storage_class: the class, translated if the volume is migrated.
+
+    Raises:
+        AttemptError: NoChange; the template cannot be resolved, deletion is blocked (P-514).
+    """
+    name = text(volume, "metadata", "name")
+    if optional_mapping(volume, "spec", "claimRef") is None:
+        return DeletionSecret(
+            warning=f"volume {name} has no claimRef, proceeding to delete without secrets",
+        )
+    claim: dict[str, Any] = {
+        "metadata": {
+            "namespace": text(volume, "spec", "claimRef", "namespace"),
+            "name": text(volume, "spec", "claimRef", "name"),
+        },
+    }
+    parameters = text_map(storage_class, "parameters")
+    try:
+        return DeletionSecret(ref=resolve(SecretKind.PROVISIONER, parameters, name, claim))
+    except AttemptError as error:
+        raise AttemptError(
+            f"failed to get secretreference for volume {name}: {error.message}", State.NO_CHANGE
+        ) from error
+
+
+def class_missing_warning(name: str, error: object) -> str:
+    """Return the log line of a class that is gone (P-512)."""
+    return f"failed to get storageclass: {name}, proceeding to delete without secrets. {error}"
+
+
+def secret_read_failed(volume: Json, error: object) -> str:
+    """Return the log line of a deletion secret that could not be read (P-511)."""
+    name = text(volume, "metadata", "name")
+    return f"failed to get credentials for volume {name}: {error}"
