@@ -1,0 +1,129 @@
+"""Child processes for tests and the demo: own session, own log file, stopped by pid, never by name.
+
+Each process dies with the thread that started it (Linux `PR_SET_PDEATHSIG`), so that a killed
+test run leaves nothing behind; start long-lived ones from the main thread. `detached=True`
+switches that off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# Below the range from which the kernel takes ports for outgoing connections (32768 and up), so
+# that a port found free stays free until its server binds it.
+PORT_RANGE = range(20000, 32000)
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on now."""
+    for _ in range(200):
+        port = random.choice(PORT_RANGE)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise OSError(f"no free port in {PORT_RANGE}")
+
+
+@dataclass(slots=True)
+class Process:
+    """A running (or ended) child: its pid is also its session and process group."""
+
+    name: str
+    pid: int
+    log: Path
+    popen: subprocess.Popen[bytes] | None = None
+
+    def is_running(self) -> bool:
+        """Whether the process exists and is no zombie."""
+        if self.popen is not None:
+            return self.popen.poll() is None
+        try:
+            status = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:
+            return False
+        return status.rpartition(")")[2].split()[0] != "Z"
+
+    def signal(self, number: int) -> None:
+        """Send one signal to the process alone; ended ones are ignored."""
+        if self.is_running():
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End the whole process group at once (SIGKILL) and reap it."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._wait(5)
+
+    def stop(self, grace_seconds: float = 10) -> int | None:
+        """SIGTERM to the process, SIGKILL to its group when `grace_seconds` are over."""
+        self.signal(signal.SIGTERM)
+        if not self._wait(grace_seconds):
+            self.kill()
+        return self.popen.returncode if self.popen else None
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The last lines of the log, for an error message."""
+        with suppress(OSError):
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return ""
+
+    def _wait(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self.is_running():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+
+def start_process(
+    name: str,
+    command: Sequence[str | Path],
+    *,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    detached: bool = False,
+) -> Process:
+    """Start `command` in its own session with output appended to `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        popen = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=None if detached else _die_with_parent(),
+        )
+    return Process(name, popen.pid, log, popen)
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """The call that a child makes before exec; prepared here, as it may not import after fork."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def ask() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    return ask
