@@ -1,0 +1,138 @@
+"""Which feature gates exist, and which are on?
+
+Rules F-003, P-700, P-703. The value is frozen: discovery at start yields a new one. Gates that
+only upstream's linked API-server library knows are accepted by name and have no effect.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from workers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TOPOLOGY: Final = "Topology"
+CROSS_NAMESPACE: Final = "CrossNamespaceVolumeDataSource"
+VOLUME_ATTRIBUTES_CLASS: Final = "VolumeAttributesClass"
+RELEASE_LEADER: Final = "ReleaseLeaderElectionOnExit"
+
+_ALL_ALPHA: Final = "AllAlpha"
+_ALL_BETA: Final = "AllBeta"
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*")
+
+VAC_OFF_MESSAGE: Final = (
+    "Disabling VolumeAttributesClass feature gate because the VolumeAttributesClass v1 API "
+    "is not available"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GateSpec:
+    """One gate: its name, stage (`GA` or `ALPHA`), default and effect."""
+
+    name: str
+    stage: str
+    default: bool
+    effect: str
+
+
+KNOWN_GATES: Final = (
+    GateSpec(
+        CROSS_NAMESPACE,
+        "ALPHA",
+        default=False,
+        effect="honour dataSourceRef.namespace, by ReferenceGrant",
+    ),
+    GateSpec(
+        RELEASE_LEADER,
+        "ALPHA",
+        default=False,
+        effect="finish running items, then release the lease",
+    ),
+    GateSpec(TOPOLOGY, "GA", default=True, effect="topology support, if the driver has it"),
+    GateSpec(
+        VOLUME_ATTRIBUTES_CLASS,
+        "GA",
+        default=True,
+        effect="class of attributes to mutable parameters",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureGates:
+    """The gates as they stand."""
+
+    topology: bool = True
+    """Topology of claims and volumes, together with the driver's own capability; default on."""
+
+    cross_namespace_volume_data_source: bool = False
+    """Data sources in other namespaces, allowed by a ReferenceGrant; default off."""
+
+    volume_attributes_class: bool = True
+    """Attributes classes give mutable parameters; default on, see `with_discovery`."""
+
+    release_leader_election_on_exit: bool = False
+    """On a signal finish running items and release the lease; default off."""
+
+    explicit: frozenset[str] = frozenset()
+    """Names given on the command line; discovery does not change those."""
+
+    def with_discovery(self, *, attributes_class_served: bool | None) -> FeatureGates:
+        """Switch VolumeAttributesClass off where the cluster does not serve it (P-703).
+
+        Args:
+            attributes_class_served: whether `storage.k8s.io/v1` has the kind; None when discovery
+                failed, which leaves the gate as it is.
+
+        Returns:
+            The gates to use; the same object when nothing changes. Log `VAC_OFF_MESSAGE` when it
+            is another one.
+        """
+        keep = (
+            attributes_class_served is not False
+            or VOLUME_ATTRIBUTES_CLASS in self.explicit
+            or not self.volume_attributes_class
+        )
+        return self if keep else replace(self, volume_attributes_class=False)
+
+
+def build_gates(requested: Mapping[str, bool]) -> tuple[FeatureGates, list[str]]:
+    """Turn the values of `--feature-gates` into gates and the warnings they earn.
+
+    Raises:
+        ConfigError: exit 255, a name that cannot be a gate (upstream: fatal).
+    """
+    values = {spec.name: spec.default for spec in KNOWN_GATES}
+    if _ALL_ALPHA in requested:
+        values |= {s.name: requested[_ALL_ALPHA] for s in KNOWN_GATES if s.stage == "ALPHA"}
+    stages = {spec.name: spec.stage for spec in KNOWN_GATES}
+    warnings: list[str] = []
+    for name, value in requested.items():
+        if name in values:
+            values[name] = value
+            if stages[name] == "GA":
+                warnings.append(_ga_warning(name, value=value))
+        elif not _NAME.fullmatch(name):
+            raise ConfigError(f"unrecognized feature gate: {name}", exit_code=255)
+        elif name not in {_ALL_ALPHA, _ALL_BETA}:
+            warnings.append(f"feature gate {name} has no effect in csi-fleet and is ignored")
+    gates = FeatureGates(
+        topology=values[TOPOLOGY],
+        cross_namespace_volume_data_source=values[CROSS_NAMESPACE],
+        volume_attributes_class=values[VOLUME_ATTRIBUTES_CLASS],
+        release_leader_election_on_exit=values[RELEASE_LEADER],
+        explicit=frozenset(requested),
+    )
+    return gates, warnings
+
+
+def _ga_warning(name: str, *, value: bool) -> str:
+    return (
+        f"setting GA feature gate {name}={str(value).lower()}: "
+        "it will be removed in a future release"
+    )
