@@ -8,7 +8,7 @@ Celery.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from workers.queue.connection import redis_errors
@@ -57,12 +57,12 @@ class LaneStats:
     retry: int
     ticketed: int
     running: int
-    delayed: int
-    blocked: int
     head_age_seconds: float
     oldest_ticket_seconds: float
-    paused: dict[str, str]
     limits: LaneLimits | None
+    delayed: int = 0
+    blocked: int = 0
+    paused: dict[str, str] = field(default_factory=dict)
 
 
 def _seconds(now_ms: int, then: bytes | str | float | None) -> float:
@@ -121,21 +121,17 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
         blocked = _count_by_lane(client.hkeys(NAMES["blocked"].full))
         lanes |= pauses.keys() | delayed.keys() | blocked.keys()
         return {
-            lane: _lane_stats(
-                client, lane, now_ms, delayed.get(lane, 0), blocked.get(lane, 0), pauses.get(lane)
+            lane: replace(
+                _lane_stats(client, lane, now_ms),
+                delayed=delayed.get(lane, 0),
+                blocked=blocked.get(lane, 0),
+                paused=pauses.get(lane, {}),
             )
             for lane in sorted(lanes)
         }
 
 
-def _lane_stats(
-    client: redis.Redis,
-    lane: str,
-    now_ms: int,
-    delayed: int,
-    blocked: int,
-    paused: dict[str, str] | None,
-) -> LaneStats:
+def _lane_stats(client: redis.Redis, lane: str, now_ms: int) -> LaneStats:
     pipe = client.pipeline(transaction=False)
     for family in ("ready", "retry", "ticketed"):
         pipe.zcard(NAMES[family].full + lane)
@@ -153,10 +149,7 @@ def _lane_stats(
         retry=retry,
         ticketed=ticketed,
         running=running,
-        delayed=delayed,
-        blocked=blocked,
         head_age_seconds=_seconds(now_ms, since),
         oldest_ticket_seconds=_seconds(now_ms, oldest[0][1]) if oldest else 0.0,
-        paused=paused or {},
         limits=_limits(limits),
     )

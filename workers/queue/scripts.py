@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from contextlib import contextmanager
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from workers.queue import names
 from workers.queue.connection import redis_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +78,21 @@ class Scripts:
             return self.client.evalsha(digest, 0, *args)
         except redis.exceptions.NoScriptError:
             return self.client.eval(script, 0, *args)
+
+
+@contextmanager
+def repaired(client: redis.Redis) -> Iterator[None]:
+    """Set wrong-typed keys aside when a plain command meets one.
+
+    Raises:
+        QueueUnavailable: this once; the repeated call finds the key absent.
+    """
+    try:
+        yield
+    except redis.ResponseError as error:
+        if "WRONGTYPE" in str(error):
+            repair(client)
+        raise
 
 
 def repair(client: redis.Redis) -> bool:

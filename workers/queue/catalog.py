@@ -1,0 +1,218 @@
+"""What do classes, nodes and attachments look like, without a watch in each worker?
+
+The watcher writes objects with their resourceVersion, the newer one wins, so that two watchers may
+write side by side. Each change gets a version; a reader keeps a copy per process and fetches only
+what changed. Nothing may be concluded from a gap before the watcher declared a kind complete in the
+present epoch (M-017): CatalogIncomplete.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.errors import CatalogIncomplete
+from workers.queue.connection import redis_errors
+from workers.queue.names import NAMES
+from workers.queue.records import decode, encode, quarantine
+from workers.queue.scripts import Scripts, repaired, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import redis
+
+    from workers.queue.leases import CatalogState
+
+KIND_CLASSES: Final = "classes"
+KIND_CSINODES: Final = "csinodes"
+KIND_NODES: Final = "nodes"
+KIND_ATTACHMENTS: Final = "attachments"
+CACHED_KINDS: Final = (KIND_CLASSES, KIND_CSINODES, KIND_NODES)
+
+# Objects per script call, a few hundred KiB.
+_BATCH = 200
+
+
+class CatalogWriter:
+    """The watcher's side. All methods are safe to repeat and raise QueueUnavailable."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._scripts = Scripts(client)
+
+    def epoch(self) -> str:
+        """The present life of Redis. A changed one means: list, replace and add everything again.
+
+        Read it before listing and give it to `mark_complete` afterwards.
+        """
+        return text(self._scripts.run("epoch", uuid.uuid4().hex))
+
+    def put(self, kind: str, name: str, resource_version: str, value: Mapping[str, Any]) -> bool:
+        """Write one object; False when an equal or newer one is there already."""
+        return bool(self._put(kind, [(name, resource_version, encode(value))]))
+
+    def remove(self, kind: str, name: str, resource_version: str) -> bool:
+        """The object was deleted at that resourceVersion; an older put that comes later loses."""
+        return bool(self._put(kind, [(name, resource_version, b"")]))
+
+    def replace(
+        self,
+        kind: str,
+        items: Iterable[tuple[str, str, Mapping[str, Any]]],
+        list_resource_version: str,
+    ) -> None:
+        """Write a whole list (name, resourceVersion, value) and remove what vanished from it.
+
+        An object newer than the list (another watcher's) stays. Tombstones older than this list
+        are dropped, so they never pile up.
+        """
+        remaining = iter(items)
+        listed: set[str] = set()
+        while batch := list(islice(remaining, _BATCH)):
+            listed.update(name for name, _, _ in batch)
+            self._put(kind, [(name, version, encode(value)) for name, version, value in batch])
+        gone, tombstones = self._absent(kind, listed)
+        for start in range(0, len(gone), _BATCH):
+            names = gone[start : start + _BATCH]
+            self._put(kind, [(name, list_resource_version, b"") for name in names])
+        for start in range(0, len(tombstones), _BATCH):
+            self._scripts.run("catalog_prune", kind, *tombstones[start : start + _BATCH])
+
+    def mark_complete(self, kinds: Iterable[str], epoch: str) -> bool:
+        """Everything listed since `epoch` was read is written; False when that epoch is over."""
+        return bool(self._scripts.run("catalog_complete", epoch, *kinds))
+
+    def incomplete(self, kinds: Iterable[str], epoch: str) -> set[str]:
+        """Kinds that must be listed and replaced (again); ask every few seconds.
+
+        Not empty after Redis lost its data and after a reader met an unreadable entry.
+        """
+        wanted = list(kinds)
+        with redis_errors(), repaired(self._client):
+            marks = self._client.hmget(NAMES["complete"].full, wanted)
+        return {kind for kind, mark in zip(wanted, marks, strict=True) if text(mark) != epoch}
+
+    def _put(self, kind: str, entries: list[tuple[str, str, bytes]]) -> int:
+        flat = [part for entry in entries for part in entry]
+        return int(self._scripts.run("catalog_put", kind, *flat))
+
+    def _absent(self, kind: str, listed: set[str]) -> tuple[list[str], list[str]]:
+        gone: list[str] = []
+        tombstones: list[str] = []
+        with redis_errors(), repaired(self._client):
+            for raw_name, entry in self._client.hscan_iter(NAMES["catalog"].full + kind, count=500):
+                name = text(raw_name)
+                if name not in listed:
+                    (tombstones if text(entry).endswith(" ") else gone).append(name)
+        return gone, tombstones
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """One kind as this process knows it; replaced as a whole, so readers need no lock."""
+
+    epoch: str = ""
+    version: int = 0
+    is_complete: bool = False
+    objects: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def is_current(self, kind: str, state: CatalogState | None) -> bool:
+        if state is None or not self.is_complete or self.epoch != state.epoch:
+            return False
+        return kind in state.complete and self.version >= state.versions.get(kind, 0)
+
+
+class CatalogReader:
+    """The worker's side: a copy per process, refreshed by version; thread-safe.
+
+    Pass the lease's `catalog` as `state`: then Redis is asked only when something changed since.
+    Without it every call costs one small round trip. Objects are shared: never change them.
+    """
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._scripts = Scripts(client)
+        self._copies: dict[str, _Copy] = {}
+
+    def get(self, kind: str, name: str, state: CatalogState | None = None) -> dict[str, Any] | None:
+        """One object, None when it does not exist.
+
+        Raises:
+            CatalogIncomplete: the kind is not complete, so absence means nothing.
+            QueueUnavailable: Redis does not answer.
+        """
+        return self.all(kind, state).get(name)
+
+    def all(self, kind: str, state: CatalogState | None = None) -> dict[str, dict[str, Any]]:
+        """Every object of a kind by name; raises as `get`."""
+        copy = self._copies.get(kind, _Copy())
+        if not copy.is_current(kind, state):
+            self.refresh((kind,))
+            copy = self._copies[kind]
+        if not copy.is_complete:
+            raise CatalogIncomplete(f"the watcher has not written all {kind} yet")
+        return copy.objects
+
+    def refresh(self, kinds: Iterable[str] = CACHED_KINDS) -> None:
+        """Fetch what changed in several kinds in one round trip."""
+        wanted = list(kinds)
+        known = {kind: self._copies.get(kind, _Copy()) for kind in wanted}
+        for epoch in {copy.epoch for copy in known.values()}:
+            same = {kind: copy for kind, copy in known.items() if copy.epoch == epoch}
+            asked = [part for kind, copy in same.items() for part in (kind, copy.version)]
+            reply = self._scripts.run("catalog_read", epoch, *asked)
+            for raw_kind, is_complete, version, is_full, flat in reply[1:]:
+                kind = text(raw_kind)
+                objects = (
+                    {} if is_full else dict(same[kind].objects) if flat else same[kind].objects
+                )
+                self._apply(kind, objects, flat)
+                fresh = _Copy(text(reply[0]), int(version), bool(is_complete), objects)
+                self._copies[kind] = fresh
+
+    def attachment(self, pv_name: str) -> dict[str, Any] | None:
+        """The attachment record of one PV, read straight from Redis.
+
+        Raises:
+            CatalogIncomplete: attachments are not complete.
+        """
+        with redis_errors(), repaired(self._client):
+            pipe = self._client.pipeline(transaction=True)
+            pipe.get(NAMES["epoch"].full)
+            pipe.hget(NAMES["complete"].full, KIND_ATTACHMENTS)
+            pipe.hget(NAMES["catalog"].full + KIND_ATTACHMENTS, pv_name)
+            epoch, complete, entry = pipe.execute()
+        if epoch is None or epoch != complete:
+            raise CatalogIncomplete("the watcher has not written all attachments yet")
+        found: dict[str, dict[str, Any]] = {}
+        self._apply(KIND_ATTACHMENTS, found, [pv_name.encode(), entry or b""])
+        return found.get(pv_name)
+
+    def _apply(self, kind: str, objects: dict[str, dict[str, Any]], flat: list[bytes]) -> None:
+        key = NAMES["catalog"].full + kind
+        for raw_name, entry in zip(flat[::2], flat[1::2], strict=True):
+            name = text(raw_name)
+            version, _, raw = entry.partition(b" ")
+            value = None
+            if entry and not version.isdigit():
+                quarantine(self._client, key, name, entry)
+            elif raw:
+                value = decode(self._client, key, name, raw)
+            if value is not None:
+                objects[name] = value
+                continue
+            objects.pop(name, None)
+            if entry and (raw or not version.isdigit()):
+                self._lose(kind)
+
+    def _lose(self, kind: str) -> None:
+        """A broken object is no absent object: the watcher must write the kind again.
+
+        Raises:
+            CatalogIncomplete: always.
+        """
+        self._client.hdel(NAMES["complete"].full, kind)
+        raise CatalogIncomplete(f"an unreadable entry of {kind} was set aside")

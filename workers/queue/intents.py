@@ -1,0 +1,132 @@
+"""What may exist in a storage system without a PersistentVolume?
+
+An intent is written before CreateVolume (M-010) and a created volume's full PV before the first
+attempt to save it (M-011). Domain and PV name are the same word here: one volume, one record of
+each. Records hold no secret. They outlive leases and processes; only Redis losing its data takes
+them, for which the API server keeps the ConfigMaps of longer attempts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from workers.errors import LeaseLost
+from workers.queue.connection import redis_errors
+from workers.queue.names import NAMES
+from workers.queue.records import decode, encode
+from workers.queue.scripts import Scripts, repaired, text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import redis
+
+    from workers.queue.leases import Lease
+
+_INTENTS = NAMES["intents"].full
+_UNSAVED = NAMES["unsaved"].full
+
+
+class IntentStore:
+    """Intents and unsaved PVs; every method is one round trip and safe to repeat.
+
+    All raise QueueUnavailable when Redis does not answer.
+    """
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._scripts = Scripts(client)
+
+    def begin(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> None:
+        """Record that CreateVolume is about to be called; nothing may reach it before (M-010).
+
+        With a lease, Redis itself confirms that it is still ours.
+
+        Raises:
+            LeaseLost: nothing was written.
+        """
+        if not self._scripts.run("begin", domain, encode(intent), *_owner(lease)):
+            raise LeaseLost(f"lease of {domain} is lost, CreateVolume is not called")
+
+    def created(self, domain: str, intent: Mapping[str, Any], pv: Mapping[str, Any]) -> None:
+        """The volume exists: keep its PV until it is saved. No lease needed, it is a fact."""
+        with redis_errors(), repaired(self._client):
+            pipe = self._client.pipeline(transaction=True)
+            pipe.hset(_INTENTS, domain, encode(intent))
+            pipe.hset(_UNSAVED, domain, encode(pv))
+            pipe.execute()
+
+    def finish(self, domain: str, lease: Lease | None = None) -> bool:
+        """The outcome is final and saved; False when the lease belongs to somebody else now."""
+        return bool(self._scripts.run("finish", domain, *_owner(lease)))
+
+    def put(self, domain: str, intent: Mapping[str, Any]) -> None:
+        """Replace an intent, for example with its new stage."""
+        self._write(_INTENTS, domain, intent)
+
+    def get(self, domain: str) -> dict[str, Any] | None:
+        """The intent of a volume, None when there is none."""
+        return self._read(_INTENTS, domain)
+
+    def delete(self, domain: str) -> None:
+        """Drop the intent, keep an unsaved PV."""
+        self._drop(_INTENTS, domain)
+
+    def all(self) -> dict[str, dict[str, Any]]:
+        """Every intent by domain; read in pieces, so entries may come or go meanwhile."""
+        return self._read_all(_INTENTS)
+
+    def save_pv(self, pv_name: str, pv: Mapping[str, Any]) -> None:
+        """Keep a PV that could not be saved yet (G8)."""
+        self._write(_UNSAVED, pv_name, pv)
+
+    def get_pv(self, pv_name: str) -> dict[str, Any] | None:
+        """The unsaved PV of that name."""
+        return self._read(_UNSAVED, pv_name)
+
+    def delete_pv(self, pv_name: str) -> None:
+        """The PV was saved."""
+        self._drop(_UNSAVED, pv_name)
+
+    def all_pvs(self) -> dict[str, dict[str, Any]]:
+        """Every unsaved PV by name."""
+        return self._read_all(_UNSAVED)
+
+    def get_both(self, domain: str) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """Intent and unsaved PV of one volume in one round trip."""
+        with redis_errors(), repaired(self._client):
+            pipe = self._client.pipeline(transaction=True)
+            pipe.hget(_INTENTS, domain)
+            pipe.hget(_UNSAVED, domain)
+            intent, pv = pipe.execute()
+            return self._decode(_INTENTS, domain, intent), self._decode(_UNSAVED, domain, pv)
+
+    def _write(self, key: str, field: str, record: Mapping[str, Any]) -> None:
+        with redis_errors(), repaired(self._client):
+            self._client.hset(key, field, encode(record))
+
+    def _read(self, key: str, field: str) -> dict[str, Any] | None:
+        with redis_errors(), repaired(self._client):
+            return self._decode(key, field, self._client.hget(key, field))
+
+    def _drop(self, key: str, field: str) -> None:
+        with redis_errors(), repaired(self._client):
+            self._client.hdel(key, field)
+
+    def _read_all(self, key: str) -> dict[str, dict[str, Any]]:
+        with redis_errors(), repaired(self._client):
+            found = {}
+            for field, raw in self._client.hscan_iter(key, count=200):
+                record = self._decode(key, text(field), raw)
+                if record is not None:
+                    found[text(field)] = record
+            return found
+
+    def _decode(self, key: str, field: str, raw: bytes | str | None) -> dict[str, Any] | None:
+        return None if raw is None else decode(self._client, key, field, raw)
+
+
+def _owner(lease: Lease | None) -> tuple[str, str, str]:
+    return (
+        ("", "", "") if lease is None else (lease.key.text, lease.session.process_id, lease.token)
+    )
