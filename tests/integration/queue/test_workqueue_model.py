@@ -1,0 +1,354 @@
+"""The real scripts against the model: random steps, deaths, replays, wipes and clock jumps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from tests.support.queue_model import QueueModel, lane_of
+from workers.queue.keys import Key, claim_key, volume_key
+from workers.queue.leases import Lease
+from workers.queue.names import NAMES, celery_queue
+from workers.queue.scripts import Scripts
+from workers.queue.workqueue import WorkQueue
+
+DRIVER = "d.example.com"
+CLAIMS = [claim_key(DRIVER, f"ns{i % 2}", f"c{i}", f"u{i}") for i in range(4)]
+VOLUMES = [volume_key(DRIVER, f"pvc-u{i}") for i in range(4)]
+KEYS = CLAIMS + VOLUMES
+DOMAIN = {key.text: f"pvc-u{i % 4}" for i, key in enumerate(KEYS)}
+LANES = [CLAIMS[0].lane, VOLUMES[0].lane]
+TTL_MS = 4000
+BASE_MS, CAP_MS = 1000, 4000
+
+
+class LossyScripts(Scripts):
+    """Runs a script twice on demand, as the client does after a lost reply."""
+
+    loses_reply = False
+
+    def run(self, name: str, *args: str | bytes | float) -> Any:
+        if self.loses_reply:
+            super().run(name, *args)
+        return super().run(name, *args)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Each rule does one thing to Redis and to the model, then both must look the same."""
+
+    client: redis.Redis
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client.flushall()
+        self.now = 1_700_000_000_000
+        self.model = QueueModel()
+        self.published: list[Key] = []
+        self.leases: list[Lease] = []
+        self.owed: set[str] = set()  # added and not finished since
+        self.queues = [self._start_process() for _ in range(3)]
+        for lane in LANES:
+            for queue in self.queues:
+                queue.set_limits(lane, 2)
+            self.model.limits[lane] = 2
+
+    def _start_process(self) -> WorkQueue:
+        queue = WorkQueue(
+            self.client,
+            publish=self._publish,
+            lease_ttl_seconds=TTL_MS / 1000,
+            clock=lambda: self.now / 1000,
+            now_ms=lambda: self.now,
+        )
+        queue._scripts = LossyScripts(self.client, lambda: self.now)
+        queue.register_process()
+        self._registered(queue)
+        return queue
+
+    def _registered(self, queue: WorkQueue) -> None:
+        assert queue._session is not None
+        self.model.processes[queue._session.process_id] = self.now + TTL_MS
+
+    def _publish(self, keys: list[Key]) -> None:
+        self.published += keys
+        for key in keys:
+            self.client.lpush(celery_queue(DRIVER), key.text)
+
+    # -- rules ---------------------------------------------------------------------------------
+
+    @rule(
+        keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=4, unique=True),
+        delay=st.sampled_from([0, 0, 0, 2500]),
+        replay=st.booleans(),
+    )
+    def add(self, keys: list[Key], delay: int, replay: bool) -> None:
+        for key in keys:
+            self.model.add(key.text, self.now, delay)
+            self.owed.add(key.text)
+        self._do(0, replay, lambda queue: queue.add(keys, delay_seconds=delay / 1000))
+
+    @rule(
+        process=st.integers(0, 2),
+        fate=st.sampled_from(["run", "run", "run", "doubled", "lost"]),
+        replay=st.booleans(),
+    )
+    def deliver_ticket(self, process: int, fate: str, replay: bool) -> None:
+        raw = self.client.rpop(celery_queue(DRIVER))
+        if raw is None or fate == "lost":
+            return
+        if fate == "doubled":
+            self.client.lpush(celery_queue(DRIVER), raw)
+        key = Key.parse(raw.decode())
+        session = self.queues[process]._session
+        is_local = session is not None and not session.is_lost
+        expected = is_local and self.model.take(session.process_id, key.text, DOMAIN[key.text])
+        lease = self._do(process, replay, lambda queue: queue.take(key, DOMAIN[key.text]))
+        assert (lease is not None) == expected
+        if lease is not None:
+            self._nobody_else_works_on(lease)
+            assert lease.fails == self.model.fails.get(key.text, 0)
+            self.leases.append(lease)
+            self.owed.discard(key.text)
+
+    @rule(
+        which=st.integers(0, 99),
+        how=st.sampled_from(["done", "done", "fail", "release", "park"]),
+        replay=st.booleans(),
+    )
+    def end_lease(self, which: int, how: str, replay: bool) -> None:
+        if not self.leases:
+            return
+        lease = self.leases.pop(which % len(self.leases))
+        key = lease.key.text
+        held = self.model.leases.get(key)
+        is_owner = held is not None and held.process == lease.session.process_id
+        if how == "fail":
+            if is_owner:
+                self.model.fail(key, self.now, BASE_MS, CAP_MS)
+            outcome = self._do(
+                0,
+                replay,
+                lambda queue: queue.fail(
+                    lease, base_seconds=BASE_MS / 1000, cap_seconds=CAP_MS / 1000
+                ),
+            )
+            assert outcome.is_owner == is_owner
+            self.owed.add(key)
+            return
+        if how == "done":
+            if is_owner:
+                self.model.done(key)
+            ended = self._do(0, replay, lambda queue: queue.done(lease))
+        else:
+            delay = 1500 if how == "release" else 0
+            if is_owner:
+                self.model.release(key, self.now, delay)
+            ended = self._do(
+                0, replay, lambda queue: queue.release(lease, delay_seconds=delay / 1000)
+            )
+        assert ended == is_owner
+        if not is_owner or how != "done":
+            self.owed.add(key)
+
+    @rule(step=st.sampled_from([50, 700, 2100, 5000]))
+    def time_passes(self, step: int) -> None:
+        self.now += step
+
+    @rule(process=st.integers(0, 2), replay=st.booleans())
+    def heartbeat(self, process: int, replay: bool) -> None:
+        queue = self.queues[process]
+        old = queue._session
+        assert old is not None
+        is_known = old.process_id in self.model.processes and not old.is_lost
+        if is_known:
+            self._registered(queue)
+        else:
+            self.model.limits |= dict.fromkeys(LANES, 2)
+        lost = self._do(process, replay, lambda queue: queue.heartbeat(), is_register=not is_known)
+        assert lost == (not is_known)
+
+    @rule()
+    def pump(self) -> None:
+        self.model.sweep(self.now)
+        self._do(0, False, lambda queue: queue.pump(period_seconds=0), is_sweep=True)
+
+    @rule(process=st.integers(0, 2), is_killed=st.booleans())
+    def process_ends(self, process: int, is_killed: bool) -> None:
+        """Killed: its leases run out. Closed: they are handed over at once."""
+        old = self.queues[process]
+        assert old._session is not None
+        ours = [lease for lease in self.leases if lease.session is old._session]
+        self.leases = [lease for lease in self.leases if lease not in ours]
+        self.owed |= {lease.key.text for lease in ours}
+        if is_killed:
+            old._session.is_lost = True
+        else:
+            self.model.processes.pop(old._session.process_id, None)
+            self.model.release_dead()
+            self._do(process, False, lambda queue: queue.close())
+        self.queues[process] = self._start_process()
+        for lane in LANES:
+            self.model.limits[lane] = 2
+            self._do(process, False, lambda queue, lane=lane: queue.set_limits(lane, 2))
+
+    @rule(lane=st.sampled_from(LANES), is_paused=st.booleans(), replay=st.booleans())
+    def pause_or_resume(self, lane: str, is_paused: bool, replay: bool) -> None:
+        if is_paused:
+            self.model.paused.add(lane)
+            self._do(0, replay, lambda queue: queue.pause(lane, "operator said so"))
+        else:
+            self.model.paused.discard(lane)
+            self._do(0, replay, lambda queue: queue.resume(lane))
+
+    @rule(key=st.sampled_from(KEYS), replay=st.booleans())
+    def forget(self, key: Key, replay: bool) -> None:
+        """The object was deleted; what waits is allowed to run and find nothing."""
+        self.model.forget(key.text)
+        if not (self.model.is_waiting(key.text) or key.text in self.model.leases):
+            self.owed.discard(key.text)
+        self._do(0, replay, lambda queue: queue.forget(key))
+
+    @rule()
+    def redis_loses_everything(self) -> None:
+        """The watcher notices the new epoch and adds every undecided object again."""
+        self.client.flushall()
+        self.model.wipe()
+        held = {lease.key.text for lease in self.leases}
+        self.owed |= held
+        again = [key for key in KEYS if key.text in self.owed]
+        for key in again:
+            self.model.add(key.text, self.now, 0)
+        self._do(0, False, lambda queue: queue.add(again))
+
+    # -- checks --------------------------------------------------------------------------------
+
+    def _do(
+        self,
+        process: int,
+        replay: bool,
+        action: Callable[[WorkQueue], Any],
+        *,
+        is_sweep: bool = False,
+        is_register: bool = False,
+    ) -> Any:
+        queue = self.queues[process]
+        tickets_before = dict(self.model.ticketed)
+        waiting_in_celery = self.client.llen(celery_queue(DRIVER))
+        self.published.clear()
+        scripts = queue._scripts
+        assert isinstance(scripts, LossyScripts)
+        scripts.loses_reply = replay
+        result = action(queue)
+        scripts.loses_reply = False
+        if is_register:
+            self._registered(queue)
+        found = self._scores("ticketed")
+        admitted = {key for key in found if key not in self.model.ticketed}
+        self.model.admitted(admitted, self.now)
+        published = {key.text for key in self.published}
+        repeated = published - admitted
+        if not replay:
+            assert admitted <= published
+        if is_sweep:
+            assert len(repeated) <= max(0, len(tickets_before) - waiting_in_celery)
+            assert all(self.now - tickets_before[key] >= 2000 for key in repeated)
+            self.model.ticketed |= dict.fromkeys(repeated, self.now)
+        else:
+            assert not repeated
+        assert found == self.model.ticketed
+        self.model.check_admission()
+        return result
+
+    def _nobody_else_works_on(self, lease: Lease) -> None:
+        """I-1, G1: one holder per volume, by the holders' own word, and higher fences are newer.
+
+        After a wipe a holder learns it by its next heartbeat; until then drivers and the API
+        server are the fence (pitfalls 6.2), so leases of an earlier life do not count.
+        """
+        epoch = self.client.get(NAMES["epoch"].full)
+        for other in self.leases:
+            if other.domain == lease.domain:
+                assert other.fence < lease.fence
+                is_same_life = other.session.epoch.encode() == epoch
+                assert not (other.is_held() and is_same_life), f"two holders of {lease.domain}"
+
+    def _scores(self, family: str) -> dict[str, int]:
+        return {
+            key.decode(): int(score)
+            for lane in LANES
+            for key, score in self.client.zrange(NAMES[family].full + lane, 0, -1, withscores=True)
+        }
+
+    @invariant()
+    def redis_matches_the_model(self) -> None:
+        """I-2, I-3, I-4: each key is in exactly the place the model says."""
+        model = self.model
+        first, retry = set(self._scores("ready")), set(self._scores("retry"))
+        assert first | retry == set(model.ready)
+        assert not first & retry
+        running = {
+            key.decode()
+            for lane in LANES
+            for key in self.client.smembers(NAMES["running"].full + lane)
+        }
+        leases = self._hash("leases")
+        assert running == set(leases) == set(model.leases)
+        assert {key: raw.split()[1] for key, raw in leases.items()} == {
+            key: held.process for key, held in model.leases.items()
+        }
+        assert self._hash("blocked") == model.blocked
+        assert {key.decode() for key in self.client.smembers(NAMES["dirty"].full)} == model.dirty
+        delayed = self.client.zrange(NAMES["delayed"].full, 0, -1, withscores=True)
+        assert {key.decode(): int(due) for key, due in delayed} == model.delayed
+        assert {key: int(count) for key, count in self._hash("fails").items()} == model.fails
+        assert set(self._hash("since")) == set(model.ready) | set(model.ticketed) | set(
+            model.blocked
+        )
+        assert set(self._hash("domains").values()) <= set(model.leases)
+
+    def _hash(self, name: str) -> dict[str, str]:
+        return {
+            field.decode(): value.decode()
+            for field, value in self.client.hgetall(NAMES[name].full).items()
+        }
+
+    def teardown(self) -> None:
+        """G4, I-6: after any history, everything owed is worked on and all sets end empty."""
+        for lane in LANES:
+            self.pause_or_resume(lane, False, False)
+        for _ in range(60):
+            if not self.owed and not self.leases and not self._is_anything_left():
+                return
+            for process in range(3):
+                self.heartbeat(process, False)
+            while self.leases:
+                self.end_lease(0, "done", False)
+            for process in range(3):
+                self.deliver_ticket(process, "run", False)
+            self.now += 1000
+            self.pump()
+            self.redis_matches_the_model()
+        raise AssertionError(f"never finished: {self.owed} {self.model}")
+
+    def _is_anything_left(self) -> bool:
+        model = self.model
+        return bool(model.ready or model.ticketed or model.blocked or model.leases or model.delayed)
+
+
+def test_scripts_behave_like_the_model(redis_client: redis.Redis) -> None:
+    """G1-G4, G10-G12 and I-1..I-4, I-8 over random histories; nothing is lost."""
+    machine = type("Machine", (QueueMachine,), {"client": redis_client})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=80,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,152 @@
+"""client-go's workqueue semantics with admission, in plain Python, as the scripts' yardstick.
+
+The model knows what may happen, not in which order tenants get their turn: admissions are observed
+and checked (`admitted`), everything else is predicted exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+def lane_of(key: str) -> str:
+    return "|".join(key.split("|")[:2])
+
+
+def tenant_of(key: str) -> str:
+    object_ = key.split("|")[2]
+    return object_.partition("/")[0] if "/" in object_ else ""
+
+
+@dataclass(slots=True)
+class Held:
+    process: str
+    domain: str
+
+
+@dataclass
+class QueueModel:
+    """State by key text; times in ms."""
+
+    limits: dict[str, int] = field(default_factory=dict)
+    paused: set[str] = field(default_factory=set)
+    ready: dict[str, float] = field(default_factory=dict)  # -> arrival, negative = in front
+    ticketed: dict[str, int] = field(default_factory=dict)
+    blocked: dict[str, str] = field(default_factory=dict)
+    leases: dict[str, Held] = field(default_factory=dict)
+    dirty: set[str] = field(default_factory=set)
+    delayed: dict[str, int] = field(default_factory=dict)
+    fails: dict[str, int] = field(default_factory=dict)
+    processes: dict[str, int] = field(default_factory=dict)
+    arrivals: int = 0
+
+    def wipe(self) -> None:
+        """FLUSHALL."""
+        self.__init__()  # type: ignore[misc]
+
+    def is_waiting(self, key: str) -> bool:
+        return key in self.ready or key in self.ticketed or key in self.blocked
+
+    def enqueue(self, key: str, *, front: bool = False) -> None:
+        if key in self.leases:
+            self.dirty.add(key)
+        elif not self.is_waiting(key):
+            self.arrivals += 1
+            self.ready[key] = -1 if front else self.arrivals
+
+    def add(self, key: str, now: int, delay_ms: int) -> None:
+        if delay_ms:
+            self.delayed[key] = min(self.delayed.get(key, now + delay_ms), now + delay_ms)
+        else:
+            self.enqueue(key)
+
+    def take(self, process: str, key: str, domain: str) -> bool:
+        if process not in self.processes or key in self.leases or key not in self.ticketed:
+            return False
+        del self.ticketed[key]
+        if lane_of(key) in self.paused:
+            self.enqueue(key, front=True)
+            return False
+        if any(held.domain == domain for held in self.leases.values()):
+            self.blocked[key] = domain
+            return False
+        self.delayed.pop(key, None)
+        self.leases[key] = Held(process, domain)
+        return True
+
+    def _unlease(self, key: str) -> bool:
+        domain = self.leases.pop(key).domain
+        waiters = [waiter for waiter, busy in self.blocked.items() if busy == domain]
+        for waiter in waiters:
+            del self.blocked[waiter]
+            self.enqueue(waiter, front=True)
+        was_dirty = key in self.dirty
+        self.dirty.discard(key)
+        return was_dirty
+
+    def done(self, key: str) -> None:
+        self.fails.pop(key, None)
+        if self._unlease(key):
+            self.enqueue(key)
+
+    def fail(self, key: str, now: int, base_ms: int, cap_ms: int) -> None:
+        count = self.fails.get(key, 0)
+        self.fails[key] = count + 1
+        if self._unlease(key):
+            self.enqueue(key)
+        else:
+            self.add(key, now, min(base_ms * 2**count, cap_ms))
+
+    def release(self, key: str, now: int, delay_ms: int) -> None:
+        if self._unlease(key) or not delay_ms:
+            self.enqueue(key, front=True)
+        else:
+            self.add(key, now, delay_ms)
+
+    def forget(self, key: str) -> None:
+        self.fails.pop(key, None)
+        self.delayed.pop(key, None)
+
+    def release_dead(self) -> None:
+        for key in [k for k, held in self.leases.items() if held.process not in self.processes]:
+            self._unlease(key)
+            self.enqueue(key, front=True)
+
+    def sweep(self, now: int) -> None:
+        for key in sorted(k for k, due in self.delayed.items() if due <= now):
+            del self.delayed[key]
+            self.enqueue(key)
+        self.processes = {name: end for name, end in self.processes.items() if end > now}
+        self.release_dead()
+
+    def occupied(self, lane: str) -> int:
+        return sum(lane_of(key) == lane for key in [*self.ticketed, *self.leases])
+
+    def admitted(self, keys: set[str], now: int) -> None:
+        """Keys Redis ticketed in this step: each was ready, first come first served (G12)."""
+        for key in keys:
+            assert key in self.ready, f"{key} got a ticket without being ready"
+            earlier = [
+                other
+                for other, arrival in self.ready.items()
+                if other not in keys
+                and arrival < self.ready[key]
+                and self._class(other) == self._class(key)
+            ]
+            assert not earlier, f"{key} was admitted before {earlier}"
+        for key in keys:
+            del self.ready[key]
+            self.ticketed[key] = now
+
+    def check_admission(self) -> None:
+        """Limits hold (G11, I-8) and no lane idles while keys are ready."""
+        for lane in {lane_of(key) for key in [*self.ready, *self.ticketed, *self.leases]}:
+            limit = self.limits.get(lane)
+            if limit is not None:
+                assert self.occupied(lane) <= limit, f"{lane} exceeds its limit {limit}"
+            is_open = limit is not None and lane not in self.paused
+            if is_open and any(lane_of(key) == lane for key in self.ready):
+                assert self.occupied(lane) == limit, f"{lane} idles while keys are ready"
+
+    def _class(self, key: str) -> tuple[str, str, bool]:
+        return lane_of(key), tenant_of(key), key in self.fails

