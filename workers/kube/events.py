@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from workers.errors import ApiError, TransientError
+from workers.errors import TransientError
 from workers.kube import paths
 from workers.kube.client import STRATEGIC_PATCH
 from workers.kube.errors import NotFoundError, ServerError, TooManyRequestsError, Unreachable
@@ -38,7 +38,8 @@ _WRITE_ATTEMPTS: Final = 3
 _RETRY_SECONDS: Final = 0.5
 _DNS_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _MAX_NAME: Final = 253
-_MAX_MESSAGE: Final = 1024  # core/v1 validation of Event.message; longer ones are refused
+# core/v1 has no limit and client-go cuts nothing; this only bounds memory.
+_MAX_MESSAGE: Final = 16 * 1024
 
 EventType = Literal["Normal", "Warning"]
 
@@ -217,7 +218,7 @@ def make_event(
         involved: the object, with apiVersion, kind and metadata.
         event_type: `Normal` or `Warning`.
         reason: CamelCase.
-        message: shortened to what the API accepts.
+        message: for the user.
         component: event source and reporting component.
         now: seconds since 1970.
     """
@@ -262,7 +263,7 @@ def event_name(object_name: str, now: float) -> str:
 
 
 def _shortened(message: str) -> str:
-    """Cut to the API's limit, which counts bytes."""
+    """Cut to the limit, counted in bytes."""
     data = message.encode()
     if len(data) <= _MAX_MESSAGE:
         return message

@@ -77,6 +77,8 @@ class VolumeSpec(msgspec.Struct, rename="camel", gc=False):
 
     csi: CsiSource | None = None
     persistent_volume_reclaim_policy: str = ""
+    # Looked at in node deployment only.
+    node_affinity: JsonObject | None = None
 
 
 class Volume(msgspec.Struct, gc=False):
@@ -85,14 +87,6 @@ class Volume(msgspec.Struct, gc=False):
     metadata: Meta = msgspec.field(default_factory=Meta)
     spec: VolumeSpec = msgspec.field(default_factory=VolumeSpec)
     status: Phase = msgspec.field(default_factory=Phase)
-
-
-class StorageClass(msgspec.Struct, rename="camel", gc=False):
-    """A StorageClass; the catalog needs it whole, the watcher only these fields."""
-
-    metadata: Meta = msgspec.field(default_factory=Meta)
-    provisioner: str = ""
-    volume_binding_mode: str | None = None
 
 
 class CsiNodeDriver(msgspec.Struct, rename="camel", gc=False):

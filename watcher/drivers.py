@@ -1,0 +1,109 @@
+"""Which registered driver does a provisioner name mean, and where do its keys go?
+
+A snapshot of the registry. A driver in node deployment has one record per node, each with its
+own queue name `<driver>@<node>`; all others have one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_CLONE = "CLONE_VOLUME"
+_ATTACH = "PUBLISH_UNPUBLISH_VOLUME"
+
+
+@dataclass(frozen=True, slots=True)
+class DriverView:
+    """What the watcher needs of one registry record.
+
+    Attributes:
+        name: provisioner name.
+        queue_name: the driver part of its keys.
+        in_tree_name: plugin it replaces; such claims need migrated-to as well (L-025).
+        additional_names: names a custom provisioner answers to without more (L-026).
+        node: its node in node deployment, else None.
+        node_segments: that node's topology as the driver reports it.
+        add_finalizer: whether its volumes carry the deletion finalizer (L-072).
+        has_topology: needs CSINodes and node labels in the catalog.
+        has_attach: needs VolumeAttachments in the catalog (L-078).
+        can_clone: serves the cloning protection (CL-004).
+    """
+
+    name: str
+    queue_name: str
+    in_tree_name: str | None = None
+    additional_names: tuple[str, ...] = ()
+    node: str | None = None
+    node_segments: Mapping[str, str] | None = None
+    add_finalizer: bool = True
+    has_topology: bool = False
+    has_attach: bool = False
+    can_clone: bool = False
+
+    @classmethod
+    def from_record(cls, queue_name: str, record: Mapping[str, Any]) -> DriverView:
+        """Read a registry record; unknown fields are ignored, missing ones have CSI's defaults."""
+        capabilities = record.get("controller_capabilities") or ()
+        return cls(
+            name=record.get("name") or queue_name.partition("@")[0],
+            queue_name=record.get("queue_name") or queue_name,
+            in_tree_name=record.get("in_tree_name") or None,
+            additional_names=tuple(record.get("additional_names") or ()),
+            node=record.get("node") or None,
+            node_segments=record.get("node_segments") or None,
+            add_finalizer=bool(record.get("add_finalizer", True)),
+            has_topology=bool(record.get("topology")),
+            has_attach=_ATTACH in capabilities,
+            can_clone=_CLONE in capabilities,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Drivers:
+    """All known drivers.
+
+    Attributes:
+        by_name: provisioner name -> its views, one per node in node deployment.
+        owners: every name a volume may carry (L-071), in-tree ones included -> driver name.
+    """
+
+    by_name: Mapping[str, tuple[DriverView, ...]] = field(default_factory=dict)
+    owners: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, views: Iterable[DriverView]) -> Drivers:
+        """Index views."""
+        ordered = sorted(views, key=lambda view: (view.name, view.queue_name))
+        by_name = {
+            name: tuple(group) for name, group in groupby(ordered, key=lambda view: view.name)
+        }
+        owners: dict[str, str] = {}
+        for view in ordered:
+            for alias in filter(None, (view.in_tree_name, *view.additional_names)):
+                owners.setdefault(alias, view.name)
+        owners.update({name: name for name in by_name})
+        return cls(by_name, owners)
+
+    def views(self) -> Iterable[DriverView]:
+        """Return every view, by name."""
+        return [view for group in self.by_name.values() for view in group]
+
+    def first(self, name: str) -> DriverView | None:
+        """Return the driver's view (of node deployment: one of them)."""
+        views = self.by_name.get(name)
+        return views[0] if views else None
+
+    def merged_with(self, alive: Iterable[DriverView]) -> Drivers:
+        """Return the registry's new state: alive ones win, absent ones stay known.
+
+        A driver without a live worker keeps its keys waiting in the queue. Absent nodes of a
+        node deployment go: their keys would wait for ever.
+        """
+        views = {view.queue_name: view for view in self.views() if view.node is None}
+        views.update({view.queue_name: view for view in alive})
+        return Drivers.of(views.values())

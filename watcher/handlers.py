@@ -1,0 +1,279 @@
+"""Is there a decision to make about this object, and if so, which key is it?
+
+Pure predicates; the worker that takes the key decides on the live object. The filter may let
+through too much (the worker then finds nothing to do), never too little.
+"""
+
+from __future__ import annotations
+
+from sys import intern
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from workers.constants import (
+    ANN_MIGRATED_TO,
+    ANN_PROVISIONED_BY,
+    ANN_SELECTED_NODE,
+    ANN_STORAGE_CLASS_BETA,
+    ANN_STORAGE_PROVISIONER,
+    ANN_STORAGE_PROVISIONER_BETA,
+    FINALIZER_CLONE_SOURCE,
+    FINALIZER_VOLUME,
+)
+from workers.queue.keys import KIND_CLONING, Key, claim_key, volume_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from watcher.drivers import Drivers, DriverView
+    from workers.kube.objects import Claim, DataSource, Volume
+
+WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
+
+
+class ClaimEntry(msgspec.Struct, frozen=True, gc=False):
+    """What is kept of an undecided claim."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    provisioner: str
+    migrated_to: str
+    class_name: str
+    selected_node: str
+
+
+class VolumeEntry(msgspec.Struct, frozen=True, gc=False):
+    """What is kept of a volume that some known or unknown driver may have to act on."""
+
+    name: str
+    uid: str
+    version: str
+    provisioned_by: str | None
+    migrated_to: str
+    csi_driver: str
+    policy: str
+    phase: str
+    is_deleting: bool
+    has_finalizer: bool
+    affinity: dict[str, Any] | None = None
+
+
+def claim_entry(claim: Claim) -> ClaimEntry | None:
+    """Return the facts of a claim that may have to be provisioned, None if it never is now.
+
+    L-022 rows 1 and 3: not with a volumeName, not without a provisioner annotation; the GA
+    annotation wins over the beta one even if it names a foreign provisioner. A deletion mark
+    does not matter (L-024).
+    """
+    meta, spec = claim.metadata, claim.spec
+    if spec.volume_name:
+        return None
+    provisioner = meta.annotation(ANN_STORAGE_PROVISIONER)
+    if provisioner is None:
+        provisioner = meta.annotation(ANN_STORAGE_PROVISIONER_BETA)
+    if not provisioner:
+        return None
+    class_name = meta.annotation(ANN_STORAGE_CLASS_BETA)
+    if class_name is None:
+        class_name = spec.storage_class_name or ""
+    return ClaimEntry(
+        namespace=intern(meta.namespace),
+        name=meta.name,
+        uid=meta.uid,
+        version=meta.resource_version,
+        provisioner=intern(provisioner),
+        migrated_to=intern(meta.annotation(ANN_MIGRATED_TO) or ""),
+        class_name=intern(class_name),
+        selected_node=intern(meta.annotation(ANN_SELECTED_NODE) or ""),
+    )
+
+
+def claim_driver(entry: ClaimEntry, drivers: Drivers) -> str | None:
+    """Return the driver that provisions the claim (L-022 row 4, L-025), None if unknown."""
+    if entry.provisioner in drivers.by_name:
+        return entry.provisioner
+    migrated = drivers.first(entry.migrated_to)
+    if migrated and entry.provisioner == migrated.in_tree_name:
+        return migrated.name
+    owner = drivers.first(drivers.owners.get(entry.provisioner, ""))
+    if owner and entry.provisioner in owner.additional_names:
+        return owner.name
+    return None
+
+
+def claim_keys(
+    entry: ClaimEntry, drivers: Drivers, binding_modes: Mapping[str, str | None]
+) -> list[Key]:
+    """Return the keys of a claim that can be decided now, none if it has to wait.
+
+    Late binding waits for the selected node (L-022 rows 6 and 7; the alpha annotation does not
+    count). A missing class is for the worker to report and retry (row 5). In node deployment a
+    claim without a node goes to every node, which then race for it (ND-003, ND-016).
+    """
+    name = claim_driver(entry, drivers)
+    if name is None:
+        return []
+    if binding_modes.get(entry.class_name) == WAIT_FOR_FIRST_CONSUMER and not entry.selected_node:
+        return []
+    return all_claim_keys(entry, name, drivers)
+
+
+def all_claim_keys(entry: ClaimEntry, name: str, drivers: Drivers) -> list[Key]:
+    """Return the claim's keys whatever its class says."""
+    views: Iterable[DriverView] = drivers.by_name[name]
+    if entry.selected_node:
+        views = [view for view in views if view.node in {None, entry.selected_node}]
+    return [claim_key(view.queue_name, entry.namespace, entry.name, entry.uid) for view in views]
+
+
+def volume_entry(volume: Volume, drivers: Drivers) -> VolumeEntry | None:
+    """Return the facts of a volume with a finalizer change or deletion to do, else None.
+
+    Judged by the settings of its driver; of an unknown driver by those of the CSI provisioner,
+    so that its registration finds what it has to act on.
+    """
+    meta, spec = volume.metadata, volume.spec
+    entry = VolumeEntry(
+        name=meta.name,
+        uid=meta.uid,
+        version=meta.resource_version,
+        provisioned_by=_interned(meta.annotation(ANN_PROVISIONED_BY)),
+        migrated_to=intern(meta.annotation(ANN_MIGRATED_TO) or ""),
+        csi_driver=intern(spec.csi.driver if spec.csi else ""),
+        policy=intern(spec.persistent_volume_reclaim_policy),
+        phase=intern(volume.status.phase),
+        is_deleting=meta.deletion_timestamp is not None,
+        has_finalizer=meta.has_finalizer(FINALIZER_VOLUME),
+    )
+    if not (entry.provisioned_by or entry.migrated_to or entry.csi_driver):
+        return None
+    driver = drivers.first(volume_driver(entry, drivers) or "")
+    add_finalizer = driver.add_finalizer if driver else True
+    if not (
+        needs_finalizer_change(entry, add_finalizer=add_finalizer)
+        or should_delete(entry, add_finalizer=add_finalizer)
+    ):
+        return None
+    if driver and driver.node:
+        return msgspec.structs.replace(entry, affinity=spec.node_affinity)
+    return entry
+
+
+def volume_driver(entry: VolumeEntry, drivers: Drivers) -> str | None:
+    """Return the driver that owns the volume (L-071), None if none that is known."""
+    if entry.provisioned_by is not None:
+        candidates = (entry.provisioned_by, entry.migrated_to)
+    elif entry.csi_driver:
+        candidates = (entry.csi_driver, "")
+    else:
+        candidates = (entry.migrated_to, "")
+    for candidate in candidates:
+        if owner := drivers.owners.get(candidate):
+            return owner
+    return None
+
+
+def needs_finalizer_change(entry: VolumeEntry, *, add_finalizer: bool) -> bool:
+    """Tell whether the deletion finalizer has to be added or removed (L-072)."""
+    if not add_finalizer or entry.policy != "Delete":
+        return entry.has_finalizer
+    return not entry.is_deleting and entry.phase == "Bound" and not entry.has_finalizer
+
+
+def should_delete(entry: VolumeEntry, *, add_finalizer: bool) -> bool:
+    """Tell whether the backing volume has to be deleted (L-073 rows 2 to 6)."""
+    if entry.is_deleting and not (add_finalizer and entry.has_finalizer):
+        return False
+    return entry.phase == "Released" and entry.policy == "Delete"
+
+
+def volume_keys(entry: VolumeEntry, drivers: Drivers) -> list[Key]:
+    """Return the volume's keys, none if no known driver owns it.
+
+    In node deployment only a node that can reach the volume acts (ND-012); without affinity
+    any node can, so the first does.
+    """
+    name = volume_driver(entry, drivers)
+    if name is None:
+        return []
+    views = drivers.by_name[name]
+    if views[0].node is not None:
+        reaching = [view for view in views if _reaches(view, entry.affinity)]
+        views = tuple(reaching if _terms(entry.affinity) else reaching[:1])
+    return [volume_key(view.queue_name, entry.name) for view in views]
+
+
+def clone_sources(claim: Claim) -> set[str]:
+    """Return `namespace/name` of the claims this one is still being cloned from.
+
+    Only a Pending claim holds its source (CL-006); dataSourceRef counts as well, also across
+    namespaces (CL-009).
+    """
+    if claim.status.phase != "Pending":
+        return set()
+    sources = (claim.spec.data_source, claim.spec.data_source_ref)
+    return {
+        _source_name(source, claim.metadata.namespace)
+        for source in sources
+        if source and source.kind == "PersistentVolumeClaim" and source.name
+    }
+
+
+def is_deleting_source(claim: Claim) -> bool:
+    """Tell whether the claim waits for its cloning protection to end (CL-005)."""
+    meta = claim.metadata
+    return meta.deletion_timestamp is not None and meta.has_finalizer(FINALIZER_CLONE_SOURCE)
+
+
+def cloning_key(source: str, uid: str, provisioner: str, drivers: Drivers) -> Key | None:
+    """Return the key that ends a source's protection, None while no driver serves it.
+
+    Any driver with CLONE_VOLUME may do it (CL-005); its own is preferred.
+    """
+    serving = sorted(
+        (view for view in drivers.views() if view.can_clone),
+        key=lambda view: (view.name != provisioner, view.queue_name),
+    )
+    return Key(KIND_CLONING, serving[0].queue_name, source, uid) if serving else None
+
+
+def provisioner_of(claim: Claim) -> str:
+    """Return the provisioner annotation, GA before beta, empty without."""
+    meta = claim.metadata
+    for name in (ANN_STORAGE_PROVISIONER, ANN_STORAGE_PROVISIONER_BETA):
+        if (value := meta.annotation(name)) is not None:
+            return value
+    return ""
+
+
+def _source_name(source: DataSource, namespace: str) -> str:
+    return f"{source.namespace or namespace}/{source.name}"
+
+
+def _interned(text: str | None) -> str | None:
+    return None if text is None else intern(text)
+
+
+def _terms(affinity: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    required = (affinity or {}).get("required") or {}
+    return list(required.get("nodeSelectorTerms") or ())
+
+
+def _reaches(view: DriverView, affinity: Mapping[str, Any] | None) -> bool:
+    """Tell whether a node's topology satisfies one term; anything unreadable counts as yes."""
+    terms = _terms(affinity)
+    if not terms or not view.node_segments:
+        return True
+    return any(_term_holds(term, view.node_segments) for term in terms)
+
+
+def _term_holds(term: Mapping[str, Any], segments: Mapping[str, str]) -> bool:
+    for requirement in term.get("matchExpressions") or ():
+        if requirement.get("operator") != "In":
+            continue
+        if segments.get(requirement.get("key", "")) not in (requirement.get("values") or ()):
+            return False
+    return True

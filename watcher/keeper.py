@@ -1,0 +1,145 @@
+"""The watcher's heartbeat with Redis: moves due keys, notices new drivers and lost data.
+
+One thread; each step is bounded, waits for Redis only, and may be done by several watchers at
+once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from watcher.drivers import Drivers, DriverView
+from workers.errors import TransientError
+from workers.kube.backoff import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_log = logging.getLogger(__name__)
+
+PUMP_SECONDS: Final = 0.2
+LOOK_SECONDS: Final = 0.4
+
+
+class Pump(Protocol):
+    """The part of workers.queue.WorkQueue that is used here."""
+
+    def pump(self) -> None:
+        """Move what time has made due."""
+
+
+class Epochs(Protocol):
+    """The part of workers.queue.catalog.CatalogWriter that is used here."""
+
+    def epoch(self) -> str:
+        """Return the present life of Redis."""
+
+
+class Registry(Protocol):
+    """The part of workers.queue.registry.DriverRegistry that is used here."""
+
+    def alive(self) -> dict[str, dict[str, Any]]:
+        """Return the records of served drivers by queue name."""
+
+
+class Keeper:
+    """Runs the steps each 0.2 s.
+
+    Args:
+        queue: pumped.
+        epochs: asked for the life of Redis.
+        registry: asked for drivers.
+        on_epoch: called with True at the first sight of Redis, with False after it lost its data.
+        on_drivers: called when the known drivers changed.
+    """
+
+    def __init__(
+        self,
+        queue: Pump,
+        epochs: Epochs,
+        registry: Registry,
+        *,
+        on_epoch: Callable[[bool], None],
+        on_drivers: Callable[[Drivers], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._queue = queue
+        self._epochs = epochs
+        self._registry = registry
+        self._on_epoch = on_epoch
+        self._on_drivers = on_drivers
+        self._clock = clock
+        self._stopped = threading.Event()
+        self._backoff = Backoff(base_seconds=0.2, cap_seconds=2.0)
+        self._records: Mapping[str, Any] | None = None
+        self._drivers = Drivers()
+        self._looked_at = float("-inf")
+        self.epoch = ""
+        self.is_down = False
+
+    def run(self) -> None:
+        """Step until `stop`; never raises for what Redis or the API server do."""
+        while not self._stopped.is_set():
+            try:
+                self.step()
+                self._recovered()
+                self._stopped.wait(PUMP_SECONDS)
+            except TransientError as error:
+                self._failed("Redis is away, trying again", error)
+            except Exception as error:  # noqa: BLE001 - the loop must outlive any defect
+                if not self.is_down:
+                    _log.exception("unexpected error in the keeper")
+                self._failed("unexpected error in the keeper", error)
+
+    def stop(self) -> None:
+        """End `run` soon."""
+        self._stopped.set()
+
+    def step(self) -> None:
+        """Look at Redis once and pump.
+
+        Raises:
+            TransientError: Redis does not answer.
+        """
+        now = self._clock()
+        if now - self._looked_at >= LOOK_SECONDS:
+            self._look()
+            self._looked_at = now
+        self._queue.pump()
+
+    def _look(self) -> None:
+        epoch, before = self._epochs.epoch(), self.epoch
+        # Set before anybody is told: lists that begin now belong to the new life.
+        self.epoch = epoch
+        if epoch != before:
+            if before:
+                _log.warning("Redis lost its data, everything is added again")
+            self._on_epoch(not before)
+        self._look_at_drivers()
+
+    def _look_at_drivers(self) -> None:
+        records = self._registry.alive()
+        if records == self._records:
+            return
+        self._records = records
+        views = [DriverView.from_record(name, record) for name, record in records.items()]
+        drivers = self._drivers.merged_with(views)
+        if drivers != self._drivers:
+            self._drivers = drivers
+            _log.info("drivers changed", extra={"drivers": sorted(drivers.by_name)})
+            self._on_drivers(drivers)
+
+    def _failed(self, message: str, error: Exception) -> None:
+        if not self.is_down:
+            _log.warning(message, extra={"error": str(error)})
+        self.is_down = True
+        self._stopped.wait(self._backoff.next_seconds())
+
+    def _recovered(self) -> None:
+        if self.is_down:
+            _log.info("Redis works again")
+        self.is_down = False
+        self._backoff.reset()
