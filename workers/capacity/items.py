@@ -1,0 +1,125 @@
+"""What is one unit of capacity work, and which of them are wanted (CAP-001)?
+
+An item is a pair of storage class and segment. Its text is the object part of a queue key, so one
+item has one key: coalesced, one call in flight, one back-off counter (CAP-032).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+from workers.topology.segments import parse_segment, segment_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from workers.topology.terms import Term
+
+_DELETE = "del:"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Item:
+    """One storage class in one segment: one object of the cluster."""
+
+    storage_class: str
+    segment: Term
+
+    @property
+    def text(self) -> str:
+        """The item as text, for example `fast/topology.kubernetes.io/zone=a,rack=b`.
+
+        The class is what stands before the first `/`, so the queue shares its turns fairly
+        between classes. The empty segment is `fast/`.
+        """
+        return f"{quote(self.storage_class, safe='')}/{segment_text(self.segment)}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Obsolete:
+    """An object of ours that no wanted item matches; its text is `del:` and the object's name."""
+
+    name: str
+
+    @property
+    def text(self) -> str:
+        """The work as text; no item's text can be equal, its class holds no `:`."""
+        return f"{_DELETE}{self.name}"
+
+
+def parse_text(text: str) -> Item | Obsolete:
+    """Return what `text` of either class wrote.
+
+    Raises:
+        ValueError: the text has another form.
+    """
+    if text.startswith(_DELETE):
+        return Obsolete(text.removeprefix(_DELETE))
+    storage_class, slash, segment = text.partition("/")
+    if not slash:
+        raise ValueError(f"capacity item without '/': {text!r}")
+    return Item(unquote(storage_class), parse_segment(segment))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The wanted items: every class with every segment (CAP-001).
+
+    Holds the two factors, not the product, so the questions below cost what their answers cost.
+    """
+
+    storage_classes: frozenset[str]
+    segments: frozenset[Term]
+
+    def __contains__(self, item: Item) -> bool:
+        return item.storage_class in self.storage_classes and item.segment in self.segments
+
+    def __iter__(self) -> Iterator[Item]:
+        """Yield the items in a fixed order, so that equal states lead to equal work."""
+        segments = sorted(self.segments)
+        for storage_class in sorted(self.storage_classes):
+            for segment in segments:
+                yield Item(storage_class, segment)
+
+    def __len__(self) -> int:
+        return len(self.storage_classes) * len(self.segments)
+
+    def of_class(self, storage_class: str) -> list[Item]:
+        """Return the class's item of every segment, nothing for an unknown class (C-104)."""
+        if storage_class not in self.storage_classes:
+            return []
+        return [Item(storage_class, segment) for segment in sorted(self.segments)]
+
+    def of_segments(self, segments: Iterable[Term]) -> list[Item]:
+        """Return every class's item of these segments; unknown ones count nothing (C-104)."""
+        known = sorted(self.segments.intersection(segments))
+        return [Item(name, segment) for name in sorted(self.storage_classes) for segment in known]
+
+
+def wanted_items(
+    classes: Iterable[Mapping[str, Any]],
+    segments: Iterable[Term],
+    *,
+    driver_name: str,
+    for_immediate_binding: bool = False,
+) -> Wanted:
+    """Return the items a driver should have objects for (CAP-001).
+
+    A class counts if its provisioner is exactly the driver (an in-tree name is not) and its volumes
+    bind late; a class without binding mode counts as late. `allowedTopologies` are not considered.
+
+    Args:
+        classes: StorageClass objects of any driver.
+        segments: the driver's segments, `ClusterTopology.segments` or `[node_segment(...)]`.
+        driver_name: the CSI driver.
+        for_immediate_binding: `--capacity-for-immediate-binding`.
+    """
+    names = (
+        one["metadata"]["name"]
+        for one in classes
+        if one.get("provisioner") == driver_name
+        and (for_immediate_binding or one.get("volumeBindingMode") != "Immediate")
+    )
+    return Wanted(frozenset(names), frozenset(segments))

@@ -1,0 +1,62 @@
+"""Who owns the capacity objects, so that they go when the deployment goes (CAP-060)?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from workers.errors import ApiError, ConfigError
+
+Fetch: TypeAlias = Callable[[str, str, str, str], Mapping[str, Any]]
+"""(apiVersion, kind, namespace, name) -> object, or an ApiError."""
+
+_FATAL = 255
+
+
+def owner_reference(
+    level: int, *, namespace: str, pod_name: str, fetch: Fetch
+) -> dict[str, Any] | None:
+    """Return the owner reference at this level above our pod, None for a level below zero.
+
+    Level 0 is the pod, 1 its controller, 2 the controller's controller (a Deployment). The last one
+    is copied from the reference below it and not fetched.
+
+    Args:
+        level: `--capacity-ownerref-level`.
+        namespace: environment NAMESPACE; all owners live in it.
+        pod_name: environment POD_NAME.
+        fetch: reads one object live.
+
+    Raises:
+        ConfigError: exit code 255, if an object on the way is missing or has no controller.
+    """
+    if level < 0:
+        return None
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod_name}
+    found = _fetched(fetch, owner, namespace)
+    owner["uid"] = found["metadata"]["uid"]
+    for below in range(level):
+        if below > 0:
+            found = _fetched(fetch, owner, namespace)
+        owner = _controller(found, owner)
+    return {**owner, "controller": True}
+
+
+def _fetched(fetch: Fetch, owner: Mapping[str, str], namespace: str) -> Mapping[str, Any]:
+    try:
+        return fetch(owner["apiVersion"], owner["kind"], namespace, owner["name"])
+    except ApiError as error:
+        what = f"{owner['kind']} {namespace}/{owner['name']}"
+        message = f"look up owner(s) of pod failed: get {what}: {error}"
+        raise ConfigError(message, exit_code=_FATAL) from error
+
+
+def _controller(found: Mapping[str, Any], owner: Mapping[str, str]) -> dict[str, str]:
+    for reference in found["metadata"].get("ownerReferences") or ():
+        if reference.get("controller"):
+            return {name: reference[name] for name in ("apiVersion", "kind", "name", "uid")}
+    message = (
+        f"look up owner(s) of pod failed: {owner['kind']} {owner['name']} has no controlling "
+        "owner, choose a lower --capacity-ownerref-level"
+    )
+    raise ConfigError(message, exit_code=_FATAL)

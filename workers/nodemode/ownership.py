@@ -1,0 +1,119 @@
+"""May this node provision a claim, and how does it become the owner (P-052 to P-054, ND-003)?
+
+Every node sees every claim. Late-binding claims belong to the node the scheduler chose. Nodes
+compete for the others: each waits a random time that grows with its failed attempts, and the first
+to write its name into the claim wins.
+"""
+
+from __future__ import annotations
+
+import random
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from workers.constants import ANN_SELECTED_NODE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+
+class Gate(Enum):
+    """Whether this node may go on with a claim."""
+
+    OWNED = "owned"
+    NOT_OWNED = "not-owned"
+    ELECT = "elect"
+
+
+class Race(Enum):
+    """What the claim looks like while this node waits to become its owner."""
+
+    OPEN = "open"
+    OURS = "ours"
+    TAKEN = "taken"
+    REPLACED = "replaced"
+    GONE = "gone"
+
+
+def selected_node(claim: Mapping[str, Any]) -> str:
+    """Return the node the claim is assigned to, empty if none."""
+    annotations: Mapping[str, str] = claim["metadata"].get("annotations") or {}
+    return annotations.get(ANN_SELECTED_NODE, "")
+
+
+def node_gate(
+    claim: Mapping[str, Any],
+    storage_class: Mapping[str, Any],
+    node_name: str,
+    *,
+    immediate_binding: bool,
+    is_allowed: Callable[[], bool],
+) -> Gate:
+    """Return whether this node owns the claim, does not, or may try to (P-052, P-053, ND-003).
+
+    ELECT is "not ours" for this pass in any case: the update event brings the claim back.
+
+    Args:
+        claim: the PersistentVolumeClaim.
+        storage_class: its class.
+        node_name: the value of NODE_NAME.
+        immediate_binding: `--node-deployment-immediate-binding`.
+        is_allowed: asked last, and only if the class has `allowedTopologies`: whether topology
+            requirements can be made for this node; True if topology is off.
+    """
+    node = selected_node(claim)
+    if node:
+        return Gate.OWNED if node == node_name else Gate.NOT_OWNED
+    if storage_class.get("volumeBindingMode") != "Immediate" or not immediate_binding:
+        return Gate.NOT_OWNED
+    if storage_class.get("allowedTopologies") and not is_allowed():
+        return Gate.NOT_OWNED
+    return Gate.ELECT
+
+
+def owner_delay_seconds(
+    base_seconds: float,
+    max_seconds: float,
+    attempts: int,
+    draw: Callable[[], float] = random.random,
+) -> float:
+    """Return how long to wait before trying to own a claim (P-054 step 1, ND-004).
+
+    `min(base x 2^attempts, max)` less a uniform part of base, never below zero; the first wait lies
+    in (0, base] as long as base is not above max.
+
+    Args:
+        base_seconds: `--node-deployment-base-delay`.
+        max_seconds: `--node-deployment-max-delay`.
+        attempts: earlier attempts of this node for this claim uid.
+        draw: returns a number in [0, 1).
+    """
+    # 2^1000 is beyond every delay, and a float's exponent ends at 1023.
+    grown = min(base_seconds * 2.0 ** min(attempts, 1000), max_seconds)
+    return max(0.0, grown - base_seconds * draw())
+
+
+def race(claim_uid: str, current: Mapping[str, Any] | None, node_name: str) -> Race:
+    """Return how the race for a claim stands (P-054 steps 2 and 4, C-132, C-134).
+
+    Args:
+        claim_uid: uid of the claim the wait began for.
+        current: the claim of that name now, None if there is none.
+        node_name: the value of NODE_NAME.
+    """
+    if current is None:
+        return Race.GONE
+    if current["metadata"].get("uid") != claim_uid:
+        return Race.REPLACED
+    node = selected_node(current)
+    if not node:
+        return Race.OPEN
+    return Race.OURS if node == node_name else Race.TAKEN
+
+
+def is_enough(requested_bytes: int, available_bytes: Iterable[int]) -> bool:
+    """Tell whether any of the node's capacities holds the request (P-060, ND-006).
+
+    Zero bytes always fit; `available_bytes` is read lazily, one GetCapacity call a number.
+    """
+    return requested_bytes == 0 or any(requested_bytes <= size for size in available_bytes)
