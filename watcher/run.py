@@ -1,8 +1,9 @@
 """The watcher as a whole: its threads, how they start, and how they end.
 
 Two watchers may run side by side: every write is idempotent or decided by resourceVersion.
-Threads: one reflector per kind, the outbox, the keeper, the resync, the restorer. Reflectors start when Redis
-was seen for the first time, those of nodes and attachments when a driver needs them (F-034).
+Threads: one reflector per kind, the outbox, the keeper, the resync, the restorer. Reflectors start
+when Redis was seen for the first time, those of nodes and attachments when a driver needs them
+(F-034).
 """
 
 from __future__ import annotations
@@ -149,9 +150,7 @@ class Watcher:
                 if reflector := self._reflectors.get(kind):
                     reflector.relist()
             add_everything(self.undecided, self.outbox)
-        self.outbox.add(
-            restore_intents(KubeResources(self._client), self._namespace, self._intents)
-        )
+        self._restorer.ask()
 
     def _drivers_changed(self, drivers: Drivers) -> None:
         before = self.undecided.drivers
