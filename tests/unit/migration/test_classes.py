@@ -237,8 +237,8 @@ def test_t189_portworx_secret_serves_six_uses() -> None:
             "openstorage.io/auth-secret-namespace": "ns",
         },
     )
-    uses = ("provisioner", "controller-publish", "node-publish", "node-stage")
-    uses = (*uses, "controller-expand", "node-expand")
+    uses = ["provisioner", "controller-publish", "node-publish", "node-stage"]
+    uses += ["controller-expand", "node-expand"]
     expected = {f"csi.storage.k8s.io/{use}-secret-name": "px" for use in uses}
     expected |= {f"csi.storage.k8s.io/{use}-secret-namespace": "ns" for use in uses}
     translated = translate_class(given, plugin)

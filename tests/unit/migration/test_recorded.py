@@ -88,7 +88,7 @@ def comparable(pv: Json, driver: str) -> Json:
     }
 
 
-def only(cases: list[Json]) -> Any:
+def only(cases: list[Json]) -> pytest.MarkDecorator:
     """One test per case."""
     assert cases
     return pytest.mark.parametrize("case", cases, ids=lambda case: case["id"])

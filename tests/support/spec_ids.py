@@ -1,0 +1,114 @@
+"""Which rules and cases does the specification have? Reads it, and keeps a committed extract.
+
+The extract (spec_ids.txt) lets the coverage check run where the specification is not at hand. One
+line per id, in the specification's order, tab separated: id, document, section, first words,
+recorded cases that list it in `spec_refs` (comma separated).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+EXTRACT = Path(__file__).with_name("spec_ids.txt")
+
+RULE_PREFIXES = ("P", "L", "F", "CAP", "CL", "SN", "ND", "RB", "M", "S")
+CASE_PREFIXES = ("T", "C")
+
+_PREFIX = "|".join((*RULE_PREFIXES, *CASE_PREFIXES))
+_ID = rf"(?:{_PREFIX})-\d{{3}}"
+# "P-600..P-614" and "P-600..614" name all of them; other documents' ids (TA-, SNC-) do not match.
+_CITED = re.compile(rf"(?<![A-Za-z0-9-])({_ID})(?!\d)(?:\.\.(?:(?:{_PREFIX})-)?(\d{{3}})(?!\d))?")
+_DEFINED = re.compile(rf"^(?:\* |- |\| )?(?:\*\*)?({_ID})(?!\d)(?:\*\*)?(.*)$")
+_HEADING = re.compile(r"^#{2,3} (.+)$")
+_WORDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SpecId:
+    """One rule or test case of the specification.
+
+    Attributes:
+        name: the id, for example `P-600` or `T-180`.
+        document: file name without suffix.
+        section: heading the id stands under.
+        text: its first words.
+        recorded: recorded cases that refer to it, sorted.
+    """
+
+    name: str
+    document: str
+    section: str
+    text: str
+    recorded: tuple[str, ...]
+
+    @property
+    def is_case(self) -> bool:
+        """Whether this is a test case, not a rule."""
+        return self.name.partition("-")[0] in CASE_PREFIXES
+
+
+def cited(text: str) -> set[str]:
+    """All ids a text names, ranges written out: `P-600..P-602` is three ids."""
+    found = set()
+    for first, last in _CITED.findall(text):
+        prefix, _, start = first.rpartition("-")
+        numbers = range(int(start), int(last or start) + 1)
+        found |= {f"{prefix}-{number:03}" for number in numbers}
+    return found
+
+
+def read_spec(shared: Path) -> list[SpecId]:
+    """Parse the documents of `<shared>/spec` and the references of `<shared>/parity/cases`."""
+    recorded = _recorded_references(shared / "parity" / "cases")
+    return [
+        SpecId(name, path.stem, section, text, tuple(recorded[name]))
+        for path in sorted((shared / "spec").glob("*.md"))
+        for name, section, text in _definitions(path)
+    ]
+
+
+def _recorded_references(cases: Path) -> defaultdict[str, list[str]]:
+    references: defaultdict[str, list[str]] = defaultdict(list)
+    for path in sorted(cases.glob("*.json")):
+        case = json.loads(path.read_text(encoding="utf-8"))
+        for name in case["spec_refs"]:
+            references[name].append(case["id"])
+    return references
+
+
+def _definitions(path: Path) -> list[tuple[str, str, str]]:
+    """(id, section, first words) of each line that starts with an id."""
+    found = []
+    section = ""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if heading := _HEADING.match(line):
+            section = heading[1]
+        elif defined := _DEFINED.match(line):
+            found.append((defined[1], section, _first_words(defined[2])))
+    return found
+
+
+def _first_words(text: str) -> str:
+    """Plain words, short enough for a table cell."""
+    words = re.sub(r"[`*|\t]|\[[RQD]\]", " ", text).split()
+    line = " ".join(words)
+    return line if len(line) <= _WORDS else line[:_WORDS].rsplit(" ", 1)[0] + " ..."
+
+
+def to_text(ids: list[SpecId]) -> str:
+    """The extract's text."""
+    lines = ("\t".join((i.name, i.document, i.section, i.text, ",".join(i.recorded))) for i in ids)
+    return "".join(line + "\n" for line in lines)
+
+
+def read_extract() -> list[SpecId]:
+    """The ids of the committed extract."""
+    ids = []
+    for line in EXTRACT.read_text(encoding="utf-8").splitlines():
+        name, document, section, text, recorded = line.split("\t")
+        ids.append(SpecId(name, document, section, text, tuple(filter(None, recorded.split(",")))))
+    return ids

@@ -1,0 +1,130 @@
+"""Does every test case of the specification have a test, and does docs/parity.md say so?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import parity_table
+from tests.support.citations import test_citations as covered_by
+from tests.support.spec_ids import EXTRACT, cited, read_extract, read_spec, to_text
+
+# Sections whose cases must all be covered or excused, by document. The other sections' cases are
+# listed in docs/parity.md as missing until their section moves in here.
+DUE = {
+    "provisioning": (
+        "Basics and parameters",
+        "Access modes and volume mode",
+        "Secrets",
+        "Response handling",
+        "Claim gates",
+        "VolumeAttributesClass",
+        "Snapshot restore",
+        "Clone",
+        "Topology",
+        "Node deployment",
+        "Delete",
+        "Migration",
+        "Start-up and sweep",
+    ),
+    "controllers": (),
+}
+
+REGENERATE = "run: python -m tests.support.parity_table"
+
+
+def test_due_cases_are_covered_or_excused() -> None:
+    """A case without a test is a behaviour nobody would miss."""
+    covered, excused = covered_by(parity_table.ROOT), parity_table.read_not_covered()
+    missing = [
+        f"{case.name} ({case.section.partition(' (')[0]}): {case.text}"
+        for case in read_extract()
+        if case.is_case
+        and case.section.startswith(DUE.get(case.document, ()))
+        and case.name not in covered
+        and case.name not in excused
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_due_sections_exist() -> None:
+    """A renamed heading must not silence the check."""
+    sections = {(i.document, i.section) for i in read_extract() if i.is_case}
+    for document, titles in DUE.items():
+        known = [section for name, section in sections if name == document]
+        assert [t for t in titles if not any(s.startswith(t) for s in known)] == []
+
+
+def test_excuses_are_needed_and_explained() -> None:
+    """An excuse goes when its test comes, and names a case of the specification."""
+    covered = covered_by(parity_table.ROOT)
+    cases = {i.name for i in read_extract() if i.is_case}
+    for name, reason in parity_table.read_not_covered().items():
+        assert name in cases
+        assert name not in covered
+        assert len(reason.split()) >= 3
+
+
+def test_tests_name_only_ids_of_the_specification() -> None:
+    """A mistyped id would count for nothing, unseen."""
+    known = {i.name for i in read_extract()}
+    unknown = {
+        name: nodes for name, nodes in covered_by(parity_table.ROOT).items() if name not in known
+    }
+    assert unknown == {}
+
+
+def test_the_document_is_up_to_date() -> None:
+    """docs/parity.md is generated, so it must never be the older one."""
+    written = parity_table.DOCUMENT.read_text(encoding="utf-8")
+    assert written == parity_table.current(), REGENERATE
+
+
+def test_the_extract_matches_the_specification() -> None:
+    """Where the specification is at hand, the committed extract must be its extract."""
+    shared = parity_table.ROOT.parent / "shared"
+    text = to_text(read_spec(shared) if (shared / "spec").is_dir() else read_extract())
+    assert EXTRACT.read_text(encoding="utf-8") == text, REGENERATE
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("see P-310 and P-311.", {"P-310", "P-311"}),
+        ("P-600..P-602", {"P-600", "P-601", "P-602"}),
+        ("CAP-020..022", {"CAP-020", "CAP-021", "CAP-022"}),
+        ("TA-001, SNC-002, P-1, P-1234, xP-100", set()),
+        ("P-511..", {"P-511"}),
+    ],
+)
+def test_citations_are_found(text: str, expected: set[str]) -> None:
+    """Ranges count in full; other documents' ids and other numbers do not."""
+    assert cited(text) == expected
+
+
+SCANNED = '''
+"""Module text is no test: P-001."""
+TABLE = [pytest.param(1, id="C-001 one"), pytest.param(2, id="plain C-009")]
+
+@pytest.mark.parametrize("x", TABLE)
+def test_t001_t002_both(x):
+    """P-600..P-601 and T-050."""
+
+class TestGroup:
+    @pytest.mark.parametrize("x", [pytest.param(1, id="T-003 three"), "text"])
+    async def test_inner(self, x):
+        pass
+
+def helper_t004_no_test():
+    pass
+'''
+
+
+def test_coverage_is_read_from_names_ids_and_docstrings(tmp_path: Path) -> None:
+    """Cases count by node id only, rules by docstring only."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_x.py").write_text(SCANNED, encoding="utf-8")
+    both, inner = "test_x.py::test_t001_t002_both", "test_x.py::TestGroup::test_inner"
+    named = {name: {both} for name in ("T-001", "T-002", "C-001", "P-600", "P-601")}
+    assert covered_by(tmp_path) == {**named, "T-003": {inner}}
