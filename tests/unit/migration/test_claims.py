@@ -28,7 +28,7 @@ CSI, IN_TREE = "ebs.csi.aws.com", "kubernetes.io/aws-ebs"
     ],
 )
 def test_a_migrated_claim_is_translated_both_ways(annotations: dict[str, str]) -> None:
-    """P-100, P-102, P-600, P-602: the class on the way to the driver, the volume on the way back."""
+    """P-100, P-102, P-600, P-602: the class on the way there, the volume on the way back."""
     check_qualifies({"metadata": {"annotations": annotations}}, CSI)
     storage_class = in_tree_class(IN_TREE, parameters={"fsType": "xfs"})
     assert is_migrated(storage_class, CSI)
