@@ -6,7 +6,6 @@ namespace (M-010). Without this, a volume whose claim was deleted meanwhile woul
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -14,6 +13,7 @@ import msgspec
 
 from workers.errors import ProvisionerError
 from workers.kube.backoff import Backoff
+from workers.observability.logging import get_logger
 from workers.queue.keys import Key
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.kube.resources import KubeResources
 
-_log = logging.getLogger(__name__)
+_log = get_logger()
 
 # As workers.provision.safekeeping writes them.
 LABEL_INTENT: Final = "csi-fleet.io/intent"
@@ -58,7 +58,8 @@ def restore_intents(resources: KubeResources, namespace: str, intents: Intents) 
         except (KeyError, TypeError, ValueError, msgspec.DecodeError) as error:
             _log.warning(
                 "copied intent is unreadable, look at it and delete it",
-                extra={"config_map": f"{namespace}/{name}", "error": str(error)},
+                config_map=f"{namespace}/{name}",
+                err=str(error),
             )
             continue
         domain = name.removeprefix(NAME_PREFIX)
@@ -109,10 +110,10 @@ class Restorer:
         try:
             keys = self._restore()
         except ProvisionerError as error:
-            _log.warning("cannot restore copied intents, trying again", extra={"error": str(error)})
+            _log.warning("cannot restore copied intents, trying again", err=str(error))
             return False
         if keys:
-            _log.warning("attempts restored from ConfigMaps", extra={"count": len(keys)})
+            _log.warning("attempts restored from ConfigMaps", count=len(keys))
         self._add(keys)
         self._backoff.reset()
         return True

@@ -6,7 +6,6 @@ once.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -14,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from watcher.drivers import Drivers, DriverView
 from workers.errors import TransientError
 from workers.kube.backoff import Backoff
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_log = logging.getLogger(__name__)
+_log = get_logger()
 
 PUMP_SECONDS: Final = 0.2
 LOOK_SECONDS: Final = 0.4
@@ -129,12 +129,12 @@ class Keeper:
         drivers = self._drivers.merged_with(views)
         if drivers != self._drivers:
             self._drivers = drivers
-            _log.info("drivers changed", extra={"drivers": sorted(drivers.by_name)})
+            _log.info("drivers changed", drivers=sorted(drivers.by_name))
             self._on_drivers(drivers)
 
     def _failed(self, message: str, error: Exception) -> None:
         if not self.is_down:
-            _log.warning(message, extra={"error": str(error)})
+            _log.warning(message, err=str(error))
         self.is_down = True
         self._stopped.wait(self._backoff.next_seconds())
 

@@ -7,20 +7,20 @@ per name, so memory is bounded by the number of names; when it is back all is se
 
 from __future__ import annotations
 
-import logging
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from workers.errors import TransientError
 from workers.kube.backoff import Backoff
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from workers.queue.keys import Key
 
-_log = logging.getLogger(__name__)
+_log = get_logger()
 
 # Keys per call, so that a large burst does not hold up the catalog behind it.
 _BATCH = 500
@@ -240,7 +240,7 @@ class Outbox:
 
     def _failed(self, message: str) -> None:
         if not self._is_down:
-            _log.warning("Redis is away, events wait in memory", extra={"error": message})
+            _log.warning("Redis is away, events wait in memory", err=message)
         self._is_down = True
         self._stopped.wait(self._backoff.next_seconds())
 

@@ -6,15 +6,16 @@ Settled objects are not touched, and the keys come spread over time (S-003).
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import TYPE_CHECKING, Final
+
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from watcher.outbox import Outbox
     from watcher.undecided import Undecided
 
-_log = logging.getLogger(__name__)
+_log = get_logger()
 
 # Keys that become due each second when many are added at once, at a resync or after Redis lost
 # its data: well below what one worker takes, so that new claims keep their latency.
@@ -34,14 +35,14 @@ class Resync:
     def __init__(self, undecided: Undecided, outbox: Outbox, *, period_seconds: float) -> None:
         self._undecided = undecided
         self._outbox = outbox
-        self._period_seconds = period_seconds
+        self.period_seconds = period_seconds
         self._stopped = threading.Event()
 
     def run(self) -> None:
         """Wait and add until `stop`."""
-        while not self._stopped.wait(self._period_seconds):
+        while not self._stopped.wait(self.period_seconds):
             count = add_everything(self._undecided, self._outbox)
-            _log.info("resync", extra={"keys": count})
+            _log.info("resync", keys=count)
 
     def stop(self) -> None:
         """End `run` soon."""

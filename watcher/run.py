@@ -8,7 +8,6 @@ when Redis was seen for the first time, those of nodes and attachments when a dr
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
     from workers.queue.catalog import CatalogWriter
     from workers.queue.workqueue import WorkQueue
 
-_log = logging.getLogger(__name__)
-
 _CATALOG_KINDS = ("classes", "csinodes", "nodes", "attachments")
 
 
@@ -57,7 +54,7 @@ class Watcher:
         registry: who serves which driver.
         intents: the store of attempts.
         namespace: of the system's own ConfigMaps.
-        resync_seconds: time between two looks at everything undecided.
+        resync_seconds: time between two looks at everything undecided; 0 for none.
     """
 
     def __init__(
@@ -90,7 +87,8 @@ class Watcher:
         """Start the threads; returns at once."""
         self._start_thread("outbox", self.outbox.run)
         self._start_thread("keeper", self.keeper.run)
-        self._start_thread("resync", self._resync.run)
+        if self._resync.period_seconds > 0:
+            self._start_thread("resync", self._resync.run)
         self._start_thread("intents", self._restorer.run)
 
     def stop(self, *, timeout_seconds: float = 3.0) -> None:
@@ -105,11 +103,6 @@ class Watcher:
         self.outbox.stop()
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-
-    def wait(self) -> None:
-        """Block until `stop` was called."""
-        while not self._stopped.wait(1.0):
-            pass
 
     @property
     def is_synced(self) -> bool:

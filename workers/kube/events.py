@@ -8,7 +8,6 @@ processes. Source of the object's form: client-go, tools/record/event.go makeEve
 
 from __future__ import annotations
 
-import logging
 import queue
 import re
 import threading
@@ -23,6 +22,7 @@ from workers.errors import TransientError
 from workers.kube import paths
 from workers.kube.client import STRATEGIC_PATCH
 from workers.kube.errors import NotFoundError, ServerError, TooManyRequestsError, Unreachable
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from workers.kube.client import KubeClient
     from workers.kube.objects import JsonObject
 
-_log = logging.getLogger(__name__)
+_log = get_logger()
 
 # client-go's queue of a recorder holds 1000.
 QUEUE_SIZE: Final = 1000
@@ -164,7 +164,7 @@ class EventRecorder:
             try:
                 self._write(event)
             except Exception as error:  # noqa: BLE001 - an event is never worth a thread
-                _log.warning("event not written", extra={**_fields(event), "error": str(error)})
+                _log.warning("event not written", **_fields(event), err=str(error))
                 self._on_drop("refused")
             if self._stopped.is_set() and waiting.empty():
                 return

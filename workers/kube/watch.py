@@ -9,7 +9,6 @@ back-off (pitfalls 4.2).
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 import time
@@ -22,13 +21,14 @@ from workers.errors import ApiError
 from workers.kube.backoff import Backoff
 from workers.kube.client import JSON
 from workers.kube.errors import GoneError, error_from_status
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from workers.kube.client import KubeClient, RawStream
 
-_log = logging.getLogger(__name__)
+_log = get_logger()
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -172,14 +172,14 @@ class Reflector(Generic[T]):
             try:
                 self._step(position)
             except GoneError:
-                _log.info("watch expired, listing again", extra={"path": self.path})
+                _log.info("watch expired, listing again", path=self.path)
                 position.resource_version = ""
                 self._wait()
             except ApiError as error:
                 self._failed(str(error))
             except Exception as error:  # noqa: BLE001 - the loop must outlive any defect
                 # Most likely in a sink: the list that follows repairs what it missed.
-                _log.exception("unexpected error while watching", extra={"path": self.path})
+                _log.exception("unexpected error while watching", path=self.path)
                 position.resource_version = ""
                 self._failed(repr(error))
 
@@ -307,7 +307,9 @@ class Reflector(Generic[T]):
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             _log.warning(
                 "object skipped: a field has an unexpected form",
-                extra={"path": self.path, "object": _name_of(raw), "error": str(error)},
+                path=self.path,
+                object=_name_of(raw),
+                err=str(error),
             )
             return None
 
@@ -337,7 +339,8 @@ class Reflector(Generic[T]):
             self._logged_at = now
             _log.warning(
                 "cannot list or watch, trying again",
-                extra={"path": self.path, "error": message},
+                path=self.path,
+                err=message,
             )
         self.health.error = message
         self._wait()
@@ -345,7 +348,7 @@ class Reflector(Generic[T]):
     def _recovered(self) -> None:
         if self.health.error:
             self.health.error = ""
-            _log.info("list and watch work again", extra={"path": self.path})
+            _log.info("list and watch work again", path=self.path)
 
 
 def _name_of(raw: msgspec.Raw) -> str:

@@ -1,0 +1,85 @@
+"""`python -m watcher [flags]`: read the flags, build the watcher, run it until SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Final
+
+from watcher.run import Watcher
+from workers.app import make_app, publisher
+from workers.config import Command, HelpRequested, parse
+from workers.errors import ConfigError
+from workers.kube.client import KubeClient
+from workers.observability.logging import configure_logging, get_logger
+from workers.queue.catalog import CatalogWriter
+from workers.queue.connection import connect
+from workers.queue.intents import IntentStore
+from workers.queue.registry import DriverRegistry
+from workers.queue.workqueue import WorkQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workers.config import Settings
+
+_STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
+def build(settings: Settings) -> Watcher:
+    """Wire a watcher; connects to nothing.
+
+    Raises:
+        ConfigError: no usable client configuration.
+    """
+    kube = settings.kube
+    client = KubeClient.from_settings(
+        kube.kubeconfig, kube.master, pool_size=16, user_agent="csi-fleet-watcher"
+    )
+    redis_client = connect(settings.redis.url_with_credentials())
+    return Watcher(
+        client,
+        queue=WorkQueue(redis_client, publish=publisher(make_app(settings))),
+        catalog=CatalogWriter(redis_client),
+        registry=DriverRegistry(redis_client),
+        intents=IntentStore(redis_client),
+        namespace=kube.namespace,
+        resync_seconds=settings.provision.resync_period_seconds,
+    )
+
+
+def run(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT; returns the exit code.
+
+    Raises:
+        ConfigError: no usable client configuration.
+    """
+    # Blocked before the first thread starts, so that all inherit it and only sigwait sees them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    watcher = build(settings)
+    watcher.start()
+    get_logger().info("watcher started", namespace=settings.kube.namespace)
+    signal.sigwait(_STOP_SIGNALS)
+    watcher.stop()
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read flags and environment; usage errors are one line and an exit code (F-014)."""
+    try:
+        settings = parse(
+            Command.WATCHER, sys.argv[1:] if arguments is None else arguments, os.environ
+        )
+        configure_logging(settings.log)
+        return run(settings)
+    except HelpRequested as help_requested:
+        sys.stdout.write(f"{help_requested}\n")
+        return 0
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
