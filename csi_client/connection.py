@@ -34,6 +34,9 @@ into a RESOURCE_EXHAUSTED made by the client, which would read as "the pool is f
 MAX_SOCKET_PATH_BYTES: Final = 107
 """Linux, unix(7): sun_path has 108 bytes with the closing zero."""
 
+_WATCH_PERIOD_SECONDS: Final = 0.3
+"""grpc._channel looks for new wishes every 0.2 s."""
+
 _NEVER_MS: Final = 2**31 - 1
 _UNIX: Final = "unix://"
 _REFUSED: Final = "OnConnectionLoss callback only supported for unix:// addresses"
@@ -146,6 +149,8 @@ class Link:
         self._connected = threading.Event()
         self._lock = threading.Lock()
         self._nudge: Callable[[grpc.ChannelConnectivity], None] | None = None
+        self._nudged_at = 0.0
+        self._watching = threading.Event()
         self._losses = 0
         channel.subscribe(self._on_state, try_to_connect=True)
 
@@ -176,18 +181,26 @@ class Link:
         return self._connected.is_set()
 
     def close(self) -> None:
-        """Stop watching; the channel stays open."""
+        """Stop watching; the channel stays open. Takes up to 0.3 s.
+
+        gRPC's watching thread dies with a traceback when the channel is closed before it has begun
+        or while it has a request to connect before it.
+        """
         self._channel.unsubscribe(self._on_state)
         self._drop_nudge()
+        self._watching.wait(_WATCH_PERIOD_SECONDS)
+        time.sleep(max(0.0, self._nudged_at + _WATCH_PERIOD_SECONDS - time.monotonic()))
 
     def _on_state(self, state: grpc.ChannelConnectivity) -> None:
+        is_first = not self._watching.is_set()
+        self._watching.set()
         if state is grpc.ChannelConnectivity.READY:
             self._connected.set()
             return
         if self._connected.is_set():
             self._losses += 1
             self._connected.clear()
-        if state is grpc.ChannelConnectivity.IDLE:
+        if state is grpc.ChannelConnectivity.IDLE and not is_first:
             self._connect_again()
 
     def _connect_again(self) -> None:
@@ -202,6 +215,7 @@ class Link:
 
         with self._lock:
             self._nudge = nudge
+            self._nudged_at = time.monotonic()
         self._channel.subscribe(nudge, try_to_connect=True)
 
     def _drop_nudge(self) -> None:

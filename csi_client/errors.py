@@ -44,9 +44,16 @@ NO_STATUS_NAME: Final = "unknown-non-grpc"
 
 _BACKGROUND_CODES: Final = frozenset({CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED})
 
-# gRPC's C core words its own deadline differently; an event must read like the Go client's.
-_OWN_DEADLINE_TEXT: Final = "deadline exceeded"
+# gRPC's C core words its own deadline differently, in two ways by chance; an event must read like
+# the Go client's.
+_OWN_DEADLINE: Final = re.compile(r"(stream removed \()?deadline exceeded\)?", re.IGNORECASE)
 _GO_DEADLINE_TEXT: Final = "context deadline exceeded"
+
+# The stream broke below the call, so the driver said nothing at all. The C core has reported this
+# as UNKNOWN and as INTERNAL, which would be final by P-410 although the driver may be working.
+_BROKEN_STREAM: Final = re.compile(
+    r"stream removed( \(.*\))?|received rst_stream with error code \d+.*", re.IGNORECASE
+)
 
 # A message above a size limit is reported by whichever transport noticed, with the very code that
 # drivers use for a full storage pool (D-024). Texts: gRPC C core (`CLIENT: Received message larger
@@ -99,7 +106,7 @@ class CsiError(Exception):
         from_transport: bool = False,
         is_final: bool | None = None,
     ) -> None:
-        super().__init__(code, details, rpc)
+        super().__init__()  # no args: they would keep the text as it was before `scrub`
         self.code = code
         self.code_name = code_name(code)
         self.details = details
@@ -110,6 +117,9 @@ class CsiError(Exception):
 
     def __str__(self) -> str:
         return f"rpc error: code = {self.code_name} desc = {self.details}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r}, rpc={self.rpc!r})"
 
 
 class UndecodableAnswerError(CsiError):
@@ -139,11 +149,13 @@ class NoStatusError(CsiError):
 def from_status(code: int, details: str, *, rpc: str) -> CsiError:
     """Build the error for a status as the Python gRPC library reports it.
 
-    Three texts are translated: the client's own deadline (P-411), messages above a size limit
-    (D-024) and status numbers unknown to gRPC (P-904). A driver's own text stays as it is.
+    Texts of the library itself are translated: its own deadline (P-411), broken streams, messages
+    above a size limit (D-024), status numbers unknown to gRPC (P-904). A driver's text stays.
     """
-    if code == DEADLINE_EXCEEDED and details.casefold() == _OWN_DEADLINE_TEXT:
+    if code == DEADLINE_EXCEEDED and _OWN_DEADLINE.fullmatch(details):
         return CsiError(code, _GO_DEADLINE_TEXT, rpc=rpc, from_transport=True)
+    if code in {UNKNOWN, INTERNAL} and _BROKEN_STREAM.fullmatch(details):
+        return CsiError(code, details, rpc=rpc, from_transport=True, is_final=False)
     if code == RESOURCE_EXHAUSTED and (match := _TOO_LARGE.search(details)):
         return CsiError(
             code, details, rpc=rpc, from_transport=True, is_final=not _answer_was_lost(match)

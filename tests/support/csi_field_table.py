@@ -2,7 +2,8 @@
 
 The committed table `tests/unit/csi_client/csi_v1_12_fields.txt` was written with `main` from the
 published definition (container-storage-interface/spec, tag v1.12.0):
-`protoc -I. --descriptor_set_out=csi.bin csi.proto && python -m tests.support.csi_field_table csi.bin`.
+`protoc -I. --descriptor_set_out=csi.bin csi.proto`, then
+`python -m tests.support.csi_field_table csi.bin > csi_v1_12_fields.txt`.
 The same lines made from our own descriptor must equal it.
 """
 

@@ -1,0 +1,1 @@
+"""Example drivers and provisioners; nothing in the distribution imports them."""

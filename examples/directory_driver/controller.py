@@ -1,0 +1,311 @@
+"""What does the driver answer to Identity, Controller and Node calls?
+
+Methods take and return plain CSI messages and raise `StorageError`; `server` puts gRPC around
+and finds each method by the snake_case form of its RPC's name.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from csi_client import messages as csi
+from examples.directory_driver.storage import (
+    DirectoryStore,
+    Snapshot,
+    StorageError,
+    Volume,
+    entry_id,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from examples.directory_driver.behaviour import Control
+
+DEFAULT_SIZE_BYTES = 2**30
+PLUGIN_TYPES = csi.PluginCapability.Service.Type
+CONTROLLER_TYPES = csi.ControllerServiceCapability.RPC.Type
+
+
+class DirectoryDriver:
+    """The three services of one driver.
+
+    Args:
+        name: driver name, answered to GetPluginInfo.
+        store: where the volumes are.
+        control: live settings; here only the capacity is read.
+        capabilities: enum value names of plugin services and controller RPCs, mixed.
+        segments: topology of this node, and of volumes that no requirement places elsewhere.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: DirectoryStore,
+        control: Control,
+        capabilities: Sequence[str],
+        *,
+        segments: Mapping[str, str],
+        node_id: str,
+    ) -> None:
+        self._name = name
+        self._store = store
+        self._control = control
+        self._capabilities = list(dict.fromkeys(capabilities))
+        self._segments = dict(segments)
+        self._node_id = node_id
+        self._has_topology = "VOLUME_ACCESSIBILITY_CONSTRAINTS" in self._capabilities
+
+    def get_plugin_info(self, _: csi.GetPluginInfoRequest) -> csi.GetPluginInfoResponse:
+        """Return the driver name."""
+        return csi.GetPluginInfoResponse(name=self._name, vendor_version="1.0.0")
+
+    def get_plugin_capabilities(
+        self, _: csi.GetPluginCapabilitiesRequest
+    ) -> csi.GetPluginCapabilitiesResponse:
+        """Return those capabilities that are plugin services."""
+        return csi.GetPluginCapabilitiesResponse(
+            capabilities=[
+                csi.PluginCapability(
+                    service=csi.PluginCapability.Service(type=PLUGIN_TYPES.Value(name))
+                )
+                for name in self._capabilities
+                if name in PLUGIN_TYPES.DESCRIPTOR.values_by_name
+            ]
+        )
+
+    def probe(self, _: csi.ProbeRequest) -> csi.ProbeResponse:
+        """Say nothing about readiness, which means ready."""
+        return csi.ProbeResponse()
+
+    def controller_get_capabilities(
+        self, _: csi.ControllerGetCapabilitiesRequest
+    ) -> csi.ControllerGetCapabilitiesResponse:
+        """Return those capabilities that are controller RPCs."""
+        return csi.ControllerGetCapabilitiesResponse(
+            capabilities=[
+                csi.ControllerServiceCapability(
+                    rpc=csi.ControllerServiceCapability.RPC(type=CONTROLLER_TYPES.Value(name))
+                )
+                for name in self._capabilities
+                if name in CONTROLLER_TYPES.DESCRIPTOR.values_by_name
+            ]
+        )
+
+    def create_volume(self, request: csi.CreateVolumeRequest) -> csi.CreateVolumeResponse:
+        """Make the volume, or find the one of that name if it fits the request."""
+        self._require("CREATE_DELETE_VOLUME")
+        if not request.name:
+            raise StorageError("INVALID_ARGUMENT", "name is missing")
+        if not request.volume_capabilities:
+            raise StorageError("INVALID_ARGUMENT", "volume capabilities are missing")
+        source = _source_text(request)
+        known = self._store.find_volume(request.name)
+        if known is not None:
+            _check_compatible(known, request, source)
+            return csi.CreateVolumeResponse(volume=self._volume_message(known))
+        size = self._size_for(request, self._store.source_size(source))
+        segments = self._place(request)
+        if size > self._available(segments):
+            raise StorageError("RESOURCE_EXHAUSTED", f"no room for {size} bytes")
+        volume = Volume(
+            volume_id=entry_id("vol", request.name),
+            name=request.name,
+            capacity_bytes=size,
+            created_at=time.time(),
+            source=source,
+            is_block=_is_block(request.volume_capabilities),
+            segments=segments,
+            parameters=dict(request.parameters),
+        )
+        return csi.CreateVolumeResponse(volume=self._volume_message(self._store.add_volume(volume)))
+
+    def delete_volume(self, request: csi.DeleteVolumeRequest) -> csi.DeleteVolumeResponse:
+        """Remove the volume; OK also when there is none."""
+        self._require("CREATE_DELETE_VOLUME")
+        if not request.volume_id:
+            raise StorageError("INVALID_ARGUMENT", "volume id is missing")
+        self._store.remove_volume(request.volume_id)
+        return csi.DeleteVolumeResponse()
+
+    def validate_volume_capabilities(
+        self, request: csi.ValidateVolumeCapabilitiesRequest
+    ) -> csi.ValidateVolumeCapabilitiesResponse:
+        """Confirm everything but the other access type."""
+        volume = self._store.volume(request.volume_id)
+        if not request.volume_capabilities:
+            raise StorageError("INVALID_ARGUMENT", "volume capabilities are missing")
+        if _is_block(request.volume_capabilities) != volume.is_block:
+            return csi.ValidateVolumeCapabilitiesResponse(message="other access type")
+        return csi.ValidateVolumeCapabilitiesResponse(
+            confirmed=csi.ValidateVolumeCapabilitiesResponse.Confirmed(
+                volume_context=request.volume_context,
+                volume_capabilities=request.volume_capabilities,
+                parameters=request.parameters,
+                mutable_parameters=request.mutable_parameters,
+            )
+        )
+
+    def list_volumes(self, request: csi.ListVolumesRequest) -> csi.ListVolumesResponse:
+        """Return one page of the volumes, oldest first."""
+        self._require("LIST_VOLUMES")
+        volumes = self._store.volumes()
+        start, end, token = _page(request.starting_token, request.max_entries, len(volumes))
+        return csi.ListVolumesResponse(
+            entries=[
+                csi.ListVolumesResponse.Entry(volume=self._volume_message(volume))
+                for volume in volumes[start:end]
+            ],
+            next_token=token,
+        )
+
+    def get_capacity(self, request: csi.GetCapacityRequest) -> csi.GetCapacityResponse:
+        """Return what is free, in the whole storage or in one segment."""
+        self._require("GET_CAPACITY")
+        segments = dict(request.accessible_topology.segments)
+        answer = csi.GetCapacityResponse(available_capacity=max(0, self._available(segments)))
+        maximum = self._control.capacity().maximum_volume_size
+        if maximum:
+            answer.maximum_volume_size.value = maximum
+        return answer
+
+    def create_snapshot(self, request: csi.CreateSnapshotRequest) -> csi.CreateSnapshotResponse:
+        """Copy a volume; the same name and source find the same snapshot."""
+        self._require("CREATE_DELETE_SNAPSHOT")
+        if not request.name or not request.source_volume_id:
+            raise StorageError("INVALID_ARGUMENT", "name or source volume id is missing")
+        snapshot = self._store.add_snapshot(request.name, request.source_volume_id)
+        return csi.CreateSnapshotResponse(snapshot=_snapshot_message(snapshot))
+
+    def delete_snapshot(self, request: csi.DeleteSnapshotRequest) -> csi.DeleteSnapshotResponse:
+        """Remove the snapshot; OK also when there is none."""
+        self._require("CREATE_DELETE_SNAPSHOT")
+        if not request.snapshot_id:
+            raise StorageError("INVALID_ARGUMENT", "snapshot id is missing")
+        self._store.remove_snapshot(request.snapshot_id)
+        return csi.DeleteSnapshotResponse()
+
+    def list_snapshots(self, request: csi.ListSnapshotsRequest) -> csi.ListSnapshotsResponse:
+        """Return one page of the snapshots that match id and source."""
+        self._require("LIST_SNAPSHOTS")
+        found = [
+            snapshot
+            for snapshot in self._store.snapshots()
+            if request.snapshot_id in {"", snapshot.snapshot_id}
+            and request.source_volume_id in {"", snapshot.source_volume_id}
+        ]
+        start, end, token = _page(request.starting_token, request.max_entries, len(found))
+        return csi.ListSnapshotsResponse(
+            entries=[
+                csi.ListSnapshotsResponse.Entry(snapshot=_snapshot_message(snapshot))
+                for snapshot in found[start:end]
+            ],
+            next_token=token,
+        )
+
+    def node_get_capabilities(
+        self, _: csi.NodeGetCapabilitiesRequest
+    ) -> csi.NodeGetCapabilitiesResponse:
+        """Return none: this driver mounts nothing."""
+        return csi.NodeGetCapabilitiesResponse()
+
+    def node_get_info(self, _: csi.NodeGetInfoRequest) -> csi.NodeGetInfoResponse:
+        """Return the id and the topology of this node."""
+        answer = csi.NodeGetInfoResponse(node_id=self._node_id)
+        if self._has_topology:
+            answer.accessible_topology.segments.update(self._segments)
+        return answer
+
+    def _require(self, capability: str) -> None:
+        if capability not in self._capabilities:
+            raise StorageError("UNIMPLEMENTED", f"this driver lacks {capability}")
+
+    def _size_for(self, request: csi.CreateVolumeRequest, source_bytes: int) -> int:
+        required, limit = request.capacity_range.required_bytes, request.capacity_range.limit_bytes
+        size = max(required or (source_bytes or DEFAULT_SIZE_BYTES), source_bytes)
+        if limit and not required and not source_bytes:
+            size = min(size, limit)
+        maximum = self._control.capacity().maximum_volume_size
+        if required < 0 or (limit and size > limit) or (maximum and size > maximum):
+            raise StorageError("OUT_OF_RANGE", f"a volume of {size} bytes is not possible")
+        return size
+
+    def _place(self, request: csi.CreateVolumeRequest) -> dict[str, str]:
+        """Choose the first preferred topology, else the first requisite, else this node's."""
+        if not self._has_topology:
+            return {}
+        wanted = request.accessibility_requirements
+        for topology in [*wanted.preferred, *wanted.requisite]:
+            return dict(topology.segments)
+        return dict(self._segments)
+
+    def _available(self, segments: Mapping[str, str]) -> int:
+        """Return the free bytes of a segment that has its own size, else of the whole storage."""
+        capacity = self._control.capacity()
+        limits = [(capacity.total_bytes, sum(v.capacity_bytes for v in self._store.volumes()))]
+        for key, value in segments.items():
+            if (size := capacity.segments.get(f"{key}={value}")) is not None:
+                inside = [v for v in self._store.volumes() if v.segments.get(key) == value]
+                limits.append((size, sum(v.capacity_bytes for v in inside)))
+        return min(total - used for total, used in limits)
+
+    def _volume_message(self, volume: Volume) -> csi.Volume:
+        message = csi.Volume(
+            volume_id=volume.volume_id,
+            capacity_bytes=volume.capacity_bytes,
+            volume_context={"directory": volume.volume_id},
+        )
+        kind, _, identifier = volume.source.partition(":")
+        if kind == "snapshot":
+            message.content_source.snapshot.snapshot_id = identifier
+        elif kind == "volume":
+            message.content_source.volume.volume_id = identifier
+        if self._has_topology and volume.segments:
+            message.accessible_topology.add(segments=volume.segments)
+        return message
+
+
+def _source_text(request: csi.CreateVolumeRequest) -> str:
+    kind = request.volume_content_source.WhichOneof("type")
+    if kind == "snapshot":
+        return f"snapshot:{request.volume_content_source.snapshot.snapshot_id}"
+    return f"volume:{request.volume_content_source.volume.volume_id}" if kind == "volume" else ""
+
+
+def _check_compatible(known: Volume, request: csi.CreateVolumeRequest, source: str) -> None:
+    limit = request.capacity_range.limit_bytes
+    fits = (
+        request.capacity_range.required_bytes <= known.capacity_bytes
+        and (not limit or known.capacity_bytes <= limit)
+        and source == known.source
+        and _is_block(request.volume_capabilities) == known.is_block
+    )
+    if not fits:
+        raise StorageError("ALREADY_EXISTS", f"volume {request.name} exists and is different")
+
+
+def _is_block(capabilities: Sequence[csi.VolumeCapability]) -> bool:
+    return any(capability.HasField("block") for capability in capabilities)
+
+
+def _page(starting_token: str, max_entries: int, total: int) -> tuple[int, int, str]:
+    """Return first and last index and the next token; tokens are plain indexes."""
+    if starting_token and not (starting_token.isdecimal() and int(starting_token) <= total):
+        raise StorageError("ABORTED", "unknown starting token")
+    if max_entries < 0:
+        raise StorageError("INVALID_ARGUMENT", "max_entries is negative")
+    start = int(starting_token or 0)
+    end = min(total, start + max_entries) if max_entries else total
+    return start, end, str(end) if end < total else ""
+
+
+def _snapshot_message(snapshot: Snapshot) -> csi.Snapshot:
+    message = csi.Snapshot(
+        snapshot_id=snapshot.snapshot_id,
+        source_volume_id=snapshot.source_volume_id,
+        size_bytes=snapshot.size_bytes,
+        ready_to_use=True,
+    )
+    message.creation_time.FromNanoseconds(int(snapshot.created_at * 1e9))
+    return message

@@ -1,0 +1,48 @@
+"""Capability sets (P-006)."""
+
+from __future__ import annotations
+
+from csi_client import messages as csi
+from csi_client.capabilities import controller_capabilities, plugin_capabilities
+
+
+def test_plugin_names_without_expansion_and_empty_entries() -> None:
+    types = csi.PluginCapability.Service.Type
+    response = csi.GetPluginCapabilitiesResponse(
+        capabilities=[
+            csi.PluginCapability(
+                service=csi.PluginCapability.Service(type=types.CONTROLLER_SERVICE)
+            ),
+            csi.PluginCapability(
+                service=csi.PluginCapability.Service(type=types.VOLUME_ACCESSIBILITY_CONSTRAINTS)
+            ),
+            csi.PluginCapability(
+                volume_expansion=csi.PluginCapability.VolumeExpansion(type="ONLINE")
+            ),
+            csi.PluginCapability(),
+        ]
+    )
+    assert plugin_capabilities(response) == {
+        "CONTROLLER_SERVICE",
+        "VOLUME_ACCESSIBILITY_CONSTRAINTS",
+    }
+
+
+def test_controller_names() -> None:
+    response = csi.ControllerGetCapabilitiesResponse(
+        capabilities=[
+            csi.ControllerServiceCapability(
+                rpc=csi.ControllerServiceCapability.RPC(type="CREATE_DELETE_VOLUME")
+            ),
+            csi.ControllerServiceCapability(),
+        ]
+    )
+    assert controller_capabilities(response) == {"CREATE_DELETE_VOLUME"}
+
+
+def test_unknown_number_is_kept_as_digits() -> None:
+    """A driver of a later CSI version must not break the start."""
+    controller = csi.ControllerGetCapabilitiesResponse.FromString(b"\x0a\x04\x0a\x02\x08\x63")
+    plugin = csi.GetPluginCapabilitiesResponse.FromString(b"\x0a\x04\x0a\x02\x08\x63")
+    assert controller_capabilities(controller) == {"99"}
+    assert plugin_capabilities(plugin) == {"99"}

@@ -1,0 +1,82 @@
+"""No secret field of any CSI message reaches a log (P-012)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from google.protobuf import message_factory
+from hypothesis import given
+from hypothesis import strategies as st
+
+from csi_client import messages as csi
+from csi_client.redact import STRIPPED, redact, scrub
+
+SECRET_MESSAGES = [
+    name
+    for name, descriptor in csi.DESCRIPTOR.message_types_by_name.items()
+    if any(field.GetOptions().Extensions[csi.csi_secret] for field in descriptor.fields)
+]
+
+
+def test_the_standard_has_19_messages_with_secrets() -> None:
+    assert len(SECRET_MESSAGES) == 19
+
+
+@pytest.mark.parametrize("name", SECRET_MESSAGES)
+def test_p012_secret_field_is_stripped(name: str) -> None:
+    message = message_factory.GetMessageClass(csi.DESCRIPTOR.message_types_by_name[name])(
+        secrets={"password": "hunter2"}
+    )
+    assert json.loads(redact(message)) == {"secrets": STRIPPED}
+
+
+@given(st.dictionaries(st.text(min_size=1), st.text(min_size=1), min_size=1))
+def test_no_secret_survives(secrets: dict[str, str]) -> None:
+    shown = redact(csi.DeleteVolumeRequest(volume_id="", secrets=secrets))
+    assert shown == '{"secrets":"***stripped***"}'
+
+
+def test_everything_else_is_shown() -> None:
+    request = csi.CreateVolumeRequest(
+        name="pvc-1",
+        capacity_range=csi.CapacityRange(required_bytes=10737418240),
+        volume_capabilities=[
+            csi.VolumeCapability(
+                mount=csi.VolumeCapability.MountVolume(fs_type="xfs", mount_flags=["ro"]),
+                access_mode=csi.VolumeCapability.AccessMode(mode="SINGLE_NODE_WRITER"),
+            )
+        ],
+        parameters={"type": "ssd"},
+        accessibility_requirements=csi.TopologyRequirement(
+            requisite=[csi.Topology(segments={"zone": "z1"})]
+        ),
+    )
+    assert json.loads(redact(request)) == {
+        "name": "pvc-1",
+        "capacity_range": {"required_bytes": 10737418240},
+        "volume_capabilities": [
+            {
+                "mount": {"fs_type": "xfs", "mount_flags": ["ro"]},
+                "access_mode": {"mode": "SINGLE_NODE_WRITER"},
+            }
+        ],
+        "parameters": {"type": "ssd"},
+        "accessibility_requirements": {"requisite": [{"segments": {"zone": "z1"}}]},
+    }
+
+
+def test_unknown_enum_number_is_shown_as_number() -> None:
+    mode = csi.VolumeCapability.AccessMode.FromString(b"\x08\x63")
+    assert json.loads(redact(mode)) == {"mode": 99}
+
+
+def test_scrub_takes_longer_secrets_first() -> None:
+    """Otherwise the shorter one would tear the longer apart and show its rest."""
+    request = csi.DeleteVolumeRequest(secrets={"a": "hunter2", "b": "hunter2-and-more"})
+    text = "login hunter2-and-more / hunter2 failed"
+    assert scrub(text, request) == f"login {STRIPPED} / {STRIPPED} failed"
+
+
+def test_scrub_leaves_trivial_values() -> None:
+    assert scrub("1 of 11", csi.DeleteVolumeRequest(secrets={"a": "1"})) == "1 of 11"
