@@ -15,7 +15,7 @@ from pathlib import Path
 
 EXTRACT = Path(__file__).with_name("spec_ids.txt")
 
-RULE_PREFIXES = ("P", "L", "F", "CAP", "CL", "SN", "ND", "RB", "M", "S")
+RULE_PREFIXES = ("P", "L", "F", "CAP", "CL", "SN", "ND", "RB", "M", "S", "D")
 CASE_PREFIXES = ("T", "C")
 
 _PREFIX = "|".join((*RULE_PREFIXES, *CASE_PREFIXES))
