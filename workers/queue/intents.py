@@ -101,6 +101,24 @@ class IntentStore:
             intent, pv = pipe.execute()
             return self._decode(_INTENTS, domain, intent), self._decode(_UNSAVED, domain, pv)
 
+    def load(self, domain: str) -> tuple[dict[str, Any] | None, dict[str, Any] | None, bool]:
+        """Intent, unsaved PV, and whether the PV was saved in the last minutes: one round trip.
+
+        The last one tells a pass that runs before the claim is bound to look for the PV first
+        (L-040 step 1); without the mark the driver is asked again, which is idempotent.
+        """
+        with redis_errors(), repaired(self._client):
+            pipe = self._client.pipeline(transaction=True)
+            pipe.hget(_INTENTS, domain)
+            pipe.hget(_UNSAVED, domain)
+            pipe.exists(NAMES["saved"].full + domain)
+            intent, pv, saved = pipe.execute()
+            return (
+                self._decode(_INTENTS, domain, intent),
+                self._decode(_UNSAVED, domain, pv),
+                bool(saved),
+            )
+
     def _write(self, key: str, field: str, record: Mapping[str, Any]) -> None:
         with redis_errors(), repaired(self._client):
             self._client.hset(key, field, encode(record))

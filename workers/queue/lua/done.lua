@@ -7,6 +7,7 @@ if lease then
   if ARGV[6] == '1' and lease.domain ~= '' then
     redis.call('HDEL', K.intents, lease.domain)
     redis.call('HDEL', K.unsaved, lease.domain)
+    redis.call('SET', K.saved .. lease.domain, '1', 'EX', 600)
   end
   if unlease(key, lane) then enqueue(key, lane, false) end
   free_domain(lease.domain, key)

@@ -1,0 +1,78 @@
+"""`csi-fleet`: chooses the command; every mistake of the user is one line on stderr."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from workers.config import Command, HelpRequested, parse, usage
+from workers.errors import ConfigError
+from workers.observability.logging import configure_logging
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workers.config import Settings
+
+_log = logging.getLogger(__name__)
+
+COMMANDS = "run, watcher, worker, beat, flower, version"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in {"-h", "--help", "help"}:
+        sys.stdout.write(f"usage: csi-fleet COMMAND [flags]\n\ncommands: {COMMANDS}\n\n")
+        sys.stdout.write("csi-fleet COMMAND --help lists a command's flags.\n")
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        arguments[0] = "version"
+    command, rest = arguments[0], arguments[1:]
+    try:
+        settings = parse(command, rest, os.environ)
+        if settings.show_version or command == Command.VERSION:
+            sys.stdout.write(f"csi-fleet {importlib.metadata.version('csi-fleet')}\n")
+            return 0
+        configure_logging(settings.log)
+        for line in settings.warnings:
+            _log.warning("%s", line)
+        return dispatch(Command(command), settings, rest)
+    except HelpRequested as help_text:
+        sys.stdout.write(f"{help_text}\n")
+        return 0
+    except ConfigError as error:
+        sys.stderr.write(f"csi-fleet {command}: {error}\n")
+        return error.exit_code
+
+
+def dispatch(command: Command, settings: Settings, argv: Sequence[str]) -> int:
+    """Runs one command; imports only what it needs."""
+    if command is Command.RUN:
+        from workers.cli import run  # noqa: PLC0415
+
+        return run.run(settings, argv)
+    if command is Command.WORKER:
+        from workers.cli import worker  # noqa: PLC0415
+
+        return worker.run(settings)
+    if command is Command.BEAT:
+        from workers.cli import beat  # noqa: PLC0415
+
+        return beat.run(settings)
+    if command is Command.FLOWER:
+        from workers.cli import flower  # noqa: PLC0415
+
+        return flower.run(settings)
+    if command is Command.WATCHER:
+        from workers.cli.run import replace_by_module  # noqa: PLC0415
+
+        replace_by_module("watcher", argv)
+    raise ConfigError(f"unknown command {command}; commands are {COMMANDS}\n{usage(Command.RUN)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

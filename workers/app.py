@@ -1,0 +1,150 @@
+"""The Celery application and the only way a ticket is published.
+
+A ticket is a wake-up for one key, never the record: the record is the key's state in Redis
+(workers.queue). Losing, doubling or reordering tickets is therefore harmless, and the settings
+below trade durability of messages for prompt recovery (measured: pitfalls of Celery on Redis,
+early acknowledgement with prefetch switched off survives restarts of Redis without repeats).
+
+Tickets go through the default exchange straight to the list named like the queue, so that a Redis
+that lost its data (and with it Celery's binding tables) still routes them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from celery import Celery
+from kombu import Exchange, Queue
+from kombu.exceptions import OperationalError
+
+from workers.errors import QueueUnavailable
+
+from workers.queue.names import celery_queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from workers.config import Settings
+    from workers.queue.keys import Key
+
+# Task name of a key of each kind; a kind without an entry has no worker.
+TASKS: Final = {
+    "claims": "claims.sync",
+    "volumes": "volumes.sync",
+    "capacity": "capacity.sync",
+    "cloning": "cloning.sync",
+}
+TASK_TICK: Final = "system.tick"
+# Queue of beat's ticks; every worker listens to it.
+SYSTEM_QUEUE: Final = "csifleet.system"
+
+# Seconds; a half-open connection is found after about 20 s.
+TRANSPORT: Final = {
+    "priority_steps": [0],
+    "socket_timeout": 15,
+    "socket_connect_timeout": 5,
+    "socket_keepalive": True,
+    "health_check_interval": 10,
+    "visibility_timeout": 600,
+    "unacked_restore_interval": 10,
+    "unacked_restore_throttle": 1,
+}
+
+
+class FleetApp(Celery):
+    """Celery with a place for what the tasks need; `runtime` is set by the worker before it starts."""
+
+    runtime: Any = None
+
+
+def broker_url(settings: Settings) -> str:
+    """Redis as Celery spells it: a unix socket is `redis+socket://`. Secret: never log it."""
+    url = settings.redis.url_with_credentials()
+    return url.replace("unix://", "redis+socket://", 1) if url.startswith("unix://") else url
+
+
+def make_app(settings: Settings) -> FleetApp:
+    """Builds the application; connects to nothing."""
+    app = FleetApp("csi-fleet", set_as_current=False)
+    app.conf.update(
+        broker_url=broker_url(settings),
+        broker_transport_options=TRANSPORT,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_channel_error_retry=True,
+        result_backend=None,
+        task_ignore_result=True,
+        task_serializer="json",
+        accept_content=["json"],
+        task_acks_late=False,
+        worker_disable_prefetch=True,
+        worker_prefetch_multiplier=1,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        worker_enable_remote_control=True,
+        enable_utc=True,
+        task_create_missing_queues=True,
+        task_default_queue=SYSTEM_QUEUE,
+        task_publish_retry_policy={
+            "max_retries": 2,
+            "interval_start": 0.1,
+            "interval_step": 0.2,
+            "interval_max": 0.5,
+        },
+        **beat_settings(settings),
+    )
+    return app
+
+
+def beat_settings(settings: Settings) -> dict[str, Any]:
+    """Settings of celery-redbeat: fail-over in seconds, harmless when doubled (M-004)."""
+    return {
+        "beat_scheduler": "redbeat.RedBeatScheduler",
+        "beat_max_loop_interval": 1,
+        "redbeat_redis_url": broker_url(settings),
+        "redbeat_redis_options": {"socket_timeout": 5, "retry_period": 30},
+        "redbeat_key_prefix": "redbeat:",
+        "redbeat_lock_timeout": 6,
+        "beat_schedule": {
+            "tick": {"task": TASK_TICK, "schedule": 5.0, "options": {"queue": SYSTEM_QUEUE, "expires": 15}},
+        },
+    }
+
+
+def queue_for(name: str) -> Queue:
+    """The Celery queue of one Redis list, bound to the default exchange."""
+    return Queue(name, Exchange(""), routing_key=name)
+
+
+def publisher(app: FleetApp) -> Callable[[Iterable[Key]], None]:
+    """Returns the function that publishes one ticket per key.
+
+    A failure is logged by the caller and repaired by the queue's pump, which publishes lost
+    tickets again; so nothing is retried here beyond Celery's own two tries.
+    """
+
+    def publish(keys: Iterable[Key]) -> None:
+        try:
+            with app.producer_pool.acquire(block=True) as producer:
+                for key in keys:
+                    send(key, producer)
+        except (OperationalError, OSError) as error:
+            raise QueueUnavailable(f"tickets not sent: {error}") from error
+
+    def send(key: Key, producer: Any) -> None:
+        task = TASKS.get(key.kind)
+        if task is None:
+            return
+        app.send_task(
+            task,
+            args=(key.text,),
+            producer=producer,
+            exchange="",
+            routing_key=celery_queue(key.driver),
+            declare=[],
+            argsrepr=key.text,
+            ignore_result=True,
+        )
+
+    return publish

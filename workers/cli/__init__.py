@@ -1,0 +1,1 @@
+"""The commands of `csi-fleet`: wiring only, no rules."""

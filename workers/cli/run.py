@@ -1,0 +1,168 @@
+"""`csi-fleet run`: the whole system as one foreground program.
+
+A supervisor without logic of its own: Redis (embedded unless --redis-url), watcher, workers and beat
+as child processes. A part that fails while starting ends the program with that part's exit code
+(F-014); a part that dies later is started again with back-off. SIGTERM stops all of it cleanly.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from workers.cli import embedded_redis
+from workers.cli.processes import Child, stop_all
+from workers.flags import Command
+from workers.flagtable import FLAGS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workers.config import Settings
+
+_log = logging.getLogger(__name__)
+
+TICK_SECONDS: Final = 0.05
+GRACE_SECONDS: Final = 20.0
+
+
+def arguments_for(command: Command, argv: Sequence[str]) -> list[str]:
+    """The given flags that a part accepts too; flags of other parts are left out.
+
+    Works on the spelling the user gave, so values are never parsed twice. Both `--f=v` and `--f v`
+    are handled; booleans take `=` only, as in Go.
+    """
+    kept: list[str] = []
+    takes_value = False
+    is_kept = False
+    for argument in argv:
+        if takes_value:
+            takes_value = False
+            if is_kept:
+                kept.append(argument)
+            continue
+        name, has_value, _ = argument.lstrip("-").partition("=")
+        flag = FLAGS.get(name)
+        is_kept = flag is None or command in flag.commands
+        is_bool = flag is None or flag.kind.value == "bool"
+        takes_value = not has_value and not is_bool
+        if is_kept and flag is not None:
+            kept.append(argument)
+    return kept
+
+
+class Supervisor:
+    """The parts of one run."""
+
+    def __init__(self, settings: Settings, argv: Sequence[str], directory: Path) -> None:
+        self.settings = settings
+        self.argv = list(argv)
+        self.directory = directory
+        self.children: list[Child] = []
+        self.redis: subprocess.Popen[bytes] | None = None
+        self.stopping = False
+
+    def start(self) -> None:
+        """Starts Redis and the parts; returns at once."""
+        url = self.settings.redis.url_with_credentials()
+        if not url:
+            self.redis, url = embedded_redis.start(self.directory)
+        env = {"CSI_FLEET_REDIS_URL": url}
+        self.add("watcher", Command.WATCHER, ["watcher"], env)
+        for index in range(self.settings.process.workers):
+            self.add(f"worker-{index}", Command.WORKER, ["workers", "worker"], env)
+        for child in self.children:
+            child.start()
+        self.add("beat", Command.BEAT, ["workers", "beat"], env)
+
+    def add(self, name: str, command: Command, module: list[str], env: dict[str, str]) -> None:
+        """Plans one part with a state directory of its own."""
+        directory = self.directory / name
+        directory.mkdir(exist_ok=True)
+        flags = arguments_for(command, self.argv)
+        state = [f"--state-dir={directory}"]
+        self.children.append(Child(name, [*module, *flags, *state], env))
+
+    def watch(self) -> int:
+        """Keeps the parts running until a signal; returns the exit code."""
+        while not self.stopping:
+            for child in self.children:
+                code = self.look_after(child)
+                if code is not None:
+                    return code
+            time.sleep(TICK_SECONDS)
+        return 0
+
+    def look_after(self, child: Child) -> int | None:
+        """Starts, restarts or gives up one part; a code ends the whole program."""
+        if child.process is None:
+            if time.monotonic() >= child.next_start and self.may_start(child):
+                child.start()
+            return None
+        if not child.ready and self.is_ready(child):
+            child.ready = True
+        code = child.exit_code()
+        if code is None:
+            return None
+        if not child.ready and not self.stopping:
+            return code or 1
+        delay = child.schedule_restart()
+        _log.warning("%s ended with code %d, starting it again in %.0f s", child.name, code, delay)
+        return None
+
+    def may_start(self, child: Child) -> bool:
+        """Beat waits until the workers are up: their start is what a user waits for."""
+        if child.name != "beat":
+            return True
+        return all(other.ready for other in self.children if other is not child)
+
+    def is_ready(self, child: Child) -> bool:
+        """True once the part has written its ready file; beat and watcher write theirs too."""
+        directory = self.directory / child.name
+        return any(directory.glob("*.ready"))
+
+    def stop(self) -> None:
+        """Parts first, Redis last, so that every lease can be handed back."""
+        self.stopping = True
+        stop_all(self.children, grace_seconds=GRACE_SECONDS)
+        if self.redis is not None:
+            self.redis.terminate()
+            try:
+                self.redis.wait(5)
+            except subprocess.TimeoutExpired:
+                self.redis.kill()
+
+
+def run(settings: Settings, argv: Sequence[str]) -> int:
+    """The command; returns the exit code."""
+    is_own = "state-dir" not in settings.explicit
+    directory = Path(tempfile.mkdtemp(prefix="csi-fleet-") if is_own else settings.process.state_dir)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    supervisor = Supervisor(settings, argv, directory)
+
+    def on_signal(signum: int, frame: object) -> None:
+        del signum, frame
+        supervisor.stopping = True
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    try:
+        supervisor.start()
+        return supervisor.watch()
+    finally:
+        supervisor.stop()
+        if is_own:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def replace_by_module(module: str, argv: Sequence[str]) -> NoReturn:
+    """Becomes `python -m module`: the same process id, so that signals arrive."""
+    os.execv(sys.executable, [sys.executable, "-m", module, *argv])  # noqa: S606 - our own module

@@ -1,0 +1,233 @@
+"""`csi-fleet worker`: one worker process, from flags to a clean end.
+
+Start order is upstream's (F-010): the driver first, so that a wrong socket is told before anything
+else, then the API server and Redis, then Celery. SIGTERM lets running passes finish, then hands
+back every lease at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from workers.app import SYSTEM_QUEUE, FleetApp, make_app, publisher, queue_for
+from workers.errors import ApiError, QueueUnavailable
+from workers.gates import VAC_OFF_MESSAGE
+from workers.kube import paths
+from workers.kube.client import KubeClient
+from workers.kube.events import EventPlan, EventRecorder
+from workers.kube.resources import KubeResources
+from workers.provision.clusters import Clusters
+from workers.provision.fleet import Fleet
+from workers.provision.runtime import Runtime
+from workers.provision.safekeeping import Safekeeping
+from workers.queue.catalog import CatalogReader
+from workers.queue.connection import connect
+from workers.queue.correlate import Create, EventBudget, Patch
+from workers.queue.intents import IntentStore
+from workers.queue.leases import Heartbeat
+from workers.queue.names import celery_queue
+from workers.queue.registry import DriverRegistry
+from workers.queue.workqueue import WorkQueue
+from workers.tasks.registry import register
+
+if TYPE_CHECKING:
+    from workers.config import Settings
+    from workers.gates import FeatureGates
+    from workers.kube.objects import JsonObject
+
+_log = logging.getLogger(__name__)
+
+PUMP_SECONDS: Final = 0.25
+READY_FILE: Final = "worker.ready"
+# Threads that use the API connection beside the pool: events, keeper.
+SPARE_CONNECTIONS: Final = 8
+
+
+class SharedCorrelator:
+    """One event budget for all workers (L-006), fed with the form the recorder has."""
+
+    def __init__(self, budget: EventBudget) -> None:
+        self._budget = budget
+
+    def plan(self, event: JsonObject) -> EventPlan:
+        """What to write for this event."""
+        decision = self._budget.decide(
+            event["source"]["component"],
+            event["involvedObject"],
+            event["type"],
+            event["reason"],
+            event["message"],
+        )
+        if isinstance(decision, Create):
+            return EventPlan("create", decision.name, 1, decision.message)
+        if isinstance(decision, Patch):
+            return EventPlan("patch", decision.name, decision.count, decision.message)
+        return EventPlan("drop", event["metadata"]["name"], 0, event["message"])
+
+
+class WorkerProcess:
+    """Everything one worker process holds."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.app: FleetApp = make_app(settings)
+        self._stopped = threading.Event()
+
+    def connect(self) -> None:
+        """API server, drivers, Redis: upstream's order (P-001), one clear line on failure."""
+        settings = self.settings
+        client = KubeClient.from_settings(
+            settings.kube.kubeconfig,
+            settings.kube.master,
+            pool_size=settings.process.concurrency + SPARE_CONNECTIONS,
+            qps=settings.kube.qps if "kube-api-qps" in settings.explicit else 0.0,
+            burst=settings.kube.burst,
+        )
+        self.kube = KubeResources(client)
+        settings = self.settings = replace(settings, gates=discovered_gates(settings, self.kube))
+        self.fleet = Fleet(settings)
+        self.fleet.connect_all()
+        redis = connect(settings.redis.url_with_credentials())
+        self.queue = WorkQueue(
+            redis,
+            publish=publisher(self.app),
+            lease_ttl_seconds=settings.process.lease_ttl_seconds,
+            on_lost=self.wake_heartbeat,
+        )
+        self.heartbeat = Heartbeat(
+            self.queue, interval_seconds=settings.process.lease_ttl_seconds / 4
+        )
+        self.registry = DriverRegistry(redis)
+        intents = IntentStore(redis)
+        catalog = CatalogReader(redis)
+        self.events = EventRecorder(client, correlator=SharedCorrelator(EventBudget(redis)))
+        self.app.runtime = Runtime(
+            settings=settings,
+            kube=self.kube,
+            queue=self.queue,
+            intents=intents,
+            catalog=catalog,
+            events=self.events,
+            safekeeping=Safekeeping(
+                intents=intents,
+                kube=self.kube,
+                catalog=catalog,
+                namespace=settings.kube.namespace,
+            ),
+            clusters=Clusters(catalog),
+            driver_of=self.fleet.driver_of,
+        )
+        register(self.app)
+
+    def wake_heartbeat(self) -> None:
+        """The queue noticed that our leases are gone."""
+        self.heartbeat.wake()
+
+    def announce(self) -> None:
+        """Registers process and drivers; waits for a Redis that does not answer yet."""
+        delay = 0.2
+        while not self._stopped.is_set():
+            try:
+                self.queue.register_process()
+                self.fleet.serve(self.queue, self.registry)
+            except QueueUnavailable as error:
+                _log.warning("waiting for Redis: %s", error)
+                time.sleep(delay)
+                delay = min(delay * 2, 5.0)
+            else:
+                return
+
+    def start_threads(self) -> None:
+        """Heartbeat, pump, driver keeper, events."""
+        self.heartbeat.start()
+        self.events.start()
+        for name, target in (("pump", self.pump), ("drivers", self.keep_drivers)):
+            threading.Thread(target=target, name=name, daemon=True).start()
+
+    def pump(self) -> None:
+        """Moves what time has made due; of all processes one does it per period."""
+        while not self._stopped.wait(PUMP_SECONDS):
+            try:
+                self.queue.pump()
+            except QueueUnavailable as error:
+                _log.warning("pump: %s", error)
+
+    def keep_drivers(self) -> None:
+        """Announces the drivers as long as the process lives."""
+        self.fleet.keep(self.queue, self.registry)
+
+    def consume(self) -> int:
+        """Runs Celery until a signal; returns its exit code."""
+        names = [SYSTEM_QUEUE, *(celery_queue(d.queue_name) for d in self.fleet.drivers())]
+        self.app.amqp.queues.clear()
+        for name in names:
+            self.app.amqp.queues.select_add(queue_for(name))
+        worker = self.app.Worker(
+            hostname=f"worker-{threading.get_native_id()}@{socket.gethostname()}",
+            pool="threads",
+            concurrency=self.settings.process.concurrency,
+            without_gossip=True,
+            without_mingle=True,
+            loglevel="WARNING",
+            redirect_stdouts=False,
+        )
+        self.mark_ready()
+        worker.start()
+        return int(worker.exitcode or 0)
+
+    def mark_ready(self) -> None:
+        """Tells the supervisor that the start is over."""
+        directory = Path(self.settings.process.state_dir)
+        if directory.is_dir():
+            (directory / READY_FILE).write_text("ready\n")
+
+    def stop(self) -> None:
+        """Hands everything back; safe to call twice."""
+        self._stopped.set()
+        self.events.stop(timeout_seconds=3.0)
+        self.heartbeat.stop()
+        try:
+            self.queue.close()
+        except QueueUnavailable as error:
+            _log.warning("leases end by themselves: %s", error)
+        self.fleet.stop()
+
+
+def run(settings: Settings) -> int:
+    """The command; returns the exit code."""
+    process = WorkerProcess(settings)
+    signal.signal(signal.SIGTERM, _stop_early)
+    process.connect()
+    process.announce()
+    process.start_threads()
+    try:
+        return process.consume()
+    finally:
+        process.stop()
+
+
+def discovered_gates(settings: Settings, kube: KubeResources) -> FeatureGates:
+    """P-703: attributes classes are off where the API server does not serve them."""
+    try:
+        served: bool | None = kube.is_served(paths.ATTRIBUTES_CLASSES)
+    except ApiError as error:
+        _log.warning("discovery of VolumeAttributesClass failed, the gate stays on: %s", error)
+        served = None
+    gates = settings.gates.with_discovery(attributes_class_served=served)
+    if gates is not settings.gates:
+        _log.warning("%s", VAC_OFF_MESSAGE)
+    return gates
+
+
+def _stop_early(signum: int, frame: object) -> None:
+    """Before Celery has its own handlers: end at once, nothing is running yet."""
+    del signum, frame
+    raise SystemExit(0)
+

@@ -1,0 +1,1 @@
+"""The domain: decides what a claim or volume needs and orders the steps."""

@@ -1,0 +1,213 @@
+"""One pass over a claim: decide, provision, save (L-020, L-021, L-040, P-101).
+
+Order of the effects on the happy path, and what a death after each leaves behind:
+
+1. intent recorded: the next owner asks the driver again with the same name and inputs;
+2. CreateVolume: the same;
+3. volume recorded: the next owner only saves the PV;
+4. PV saved: the next owner finds it by name and compares;
+5. intent forgotten, key done.
+
+A claim deleted after step 1 is finished all the same: its PV is saved, released by the cluster and
+deleted like any other, so no volume is left without an object (P-401).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from workers import constants as k
+from workers.errors import AttemptError, IgnoredError, State
+from workers.kube.errors import NotFoundError
+from workers.provision import nodes, saving
+from workers.provision.attempt import Attempt
+from workers.provision.intent import Intent
+from workers.provision.outcome import Outcome, done, retry
+from workers.provision.reschedule import clear_selected_node
+from workers.provision.steps import Step
+from workers.translate import claims as rules
+from workers.translate.names import volume_name
+
+if TYPE_CHECKING:
+    from workers.kube.events import EventType
+    from workers.kube.objects import JsonObject
+    from workers.provision.driver import Driver
+    from workers.provision.runtime import Runtime
+    from workers.queue.keys import Key
+    from workers.queue.leases import Lease
+
+INVALID_ARGUMENT = 3
+
+
+def claim_domain(driver: Driver, key: Key) -> str:
+    """The lease domain of a claim: the name its volume will have (P-121).
+
+    A name that cannot be built (bad flags, no UID) is reported by the attempt itself.
+    """
+    try:
+        return volume_name(
+            driver.settings.provision.volume_name_prefix,
+            driver.settings.provision.volume_name_uuid_length,
+            key.uid,
+        )
+    except AttemptError:
+        return f"claim:{key.uid}"
+
+
+def sync_claim(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
+    """One pass over one claim."""
+    return ClaimPass(runtime, driver, key, lease).run()
+
+
+@dataclass(slots=True)
+class ClaimPass:
+    """One pass over one claim, under its lease."""
+
+    runtime: Runtime
+    driver: Driver
+    key: Key
+    lease: Lease
+    has_copy: bool = False
+    started: float = 0.0
+
+    def run(self) -> Outcome:
+        """Decides and acts; raises only for failures of the system itself."""
+        record, unsaved, was_saved = self.runtime.intents.load(self.lease.domain)
+        intent = Intent.from_record(record, self.key.uid)
+        self.has_copy = intent is not None and intent.has_copy
+        self.started = time.monotonic()
+        live = self.read_claim()
+        if unsaved is not None and saving.claim_uid(unsaved) == self.key.uid:
+            return saving.resume(self, unsaved, live)
+        claim = live if live is not None else (intent.claim if intent else None)
+        if claim is None:
+            return done("claim is gone")
+        return self.sync(claim, live, intent, was_saved=was_saved)
+
+    def read_claim(self) -> JsonObject | None:
+        """The claim as it is now; None if it is gone or another claim took its name."""
+        namespace, _, name = self.key.object.partition("/")
+        try:
+            claim = self.runtime.kube.get_claim(namespace, name)
+        except NotFoundError:
+            return None
+        return claim if claim["metadata"].get("uid") == self.key.uid else None
+
+    def sync(
+        self, claim: JsonObject, live: JsonObject | None, intent: Intent | None, *, was_saved: bool
+    ) -> Outcome:
+        """L-021 for a claim that exists or is in progress."""
+        bound_to = (claim.get("spec") or {}).get("volumeName") or ""
+        if bound_to and (intent is None or bound_to == self.lease.domain):
+            self.forget_intent(intent)
+            return done("bound")
+        storage_class = self.storage_class(rules.claim_class_name(claim))
+        delay = slow_delay_seconds(self.lease.memo, storage_class)
+        if delay > 0 and intent is None:
+            return retry("infeasible", not_before_seconds=delay)
+        if intent is None:
+            decision = nodes.should_provision(self, claim, storage_class)
+            if decision is not None:
+                return decision
+        if was_saved and saving.exists(self, claim):
+            return done("volume exists")
+        if storage_class is None:
+            return retry("storage class not found")
+        if storage_class.get("provisioner") not in self.driver.names:
+            self.forget_intent(intent)
+            return done("class of another provisioner")
+        return self.provision(claim, live, storage_class, intent)
+
+    def provision(
+        self,
+        claim: JsonObject,
+        live: JsonObject | None,
+        storage_class: JsonObject,
+        intent: Intent | None,
+    ) -> Outcome:
+        """One attempt and what follows from its end (L-040 steps 6 to 10, P-400)."""
+        namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
+        self.event(
+            claim,
+            "Normal",
+            k.REASON_PROVISIONING,
+            f'External provisioner is provisioning volume for claim "{namespace}/{name}"',
+        )
+        attempt = Attempt(self, claim, storage_class, intent)
+        try:
+            volume = attempt.run()
+        except IgnoredError as error:
+            self.forget_intent(intent)
+            return done(error.reason)
+        except AttemptError as error:
+            return self.failed(claim, storage_class, attempt, error)
+        return saving.save(self, attempt.claim, volume, live)
+
+    def failed(
+        self, claim: JsonObject, storage_class: JsonObject, attempt: Attempt, error: AttemptError
+    ) -> Outcome:
+        """The outcome table for a failed attempt (L-050, P-400, P-414, P-420)."""
+        message, state = error.message, error.state
+        if error.code == INVALID_ARGUMENT:
+            text = "Volume provisioning failed with infeasible error. Retries will be delayed. "
+            self.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, text + message)
+            self.forget_intent(attempt.intent)
+            return self.slow_retry(storage_class)
+        self.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
+        if state is State.RESCHEDULE and clear_selected_node(self, claim):
+            self.forget_intent(attempt.intent)
+            return done("rescheduled")
+        if state is State.BACKGROUND:
+            attempt.remember_background()
+        elif state is not State.NO_CHANGE:
+            self.forget_intent(attempt.intent)
+        return retry(state.value)
+
+    def slow_retry(self, storage_class: JsonObject) -> Outcome:
+        """Not before the maximal retry interval, unless the class is replaced (P-414, D-023)."""
+        seconds = self.driver.settings.provision.retry_interval_max_seconds
+        memo = {
+            "slow_until": time.time() + seconds,
+            "class_uid": storage_class["metadata"].get("uid", ""),
+        }
+        outcome = retry("infeasible", not_before_seconds=seconds)
+        return Outcome(
+            outcome.action,
+            outcome.delay_seconds,
+            reason=outcome.reason,
+            memo=msgspec.json.encode(memo).decode(),
+        )
+
+    def storage_class(self, name: str) -> JsonObject | None:
+        """A class by name, None if there is none."""
+        return self.runtime.safekeeping.storage_class(name, self.lease.catalog)
+
+    def event(self, claim: JsonObject, kind: EventType, reason: str, message: str) -> None:
+        """An event on the claim, in the driver's name; never blocks."""
+        self.runtime.events.event(
+            claim, kind, reason, message, component=self.driver.event_source
+        )
+
+    def forget_intent(self, intent: Intent | None) -> None:
+        """The storage holds nothing of this claim: drop what was remembered."""
+        if intent is not None:
+            self.runtime.steps.reach(Step.FORGET_INTENT, self.lease)
+            self.runtime.safekeeping.forget(self.lease, has_copy=self.has_copy)
+
+
+def slow_delay_seconds(memo: str, storage_class: JsonObject | None) -> float:
+    """Seconds an infeasible claim still has to wait; 0 if none or its class was replaced (L-060)."""
+    if not memo:
+        return 0.0
+    try:
+        entry: dict[str, Any] = msgspec.json.decode(memo)
+        until, class_uid = float(entry["slow_until"]), entry["class_uid"]
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+        return 0.0
+    if storage_class is not None and storage_class["metadata"].get("uid", "") != class_uid:
+        return 0.0
+    return max(0.0, until - time.time())

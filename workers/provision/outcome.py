@@ -1,0 +1,52 @@
+"""From the result of one pass over a key to what its queue does next: one table (P-400, L-050)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Action(Enum):
+    """What the queue does with the key."""
+
+    DONE = "done"  # forget the failure counter
+    RETRY = "retry"  # back-off step
+    WAIT = "wait"  # again after a delay, without a back-off step
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Result of one pass.
+
+    Attributes:
+        action: what the queue does.
+        delay_seconds: WAIT: when to look again. RETRY: not before this many seconds, whatever
+            the back-off says.
+        base_seconds, cap_seconds: RETRY: back-off of this key; None takes the settings'.
+        finish_intent: DONE: also drop the volume's intent and unsaved PV, in the same step.
+        memo: RETRY: kept with the key and handed to its next pass.
+        reason: a short word for logs and metrics.
+    """
+
+    action: Action
+    delay_seconds: float = 0.0
+    base_seconds: float | None = None
+    cap_seconds: float | None = None
+    finish_intent: bool = False
+    memo: str = ""
+    reason: str = ""
+
+
+def done(reason: str = "", *, finish_intent: bool = False) -> Outcome:
+    """The key needs nothing more."""
+    return Outcome(Action.DONE, reason=reason, finish_intent=finish_intent)
+
+
+def retry(reason: str = "", *, not_before_seconds: float = 0.0) -> Outcome:
+    """The attempt failed: again after the key's back-off."""
+    return Outcome(Action.RETRY, delay_seconds=not_before_seconds, reason=reason)
+
+
+def wait(seconds: float, reason: str = "") -> Outcome:
+    """Something else must happen first; look again after `seconds` without counting a failure."""
+    return Outcome(Action.WAIT, delay_seconds=seconds, reason=reason)

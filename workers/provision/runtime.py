@@ -1,0 +1,45 @@
+"""What one worker process hands to every pass: connections, stores and the steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from workers.provision.steps import LeasedSteps, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.config import Settings
+    from workers.kube.events import EventRecorder
+    from workers.kube.resources import KubeResources
+    from workers.provision.clusters import Clusters
+    from workers.provision.driver import Driver
+    from workers.provision.safekeeping import Safekeeping
+    from workers.queue.catalog import CatalogReader
+    from workers.queue.intents import IntentStore
+    from workers.queue.keys import Key
+    from workers.queue.workqueue import WorkQueue
+
+
+@dataclass
+class Runtime:
+    """Connections and stores of one worker process, shared by its threads.
+
+    Attributes:
+        driver_of: finds the connected driver of a key's queue name; None when this process does
+            not serve it (any more).
+        on_provisioned: told the outcome of provision and delete attempts (capacity refresh).
+    """
+
+    settings: Settings
+    kube: KubeResources
+    queue: WorkQueue
+    intents: IntentStore
+    catalog: CatalogReader
+    events: EventRecorder
+    safekeeping: Safekeeping
+    clusters: Clusters
+    driver_of: Callable[[str], Driver | None]
+    steps: Steps = field(default_factory=LeasedSteps)
+    on_provisioned: Callable[[Driver, Key], None] | None = None

@@ -1,0 +1,105 @@
+"""What must outlive this process: intents in Redis and their copies in ConfigMaps (M-010).
+
+A copy is written when an attempt runs longer than `SLOW_AFTER_SECONDS` or ends with an unknown
+result, so that even a Redis that lost everything cannot make us forget a volume. It lives in the
+system's own namespace and is removed when the outcome is final.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from workers.errors import ApiError
+from workers.kube.errors import NotFoundError
+from workers.queue.catalog import KIND_CLASSES
+
+if TYPE_CHECKING:
+    from workers.kube.objects import JsonObject
+    from workers.kube.resources import KubeResources
+    from workers.provision.intent import Intent
+    from workers.queue.catalog import CatalogReader
+    from workers.queue.intents import IntentStore
+    from workers.queue.leases import CatalogState, Lease
+
+_log = logging.getLogger(__name__)
+
+SLOW_AFTER_SECONDS: Final = 2.0
+LABEL_INTENT: Final = "csi-fleet.io/intent"
+NAME_PREFIX: Final = "csi-fleet-intent-"
+FIELD_RECORD: Final = "record"
+
+
+class Safekeeping:
+    """Writes and removes intents in both places."""
+
+    def __init__(
+        self,
+        *,
+        intents: IntentStore,
+        kube: KubeResources,
+        catalog: CatalogReader,
+        namespace: str,
+    ) -> None:
+        self._intents = intents
+        self._kube = kube
+        self._catalog = catalog
+        self._namespace = namespace
+
+    def begin(self, lease: Lease, intent: Intent) -> None:
+        """Records the attempt in Redis; must succeed before the driver is asked.
+
+        Raises:
+            LeaseLost: the volume has another owner.
+            QueueUnavailable: it is not recorded, so the driver must not be asked.
+        """
+        self._intents.begin(lease.domain, intent.record(), lease)
+
+    def copy(self, domain: str, intent: Intent) -> Intent:
+        """Puts the intent into a ConfigMap too; a refusal is logged and costs only this safety."""
+        kept = intent.with_copy()
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": f"{NAME_PREFIX}{domain}",
+                "namespace": self._namespace,
+                "labels": {LABEL_INTENT: "true"},
+            },
+            "data": {FIELD_RECORD: msgspec.json.encode(kept.record()).decode()},
+        }
+        try:
+            self._kube.apply_config_map(body)
+        except ApiError as error:
+            _log.warning("intent of %s is not copied to a ConfigMap: %s", domain, error)
+            return intent
+        self._intents.put(domain, kept.record())
+        return kept
+
+    def drop_copy(self, domain: str) -> bool:
+        """Removes the ConfigMap; False if it must be tried again later."""
+        try:
+            self._kube.delete_config_map(self._namespace, f"{NAME_PREFIX}{domain}")
+        except ApiError as error:
+            _log.warning("copy of the intent of %s stays for now: %s", domain, error)
+            return False
+        return True
+
+    def forget(self, lease: Lease, *, has_copy: bool) -> None:
+        """Drops the intent, the unsaved volume and the copy; safe to call twice."""
+        if not has_copy or self.drop_copy(lease.domain):
+            self._intents.finish(lease.domain, lease)
+
+    def storage_class(self, name: str, state: CatalogState | None) -> JsonObject | None:
+        """The class from the catalog, else live: the catalog may be a moment behind."""
+        if not name:
+            return None
+        known = self._catalog.get(KIND_CLASSES, name, state)
+        if known is not None:
+            return known
+        try:
+            return self._kube.get_class(name)
+        except NotFoundError:
+            return None

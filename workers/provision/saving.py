@@ -1,0 +1,127 @@
+"""Saving a provisioned volume as PV, for as long as it takes (M-011, L-080, L-084).
+
+The full PV stands in Redis before the first try, so a crash costs no second CreateVolume, and the
+volume in the storage is never deleted because the API server refuses.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from workers import constants as k
+from workers.errors import ApiError
+from workers.kube.errors import AlreadyExistsError, NotFoundError, ServerError, Unreachable
+from workers.provision.outcome import Action, Outcome, done
+from workers.provision.sourcing import unprotect_snapshot
+from workers.provision.steps import Step
+
+if TYPE_CHECKING:
+    from workers.kube.objects import JsonObject
+    from workers.provision.claims import ClaimPass
+
+# Back-off of an unsaved PV (L-080): upstream starts at 5 ms; 100 ms spares a struggling API server.
+SAVE_BASE_SECONDS: Final = 0.1
+SAVE_CAP_SECONDS: Final = 1000.0
+# After a call this long the claim may have gone; it is read again before it gets its event.
+STALE_AFTER_SECONDS: Final = 1.0
+
+
+def save(
+    work: ClaimPass, claim: JsonObject, volume: JsonObject, live: JsonObject | None
+) -> Outcome:
+    """Creates the PV and tells the claim.
+
+    Args:
+        work: the pass under way.
+        claim: the claim the volume was made for, possibly gone by now.
+        volume: the complete PV.
+        live: the claim as read in this pass; None if it is gone.
+    """
+    name = volume["metadata"]["name"]
+    work.runtime.steps.reach(Step.SAVE_VOLUME, work.lease)
+    try:
+        work.runtime.kube.create_volume(volume)
+    except AlreadyExistsError:
+        if not is_same(work, volume):
+            return refused(
+                work, claim, f"persistentvolumes {name!r} already exists and belongs to another "
+                "claim or volume; delete it or change --volume-name-uuid-length",
+            )
+    except (Unreachable, ServerError) as error:
+        return later(f"failed to save volume {name}: {error}")
+    except ApiError as error:
+        return refused(work, claim, f"failed to save volume {name}: {error}")
+    unprotect_snapshot(work, claim)
+    if is_still_there(work, live):
+        text = f"Successfully provisioned volume {name}"
+        work.event(claim, "Normal", k.REASON_PROVISIONING_SUCCEEDED, text)
+    work.runtime.steps.reach(Step.FORGET_INTENT, work.lease)
+    if work.has_copy and not work.runtime.safekeeping.drop_copy(work.lease.domain):
+        return later("copy of the intent stays")
+    return done("provisioned", finish_intent=True)
+
+
+def resume(work: ClaimPass, volume: JsonObject, live: JsonObject | None) -> Outcome:
+    """Saves a volume that an earlier pass made: no CreateVolume (M-011)."""
+    reference = volume["spec"]["claimRef"]
+    claim = live or {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {name: reference.get(name) for name in ("namespace", "name", "uid")},
+        "spec": {},
+    }
+    return save(work, claim, volume, live)
+
+
+def exists(work: ClaimPass, claim: JsonObject) -> bool:
+    """True if the claim's PV is there already (L-040 step 1, with the check of L-084)."""
+    try:
+        volume = work.runtime.kube.get_volume(work.lease.domain)
+    except NotFoundError:
+        return False
+    return bool(claim_uid(volume) == claim["metadata"].get("uid"))
+
+
+def is_same(work: ClaimPass, volume: JsonObject) -> bool:
+    """True if the PV of that name is the one we tried to save."""
+    try:
+        found = work.runtime.kube.get_volume(volume["metadata"]["name"])
+    except NotFoundError:
+        return False
+    return claim_uid(found) == claim_uid(volume) and _handle(found) == _handle(volume)
+
+
+def is_still_there(work: ClaimPass, live: JsonObject | None) -> bool:
+    """True if the claim exists; asks again only when what we know is old."""
+    if live is None:
+        return False
+    if time.monotonic() - work.started < STALE_AFTER_SECONDS:
+        return True
+    try:
+        return work.read_claim() is not None
+    except ApiError:
+        return True
+
+
+def refused(work: ClaimPass, claim: JsonObject, message: str) -> Outcome:
+    """The API server said no: the user sees it, the save goes on (D-040)."""
+    work.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
+    return later(message)
+
+
+def later(message: str) -> Outcome:
+    """Try to save again with the unsaved volumes' own back-off."""
+    return Outcome(
+        Action.RETRY, base_seconds=SAVE_BASE_SECONDS, cap_seconds=SAVE_CAP_SECONDS, reason=message
+    )
+
+
+def claim_uid(volume: JsonObject) -> str:
+    """UID of the claim the volume is for; empty if it names none."""
+    return ((volume.get("spec") or {}).get("claimRef") or {}).get("uid") or ""
+
+
+def _handle(volume: JsonObject) -> str:
+    spec = volume.get("spec") or {}
+    return (spec.get("csi") or {}).get("volumeHandle") or ""

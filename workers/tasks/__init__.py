@@ -1,0 +1,1 @@
+"""Celery tasks: key in, lease, domain, outcome out. No rules."""

@@ -1,0 +1,107 @@
+"""From a ticket to a released lease: the frame around every pass.
+
+Nothing raised inside a pass leaves this frame: the key always goes back to its queue, so no claim is
+forgotten and no error is seen twice (style 6: the task's edge is the one place for `except
+Exception`).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from workers.errors import ApiError, LeaseLost, TransientError
+from workers.kube.errors import ServerError, TooManyRequestsError, Unreachable
+from workers.provision.outcome import Action, Outcome, retry, wait
+from workers.queue.keys import Key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.provision.driver import Driver
+    from workers.provision.runtime import Runtime
+    from workers.queue.leases import Lease
+
+_log = logging.getLogger(__name__)
+
+# The API server or Redis is away: look again soon, without a back-off step or an event.
+AWAY_SECONDS: Final = 1.0
+
+Pass = "Callable[[Runtime, Driver, Key, Lease], Outcome]"
+
+
+def run(
+    runtime: Runtime,
+    text: str,
+    domain: Callable[[Driver, Key], str],
+    work: Callable[[Runtime, Driver, Key, Lease], Outcome],
+) -> None:
+    """Takes the key, runs one pass and releases the key with its outcome.
+
+    Args:
+        runtime: this process's connections.
+        text: the key's text from the ticket.
+        domain: the lease domain of a key.
+        work: one pass of the key's kind.
+    """
+    try:
+        key = Key.parse(text)
+    except ValueError as error:
+        _log.warning("ticket dropped: %s", error)
+        return
+    driver = runtime.driver_of(key.driver)
+    if driver is None:
+        _log.warning("ticket dropped, driver %s is not served here", key.driver)
+        return
+    try:
+        lease = runtime.queue.take(key, domain(driver, key))
+        if lease is None:
+            return
+    except TransientError as error:
+        _log.warning("key %s not taken: %s", text, error)
+        return
+    finish(runtime, driver, lease, attempt(runtime, driver, key, lease, work))
+
+
+def attempt(
+    runtime: Runtime,
+    driver: Driver,
+    key: Key,
+    lease: Lease,
+    work: Callable[[Runtime, Driver, Key, Lease], Outcome],
+) -> Outcome:
+    """One pass with every failure turned into an outcome."""
+    try:
+        return work(runtime, driver, key, lease)
+    except LeaseLost as error:
+        _log.warning("%s", error)
+        return wait(0, "lease lost")
+    except (TransientError, Unreachable, ServerError, TooManyRequestsError) as error:
+        _log.warning("key %s waits: %s", key.text, error)
+        return wait(AWAY_SECONDS, "away")
+    except ApiError as error:
+        _log.warning("key %s: the API server refused: %s", key.text, error)
+        return retry("refused")
+    except Exception:
+        _log.exception("key %s: unexpected error, the key is retried with back-off", key.text)
+        return retry("unexpected")
+
+
+def finish(runtime: Runtime, driver: Driver, lease: Lease, outcome: Outcome) -> None:
+    """Gives the key back; a lost lease or Redis makes the queue's sweep do it."""
+    settings = driver.settings
+    try:
+        if outcome.action is Action.DONE:
+            runtime.queue.done(lease, finish_intent=outcome.finish_intent)
+        elif outcome.action is Action.RETRY:
+            runtime.queue.fail(
+                lease,
+                base_seconds=outcome.base_seconds or settings.provision.retry_interval_start_seconds,
+                cap_seconds=outcome.cap_seconds or settings.provision.retry_interval_max_seconds,
+                min_delay_seconds=outcome.delay_seconds,
+                memo=outcome.memo,
+            )
+        else:
+            runtime.queue.release(lease, delay_seconds=outcome.delay_seconds)
+    except TransientError as error:
+        _log.warning("key %s not released: %s", lease.key.text, error)

@@ -1,0 +1,25 @@
+"""Beat's tick: the fall-back for everything that is otherwise driven by the processes themselves.
+
+The pump runs in every watcher and worker; a tick only matters when all of their timers are late.
+Ticks are level-triggered, so a doubled, late or lost one does no harm (M-004).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from workers.errors import QueueUnavailable
+
+if TYPE_CHECKING:
+    from workers.provision.runtime import Runtime
+
+_log = logging.getLogger(__name__)
+
+
+def tick(runtime: Runtime) -> None:
+    """Runs what is due now."""
+    try:
+        runtime.queue.pump()
+    except QueueUnavailable as error:
+        _log.warning("tick: %s", error)
