@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 STRIPPED: Final = "***stripped***"
 """What upstream's protosanitizer writes in place of a secret."""
 
+OWN_PACKAGES: Final = ("workers", "watcher", "csi_client")
+"""Loggers of these names are ours; all others belong to libraries."""
+
+DEBUG_VERBOSITY: Final = 5
+"""What `-v` shows the DEBUG lines of our packages: every CSI message (P-012)."""
+
 _SECRET_NAME: Final = re.compile(
     r"secret|passw|token|credential|authorization|api_?key", re.IGNORECASE
 )
@@ -38,6 +44,13 @@ _BEARER: Final = re.compile(r"(?P<word>\bbearer\s+)[A-Za-z0-9._~+/-]+=*", re.IGN
 
 # Exceptions of these libraries mean that something outside failed, not that we erred.
 _OUTSIDE: Final = frozenset({"csi_client", "grpc", "kombu", "kubernetes", "redis", "urllib3"})
+
+# What a record has without `extra`.
+_RECORD_FIELDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {
+    "message",
+    "asctime",
+    "taskName",
+}
 
 _OWN_FRAMES: Final = ("structlog", "logging", "workers.observability.log")
 _LETTERS: Final = {"info": "I", "warning": "W", "error": "E"}
@@ -65,7 +78,11 @@ def take_record(_: Any, __: str, event: EventDict) -> EventDict:
     event.pop("_from_structlog", None)
     event["ts"] = record.created
     event["caller"] = f"{record.filename}:{record.lineno}"
-    event["logger"] = record.name
+    if record.name.partition(".")[0] not in OWN_PACKAGES:
+        event["logger"] = record.name
+    event |= {n: v for n, v in record.__dict__.items() if n not in _RECORD_FIELDS}
+    if record.levelno < logging.INFO:
+        event["v"] = DEBUG_VERBOSITY
     if record.levelno >= logging.ERROR:
         event["level"] = "error"
     else:

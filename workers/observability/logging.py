@@ -3,7 +3,8 @@
 A message is constant, what varies is a field: `claim`, `volume`, `key`, `driver`, `attempt`.
 Secrets never get out: fields named like one and logins in URLs are stripped. An operational error
 (the driver, Redis or the API server failed) is one line; only a mistake of ours shows a traceback.
-The lines of libraries (celery, kombu, urllib3, kubernetes) take the same way, and less often.
+Lines by the standard library's `logging` take the same way: those of our packages as they are, with
+their `extra` as fields and DEBUG from `-v=5` on (P-012), those of libraries less often.
 
 ```
 log = get_logger()
@@ -161,6 +162,9 @@ def _configure_libraries(verbosity: int, output: TextIO, processors: list[Proces
         root.setLevel(logging.INFO)
     else:
         root.setLevel(logging.WARNING)
+    own = logging.DEBUG if verbosity >= logformat.DEBUG_VERBOSITY else logging.INFO
+    for name in logformat.OWN_PACKAGES:
+        logging.getLogger(name).setLevel(own)
     noisy = logging.NOTSET if verbosity >= _LIBRARY_INFO_VERBOSITY else logging.ERROR
     for name in _NOISY_LIBRARIES:
         logging.getLogger(name).setLevel(noisy)
