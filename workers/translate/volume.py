@@ -148,14 +148,6 @@ def _without_unset(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value not in (None, "", False, [], {})}
 
 
-def _affinity(node_affinity: Json | None) -> Json | None:
-    """Return an affinity the API server accepts; one without terms counts as none (D-014)."""
-    if node_affinity is None:
-        return None
-    required = optional_mapping(node_affinity, "required") or {}
-    return node_affinity if required.get("nodeSelectorTerms") else None
-
-
 def _build(
     *,
     name: str,
@@ -186,7 +178,7 @@ def _build(
         "capacity": {"storage": quantity.canonical(granted_bytes(volume, required_bytes))},
         "persistentVolumeReclaimPolicy": text(storage_class, "reclaimPolicy"),
         "volumeMode": claims.volume_mode(claim),
-        "nodeAffinity": _affinity(node_affinity),
+        "nodeAffinity": node_affinity,
         "volumeAttributesClassName": attributes_class,
         "csi": _without_unset(source),
     }
