@@ -127,22 +127,24 @@ class DirectoryDriver:
         return self
 
     def wait_ready(self, timeout_seconds: float = 20) -> None:
-        """Wait until the process answers calls, whatever its rules make of Probe."""
-        with_client = self.client(timeout_seconds=2.0)
-        try:
-            wait_until(lambda: self._answers(with_client), timeout_seconds, "the driver answers")
-        finally:
-            with_client.close()
+        """Wait until the process answers calls, whatever its rules make of Probe.
 
-    def _answers(self, client: CsiClient) -> bool:
-        assert self._process is not None
-        if not self._process.is_running():
-            raise RuntimeError(f"driver ended: {self._process.log_tail()}")
+        Raises:
+            RuntimeError: the process ended instead; with the last lines it printed.
+            TimeoutError: no answer within the time.
+        """
+        client = self.client(timeout_seconds=2.0)
         try:
-            client.plugin_info()
-        except CsiError as error:
-            return error.code_name not in {"Unavailable", "DeadlineExceeded"}
-        return True
+            wait_until(
+                lambda: not self.is_running or _answers(client),
+                timeout_seconds,
+                f"driver {self.name} answers",
+            )
+        finally:
+            client.close()
+        if not self.is_running:
+            log = self._process.log_tail() if self._process else ""
+            raise RuntimeError(f"driver {self.name} ended: {log}")
 
     def stop(self) -> None:
         """SIGTERM and wait; the root and its records stay."""
@@ -241,3 +243,11 @@ class DirectoryDriver:
         draft = self.root / "control.draft"
         draft.write_text(json.dumps(self._control))
         draft.replace(self.root / "control.json")
+
+
+def _answers(client: CsiClient) -> bool:
+    try:
+        client.plugin_info()
+    except CsiError as error:
+        return error.code_name not in {"Unavailable", "DeadlineExceeded"}
+    return True

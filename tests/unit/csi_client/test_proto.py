@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,3 +127,9 @@ def test_every_message_and_enum_is_reexported() -> None:
     names = {*csi.DESCRIPTOR.message_types_by_name, *csi.DESCRIPTOR.enum_types_by_name}
     assert names | {"DESCRIPTOR", "csi_secret"} == set(csi.__all__)
     assert all(hasattr(csi, name) for name in csi.__all__)
+
+
+def test_messages_load_no_grpc() -> None:
+    """Pure code (translate, topology) may import the messages, so they must stay plain values."""
+    program = "import sys, csi_client.messages; sys.exit('grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
