@@ -15,12 +15,13 @@ def wait_until(
     description: str,
     *,
     interval_seconds: float = 0.05,
+    fatal: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> T:
     """Poll until `predicate` returns something true and return that.
 
     Raises:
         TimeoutError: names `description`; chained to the predicate's last exception, which
-            counts as "not yet" while time is left.
+            counts as "not yet" while time is left, unless it is one of `fatal`.
     """
     deadline = time.monotonic() + timeout_seconds
     last_error: Exception | None = None
@@ -28,6 +29,8 @@ def wait_until(
         try:
             last_error = None
             value = predicate()
+        except fatal:
+            raise
         except Exception as error:  # noqa: BLE001  # reported when the time is up
             last_error, value = error, None
         if value:

@@ -1,0 +1,41 @@
+"""Fixtures of all suites. A service fixture starts what it needs on first use and stops it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.controlplane import ControlPlane
+from tests.support.kube_api import KubeApi
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """etcd, kube-apiserver and kube-controller-manager, shared by the whole run.
+
+    Tests share it: own namespaces, storage classes and driver names, and clean up.
+    """
+    plane = ControlPlane(tmp_path_factory.mktemp("controlplane"))
+    try:
+        yield plane.start()
+    finally:
+        plane.stop()
+
+
+@pytest.fixture
+def kube_api(control_plane: ControlPlane) -> Iterator[KubeApi]:
+    """The administrator's raw JSON API of `control_plane`, apart from the code under test."""
+    with control_plane.api() as api:
+        yield api
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give every test the marker of its folder, so that no file can forget it."""
+    for item in items:
+        folder = Path(item.path).relative_to(Path(__file__).parent).parts[0]
+        if folder in {"integration", "e2e", "chaos", "bench"}:
+            item.add_marker(folder)

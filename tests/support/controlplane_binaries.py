@@ -1,0 +1,191 @@
+"""Where etcd, kube-apiserver and kube-controller-manager come from.
+
+In this order: the folder `KUBEBUILDER_ASSETS` when it holds all three; our cache; the official
+release downloads, checked against their published SHA-256; a build from the Go modules pinned in
+`controlplane_build/` (go.sum checks every source). What is fetched or built lands in the cache by
+an atomic rename, under a lock, so that two runs at once do the work once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import sys
+import tarfile
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.go_build import GoBuildError, build_with_go
+
+KUBERNETES_VERSION = "v1.36.1"
+ETCD_VERSION = "v3.6.8"
+BINARIES = ("etcd", "kube-apiserver", "kube-controller-manager")
+KUBERNETES_DOWNLOADS = "https://dl.k8s.io/release"
+ETCD_DOWNLOADS = "https://github.com/etcd-io/etcd/releases/download"
+CONNECT_TIMEOUT_SECONDS = 5  # unreachable means: build instead, so do not wait long
+
+Say = Callable[[str], None]
+
+
+def say_to_stderr(line: str) -> None:
+    """Print one progress line where the user sees it even when stdout is piped."""
+    print(f"[control plane] {line}", file=sys.stderr, flush=True)
+
+
+def architecture() -> str:
+    """This machine in Go's words, for example `linux-amd64`."""
+    machine = platform.machine().lower()
+    goarch = {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
+    return f"{platform.system().lower()}-{goarch}"
+
+
+def cache_root() -> Path:
+    """The folder that survives `make clean`."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "csi-fleet"
+
+
+def cache_directory() -> Path:
+    """The finished binaries of exactly these versions for this machine."""
+    name = f"{KUBERNETES_VERSION}-etcd-{ETCD_VERSION}-{architecture()}"
+    return cache_root() / "controlplane" / name
+
+
+def binaries_directory(say: Say = say_to_stderr) -> Path:
+    """Return a folder with all of `BINARIES`, preparing it if need be (minutes, the first time).
+
+    Raises:
+        GoBuildError: nothing to download, and the build failed; says what to do.
+    """
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if assets:
+        lacking = _missing(Path(assets))
+        if not lacking:
+            return Path(assets)
+        say(f"KUBEBUILDER_ASSETS lacks {', '.join(lacking)}: not used")
+    cache = cache_directory()
+    if not _missing(cache):
+        return cache
+    with _exclusive(cache.with_suffix(".lock"), say):
+        lacking = _missing(cache)
+        if lacking:
+            _prepare(cache, lacking, say)
+    return cache
+
+
+def _missing(folder: Path) -> list[str]:
+    return [name for name in BINARIES if not os.access(folder / name, os.X_OK)]
+
+
+def _prepare(cache: Path, names: list[str], say: Say) -> None:
+    cache.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=cache.parent) as scratch:
+        to_build: list[str] = []
+        for name in names:
+            if to_build or not _download(name, Path(scratch), say):
+                to_build.append(name)
+            else:
+                _install(Path(scratch, name), cache)
+        if to_build:
+            _build(to_build, Path(scratch), cache, say)
+    say(f"ready after {time.monotonic() - started:.0f} s: {cache}")
+
+
+def _build(names: list[str], scratch: Path, cache: Path, say: Say) -> None:
+    say(f"building {', '.join(names)} from Go modules: once, about 8 minutes on 2 cores")
+    for name in names:
+        built = build_with_go(
+            name, scratch, kubernetes_version=KUBERNETES_VERSION, cache=cache_root(), say=say
+        )
+        _install(built, cache)
+
+
+def _install(built: Path, cache: Path) -> None:
+    built.chmod(0o755)
+    built.rename(cache / built.name)
+
+
+def _download(name: str, scratch: Path, say: Say) -> bool:
+    """Fetch one binary and check its sum; False when that is not possible from here."""
+    try:
+        if name == "etcd":
+            _download_etcd(scratch, say)
+        else:
+            _download_kubernetes(name, scratch, say)
+    except (OSError, urllib.error.URLError, ValueError, tarfile.TarError, KeyError) as error:
+        say(f"no download of {name}: {error}")
+        return False
+    return True
+
+
+def _download_kubernetes(name: str, scratch: Path, say: Say) -> None:
+    system = architecture().replace("-", "/")
+    url = f"{KUBERNETES_DOWNLOADS}/{KUBERNETES_VERSION}/bin/{system}/{name}"
+    expected = _read(f"{url}.sha256").decode().split()[0]
+    _fetch(url, scratch / name, expected, say)
+
+
+def _download_etcd(scratch: Path, say: Say) -> None:
+    base = f"{ETCD_DOWNLOADS}/{ETCD_VERSION}"
+    folder = f"etcd-{ETCD_VERSION}-{architecture()}"
+    lines = _read(f"{base}/SHA256SUMS").decode().splitlines()
+    sums = {file: digest for digest, file in (line.split() for line in lines if line)}
+    archive = scratch / f"{folder}.tar.gz"
+    _fetch(f"{base}/{archive.name}", archive, sums[archive.name], say)
+    with tarfile.open(archive) as tar:
+        member = tar.extractfile(f"{folder}/etcd")
+        if member is None:
+            raise ValueError("no etcd in its archive")
+        with (scratch / "etcd").open("wb") as out:
+            shutil.copyfileobj(member, out)
+
+
+def _read(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=CONNECT_TIMEOUT_SECONDS) as answer:
+        content: bytes = answer.read()
+    return content
+
+
+def _fetch(url: str, target: Path, expected_sha256: str, say: Say) -> None:
+    """Stream `url` to `target`, with a line each ~10 s. Raises ValueError on a wrong sum."""
+    digest, received, told = hashlib.sha256(), 0, time.monotonic()
+    with (
+        urllib.request.urlopen(url, timeout=CONNECT_TIMEOUT_SECONDS) as answer,
+        target.open("wb") as out,
+    ):
+        total = int(answer.headers.get("Content-Length") or 0)
+        say(f"downloading {target.name} ({total / 1e6:.0f} MB)")
+        while chunk := answer.read(1 << 20):
+            out.write(chunk)
+            digest.update(chunk)
+            received += len(chunk)
+            if time.monotonic() - told > 10:
+                told = time.monotonic()
+                say(f"downloading {target.name}: {received / 1e6:.0f} of {total / 1e6:.0f} MB")
+    if digest.hexdigest() != expected_sha256:
+        raise ValueError(f"{target.name} has SHA-256 {digest.hexdigest()}, not {expected_sha256}")
+
+
+@contextmanager
+def _exclusive(path: Path, say: Say) -> Iterator[None]:
+    """Hold the file lock `path`; the kernel frees it when the process dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another run is preparing the binaries: waiting for it")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+__all__ = ["BINARIES", "GoBuildError", "binaries_directory", "cache_directory", "say_to_stderr"]
