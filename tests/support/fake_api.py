@@ -1,0 +1,157 @@
+"""A scripted HTTP server in place of kube-apiserver: serves exactly the bytes a test says.
+
+Lists and watches of a path are scripted apart, each as a sequence of replies; the last list reply
+repeats, a path without a further watch reply gives a watch that stays silent until the server
+stops. Everything else is answered by `other`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What came in."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: Any = None
+
+
+@dataclass(slots=True)
+class Reply:
+    """What goes out: a whole body, or `lines` one by one and then the end or silence."""
+
+    status: int = 200
+    body: bytes = b"{}"
+    headers: dict[str, str] = field(default_factory=dict)
+    lines: Iterable[bytes] | None = None
+    stays_open: bool = False
+    wait: threading.Event | None = None
+
+
+def page(items: list[Any], version: str, token: str = "") -> Reply:
+    """One page of a list; `token` announces another."""
+    metadata = {"resourceVersion": version, **({"continue": token} if token else {})}
+    return Reply(body=json.dumps({"metadata": metadata, "items": items}).encode())
+
+
+def events(*pairs: tuple[str, Any], stays_open: bool = False) -> Reply:
+    """A watch that sends these (type, object) and then ends, or stays silent."""
+    lines = [json.dumps({"type": kind, "object": item}).encode() for kind, item in pairs]
+    return Reply(lines=lines, stays_open=stays_open)
+
+
+def status(code: int, reason: str, message: str, **headers: str) -> Reply:
+    """A refusal with a Status body."""
+    body = {"kind": "Status", "code": code, "reason": reason, "message": message}
+    return Reply(
+        code, json.dumps(body).encode(), {k.replace("_", "-"): v for k, v in headers.items()}
+    )
+
+
+class FakeApi:
+    """The server; use as a context manager."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.lists: defaultdict[str, deque[Reply]] = defaultdict(deque)
+        self.watches: defaultdict[str, deque[Reply]] = defaultdict(deque)
+        self.other: Callable[[Request], Reply] = lambda _request: status(404, "NotFound", "no")
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self._server.block_on_close = False
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> FakeApi:
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def count(self, path: str, *, watch: bool) -> int:
+        """How many lists or watches of a path were asked for."""
+        found = [request for request in self.requests if request.path == path]
+        return sum(("watch" in request.query) == watch for request in found)
+
+    def reply_to(self, request: Request) -> Reply:
+        with self._lock:
+            self.requests.append(request)
+            if request.query.get("watch"):
+                replies = self.watches[request.path]
+                return replies.popleft() if replies else Reply(lines=[], stays_open=True)
+            if request.method == "GET" and self.lists.get(request.path):
+                replies = self.lists[request.path]
+                return replies.popleft() if len(replies) > 1 else replies[0]
+        return self.other(request)
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                return
+
+            def _answer(self) -> None:
+                url = urlsplit(self.path)
+                length = int(self.headers.get("Content-Length") or 0)
+                raw = self.rfile.read(length)
+                request = Request(
+                    self.command,
+                    url.path,
+                    dict(parse_qsl(url.query)),
+                    dict(self.headers),
+                    json.loads(raw) if raw else None,
+                )
+                reply = api.reply_to(request)
+                if reply.wait is not None:
+                    reply.wait.wait(30)
+                try:
+                    self._send_stream(reply) if reply.lines is not None else self._send(reply)
+                except (BrokenPipeError, ConnectionResetError):
+                    self.close_connection = True
+
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815
+
+            def _send(self, reply: Reply) -> None:
+                self.send_response(reply.status)
+                self.send_header("Content-Length", str(len(reply.body)))
+                for name, value in reply.headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(reply.body)
+
+            def _send_stream(self, reply: Reply) -> None:
+                self.send_response(reply.status)
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                for line in reply.lines or ():
+                    self.wfile.write(b"%x\r\n%s\n\r\n" % (len(line) + 1, line))
+                    self.wfile.flush()
+                if reply.stays_open:
+                    api._stopped.wait(60)
+                    self.close_connection = True
+                    return
+                self.wfile.write(b"0\r\n\r\n")
+
+        return Handler

@@ -1,0 +1,269 @@
+"""Which objects lead to which key: the filter part of the decision tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.kube_objects import make_claim, make_volume
+from watcher.drivers import Drivers, DriverView
+from watcher.handlers import (
+    claim_entry,
+    claim_keys,
+    clone_sources,
+    cloning_key,
+    is_deleting_source,
+    volume_entry,
+    volume_keys,
+)
+from workers.constants import (
+    ANN_SELECTED_NODE_ALPHA,
+    ANN_STORAGE_CLASS_BETA,
+    ANN_STORAGE_PROVISIONER_BETA,
+    FINALIZER_CLONE_SOURCE,
+)
+
+FOO = DriverView("foo", "foo", in_tree_name="kubernetes.io/foo")
+LIBRARY = DriverView(
+    "own.example", "own.example", add_finalizer=False, additional_names=("old.own",)
+)
+DRIVERS = Drivers.of([FOO, LIBRARY])
+MODES = {"class1": "Immediate", "late": "WaitForFirstConsumer", "unset": None}
+
+
+def keys_of(**fields):
+    entry = claim_entry(make_claim(**fields))
+    return [key.text for key in claim_keys(entry, DRIVERS, MODES)] if entry else []
+
+
+WANTED = ["claims|foo|default/claim1|u1"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({}, WANTED, id="C-001 ours"),
+        pytest.param({"provisioner": "bar"}, [], id="C-001 claim of bar"),
+        pytest.param(
+            {"provisioner": "kubernetes.io/foo", "migrated_to": "foo"},
+            WANTED,
+            id="C-006 in-tree annotation, migrated to us",
+        ),
+        pytest.param(
+            {"provisioner": "kubernetes.io/foo"}, [], id="L-025 in-tree annotation, not migrated"
+        ),
+        pytest.param(
+            {"provisioner": "old.own"},
+            ["claims|own.example|default/claim1|u1"],
+            id="C-006 additional name of a library provisioner",
+        ),
+        pytest.param({"volume_name": "pv"}, [], id="C-007 volumeName set"),
+        pytest.param({"storage_class": "gone"}, WANTED, id="C-008 missing class is reported"),
+        pytest.param(
+            {"storage_class": "late", "annotations": {ANN_STORAGE_CLASS_BETA: "class1"}},
+            WANTED,
+            id="C-009 beta class annotation wins",
+        ),
+        pytest.param(
+            {"storage_class": "late", "annotations": {ANN_STORAGE_CLASS_BETA: ""}},
+            WANTED,
+            id="C-010 empty beta class annotation wins",
+        ),
+        pytest.param(
+            {"provisioner": "bar", "annotations": {ANN_STORAGE_PROVISIONER_BETA: "foo"}},
+            [],
+            id="C-011 GA annotation of another wins",
+        ),
+        pytest.param(
+            {"provisioner": None, "annotations": {ANN_STORAGE_PROVISIONER_BETA: "foo"}},
+            WANTED,
+            id="C-012 beta annotation only",
+        ),
+        pytest.param({"provisioner": None}, [], id="C-013 no annotation"),
+        pytest.param({"provisioner": None, "migrated_to": "foo"}, [], id="C-013 migrated-to alone"),
+        pytest.param({"storage_class": "late"}, [], id="C-016 late binding, no node"),
+        pytest.param(
+            {"storage_class": "late", "selected_node": ""}, [], id="C-016 late binding, empty node"
+        ),
+        pytest.param(
+            {"storage_class": "late", "selected_node": "node-1"}, WANTED, id="C-016 C-017 node set"
+        ),
+        pytest.param(
+            {"storage_class": "late", "annotations": {ANN_SELECTED_NODE_ALPHA: "node-1"}},
+            [],
+            id="C-016 only alpha annotation",
+        ),
+        pytest.param({"storage_class": "unset"}, WANTED, id="L-022 row 8 nil binding mode"),
+        pytest.param({"selected_node": "node-1"}, WANTED, id="C-018 immediate with node"),
+        pytest.param(
+            {"deletionTimestamp": "2026-01-01T00:00:00Z"}, WANTED, id="C-020 deleted but unbound"
+        ),
+        pytest.param({"phase": "Lost"}, WANTED, id="L-024 phase is not looked at"),
+    ],
+)
+def test_claim_filter(fields, expected):
+    """L-022, L-023, L-025: which claims are worth a key."""
+    assert keys_of(**fields) == expected
+
+
+def volume_keys_of(**fields):
+    entry = volume_entry(make_volume(**fields), DRIVERS)
+    return [key.text for key in volume_keys(entry, DRIVERS)] if entry else []
+
+
+BOUND = {"phase": "Bound", "finalizer": False}
+OURS = ["volumes|foo|pv1|"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({}, OURS, id="C-060 released, ours"),
+        pytest.param({"provisioned_by": "bar"}, [], id="C-060 released, another's"),
+        pytest.param({"phase": "Bound"}, [], id="C-061 bound"),
+        pytest.param({"phase": "Failed"}, [], id="C-061 failed"),
+        pytest.param({"phase": "Available"}, [], id="C-061 available"),
+        pytest.param({"policy": "Retain", "finalizer": False}, [], id="C-062 retain"),
+        pytest.param(
+            {"provisioned_by": "own.example", "finalizer": False, "deleting": True},
+            [],
+            id="C-065 no AddFinalizer, deleting",
+        ),
+        pytest.param({"deleting": True}, OURS, id="C-066 finalizer present, deleting"),
+        pytest.param(
+            {"deleting": True, "finalizer": False}, [], id="C-067 finalizer absent, deleting"
+        ),
+        pytest.param(BOUND, OURS, id="C-068 dynamically provisioned"),
+        pytest.param(
+            {**BOUND, "provisioned_by": None, "csi_driver": "foo"}, OURS, id="C-068 static CSI"
+        ),
+        pytest.param(
+            {**BOUND, "provisioned_by": None, "migrated_to": "foo"},
+            OURS,
+            id="C-068 static in-tree migrated",
+        ),
+        pytest.param({"phase": "Pending", "finalizer": False}, [], id="C-069 pending"),
+        pytest.param(
+            {"phase": "Released", "finalizer": False, "policy": "Retain"}, [], id="C-069 released"
+        ),
+        pytest.param({**BOUND, "deleting": True}, [], id="C-070 bound, deleting"),
+        pytest.param(
+            {"provisioned_by": "own.example", "phase": "Bound"},
+            ["volumes|own.example|pv1|"],
+            id="C-071 roll-back removes the finalizer",
+        ),
+        pytest.param(
+            {"policy": "Retain", "phase": "Bound"}, OURS, id="C-072 retain with finalizer"
+        ),
+        pytest.param(
+            {"policy": "Recycle", "phase": "Bound"}, OURS, id="C-072 recycle with finalizer"
+        ),
+        pytest.param({**BOUND, "policy": "Delete"}, OURS, id="C-073 patched to Delete"),
+        pytest.param({**BOUND, "provisioned_by": None}, [], id="C-074 static in-tree"),
+        pytest.param(
+            {"provisioned_by": None, "csi_driver": "bar"}, [], id="C-074 unknown CSI driver"
+        ),
+        pytest.param({"provisioned_by": "kubernetes.io/foo"}, OURS, id="C-075 in-tree name known"),
+        pytest.param(
+            {"provisioned_by": "other", "migrated_to": "foo"}, OURS, id="C-075 migrated-to known"
+        ),
+        pytest.param(
+            {"provisioned_by": "other", "migrated_to": "bar"}, [], id="C-075 both unknown"
+        ),
+        pytest.param(
+            {"provisioned_by": "bar", "csi_driver": "foo"}, [], id="L-071 annotation beats driver"
+        ),
+    ],
+)
+def test_volume_filter(fields, expected):
+    """L-071, L-072, L-073: which volumes have something to do."""
+    assert volume_keys_of(**fields) == expected
+
+
+def test_released_volume_of_a_library_provisioner_without_finalizer_is_deleted():
+    """L-073 with AddFinalizer off."""
+    expected = ["volumes|own.example|pv1|"]
+    assert volume_keys_of(provisioned_by="own.example", finalizer=False) == expected
+
+
+SOURCE = {"kind": "PersistentVolumeClaim", "name": "src"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"dataSource": SOURCE}, {"default/src"}, id="C-118 pending clone"),
+        pytest.param({"dataSource": SOURCE, "phase": "Bound"}, set(), id="C-117 bound clone"),
+        pytest.param({"dataSource": SOURCE, "phase": ""}, set(), id="CL-007 empty phase"),
+        pytest.param(
+            {"dataSource": SOURCE, "namespace": "b"}, {"b/src"}, id="C-119 other namespace"
+        ),
+        pytest.param(
+            {"dataSourceRef": {**SOURCE, "namespace": "x"}}, {"x/src"}, id="CL-009 cross namespace"
+        ),
+        pytest.param(
+            {"dataSource": {"kind": "VolumeSnapshot", "name": "s"}}, set(), id="CL-006 no claim"
+        ),
+    ],
+)
+def test_clones_hold_their_source(fields, expected):
+    """CL-006, CL-007, CL-009."""
+    assert clone_sources(make_claim(**fields)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"finalizers": [FINALIZER_CLONE_SOURCE]}, False, id="C-121 not deleted"),
+        pytest.param({"deletionTimestamp": "t"}, False, id="C-120 no finalizer"),
+        pytest.param(
+            {"deletionTimestamp": "t", "finalizers": ["x", FINALIZER_CLONE_SOURCE]},
+            True,
+            id="C-121 deleted",
+        ),
+    ],
+)
+def test_deleting_source(fields, expected):
+    """CL-005."""
+    assert is_deleting_source(make_claim(**fields)) is expected
+
+
+def test_c124_cloning_goes_to_a_driver_that_can_clone_its_own_first():
+    """CL-004, CL-005: no driver with CLONE_VOLUME, no key."""
+    a, b = DriverView("a", "a", can_clone=True), DriverView("b", "b", can_clone=True)
+    assert cloning_key("ns/src", "u", "foo", DRIVERS) is None
+    assert cloning_key("ns/src", "u", "b", Drivers.of([a, b, FOO])).text == "cloning|b|ns/src|u"
+    assert cloning_key("ns/src", "u", "foo", Drivers.of([a, b, FOO])).driver == "a"
+
+
+NODES = Drivers.of(
+    [DriverView("foo", f"foo@n{i}", node=f"n{i}", node_segments={"zone": f"z{i}"}) for i in (1, 2)]
+)
+
+
+def test_node_deployment_routes_claims_to_the_selected_node():
+    """ND-003: the selected node's worker, or all of them for an unowned immediate claim."""
+    chosen = claim_entry(make_claim(selected_node="n2"))
+    assert [key.driver for key in claim_keys(chosen, NODES, MODES)] == ["foo@n2"]
+    unowned = claim_entry(make_claim())
+    assert [key.driver for key in claim_keys(unowned, NODES, MODES)] == ["foo@n1", "foo@n2"]
+    elsewhere = claim_entry(make_claim(selected_node="n9"))
+    assert claim_keys(elsewhere, NODES, MODES) == []
+
+
+def affinity(zone):
+    expression = {"key": "zone", "operator": "In", "values": [zone]}
+    return {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        pytest.param({"nodeAffinity": affinity("z2")}, ["foo@n2"], id="C-137 affinity of n2"),
+        pytest.param({"nodeAffinity": affinity("z9")}, [], id="C-137 affinity of a gone node"),
+        pytest.param({}, ["foo@n1"], id="C-137 no affinity"),
+    ],
+)
+def test_node_deployment_routes_volumes_by_affinity(spec, expected):
+    """ND-012."""
+    entry = volume_entry(make_volume(**spec), NODES)
+    assert [key.driver for key in volume_keys(entry, NODES)] == expected

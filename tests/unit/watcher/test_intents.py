@@ -1,0 +1,51 @@
+"""Attempts that only a ConfigMap remembers come back."""
+
+from __future__ import annotations
+
+import json
+
+from watcher.intents import NAME_PREFIX, restore_intents
+
+KEY = "claims|foo|default/claim1|u1"
+
+
+class FakeResources:
+    def __init__(self, *config_maps):
+        self.config_maps = config_maps
+
+    def list_config_maps(self, namespace, label_selector):
+        assert (namespace, label_selector) == ("system", "csi-fleet.io/intent")
+        return iter(self.config_maps)
+
+
+class FakeIntents(dict):
+    def put(self, domain, intent):
+        self[domain] = intent
+
+
+def config_map(domain, record):
+    return {"metadata": {"name": NAME_PREFIX + domain}, "data": {"record": record}}
+
+
+def test_c057_lost_intent_is_written_back_and_its_key_added():
+    """G7 across a Redis that lost everything."""
+    intents = FakeIntents()
+    resources = FakeResources(config_map("pvc-u1", json.dumps({"key": KEY, "stage": "calling"})))
+    keys = restore_intents(resources, "system", intents)
+    assert [key.text for key in keys] == [KEY]
+    assert intents == {"pvc-u1": {"key": KEY, "stage": "calling"}}
+
+
+def test_intent_that_exists_is_newer_than_its_copy():
+    intents = FakeIntents({"pvc-u1": {"stage": "background"}})
+    resources = FakeResources(config_map("pvc-u1", json.dumps({"key": KEY})))
+    assert restore_intents(resources, "system", intents) == []
+    assert intents["pvc-u1"] == {"stage": "background"}
+
+
+def test_unreadable_copy_is_skipped():
+    good = config_map("pvc-u1", json.dumps({"key": KEY}))
+    resources = FakeResources(
+        config_map("a", "{"), config_map("b", "{}"), {"metadata": {"name": "c"}}, good
+    )
+    assert [key.text for key in restore_intents(resources, "system", FakeIntents())] == [KEY]

@@ -1,0 +1,83 @@
+"""The keeper: drivers, lost data, and the pump."""
+
+from __future__ import annotations
+
+import pytest
+
+from watcher.keeper import Keeper
+from workers.errors import QueueUnavailable
+
+
+class FakeRedis:
+    def __init__(self):
+        self.value = "e1"
+        self.records = {}
+        self.pumps = 0
+        self.is_down = False
+
+    def pump(self):
+        self.pumps += 1
+
+    def epoch(self):
+        if self.is_down:
+            raise QueueUnavailable("away")
+        return self.value
+
+    def alive(self):
+        return self.records
+
+
+@pytest.fixture
+def scene():
+    class Scene:
+        redis = FakeRedis()
+        now = 0.0
+        epochs: list = []
+        drivers: list = []
+
+        def step(self):
+            self.now += 1
+            self.keeper.step()
+
+    scene = Scene()
+    scene.epochs, scene.drivers = [], []
+    scene.keeper = Keeper(
+        scene.redis,
+        scene.redis,
+        scene.redis,
+        on_epoch=scene.epochs.append,
+        on_drivers=lambda drivers: scene.drivers.append(sorted(drivers.by_name)),
+        clock=lambda: scene.now,
+    )
+    return scene
+
+
+def test_first_sight_and_lost_data_are_told_apart(scene):
+    """C-148: only a changed epoch means that everything must be written again."""
+    scene.step()
+    scene.step()
+    scene.redis.value = "e2"
+    scene.step()
+    assert scene.epochs == [True, False]
+    assert scene.keeper.epoch == "e2"
+
+
+def test_drivers_are_told_only_when_they_change_and_stay_known(scene):
+    scene.redis.records = {"foo": {"name": "foo"}}
+    scene.step()
+    scene.step()
+    scene.redis.records = {}
+    scene.step()
+    scene.redis.records = {"bar": {}}
+    scene.step()
+    assert scene.drivers == [["foo"], ["bar", "foo"]]
+
+
+def test_pump_runs_each_step_but_looks_are_rarer(scene):
+    scene.step()
+    scene.redis.is_down = True
+    scene.keeper.step()
+    assert scene.redis.pumps == 2
+    scene.now += 1
+    with pytest.raises(QueueUnavailable):
+        scene.keeper.step()
