@@ -83,8 +83,8 @@ def _count_by_lane(members: Iterable[bytes | str]) -> dict[str, int]:
 
 def _paused(client: redis.Redis, now_ms: int) -> dict[str, dict[str, str]]:
     pauses: dict[str, dict[str, str]] = {}
-    for field, value in client.hgetall(NAMES["paused"].full).items():
-        kind, _, lane = text(field).partition(" ")
+    for name, value in client.hgetall(NAMES["paused"].full).items():
+        kind, _, lane = text(name).partition(" ")
         until, _, reason = text(value).partition(" ")
         if until.isdigit() and (int(until) == 0 or int(until) > now_ms):
             pauses.setdefault(lane, {})[kind] = reason
