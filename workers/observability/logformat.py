@@ -80,7 +80,7 @@ def take_record(_: Any, __: str, event: EventDict) -> EventDict:
     event["caller"] = f"{record.filename}:{record.lineno}"
     if record.name.partition(".")[0] not in OWN_PACKAGES:
         event["logger"] = record.name
-    event |= {n: v for n, v in record.__dict__.items() if n not in _RECORD_FIELDS}
+    event.update({n: v for n, v in record.__dict__.items() if n not in _RECORD_FIELDS})
     if record.levelno < logging.INFO:
         event["v"] = DEBUG_VERBOSITY
     if record.levelno >= logging.ERROR:
@@ -118,6 +118,12 @@ def is_operational(error: BaseException) -> bool:
 def strip_secrets(_: Any, __: str, event: EventDict) -> EventDict:
     """Strip fields named like a secret, logins in URLs and bearer tokens, at any depth."""
     return {name: _strip(name, value) for name, value in event.items()}
+
+
+def strip_text(text: str) -> str:
+    """Strip logins in URLs and bearer tokens from a text."""
+    text = _URL_LOGIN.sub(rf"\g<scheme>{STRIPPED}@", text)
+    return _BEARER.sub(rf"\g<word>{STRIPPED}", text)
 
 
 def render_text(_: Any, __: str, event: EventDict) -> str:
@@ -170,7 +176,7 @@ def _strip(name: str, value: Any) -> Any:
     if isinstance(value, BaseException):
         value = _one_line(value)
     if isinstance(value, str):
-        return _BEARER.sub(rf"\g<word>{STRIPPED}", _URL_LOGIN.sub(rf"\g<scheme>{STRIPPED}@", value))
+        return strip_text(value)
     if isinstance(value, Mapping):
         return {str(key): _strip(str(key), inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

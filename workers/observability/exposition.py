@@ -1,0 +1,177 @@
+"""What does a scrape get? One registry that joins all sources, with the labels upstream shows.
+
+A process alone serves its own `Metrics`. Under `csi-fleet run` the supervisor serves those of its
+children: each writes its values to files of one folder, and a restart loses nothing, because the
+files of the dead are added up and kept (`SharedMetrics`).
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import CollectorRegistry, mmap_dict, multiprocess
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+MULTIPROCESS_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""Set in the environment of the children of `run` before they start."""
+
+# Public in prometheus_client, but without annotations.
+_MmapedDict: Any = mmap_dict.MmapedDict
+_mark_process_dead: Any = multiprocess.mark_process_dead
+_merge: Any = multiprocess.MultiProcessCollector.merge
+
+# Labels that upstream's metric has only in some set-ups: shown when they have a value.
+_OPTIONAL_LABELS: Final = {
+    "csi_sidecar_operations_seconds": "migrated",
+    "csistoragecapacities_desired_goal": "driver_name",
+    "csistoragecapacities_desired_current": "driver_name",
+    "csistoragecapacities_obsolete": "driver_name",
+}
+
+# No process has this id: its files hold the sums of all processes that are gone.
+_GONE: Final = 0
+
+# A file may be between its creation and its first bytes, or may just have been removed.
+_READ_ATTEMPTS: Final = 5
+
+
+class SharedMetrics(Collector):
+    """The folder through which the children of one run export their metrics.
+
+    Args:
+        directory: the value of PROMETHEUS_MULTIPROC_DIR of the children.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._lock = threading.Lock()
+
+    def prepare(self) -> None:
+        """Empty the folder: a run starts from zero, as one process would."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(mode=0o700, parents=True)
+
+    def forget_process(self, pid: int) -> None:
+        """Drop the gauges of a dead child and keep its counts; call it after each child's end."""
+        with self._lock:
+            _mark_process_dead(pid, str(self.directory))
+            for kind in ("counter", "histogram"):
+                self._add_to_gone(kind, self.directory / f"{kind}_{pid}.db")
+
+    def describe(self) -> list[Metric]:
+        """Name nothing: what there is depends on the children."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Add up all children, living and dead."""
+        for attempt in range(_READ_ATTEMPTS):
+            try:
+                with self._lock:
+                    files = sorted(str(path) for path in self.directory.glob("*.db"))
+                    merged: Iterable[Metric] = _merge(files)
+                return merged
+            except (FileNotFoundError, RuntimeError, struct.error, ValueError):
+                if attempt == _READ_ATTEMPTS - 1:
+                    raise
+        return []
+
+    def _add_to_gone(self, kind: str, path: Path) -> None:
+        if not path.exists():
+            return
+        gone = _MmapedDict(str(self.directory / f"{kind}_{_GONE}.db"))
+        try:
+            for key, value, _, _ in _MmapedDict.read_all_values_from_file(str(path)):
+                gone.write_value(key, gone.read_value(key)[0] + value, 0.0)
+        except (RuntimeError, struct.error, ValueError):
+            return  # Killed while it made the file: nothing was counted yet.
+        finally:
+            gone.close()
+            path.unlink()
+
+
+class ScrapeMetrics(Collector):
+    """Counts the scrapes themselves, under the names of Go's promhttp (F-030)."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._codes = {"200": 0, "500": 0, "503": 0}
+        self._in_flight = 0
+
+    def started(self) -> None:
+        """Count a scrape that begins."""
+        with self._lock:
+            self._in_flight += 1
+
+    def ended(self, code: int) -> None:
+        """Count its end."""
+        with self._lock:
+            self._in_flight -= 1
+            self._codes[str(code)] = self._codes.get(str(code), 0) + 1
+
+    def collect(self) -> Iterable[Metric]:
+        """Both metrics."""
+        total = CounterMetricFamily(
+            "promhttp_metric_handler_requests_total",
+            "Total number of scrapes by HTTP status code.",
+            labels=("code",),
+        )
+        with self._lock:
+            for code, count in sorted(self._codes.items()):
+                total.add_metric([code], count)
+            in_flight = self._in_flight
+        return [
+            total,
+            GaugeMetricFamily(
+                "promhttp_metric_handler_requests_in_flight",
+                "Current number of scrapes being served.",
+                value=in_flight,
+            ),
+        ]
+
+
+class Exposition(Collector):
+    """Everything one endpoint shows.
+
+    Args:
+        sources: registries and collectors: `Metrics.registry` or `SharedMetrics`, lanes, ...
+    """
+
+    def __init__(self, *sources: Collector) -> None:
+        process = CollectorRegistry()
+        ProcessCollector(registry=process)
+        PlatformCollector(registry=process)
+        GCCollector(registry=process)
+        self.scrapes = ScrapeMetrics()
+        self._sources = (*sources, process, self.scrapes)
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, each family once."""
+        for source in self._sources:
+            for family in source.collect():
+                yield _without_empty_labels(family)
+
+
+def _without_empty_labels(family: Metric) -> Metric:
+    """Hide an optional label without value, and prometheus_client's own `_created` series."""
+    optional = _OPTIONAL_LABELS.get(family.name)
+    shown = Metric(family.name, family.documentation, family.type, family.unit)
+    for sample in family.samples:
+        if sample.name.endswith("_created"):
+            continue
+        if optional and not sample.labels.get(optional):
+            labels = {n: v for n, v in sample.labels.items() if n != optional}
+            shown.samples.append(sample._replace(labels=labels))
+        else:
+            shown.samples.append(sample)
+    return shown

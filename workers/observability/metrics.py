@@ -1,0 +1,301 @@
+"""Which figures does a process export? Every metric, declared once, with unit and help.
+
+Upstream's names, labels, help texts and buckets first (L-095, L-096, P-011, F-024, F-030, CAP-080),
+then ours, which begin with `csi_fleet_`. Labels are driver, class, kind, state or code: never a
+claim or a volume, for each value is a series for ever.
+
+With PROMETHEUS_MULTIPROC_DIR in the environment when this module is first imported, values live in
+files of that folder and `workers.observability.exposition` adds up all processes. Gauges therefore
+name how they add up: `livesum` and `livemax` count living processes only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+UNKNOWN_DRIVER: Final = "unknown-driver"
+"""Label of calls made before the driver's name is known (F-030)."""
+
+NO_STATUS: Final = "unknown-non-grpc"
+"""Label of calls that ended without a gRPC status (P-011)."""
+
+WORK_QUEUES: Final = {
+    "claims": "claims",
+    "volumes": "volumes",
+    "unsaved": "unsavedpvs",
+    "topology": "csitopology",
+    "capacity": "csistoragecapacity",
+    "cloning": "cloning-protection",
+}
+"""Upstream's queue name of each kind of key; other kinds keep their own (L-096)."""
+
+_DEFAULT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_CSI_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
+_WORKQUEUE_BUCKETS: Final = tuple(float(f"1e{power}") for power in range(-8, 2))
+# From one API round trip to the slow retry of an infeasible claim.
+_CLAIM_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
+
+
+class Metrics:
+    """The metrics of one process. Build one and hand it on; two in one process count apart.
+
+    Every method is safe from any thread, takes microseconds and never raises.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._declare_volumes()
+        self._declare_work_queues()
+        self._declare_process()
+        self._declare_own()
+
+    def provisioned(self, claim: Mapping[str, Any], seconds: float) -> None:
+        """Count a claim whose volume was created and saved, after `seconds` (L-095)."""
+        labels = claim_labels(claim)
+        self.provision_total.labels(*labels).inc()
+        self.provision_seconds.labels(*labels).observe(seconds)
+
+    def provision_failed(self, claim: Mapping[str, Any]) -> None:
+        """Count a failed attempt; failures have no duration (C-084)."""
+        self.provision_failed_total.labels(*claim_labels(claim)).inc()
+
+    def deleted(self, volume: Mapping[str, Any], seconds: float) -> None:
+        """Count a deleted volume."""
+        self.delete_total.labels(volume_class(volume)).inc()
+        self.delete_seconds.labels(volume_class(volume)).observe(seconds)
+
+    def delete_failed(self, volume: Mapping[str, Any]) -> None:
+        """Count a failed deletion."""
+        self.delete_failed_total.labels(volume_class(volume)).inc()
+
+    def csi_observer(
+        self, driver_name: str = "", *, migrated: bool | None = None
+    ) -> Callable[[str, str | None, float], None]:
+        """Return the observer of one driver's calls: method, code in Go's spelling, seconds.
+
+        Args:
+            driver_name: "" while it is not known.
+            migrated: only for drivers that replace an in-tree plugin (P-009), else None.
+        """
+        driver = driver_name or UNKNOWN_DRIVER
+        label = "" if migrated is None else str(migrated).lower()
+
+        def observe(method: str, code: str | None, seconds: float) -> None:
+            self.csi_seconds.labels(driver, method, code or NO_STATUS, label).observe(seconds)
+
+        return observe
+
+    def _declare_volumes(self) -> None:
+        self.provision_total = self._counter(
+            "controller_persistentvolumeclaim_provision_total",
+            "Total number of persistent volumes provisioned succesfully. Broken down by storage "
+            "class name and source of the claim.",
+            "class",
+            "source",
+        )
+        self.provision_failed_total = self._counter(
+            "controller_persistentvolumeclaim_provision_failed_total",
+            "Total number of persistent volume provision failed attempts. Broken down by storage "
+            "class name and source of the claim.",
+            "class",
+            "source",
+        )
+        self.provision_seconds = self._histogram(
+            "controller_persistentvolumeclaim_provision_duration_seconds",
+            "Latency in seconds to provision persistent volumes. Failed provisioning attempts are "
+            "ignored. Broken down by storage class name and source of the claim.",
+            _DEFAULT_BUCKETS,
+            "class",
+            "source",
+        )
+        self.delete_total = self._counter(
+            "controller_persistentvolume_delete_total",
+            "Total number of persistent volumes deleted succesfully. Broken down by storage class "
+            "name.",
+            "class",
+        )
+        self.delete_failed_total = self._counter(
+            "controller_persistentvolume_delete_failed_total",
+            "Total number of persistent volume delete failed attempts. Broken down by storage "
+            "class name.",
+            "class",
+        )
+        self.delete_seconds = self._histogram(
+            "controller_persistentvolume_delete_duration_seconds",
+            "Latency in seconds to delete persistent volumes. Failed deletion attempts are "
+            "ignored. Broken down by storage class name.",
+            _DEFAULT_BUCKETS,
+            "class",
+        )
+
+    def _declare_work_queues(self) -> None:
+        # workqueue_depth is Redis' to tell: see workers.observability.lanes.
+        self.work_adds = self._counter(
+            "workqueue_adds_total", "Total number of adds handled by workqueue", "name"
+        )
+        self.work_retries = self._counter(
+            "workqueue_retries_total", "Total number of retries handled by workqueue", "name"
+        )
+        self.work_queue_seconds = self._histogram(
+            "workqueue_queue_duration_seconds",
+            "How long in seconds an item stays in workqueue before being requested.",
+            _WORKQUEUE_BUCKETS,
+            "name",
+        )
+        self.work_seconds = self._histogram(
+            "workqueue_work_duration_seconds",
+            "How long in seconds processing an item from workqueue takes.",
+            _WORKQUEUE_BUCKETS,
+            "name",
+        )
+        self.work_unfinished_seconds = self._gauge(
+            "workqueue_unfinished_work_seconds",
+            "How many seconds of work has done that is in progress and hasn't been observed by "
+            "work_duration. Large values indicate stuck threads. One can deduce the number of "
+            "stuck threads by observing the rate at which this increases.",
+            "livesum",
+            "name",
+        )
+        self.work_longest_seconds = self._gauge(
+            "workqueue_longest_running_processor_seconds",
+            "How many seconds has the longest running processor for workqueue been running.",
+            "livemax",
+            "name",
+        )
+
+    def _declare_process(self) -> None:
+        self.csi_seconds = self._histogram(
+            "csi_sidecar_operations_seconds",
+            "Container Storage Interface operation duration with gRPC error code status total",
+            _CSI_BUCKETS,
+            "driver_name",
+            "method_name",
+            "grpc_status_code",
+            "migrated",
+        )
+        self.leader_status = self._gauge(
+            "leader_election_master_status",
+            "Gauge of if the reporting system is master of the relevant lease, 0 indicates "
+            "backup, 1 indicates master. 'name' is the string used to identify the lease. Please "
+            "make sure to group by name.",
+            "livemax",
+            "name",
+        )
+        self.leader_slowpath = self._counter(
+            "leader_election_slowpath_total",
+            "Total number of slow path exercised in renewing leader leases. 'name' is the string "
+            "used to identify the lease. Please make sure to group by name.",
+            "name",
+        )
+        # driver_name is "" and not shown with a single driver (CAP-080).
+        self.capacity_goal = self._gauge(
+            "csistoragecapacities_desired_goal",
+            "Number of CSIStorageCapacity objects that are supposed to be managed automatically.",
+            "livemostrecent",
+            "driver_name",
+        )
+        self.capacity_current = self._gauge(
+            "csistoragecapacities_desired_current",
+            "Number of CSIStorageCapacity objects that exist and are supposed to be managed "
+            "automatically.",
+            "livemostrecent",
+            "driver_name",
+        )
+        self.capacity_obsolete = self._gauge(
+            "csistoragecapacities_obsolete",
+            "Number of CSIStorageCapacity objects that exist and will be deleted automatically. "
+            "Objects that exist and may need an update are not considered obsolete and therefore "
+            "not included in this value.",
+            "livemostrecent",
+            "driver_name",
+        )
+
+    def _declare_own(self) -> None:
+        self.claim_seconds = self._histogram(
+            "csi_fleet_claim_to_volume_seconds",
+            "Seconds from the creation of a claim, or the choice of its node, to its saved PV.",
+            _CLAIM_BUCKETS,
+            "driver_name",
+            "class",
+        )
+        self.attempts = self._counter(
+            "csi_fleet_attempts_total",
+            "Ended attempts by kind of key, driver and outcome.",
+            "kind",
+            "driver_name",
+            "outcome",
+        )
+        self.lease_losses = self._counter(
+            "csi_fleet_lease_losses_total", "Attempts stopped by a lost lease.", "kind"
+        )
+        self.tickets = self._counter(
+            "csi_fleet_tickets_total",
+            "Celery messages by kind of key and fate: taken or dropped.",
+            "kind",
+            "fate",
+        )
+        self.breaker_open = self._gauge(
+            "csi_fleet_driver_breaker_open",
+            "Whether calls to the driver are held back after failures: 1 yes, 0 no.",
+            "livemax",
+            "driver_name",
+        )
+        self.driver_connected = self._gauge(
+            "csi_fleet_driver_connected",
+            "Whether the driver's socket is connected: 1 yes, 0 no.",
+            "livemax",
+            "driver_name",
+        )
+        self.api_requests = self._counter(
+            "csi_fleet_api_requests_total",
+            "Requests to the API server by verb, resource and HTTP status (0: no answer).",
+            "verb",
+            "resource",
+            "code",
+        )
+        self.api_seconds = self._histogram(
+            "csi_fleet_api_request_duration_seconds",
+            "Seconds until the API server answered, by verb and resource; no watches.",
+            _DEFAULT_BUCKETS,
+            "verb",
+            "resource",
+        )
+        self.watch_events = self._counter(
+            "csi_fleet_watch_events_total",
+            "Objects received by the watcher, by resource and event type.",
+            "resource",
+            "type",
+        )
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, mode: Any, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry, multiprocess_mode=mode)
+
+    def _histogram(
+        self, name: str, text: str, buckets: tuple[float, ...], *labels: str
+    ) -> Histogram:
+        return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
+
+
+def claim_labels(claim: Mapping[str, Any]) -> tuple[str, str]:
+    """Class and source of a claim: `spec` alone counts, not the beta annotation (L-095, C-085)."""
+    spec = claim.get("spec") or {}
+    source = spec.get("dataSource") or {}
+    return spec.get("storageClassName") or "", source.get("kind") or ""
+
+
+def volume_class(volume: Mapping[str, Any]) -> str:
+    """Class of a volume, "" for none."""
+    return (volume.get("spec") or {}).get("storageClassName") or ""
+
+
+def work_queue_name(kind: str) -> str:
+    """Upstream's name of the work queue of one kind of key."""
+    return WORK_QUEUES.get(kind, kind)

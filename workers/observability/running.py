@@ -1,0 +1,59 @@
+"""How long has the work in hand been running? Times every piece of work of one process (L-096)."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from workers.observability.metrics import work_queue_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from workers.observability.metrics import Metrics
+
+
+class RunningWork:
+    """Feeds `workqueue_work_duration_seconds` and the two gauges of unfinished work.
+
+    Args:
+        metrics: where the figures go.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._started: dict[int, tuple[str, float]] = {}
+        self._names: set[str] = set()
+
+    @contextmanager
+    def work(self, kind: str) -> Iterator[None]:
+        """Time the block as one piece of work on a key of `kind`."""
+        name, started = work_queue_name(kind), self._clock()
+        with self._lock:
+            number = next(self._numbers)
+            self._started[number] = (name, started)
+            self._names.add(name)
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._started[number]
+            self._metrics.work_seconds.labels(name).observe(self._clock() - started)
+
+    def publish(self) -> None:
+        """Bring the gauges up to date; call it about once a second."""
+        now = self._clock()
+        with self._lock:
+            ages = {name: [0.0] for name in self._names}
+            for name, started in self._started.values():
+                ages[name].append(now - started)
+        for name, seconds in ages.items():
+            self._metrics.work_unfinished_seconds.labels(name).set(sum(seconds))
+            self._metrics.work_longest_seconds.labels(name).set(max(seconds))
