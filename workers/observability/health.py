@@ -73,7 +73,7 @@ class Heartbeats:
         return None if last is None else max(0.0, self._clock() - last)
 
     def check(self) -> str:
-        """ "" when every expected beat came in time, else what is overdue (a liveness probe)."""
+        """Say what is overdue; "" when every expected beat came in time (a liveness probe)."""
         now = self._clock()
         with self._lock:
             overdue = [
@@ -102,7 +102,7 @@ class Readiness:
             self._missing.add(condition)
 
     def check(self) -> str:
-        """ "" when ready, else what is missing."""
+        """Say what is missing; "" when ready."""
         with self._lock:
             return "waiting for " + ", ".join(sorted(self._missing)) if self._missing else ""
 
@@ -135,7 +135,7 @@ class LeaderHealth:
         self._renewed = None
 
     def check(self) -> str:
-        """ "" for a standby and a leader that renews; else client-go's complaint."""
+        """Give client-go's complaint; "" for a standby and for a leader that renews."""
         renewed = self._renewed
         if renewed is None or self._clock() - renewed <= self._limit:
             return ""

@@ -23,10 +23,18 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-import structlog
-from structlog.contextvars import bound_contextvars as log_fields
+# structlog loads rich if it can, for a console renderer we do not use: 6 MiB in every process.
+_rich = sys.modules.get("rich")
+sys.modules["rich"] = None  # type: ignore[assignment]  # the documented way to forbid an import
+import structlog  # noqa: E402
+from structlog.contextvars import bound_contextvars as log_fields  # noqa: E402
 
-from workers.observability import logformat
+if _rich is None:
+    del sys.modules["rich"]
+else:
+    sys.modules["rich"] = _rich
+
+from workers.observability import logformat  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,10 +73,6 @@ class FleetLogger(structlog.BoundLoggerBase):
     def exception(self, event: str, **fields: Any) -> None:
         """Tell about the exception being handled; its traceback only if it is a mistake of ours."""
         self._proxy_to_logger("error", event, exc_info=sys.exc_info(), **fields)
-
-    def v(self, level: int) -> FleetLogger:
-        """Return this logger for lines wanted from verbosity `level` on, or a silent one."""
-        return self.bind(v=level) if self.verbosity >= level else _SILENT
 
 
 class _SilentLogger(FleetLogger):
