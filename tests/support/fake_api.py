@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
 
@@ -30,7 +30,10 @@ class Request:
 
 @dataclass(slots=True)
 class Reply:
-    """What goes out: a whole body, or `lines` one by one and then the end or silence."""
+    """What goes out: a whole body, or `lines` one by one and then the end or silence.
+
+    `wait` holds it back; `is_dropped` closes the connection without an answer.
+    """
 
     status: int = 200
     body: bytes = b"{}"
@@ -38,6 +41,7 @@ class Reply:
     lines: Iterable[bytes] | None = None
     stays_open: bool = False
     wait: threading.Event | None = None
+    is_dropped: bool = False
 
 
 def page(items: list[Any], version: str, token: str = "") -> Reply:
@@ -78,7 +82,7 @@ class FakeApi:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._server.server_port}"
 
-    def __enter__(self) -> FakeApi:
+    def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
@@ -126,6 +130,9 @@ class FakeApi:
                 reply = api.reply_to(request)
                 if reply.wait is not None:
                     reply.wait.wait(30)
+                if reply.is_dropped:
+                    self.close_connection = True
+                    return
                 try:
                     self._send_stream(reply) if reply.lines is not None else self._send(reply)
                 except (BrokenPipeError, ConnectionResetError):

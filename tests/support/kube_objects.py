@@ -32,14 +32,15 @@ def claim_json(
     **extra: Any,
 ) -> dict[str, Any]:
     """A PersistentVolumeClaim; `extra` goes to metadata (finalizers, deletionTimestamp) or spec."""
-    notes = dict(annotations or {})
-    for key, value in (
-        (ANN_STORAGE_PROVISIONER, provisioner),
-        (ANN_MIGRATED_TO, migrated_to),
-        (ANN_SELECTED_NODE, selected_node),
-    ):
-        if value is not None:
-            notes[key] = value
+    named = {
+        ANN_STORAGE_PROVISIONER: provisioner,
+        ANN_MIGRATED_TO: migrated_to,
+        ANN_SELECTED_NODE: selected_node,
+    }
+    notes = {
+        **(annotations or {}),
+        **{key: value for key, value in named.items() if value is not None},
+    }
     metadata: dict[str, Any] = {
         "name": name,
         "namespace": namespace,

@@ -27,29 +27,29 @@ class FakeRedis:
         return self.records
 
 
+class Scene:
+    def __init__(self):
+        self.redis = FakeRedis()
+        self.now = 0.0
+        self.epochs = []
+        self.drivers = []
+        self.keeper = Keeper(
+            self.redis,
+            self.redis,
+            self.redis,
+            on_epoch=self.epochs.append,
+            on_drivers=lambda drivers: self.drivers.append(sorted(drivers.by_name)),
+            clock=lambda: self.now,
+        )
+
+    def step(self):
+        self.now += 1
+        self.keeper.step()
+
+
 @pytest.fixture
 def scene():
-    class Scene:
-        redis = FakeRedis()
-        now = 0.0
-        epochs: list = []
-        drivers: list = []
-
-        def step(self):
-            self.now += 1
-            self.keeper.step()
-
-    scene = Scene()
-    scene.epochs, scene.drivers = [], []
-    scene.keeper = Keeper(
-        scene.redis,
-        scene.redis,
-        scene.redis,
-        on_epoch=scene.epochs.append,
-        on_drivers=lambda drivers: scene.drivers.append(sorted(drivers.by_name)),
-        clock=lambda: scene.now,
-    )
-    return scene
+    return Scene()
 
 
 def test_first_sight_and_lost_data_are_told_apart(scene):
