@@ -1,0 +1,106 @@
+# csi-fleet: `make help` lists the targets. Needs Python >= 3.11 with venv, and make; everything
+# else (uv, packages, control plane, Redis) is installed by the targets themselves.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+UV_VERSION := 0.13.8
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+PY := $(BIN)/python
+STAMP := $(VENV)/.synced
+LOCK := requirements.lock
+# The lock serves every platform and Python from 3.11 on; hashes, and no index address in it.
+LOCK_FLAGS := --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+  --all-extras --group test --group lint --python-version 3.11
+PACKAGES := csi_client workers watcher
+TYPED := $(PACKAGES) tests/support examples
+SUITES ?= unit integration e2e parity chaos
+
+.PHONY: help venv demo test unit integration e2e parity chaos bench check lint types \
+  imports spelling lock-check stubs-check shape proto lock format fetch clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(STAMP): $(LOCK) pyproject.toml
+	@echo "preparing $(VENV)"
+	@python=$${PYTHON:-}; \
+	for candidate in python3 python3.14 python3.13 python3.12 python3.11; do \
+	  [ -n "$$python" ] && break; \
+	  if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+	    2>/dev/null; then python=$$candidate; fi; \
+	done; \
+	[ -n "$$python" ] || { echo "no Python >= 3.11 with venv found (Debian: apt install python3-venv)"; exit 1; }; \
+	[ -x $(PY) ] || "$$python" -m venv $(VENV); \
+	[ -x $(UV) ] && [ "$$($(UV) --version | cut -d' ' -f2)" = $(UV_VERSION) ] \
+	  || $(PY) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(UV) pip sync --quiet --require-hashes $(LOCK)
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(UV) pip install --quiet --no-deps --editable .
+	@touch $@
+
+venv: $(STAMP) ## prepare .venv from the lock file
+
+demo: $(STAMP) ## two drivers, claims becoming Bound, Flower; KUBECONFIG=... for an own cluster, DEMO_EXIT=1 to run once
+	@$(PY) -m examples.demo $(if $(filter command line,$(origin KUBECONFIG)),--kubeconfig '$(KUBECONFIG)') \
+	  $(if $(DEMO_EXIT),--exit)
+
+test: $(STAMP) ## all suites: unit, integration, e2e, parity, short chaos (SUITES="unit e2e" for some)
+	@$(PY) -m tests.support.suites $(SUITES)
+
+unit integration e2e chaos: $(STAMP) ## one suite
+	@$(PY) -m tests.support.suites $@
+
+parity: $(STAMP) ## compare with the recorded cases of the Go provisioner (ONLY=regex, JOBS=n)
+	@$(PY) -m tests.support.parity $(if $(ONLY),--only '$(ONLY)') $(if $(JOBS),--jobs $(JOBS))
+
+bench: $(STAMP) ## measure; prints tables, asserts nothing
+	@$(PY) -m tests.support.suites bench
+
+check: lint types imports spelling lock-check stubs-check shape ## everything but the tests
+	@echo "check: all good"
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	@$(BIN)/mypy $(TYPED)
+
+imports: $(STAMP)
+	@$(BIN)/lint-imports --no-cache
+
+spelling: $(STAMP)
+	@$(BIN)/codespell $$(git ls-files)
+
+lock-check: $(STAMP)
+	@fresh=$$(mktemp); trap 'rm -f "$$fresh"' EXIT; cp $(LOCK) "$$fresh"; \
+	$(UV) pip compile $(LOCK_FLAGS) pyproject.toml --output-file "$$fresh"; \
+	diff -u $(LOCK) "$$fresh" || { echo "$(LOCK) is stale: run make lock"; exit 1; }
+
+stubs-check: $(STAMP)
+	@$(PY) -m tests.support.generate_stubs --check
+
+shape: $(STAMP)
+	@$(BIN)/pytest -q tests/unit/test_repo_shape.py
+
+proto: $(STAMP) ## regenerate csi_client/_generated
+	@$(PY) -m tests.support.generate_stubs
+
+lock: $(STAMP) ## write requirements.lock anew (UPGRADE=1 for newest versions)
+	@$(UV) pip compile $(LOCK_FLAGS) $(if $(UPGRADE),--upgrade) pyproject.toml --output-file $(LOCK)
+
+format: $(STAMP) ## let ruff format and fix
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+fetch: $(STAMP) ## prepare the control plane's binaries only
+	@$(PY) -m tests.support.controlplane fetch
+
+clean: ## remove .venv and caches in the checkout (~/.cache/csi-fleet stays)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

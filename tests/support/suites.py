@@ -1,0 +1,120 @@
+"""Runs test suites one after the other and closes with one summary line: `make test`.
+
+    python -m tests.support.suites unit integration e2e parity chaos
+
+Each suite is its own pytest process: unit tests share the cores, the others own the machine. A
+failed suite does not keep the next from running. The last line is `tests: N passed, N failed`.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NO_TESTS_COLLECTED = 5  # pytest's exit code
+WORKERS = {"unit": "2"}  # pytest-xdist processes; the other suites start servers of their own
+FOLDERS = ("unit", "integration", "e2e", "chaos", "bench")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one suite did; `ok` is its exit code's word, not only the counts'."""
+
+    suite: str
+    ok: bool
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+
+
+def run_pytest(suite: str) -> Outcome:
+    """Run the suite's folder; no folder or no test in it is a suite of nothing."""
+    folder = ROOT / "tests" / suite
+    if not folder.is_dir():
+        print(f"no tests/{suite} yet")
+        return Outcome(suite, ok=True)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch, "report.xml")
+        command = [sys.executable, "-m", "pytest", "-q", str(folder), f"--junitxml={report}"]
+        if suite in WORKERS:
+            command += ["-n", WORKERS[suite]]
+        if suite == "bench":
+            command.append("-s")
+        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        seconds = time.monotonic() - started
+        passed, failed, skipped = count(report) if report.exists() else (0, 0, 0)
+    ok = code in {0, NO_TESTS_COLLECTED}
+    return Outcome(suite, ok, passed, failed or int(not ok), skipped, seconds)
+
+
+def count(report: Path) -> tuple[int, int, int]:
+    """Passed, failed (with errors) and skipped tests of a JUnit report."""
+    passed = failed = skipped = 0
+    for part in ET.parse(report).getroot().iter("testsuite"):
+        bad = int(part.get("failures", 0)) + int(part.get("errors", 0))
+        left_out = int(part.get("skipped", 0))
+        failed += bad
+        skipped += left_out
+        passed += int(part.get("tests", 0)) - bad - left_out
+    return passed, failed, skipped
+
+
+def run_parity() -> Outcome:
+    """Run the recorded cases; their runner closes with `N passed, N failed`."""
+    started = time.monotonic()
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "tests.support.parity", "--leave-out-pending"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as runner:
+        assert runner.stdout is not None
+        passed = failed = 0
+        for line in runner.stdout:
+            print(line, end="", flush=True)
+            if match := re.fullmatch(r"(\d+) passed, (\d+) failed", line.strip()):
+                passed, failed = map(int, match.groups())
+    ok = runner.returncode == 0
+    seconds = time.monotonic() - started
+    return Outcome("parity", ok, passed, failed or int(not ok), seconds=seconds)
+
+
+def main(suites: list[str]) -> int:
+    """Run the named suites; 0 when all were good."""
+    unknown = set(suites) - {*FOLDERS, "parity"}
+    if unknown or not suites:
+        print(f"suites: {', '.join((*FOLDERS, 'parity'))}", file=sys.stderr)
+        return 2
+    outcomes = []
+    for suite in suites:
+        print(f"\n=== {suite} ===", flush=True)
+        outcomes.append(run_parity() if suite == "parity" else run_pytest(suite))
+    print()
+    for one in outcomes:
+        state = "ok" if one.ok else "FAILED"
+        print(
+            f"{one.suite:12} {state:7} {one.passed:5} passed {one.failed:4} failed "
+            f"{one.skipped:4} skipped {one.seconds:7.1f} s"
+        )
+    passed, failed, skipped = (
+        sum(getattr(one, field) for one in outcomes) for field in ("passed", "failed", "skipped")
+    )
+    rest = f", {skipped} skipped" if skipped else ""
+    print(f"tests: {passed} passed, {failed} failed{rest}", flush=True)
+    return 0 if all(one.ok for one in outcomes) else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

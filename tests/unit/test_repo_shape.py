@@ -1,0 +1,161 @@
+"""The repository's own rules: sizes, names, and nothing in it that only fits one machine."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("csi_client", "watcher", "workers")
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 80
+MAX_TYPE_IGNORES = 10
+FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|managers?)(_|$)", re.IGNORECASE)
+# Written in pieces, so that this file does not find itself.
+REGISTRY_HOSTS = (
+    "pypi." + "org",
+    "files.python" + "hosted.org",
+    "proxy.golang." + "org",
+    "sum.golang." + "org",
+    "registry.npm" + "js.org",
+    "deb.debian." + "org",
+    "crates." + "io",
+)
+MACHINE_PATHS = ("/ro" + "ot/", "/wo" + "rk/", "/ho" + "me/", "/Us" + "ers/", "/tmp/" + "bash_jobs")
+SOURCE_SUFFIXES = {".py", ".lua", ".proto"}
+
+
+def _committed() -> list[Path]:
+    """Files that git tracks or would add, so that a new file is judged before its commit."""
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listing.returncode != 0:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listing.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+def _sources() -> list[Path]:
+    return [
+        path
+        for path in _committed()
+        if path.suffix in SOURCE_SUFFIXES and "_generated" not in path.parts
+    ]
+
+
+def _python(*folders: str) -> list[Path]:
+    """Python files, of the named top-level folders only if any are named."""
+    return [
+        path
+        for path in _sources()
+        if path.suffix == ".py" and (not folders or path.relative_to(ROOT).parts[0] in folders)
+    ]
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _overlong_files(files: list[Path], limit: int) -> list[str]:
+    sizes = {path: _text(path).count("\n") for path in files if path.suffix != ".proto"}
+    return [f"{_name(path)}: {size}" for path, size in sizes.items() if size > limit]
+
+
+def _overlong_functions(source: str, limit: int) -> list[str]:
+    return [
+        f"{node.name}: {node.end_lineno - node.lineno + 1}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > limit
+    ]
+
+
+def test_no_file_is_longer_than_500_lines() -> None:
+    """A file answers one question; past this size it answers several."""
+    assert _overlong_files(_sources(), MAX_FILE_LINES) == []
+
+
+def test_no_function_is_longer_than_80_lines() -> None:
+    found = [
+        f"{_name(path)} {function}"
+        for path in _python()
+        for function in _overlong_functions(_text(path), MAX_FUNCTION_LINES)
+    ]
+    assert found == []
+
+
+def test_size_checks_see_an_overlong_file_and_function() -> None:
+    """The two checks above can fail."""
+    body = "def long() -> None:\n" + "    pass\n" * MAX_FUNCTION_LINES
+    assert _overlong_functions(body, MAX_FUNCTION_LINES) == ["long: 81"]
+    assert _overlong_files([Path(__file__)], 10) != []
+
+
+def test_names_say_what_a_module_is_about() -> None:
+    """No utils, helpers, common, manager: such names collect whatever has no place."""
+    stems = [path for path in _python(*PACKAGES) if FORBIDDEN_NAMES.search(path.stem)]
+    folders = {
+        part
+        for path in _python(*PACKAGES)
+        for part in path.relative_to(ROOT).parts[:-1]
+        if FORBIDDEN_NAMES.search(part)
+    }
+    assert [_name(path) for path in stems] == []
+    assert folders == set()
+
+
+def test_init_files_hold_only_a_docstring() -> None:
+    """Importing a package loads nothing: the watcher stays free of grpc and Celery."""
+    offenders = []
+    for path in _python(*PACKAGES):
+        if path.name != "__init__.py":
+            continue
+        body = ast.parse(_text(path)).body
+        if len(body) != 1 or ast.get_docstring(ast.parse(_text(path))) is None:
+            offenders.append(_name(path))
+    assert offenders == []
+
+
+def test_every_package_is_typed() -> None:
+    assert [package for package in PACKAGES if not (ROOT / package / "py.typed").exists()] == []
+
+
+def test_type_ignores_are_few_and_coded() -> None:
+    """Each names its error code; together they stay under ten."""
+    lines = [
+        f"{_name(path)}: {line.strip()}"
+        for path in _python(*PACKAGES)
+        for line in _text(path).splitlines()
+        if "# type:" + " ignore" in line
+    ]
+    assert [line for line in lines if "# type:" + " ignore[" not in line] == []
+    assert len(lines) < MAX_TYPE_IGNORES
+
+
+@pytest.mark.parametrize("word", [*REGISTRY_HOSTS, *MACHINE_PATHS])
+def test_no_machine_path_and_no_registry_host_is_committed(word: str) -> None:
+    """The checkout works on any machine, with whatever index that machine is set up for."""
+    pattern = re.compile(r"(?<![\w.$}])" + re.escape(word))
+    assert [_name(path) for path in _committed() if pattern.search(_text(path))] == []
+
+
+def test_no_lua_script_is_inline() -> None:
+    """One script a file under workers/queue/lua, where its keys and types are documented."""
+    inline = re.compile(r"redis\.call\(")
+    assert [_name(path) for path in _python(*PACKAGES) if inline.search(_text(path))] == []
