@@ -275,15 +275,16 @@ class Attempt:
             response = work.driver.client.create_volume(prepared.request, on_slow=self.keep_copy)
         except CsiError as error:
             self.leave_behind_if_lost()
-            may_reschedule = work.driver.supports_topology and bool(self.selected_node)
-            state = (
-                State.BACKGROUND
-                if error.from_transport and error.code not in (None, 3)
-                else create_volume_state(error.code, may_reschedule=may_reschedule)
-            )
-            raise AttemptError(str(error), state, code=error.code) from None
+            raise AttemptError(str(error), self.state_of(error), code=error.code) from None
         self.leave_behind_if_lost()
         return response
+
+    def state_of(self, error: CsiError) -> State:
+        """P-410; a status made by the transport says nothing about the storage (D-024)."""
+        if error.from_transport:
+            return State.FINISHED if error.is_final else State.BACKGROUND
+        may_reschedule = self.work.driver.supports_topology and bool(self.selected_node)
+        return create_volume_state(error.code, may_reschedule=may_reschedule)
 
     def keep_copy(self) -> None:
         """The call takes long: keep the intent outside of Redis too."""

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 from workers import constants as k
 from workers.errors import ApiError
 from workers.kube.errors import AlreadyExistsError, NotFoundError, ServerError, Unreachable
+from workers.migration.plugins import in_tree_source
+from workers.migration.to_csi import volume_to_csi
 from workers.provision.outcome import Action, Outcome, done
 from workers.provision.sourcing import unprotect_snapshot
 from workers.provision.steps import Step
@@ -123,5 +125,7 @@ def claim_uid(volume: JsonObject) -> str:
 
 
 def _handle(volume: JsonObject) -> str:
+    if in_tree_source(volume) is not None:
+        volume = volume_to_csi(volume)
     spec = volume.get("spec") or {}
     return (spec.get("csi") or {}).get("volumeHandle") or ""

@@ -101,7 +101,7 @@ class VolumePass:
         handle = rules.volume_handle(csi_volume)
         segments = self.driver.node_segments
         if segments is not None:
-            rules.check_accessible(is_accessible=is_accessible(volume, segments))
+            rules.check_accessible(is_accessible=is_accessible(csi_volume, segments))
         capability.check_driver(
             self.driver.plugin_capabilities, self.driver.controller_capabilities
         )
