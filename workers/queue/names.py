@@ -114,7 +114,8 @@ def declared(full_name: str) -> RedisName | None:
     exact = NAMES.get(name)
     if exact is not None and not exact.is_family:
         return exact
-    family = NAMES.get(name.partition(":")[0])
+    family_name, colon, _ = name.partition(":")
+    family = NAMES.get(family_name) if colon else None
     return family if family is not None and family.is_family else None
 
 

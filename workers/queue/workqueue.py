@@ -17,16 +17,17 @@ import uuid
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from workers.errors import QueueUnavailable
-from workers.queue.keys import Key
 from workers.queue.leases import CatalogState, FailOutcome, Lease, Session, suspend_aware_clock
 from workers.queue.limits import LaneLimits, LaneStats, PauseKind, read_stats
 from workers.queue.scripts import Scripts, text
+from workers.queue.tickets import Tickets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import redis
+
+    from workers.queue.keys import Key
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class WorkQueue:
     ) -> None:
         self._scripts = Scripts(client, now_ms)
         self._now_ms = now_ms
-        self._publish_tickets = publish
+        self._tickets = Tickets(publish)
         self._ttl_ms = round(lease_ttl_seconds * 1000)
         self._clock = clock
         self._on_lost = on_lost
@@ -90,7 +91,7 @@ class WorkQueue:
         """
         remaining = iter(keys)
         while batch := [key.text for key in islice(remaining, _BATCH)]:
-            self._publish(self._scripts.run("add", round(delay_seconds * 1000), *batch))
+            self._tickets.publish(self._scripts.run("add", round(delay_seconds * 1000), *batch))
 
     def register_process(self) -> None:
         """Announce this process; needed before `take`, not for `add`.
@@ -149,7 +150,7 @@ class WorkQueue:
         token = uuid.uuid4().hex
         reply = self._scripts.run("take", key.text, session.process_id, token, domain)
         status, tickets = text(reply[0]), reply[1]
-        self._publish(tickets)
+        self._tickets.publish(tickets)
         if status == "unregistered":
             session.is_lost = True
             self._on_lost()
@@ -242,7 +243,7 @@ class WorkQueue:
         Args:
             period_seconds: 0 does it in any case.
         """
-        self._publish(
+        self._tickets.publish(
             self._scripts.run(
                 "sweep",
                 round(period_seconds * 1000),
@@ -273,7 +274,7 @@ class WorkQueue:
 
     def resume(self, lane: str, *, kind: PauseKind = "operator") -> None:
         """End a pause; the lane admits unless it is paused for another kind."""
-        self._publish(self._scripts.run("resume", lane, kind))
+        self._tickets.publish(self._scripts.run("resume", lane, kind))
 
     def stats(self) -> dict[str, LaneStats]:
         """Counts and ages by lane."""
@@ -284,14 +285,14 @@ class WorkQueue:
         session, self._session = self._session, None
         if session is not None:
             session.is_lost = True
-            self._publish(self._scripts.run("unregister", session.process_id))
+            self._tickets.publish(self._scripts.run("unregister", session.process_id))
 
     def _usable_ttl(self) -> float:
         return self._ttl_ms / 1000 * (1 - _MARGIN)
 
     def _declare(self, lane: str, limits: LaneLimits) -> None:
         numbers = (limits.concurrency, limits.rate_per_second, limits.burst)
-        self._publish(self._scripts.run("limits", lane, *numbers))
+        self._tickets.publish(self._scripts.run("limits", lane, *numbers))
 
     def _end(self, script: str, lease: Lease, *args: str | float) -> list[int]:
         lease.is_released = True
@@ -299,19 +300,5 @@ class WorkQueue:
         reply = self._scripts.run(
             script, lease.key.text, session.process_id, lease.token, session.epoch, *args
         )
-        self._publish(reply[0])
+        self._tickets.publish(reply[0])
         return [int(value) for value in reply[1:]]
-
-    def _publish(self, tickets: list[bytes]) -> None:
-        """Send tickets; a failure is only logged, for the sweep publishes them again."""
-        keys = []
-        for ticket in tickets:
-            try:
-                keys.append(Key.parse(text(ticket)))
-            except ValueError:
-                _log.exception("unreadable key in Redis, dropped")
-        if keys:
-            try:
-                self._publish_tickets(keys)
-            except QueueUnavailable:
-                _log.warning("tickets not published, the sweep repeats it", exc_info=True)

@@ -1,5 +1,7 @@
 """The real scripts against the model: random steps, deaths, replays, wipes and clock jumps."""
 
+# ruff: noqa: FBT003 - rules are called with their arguments in place
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.support.queue_model import QueueModel, lane_of
+from tests.support.queue_model import QueueModel
 from workers.queue.keys import Key, claim_key, volume_key
 from workers.queue.leases import Lease
 from workers.queue.names import NAMES, celery_queue

@@ -1,0 +1,145 @@
+"""The catalog: newer wins, readers follow by version, a gap proves nothing until complete."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from workers.errors import CatalogIncomplete
+from workers.queue.catalog import CatalogReader, CatalogWriter
+from workers.queue.keys import claim_key
+from workers.queue.names import NAMES
+from workers.queue.workqueue import WorkQueue
+
+
+@pytest.fixture
+def writer(redis_client: redis.Redis) -> CatalogWriter:
+    return CatalogWriter(redis_client)
+
+
+@pytest.fixture
+def reader(redis_client: redis.Redis, writer: CatalogWriter) -> CatalogReader:
+    assert writer.mark_complete(["classes", "nodes", "csinodes", "attachments"], writer.epoch())
+    return CatalogReader(redis_client)
+
+
+def test_nothing_is_concluded_before_the_watcher_declared_it_complete(redis_client, writer):
+    """M-017: an absent class may only not have been written yet."""
+    reader = CatalogReader(redis_client)
+    writer.put("classes", "fast", "5", {"a": 1})
+    for read in (lambda: reader.get("classes", "fast"), lambda: reader.attachment("pv")):
+        with pytest.raises(CatalogIncomplete):
+            read()
+    assert not writer.mark_complete(["classes"], "an epoch that is over")
+    assert writer.incomplete(["classes"], writer.epoch()) == {"classes"}
+    writer.mark_complete(["classes"], writer.epoch())
+    assert reader.get("classes", "fast") == {"a": 1}
+    assert reader.get("classes", "slow") is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "winner"),
+    [
+        pytest.param("9", "10", "second", id="integers, not text"),
+        pytest.param("10", "9", "first", id="older comes late"),
+        pytest.param("7", "7", "first", id="equal changes nothing"),
+        pytest.param("9007199254740992", "9007199254740993", "second", id="above 2^53"),
+    ],
+)
+def test_newer_resource_version_wins(writer, reader, first, second, winner):
+    writer.put("classes", "fast", first, {"from": "first"})
+    changed = writer.put("classes", "fast", second, {"from": "second"})
+    assert changed == (winner == "second")
+    assert reader.get("classes", "fast") == {"from": winner}
+
+
+def test_late_put_does_not_revive_a_removed_object(writer, reader):
+    writer.put("nodes", "n1", "5", {})
+    assert writer.remove("nodes", "n1", "8")
+    assert not writer.remove("nodes", "n1", "8")
+    assert not writer.put("nodes", "n1", "7", {})
+    assert reader.get("nodes", "n1") is None
+    assert writer.put("nodes", "n1", "9", {"again": True})
+    assert reader.get("nodes", "n1") == {"again": True}
+
+
+def test_replace_removes_what_vanished_but_nothing_newer_than_the_list(writer, reader):
+    writer.put("nodes", "gone", "5", {})
+    writer.put("nodes", "newer", "101", {})
+    writer.replace("nodes", [(f"n{i}", "50", {"i": i}) for i in range(450)], "100")
+    nodes = reader.all("nodes")
+    assert len(nodes) == 451
+    assert "gone" not in nodes
+    assert "newer" in nodes
+
+
+def test_tombstones_are_pruned_and_readers_that_missed_them_reload(redis_client, writer, reader):
+    writer.replace("nodes", [("a", "1", {}), ("b", "1", {})], "10")
+    assert set(reader.all("nodes")) == {"a", "b"}
+    writer.remove("nodes", "b", "11")
+    writer.replace("nodes", [("a", "1", {})], "12")
+    writer.replace("nodes", [("a", "1", {})], "13")
+    assert redis_client.hkeys(NAMES["catalog"].full + "nodes") == [b"a"]
+    assert set(reader.all("nodes")) == {"a"}
+
+
+def test_lease_state_saves_the_round_trip_until_something_changes(redis_client, writer, reader):
+    """Architecture 7: TAKE carries the versions, so an unchanged catalog is not asked for."""
+    tickets: list = []
+    queue = WorkQueue(redis_client, publish=tickets.extend)
+    queue.register_process()
+    queue.set_limits("claims|d", 5)
+    writer.put("classes", "fast", "1", {"v": 1})
+
+    def state():
+        queue.add([claim_key("d", "ns", "a", "u")])
+        lease = queue.take(tickets.pop())
+        queue.done(lease)
+        return lease.catalog
+
+    def commands() -> int:
+        return redis_client.info("stats")["total_commands_processed"]
+
+    unchanged = state()
+    reader.get("classes", "fast", unchanged)
+    start = commands()
+    assert reader.get("classes", "fast", unchanged) == {"v": 1}
+    assert commands() == start + 1, "only our own INFO"
+    writer.put("classes", "fast", "2", {"v": 2})
+    assert reader.get("classes", "fast", state()) == {"v": 2}
+
+
+def test_refresh_after_a_wipe_forgets_the_old_life(redis_client, writer, reader):
+    writer.put("classes", "fast", "5", {})
+    assert reader.get("classes", "fast") == {}
+    redis_client.flushall()
+    with pytest.raises(CatalogIncomplete):
+        reader.get("classes", "fast")
+    epoch = writer.epoch()
+    writer.replace("classes", [("other", "1", {})], "2")
+    writer.mark_complete(["classes"], epoch)
+    assert set(reader.all("classes")) == {"other"}
+
+
+@pytest.mark.parametrize("broken", ["5 {not json", "no version", "5 [1]"])
+def test_unreadable_entry_is_set_aside_and_listed_again(
+    redis_client, writer, reader, caplog, broken
+):
+    """A broken class is no absent class: the watcher is asked to write it again."""
+    redis_client.hset(NAMES["catalog"].full + "classes", "fast", broken)
+    with pytest.raises(CatalogIncomplete):
+        reader.get("classes", "fast")
+    assert "set aside" in caplog.text
+    assert caplog.records[0].field == "fast"
+    epoch = writer.epoch()
+    assert writer.incomplete(["classes", "nodes"], epoch) == {"classes"}
+    writer.replace("classes", [("fast", "5", {"ok": True})], "6")
+    writer.mark_complete(["classes"], epoch)
+    assert reader.get("classes", "fast") == {"ok": True}
+
+
+def test_attachment_is_read_straight(writer, reader):
+    writer.put("attachments", "pvc-1", "3", {"attached": True})
+    assert reader.attachment("pvc-1") == {"attached": True}
+    writer.remove("attachments", "pvc-1", "4")
+    assert reader.attachment("pvc-1") is None

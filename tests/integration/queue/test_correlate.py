@@ -1,0 +1,73 @@
+"""The event budget of L-006, shared by all workers."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.queue.correlate import MERGED_PREFIX, Create, Decision, Drop, EventBudget, Patch
+
+CLAIM = {"kind": "PersistentVolumeClaim", "namespace": "ns", "name": "data", "uid": "u"}
+
+
+@pytest.fixture
+def decide(bench):
+    """Each call asks a new worker, so that only Redis remembers."""
+
+    def ask(message: str, reason: str = "ProvisioningFailed", **changes: str) -> Decision:
+        budget = EventBudget(bench.client, now_ms=lambda: bench.now_ms)
+        return budget.decide("driver_csi-fleet", CLAIM | changes, "Warning", reason, message)
+
+    return ask
+
+
+def test_l006_identical_events_become_one_with_a_count(decide):
+    first = decide("no space")
+    assert isinstance(first, Create)
+    assert first.name.startswith("data.")
+    assert decide("no space") == Patch(first.name, "no space", 2)
+    assert decide("no space", resourceVersion="77") == Patch(first.name, "no space", 3)
+
+
+def test_l006_more_than_ten_similar_events_are_merged(decide):
+    for i in range(10):
+        assert isinstance(decide(f"attempt {i}"), Create)
+    merged = decide("attempt 10")
+    assert isinstance(merged, Create)
+    assert merged.message == MERGED_PREFIX + "attempt 10"
+    assert decide("attempt 11") == Patch(merged.name, MERGED_PREFIX + "attempt 11", 2)
+    assert isinstance(decide("attempt 3"), Patch), "known messages keep their own event"
+
+
+def test_l006_burst_of_25_then_one_in_five_minutes_per_object(bench, decide):
+    decisions = [decide("same") for _ in range(30)]
+    assert [isinstance(d, Drop) for d in decisions] == [False] * 25 + [True] * 5
+    assert isinstance(decide("same", name="other", uid="v"), Create), "another object's budget"
+    bench.advance(301)
+    assert decide("same") == Patch(decisions[0].name, "same", 31)
+    assert decide("same") == Drop()
+
+
+def test_c086_forty_failures_in_a_minute_write_at_most_25_events(bench, decide):
+    decisions = []
+    for i in range(40):
+        decisions.append(decide(f"error {i}"))
+        bench.advance(1.5)
+    assert sum(not isinstance(d, Drop) for d in decisions) == 25
+    assert sum(isinstance(d, Create) for d in decisions) == 11
+
+
+def test_message_text_never_reaches_redis(bench, decide):
+    decide("password=hunter2")
+    assert not [k for k in bench.client.keys("*") if b"hunter2" in bench.client.dump(k)]
+
+
+def test_repeated_request_gets_the_same_answer(bench):
+    """A lost reply must not count twice nor turn a create into a patch."""
+    budget = EventBudget(bench.client, now_ms=lambda: bench.now_ms)
+    scripts, replies = budget._scripts, []
+    run = scripts.run
+    scripts.run = lambda *args: [replies.append(run(*args)) for _ in range(2)] and replies[-1]
+    for _ in range(2):
+        budget.decide("s", CLAIM, "Normal", "r", "m")
+    assert [reply[0] for reply in replies] == [b"create", b"create", b"patch", b"patch"]
+    assert [reply[2] for reply in replies] == [1, 1, 2, 2]

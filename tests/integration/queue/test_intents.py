@@ -1,0 +1,80 @@
+"""Intents and unsaved PVs survive what leases do not, and broken ones do not stop a worker."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.errors import LeaseLost, QueueUnavailable
+from workers.queue.intents import IntentStore
+from workers.queue.keys import claim_key
+from workers.queue.names import NAMES, PREFIX
+
+KEY = claim_key("d", "ns", "a", "u")
+INTENT = {"stage": "calling", "claim": {"uid": "u"}}
+PV = {"metadata": {"name": "pvc-u"}}
+
+
+@pytest.fixture
+def store(redis_client) -> IntentStore:
+    return IntentStore(redis_client)
+
+
+def test_life_of_an_intent(store, bench, start_queue):
+    """M-010, M-011: intent before the call, PV before the save, both gone with DONE."""
+    queue = start_queue()
+    queue.add([KEY])
+    lease = bench.run_next(queue, "pvc-u")
+    store.begin("pvc-u", INTENT, lease)
+    store.created("pvc-u", INTENT | {"stage": "created"}, PV)
+    assert store.get_both("pvc-u") == ({**INTENT, "stage": "created"}, PV)
+    assert queue.done(lease, finish_intent=True)
+    assert (store.all(), store.all_pvs()) == ({}, {})
+
+
+def test_lost_lease_may_not_begin_nor_clear_the_next_owners_intent(store, bench, start_queue):
+    """G9: the check is Redis' own, not only the local clock."""
+    one, two = start_queue(), start_queue()
+    one.add([KEY])
+    old = bench.run_next(one, "pvc-u")
+    bench.advance(5)
+    two.heartbeat()
+    two.pump(period_seconds=0)
+    store.begin("pvc-u", INTENT, bench.run_next(two, "pvc-u"))
+    with pytest.raises(LeaseLost):
+        store.begin("pvc-u", {"stage": "stale"}, old)
+    assert not store.finish("pvc-u", old)
+    assert not one.done(old, finish_intent=True)
+    assert store.get("pvc-u") == INTENT
+
+
+def test_plain_reads_and_writes(store):
+    store.put("pvc-1", INTENT)
+    store.save_pv("pvc-1", PV)
+    assert store.all() == {"pvc-1": INTENT}
+    assert store.all_pvs() == {"pvc-1": PV}
+    store.delete("pvc-1")
+    assert store.get("pvc-1") is None
+    assert store.get_pv("pvc-1") == PV
+    store.delete_pv("pvc-1")
+    assert store.get_both("pvc-1") == (None, None)
+    store.begin("pvc-2", INTENT)
+    assert store.finish("pvc-2")
+    assert store.get("pvc-2") is None
+
+
+def test_unreadable_intent_is_set_aside_once(store, redis_client, caplog):
+    redis_client.hset(NAMES["intents"].full, "pvc-bad", "{oops")
+    store.put("pvc-good", INTENT)
+    assert store.all() == {"pvc-good": INTENT}
+    assert store.get("pvc-bad") is None
+    assert len(caplog.records) == 1
+    assert redis_client.hget(NAMES["quarantine"].full, f"{PREFIX}intents pvc-bad") == b"{oops"
+
+
+def test_wrong_typed_key_fails_once_then_counts_as_empty(store, redis_client, caplog):
+    redis_client.set(NAMES["unsaved"].full, "x")
+    with pytest.raises(QueueUnavailable):
+        store.save_pv("pvc-1", PV)
+    store.save_pv("pvc-1", PV)
+    assert store.get_pv("pvc-1") == PV
+    assert caplog.records[0].redis_key == NAMES["unsaved"].full

@@ -1,0 +1,483 @@
+"""The queue's promises one by one, on a real Redis."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+import redis
+
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
+from workers.errors import LeaseLost, QueueUnavailable
+from workers.queue.connection import connect
+from workers.queue.keys import Key, claim_key, volume_key
+from workers.queue.leases import Heartbeat
+from workers.queue.names import NAMES, PREFIX
+from workers.queue.workqueue import WorkQueue
+
+BACKOFF = {"base_seconds": 1, "cap_seconds": 300}
+
+
+def claim(name: str, namespace: str = "ns") -> Key:
+    return claim_key("d", namespace, name, f"uid-{name}")
+
+
+def fail_until_ready(bench, queue) -> float | None:
+    """One failing attempt; advances the clock to the retry."""
+    delay = queue.fail(bench.run_next(queue), **BACKOFF).delay_seconds
+    bench.advance(delay)
+    queue.heartbeat()
+    queue.pump(period_seconds=0)
+    return delay
+
+
+def test_c039_backoff_doubles_up_to_the_cap_without_end(bench, start_queue):
+    queue = start_queue()
+    queue.add([claim("a")])
+    delays = [fail_until_ready(bench, queue) for _ in range(11)]
+    assert delays == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+
+
+def test_c040_success_resets_the_backoff(bench, start_queue):
+    queue = start_queue()
+    queue.add([claim("a")])
+    for _ in range(3):
+        fail_until_ready(bench, queue)
+    assert queue.done(bench.run_next(queue))
+    queue.add([claim("a")])
+    assert fail_until_ready(bench, queue) == 1
+
+
+def test_c041_add_while_running_runs_exactly_once_more_and_never_in_parallel(bench, start_queue):
+    queue = start_queue()
+    queue.add([claim("a")])
+    lease = bench.run_next(queue)
+    queue.add([claim("a")])
+    queue.add([claim("a")])
+    assert bench.tickets == []
+    queue.done(lease)
+    assert bench.tickets == [claim("a")]
+    queue.done(bench.run_next(queue))
+    assert bench.tickets == []
+
+
+def test_c042_hundred_adds_while_waiting_are_one_sync(bench, start_queue):
+    queue = start_queue()
+    for _ in range(100):
+        queue.add([claim("a")])
+    assert bench.tickets == [claim("a")]
+
+
+def test_c043_update_during_a_long_delay_is_synced_at_once(bench, start_queue):
+    queue = start_queue()
+    queue.add([claim("a")])
+    queue.fail(bench.run_next(queue), base_seconds=256, cap_seconds=300)
+    queue.add([claim("a")])
+    queue.done(bench.run_next(queue))
+    bench.advance(300)
+    queue.heartbeat()
+    queue.pump(period_seconds=0)
+    assert bench.tickets == [], "take removed the delayed wake-up"
+
+
+def test_fail_of_a_dirty_key_counts_and_is_ready_at_once(bench, start_queue):
+    queue = start_queue()
+    queue.add([claim("a")])
+    lease = bench.run_next(queue)
+    queue.add([claim("a")])
+    outcome = queue.fail(lease, **BACKOFF)
+    assert (outcome.fails, outcome.delay_seconds) == (1, 0)
+    assert bench.run_next(queue).fails == 1
+
+
+def test_slow_set_delay_and_memo_reach_the_next_lease(bench, start_queue):
+    """L-063: one wake-up, not before the retention is over."""
+    queue = start_queue()
+    queue.add([claim("a")])
+    outcome = queue.fail(
+        bench.run_next(queue), **BACKOFF, min_delay_seconds=300, memo='{"class_uid":"1"}'
+    )
+    assert outcome.delay_seconds == 300
+    bench.advance(300)
+    queue.heartbeat()
+    queue.pump(period_seconds=0)
+    assert bench.run_next(queue).memo == '{"class_uid":"1"}'
+
+
+def test_threshold_gives_up_and_keeps_the_counter(bench, start_queue):
+    """L-016: threshold 2 means three attempts; each later add gives exactly one more."""
+    queue = start_queue()
+    queue.add([claim("a")])
+    for expected in (1, 2, None):
+        outcome = queue.fail(bench.run_next(queue), **BACKOFF, threshold=2)
+        assert outcome.delay_seconds == expected
+        bench.advance(5)
+        queue.heartbeat()
+        queue.pump(period_seconds=0)
+    assert bench.tickets == []
+    queue.add([claim("a")])
+    assert queue.fail(bench.run_next(queue), **BACKOFF, threshold=2).delay_seconds is None
+    bench.advance(8 * 24 * 3600)
+    queue.heartbeat()
+    queue.pump(period_seconds=0)
+    assert bench.client.hlen(NAMES["fails"].full) == 0, "M-015: forgotten after a week"
+
+
+def test_c149_two_workers_with_the_same_ticket_one_works(bench, start_queue):
+    one, two = start_queue(), start_queue()
+    one.add([claim("a")])
+    lease = one.take(claim("a"), "pvc-a")
+    assert lease is not None
+    assert two.take(claim("a"), "pvc-a") is None
+    lease.check()
+
+
+def test_c149_after_a_hand_over_only_the_newer_fence_may_write(bench, start_queue):
+    one, two = start_queue(), start_queue()
+    one.add([claim("a")])
+    old = bench.run_next(one, "pvc-a")
+    bench.advance(4.1)
+    two.heartbeat()
+    two.pump(period_seconds=0)
+    new = bench.run_next(two, "pvc-a")
+    assert new.fence > old.fence
+    with pytest.raises(LeaseLost):
+        old.check()
+    assert not one.done(old)
+    new.check()
+    assert one.heartbeat(), "the process learns that it was declared dead"
+
+
+def test_stopped_process_notices_the_loss_before_it_writes(bench, start_queue):
+    """SIGSTOP: no heartbeat ran, nobody told it, yet its own clock forbids the write."""
+    queue = start_queue()
+    queue.add([claim("a")])
+    lease = bench.run_next(queue)
+    bench.advance(3.4)
+    lease.check()
+    bench.advance(0.2)
+    with pytest.raises(LeaseLost, match="is lost"):
+        lease.check()
+    queue.heartbeat()
+    lease.check()
+
+
+def test_claim_and_volume_of_one_name_never_run_together(bench, start_queue):
+    queue = start_queue(concurrency=1)
+    queue.add([claim("a")])
+    queue.add([volume_key("d", "pvc-a"), volume_key("d", "pvc-b")])
+    assert bench.tickets == [claim("a"), volume_key("d", "pvc-a")]
+    lease = bench.run_next(queue, "pvc-a")
+    assert queue.take(bench.tickets.pop(0), "pvc-a") is None
+    assert bench.tickets == [volume_key("d", "pvc-b")], "a blocked key occupies no slot"
+    queue.done(bench.run_next(queue, "pvc-b"))
+    assert bench.tickets == []
+    queue.done(lease)
+    assert bench.tickets == [volume_key("d", "pvc-a")]
+
+
+def test_flooding_tenant_does_not_delay_another(bench, start_queue):
+    """G12: tenants take turns, each in its own order."""
+    queue = start_queue(concurrency=1)
+    queue.add([claim(f"flood{i:03}", "loud") for i in range(100)])
+    queue.add([claim("one", "calm"), claim("two", "calm")])
+    order = []
+    for _ in range(6):
+        lease = bench.run_next(queue)
+        order.append(lease.key.object)
+        queue.done(lease)
+    assert order == [
+        "loud/flood000", "calm/one", "loud/flood001", "calm/two", "loud/flood002", "loud/flood003",
+    ]  # fmt: skip
+
+
+def test_retries_get_a_sixth_and_never_starve_first_attempts(bench, start_queue):
+    queue = start_queue(concurrency=40)
+    queue.add([claim(f"bad{i}") for i in range(40)])
+    for _ in range(40):
+        queue.fail(bench.run_next(queue), **BACKOFF)
+    queue.set_limits("claims|d", 1)
+    bench.advance(2)
+    queue.heartbeat()
+    queue.add([claim(f"new{i}") for i in range(40)])
+    queue.pump(period_seconds=0)
+    kinds: Counter[str] = Counter()
+    for _ in range(24):
+        lease = bench.run_next(queue)
+        kinds[lease.key.object[3:6]] += 1
+        queue.done(lease)
+    assert kinds == {"new": 20, "bad": 4}
+
+
+def test_limit_holds_over_processes_and_through_a_death(bench, start_queue):
+    """G11, I-8: keys of a killed process count until its lease is over."""
+    one, two = start_queue(concurrency=2), start_queue(concurrency=2)
+    one.add([claim(str(i)) for i in range(5)])
+    assert len(bench.tickets) == 2
+    bench.run_next(one), bench.run_next(two)
+    bench.advance(3)
+    two.heartbeat()
+    two.pump(period_seconds=0)
+    assert bench.tickets == []
+    bench.advance(1.1)
+    two.pump(period_seconds=0)
+    assert bench.tickets == [claim("0")], "handed over, in front of those never admitted"
+
+
+def test_clean_exit_hands_over_at_once(bench, start_queue):
+    one, two = start_queue(), start_queue()
+    one.add([claim("a")])
+    lease = bench.run_next(one)
+    one.close()
+    one.close()
+    with pytest.raises(LeaseLost):
+        lease.check()
+    assert bench.run_next(two).key == claim("a")
+
+
+def test_rate_limit_is_a_bucket_over_all_processes(bench, start_queue):
+    one = start_queue(concurrency=100, rate_per_second=2, burst=3)
+    two = start_queue(concurrency=100, rate_per_second=2, burst=3)
+    one.add([claim(str(i)) for i in range(10)])
+    assert len(bench.tickets) == 3
+    bench.advance(1)
+    two.pump(period_seconds=0)
+    assert len(bench.tickets) == 5
+    bench.advance(60)
+    two.pump(period_seconds=0)
+    assert len(set(bench.tickets)) == 8, "never more than the burst"
+
+
+def test_paused_lane_starts_nothing_and_parked_keys_keep_their_counter(bench, start_queue):
+    queue = start_queue()
+    queue.add([claim("a"), claim("b")])
+    lease = bench.run_next(queue)
+    queue.pause("claims|d", "socket is gone", kind="breaker", seconds=30)
+    assert queue.park(lease)
+    assert queue.take(bench.tickets.pop(0)) is None
+    queue.add([claim("c")])
+    queue.resume("claims|d")
+    assert bench.tickets == [], "the breaker is not the operator's to end"
+    assert queue.stats()["claims|d"].paused == {"breaker": "socket is gone"}
+    bench.advance(31)
+    queue.heartbeat()
+    queue.pump(period_seconds=0)
+    assert sorted(key.object for key in bench.tickets) == ["ns/a", "ns/b", "ns/c"]
+    assert bench.run_next(queue).fails == 0
+
+
+def test_lane_without_declared_limits_waits_in_redis(bench):
+    queue = bench.process()
+    queue.add([claim("a")])
+    assert bench.tickets == []
+    queue.set_limits("claims|d", 1)
+    assert bench.tickets == [claim("a")]
+
+
+def test_lost_ticket_is_published_again_and_a_waiting_one_is_not(bench, start_queue):
+    queue = start_queue()
+    queue.add([claim("a"), claim("b")])
+    bench.client.lpush("drv.d", "message of a", "message of b")
+    bench.tickets.clear()
+    bench.advance(2.1)
+    queue.pump(period_seconds=0)
+    assert bench.tickets == []
+    bench.client.rpop("drv.d")
+    queue.pump(period_seconds=0)
+    assert len(bench.tickets) == 1
+    bench.client.rpop("drv.d")
+    bench.advance(1)
+    queue.pump(period_seconds=0)
+    assert sorted(bench.tickets) == [claim("a"), claim("b")], "each at most once in two seconds"
+
+
+def test_one_sweep_per_period_over_all_processes(bench, start_queue):
+    queue = start_queue()
+    queue.pump(period_seconds=30)
+    queue.add([claim("a")], delay_seconds=1)
+    bench.advance(2)
+    queue.pump(period_seconds=30)
+    assert bench.tickets == []
+    queue.pump(period_seconds=0)
+    assert bench.tickets == [claim("a")]
+
+
+def test_wiped_redis_loses_leases_and_gets_limits_back(bench, start_queue):
+    """Architecture 1: no operator step; old leases forbid writes after the next heartbeat."""
+    queue = start_queue()
+    queue.add([claim("a")])
+    old, old_epoch = bench.run_next(queue), queue.epoch
+    bench.client.flushall()
+    queue.add([claim("a")])
+    assert queue.take(claim("a")) is None
+    assert queue.heartbeat()
+    assert queue.epoch != old_epoch
+    with pytest.raises(LeaseLost):
+        old.check()
+    assert not queue.done(old)
+    new = bench.run_next(queue)
+    assert new.fence >= old.fence
+
+
+def test_forget_drops_counter_and_delayed_entry(bench, start_queue):
+    queue = start_queue()
+    queue.add([claim("a")])
+    queue.fail(bench.run_next(queue), **BACKOFF, memo="x")
+    queue.forget(claim("a"))
+    left = {name.decode() for name in bench.client.keys(PREFIX + "*")}
+    assert not left & {NAMES[name].full for name in ("fails", "memos", "delayed")}
+
+
+def test_broken_tickets_channel_is_repaired_by_the_sweep(bench, start_queue):
+    """Pitfalls 2.4: a failed publish after ADD is harmless."""
+    start_queue()
+
+    def refuse(_: list[Key]) -> None:
+        raise QueueUnavailable("broker is away")
+
+    broken = WorkQueue(bench.client, publish=refuse, now_ms=lambda: bench.now_ms)
+    broken.add([claim("a")])
+    bench.advance(2.1)
+    bench.process().pump(period_seconds=0)
+    assert bench.tickets == [claim("a")]
+
+
+@pytest.mark.parametrize(
+    "name", ["leases", "dirty", "delayed", "procs", "epoch", "lanes", "ready:claims|d", "fails"]
+)
+def test_wrong_typed_key_is_set_aside_and_the_queue_goes_on(bench, start_queue, caplog, name):
+    """One error names the key; the next calls work, after a heartbeat even with leases."""
+    queue = start_queue(concurrency=1)
+    queue.add([claim("a"), claim("b")])
+    wrong = PREFIX + name
+    bench.client.delete(wrong)
+    if name == "epoch":
+        bench.client.rpush(wrong, "x")
+    else:
+        bench.client.set(wrong, "x")
+    is_done = False
+    for _ in range(3):
+        bench.tickets.clear()
+        queue.add([claim("a"), claim("b"), claim("c")])
+        bench.advance(3)
+        queue.heartbeat()
+        queue.pump(period_seconds=0)
+        lease = queue.take(bench.tickets[0]) if bench.tickets else None
+        is_done = lease is not None and queue.done(lease)
+    assert is_done
+    errors = [r for r in caplog.records if r.levelname == "ERROR"]
+    assert [r.redis_key for r in errors] == [wrong]
+
+
+@pytest.mark.parametrize("value", ["", "not a lease", '{"json": true}'])
+def test_unreadable_lease_is_dropped_and_its_key_runs_again(bench, start_queue, value):
+    queue = start_queue()
+    queue.add([claim("a")])
+    bench.run_next(queue)
+    bench.client.hset(NAMES["leases"].full, claim("a").text, value)
+    assert queue.take(claim("a")) is None
+    bench.advance(1)
+    queue.pump(period_seconds=0)
+    assert bench.run_next(queue).key == claim("a")
+
+
+def test_unreadable_key_text_is_reported_not_raised(bench, start_queue, caplog):
+    queue = start_queue()
+    bench.client.zadd(NAMES["ready"].full + "claims|d", {"no key": 0})
+    queue.set_limits("claims|d", 5)
+    assert "unreadable key" in caplog.text
+    assert bench.tickets == []
+
+
+def test_stats_count_and_age_what_waits(bench, start_queue):
+    queue = start_queue(concurrency=2)
+    queue.add([claim(str(i)) for i in range(5)])
+    queue.add([claim("later")], delay_seconds=60)
+    bench.run_next(queue)
+    bench.advance(1.5)
+    stats = queue.stats()["claims|d"]
+    assert (stats.ready, stats.ticketed, stats.running, stats.delayed) == (3, 1, 1, 1)
+    assert stats.head_age_seconds == stats.oldest_ticket_seconds == 1.5
+    assert stats.limits is not None
+    assert stats.limits.concurrency == 2
+
+
+def test_c147_hard_restart_keeps_keys_counters_and_delays(redis_binary, tmp_path):
+    """AOF: nothing that was acknowledged is lost, and the same client goes on."""
+    server = RedisServer(redis_binary, tmp_path, appendonly=True).start()
+    client = connect(server.url)
+    try:
+        tickets: list[Key] = []
+        queue = WorkQueue(client, publish=tickets.extend)
+        queue.register_process()
+        queue.set_limits("claims|d", 1000)
+        queue.add([claim(str(i)) for i in range(1000)])
+        for key in tickets[:200]:
+            lease = queue.take(key)
+            assert lease is not None
+            queue.fail(lease, **BACKOFF)
+        running = queue.take(tickets[500])
+        assert running is not None
+        server.kill()
+        server.start()
+        assert not queue.heartbeat()
+        running.check()
+        assert queue.done(running)
+        stats = queue.stats()["claims|d"]
+        assert stats.delayed + stats.ticketed + stats.retry + stats.ready == 999
+        assert client.hlen(NAMES["fails"].full) == 200
+    finally:
+        client.close()
+        server.kill()
+
+
+def test_unreachable_redis_is_one_clear_error(tmp_path):
+    client = connect(f"unix://{tmp_path}/nobody.sock")
+    queue = WorkQueue(client, publish=lambda keys: None)
+    with pytest.raises(QueueUnavailable, match="redis: "):
+        queue.add([claim("a")])
+
+
+def test_heartbeat_thread_keeps_a_lease_and_registers_again(redis_client: redis.Redis):
+    tickets: list[Key] = []
+    beats: list[Heartbeat] = []
+    queue = WorkQueue(
+        redis_client,
+        publish=tickets.extend,
+        lease_ttl_seconds=1,
+        on_lost=lambda: beats[0].wake(),  # noqa: PLW0108 - it does not exist yet
+    )
+    beats.append(Heartbeat(queue, interval_seconds=0.1))
+    queue.register_process()
+    queue.set_limits("claims|d", 1)
+    beats[0].start()
+    try:
+        queue.add([claim("a")])
+        lease = queue.take(tickets.pop())
+        assert lease is not None
+        started = time.monotonic()
+        wait_until(lambda: time.monotonic() - started > 1.2, 5, "longer than one TTL")
+        lease.check()
+        redis_client.flushall()
+        wait_until(lambda: not lease.is_held(), 5, "the lease is lost")
+        queue.add([claim("a")])
+        wait_until(lambda: tickets, 5, "limits are declared again")
+    finally:
+        beats[0].stop()
+
+
+def test_ten_thousand_waiting_keys_cost_less_than_20_mb(redis_client: redis.Redis):
+    """Memory of Redis grows by keys, not objects; measured by Redis itself."""
+    queue = WorkQueue(redis_client, publish=lambda keys: None)
+    queue.register_process()
+    queue.set_limits("claims|csi.example.com", 10)
+    before = redis_client.info("memory")["used_memory"]
+    queue.add(
+        claim_key("csi.example.com", f"namespace-{i % 50}", f"data-database-{i}", f"{i:036}")
+        for i in range(10_000)
+    )
+    used = redis_client.info("memory")["used_memory"] - before
+    assert used < 20_000_000
+    assert queue.stats()["claims|csi.example.com"].ready == 9_990

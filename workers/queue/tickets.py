@@ -1,0 +1,40 @@
+"""How does an admitted key become a Celery message?
+
+A ticket that cannot be sent is only logged: the key stays ticketed and the sweep sends it again.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from workers.errors import QueueUnavailable
+from workers.queue.keys import Key
+from workers.queue.scripts import text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+
+class Tickets:
+    """Sends one ticket per key through `send`, which may raise QueueUnavailable."""
+
+    def __init__(self, send: Callable[[list[Key]], None]) -> None:
+        self._send = send
+
+    def publish(self, tickets: list[bytes]) -> None:
+        """Send the keys a script admitted; texts that are no key are reported and left out."""
+        keys = []
+        for ticket in tickets:
+            try:
+                keys.append(Key.parse(text(ticket)))
+            except ValueError:
+                _log.exception("unreadable key in Redis, dropped")
+        if not keys:
+            return
+        try:
+            self._send(keys)
+        except QueueUnavailable:
+            _log.warning("tickets not published, the sweep repeats it", exc_info=True)
