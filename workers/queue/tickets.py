@@ -31,7 +31,10 @@ class Tickets:
             try:
                 keys.append(Key.parse(text(ticket)))
             except ValueError:
-                _log.exception("unreadable key in Redis, dropped")
+                _log.exception(
+                    "unreadable key in Redis was dropped; a resync adds its object again",
+                    extra={"key": text(ticket)},
+                )
         if not keys:
             return
         try:

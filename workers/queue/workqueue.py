@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
 
 _log = logging.getLogger(__name__)
-
 # Keys per script call: keeps one call of Redis under a few milliseconds.
 _BATCH = 250
 # Keys one sweep moves at most; the next sweep takes the rest.
@@ -238,10 +237,7 @@ class WorkQueue:
         """Move what time has made due; call it often, of all processes one does it per period.
 
         Due delayed keys become ready, keys of dead processes too, lost tickets are published again,
-        every lane admits. Bounded work per call.
-
-        Args:
-            period_seconds: 0 does it in any case.
+        every lane admits. Bounded work per call; `period_seconds` 0 does it in any case.
         """
         self._tickets.publish(
             self._scripts.run(
@@ -281,7 +277,7 @@ class WorkQueue:
         return read_stats(self._scripts.client, self._now_ms() if self._now_ms else None)
 
     def close(self) -> None:
-        """Leave: the leases of this process are handed over at once. Safe to call twice."""
+        """Hand over the leases of this process at once. Safe to call twice."""
         session, self._session = self._session, None
         if session is not None:
             session.is_lost = True

@@ -111,9 +111,14 @@ local function admit(lane)
       waiting_first = waiting_first - 1
     end
     if not key then break end
-    redis.call('ZADD', K.ticketed .. lane, now, key)
+    if string.match(key, '^[^|]+|[^|]*|[^|]*|[^|]*$') then
+      redis.call('ZADD', K.ticketed .. lane, now, key)
+      admitted = admitted + 1
+    else -- no worker could read it: reported once by the caller, and gone
+      redis.call('HDEL', K.since, key)
+    end
     tickets[#tickets + 1] = key
-    tokens, admitted = tokens - 1, admitted + 1
+    tokens = tokens - 1
   end
   if admitted > 0 then
     redis.call('HSET', limits, 'streak', streak)
