@@ -80,14 +80,22 @@ class Restorer:
     Args:
         restore: `restore_intents` with its arguments.
         add: takes the keys that finish what was restored.
+        backoff: waits after failures.
     """
 
-    def __init__(self, restore: Callable[[], list[Key]], add: Callable[[list[Key]], None]) -> None:
+    def __init__(
+        self,
+        restore: Callable[[], list[Key]],
+        add: Callable[[list[Key]], None],
+        *,
+        backoff: Backoff | None = None,
+    ) -> None:
         self._restore = restore
         self._add = add
         self._asked = threading.Event()
         self._stopped = threading.Event()
-        self._backoff = Backoff()
+        self._backoff = backoff or Backoff()
+        self._is_failing = False
 
     def ask(self) -> None:
         """Restore soon; returns at once."""
@@ -110,8 +118,11 @@ class Restorer:
         try:
             keys = self._restore()
         except ProvisionerError as error:
-            _log.warning("cannot restore copied intents, trying again", err=str(error))
+            if not self._is_failing:
+                _log.warning("cannot restore copied intents, trying again", err=str(error))
+            self._is_failing = True
             return False
+        self._is_failing = False
         if keys:
             _log.warning("attempts restored from ConfigMaps", count=len(keys))
         self._add(keys)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 
-from watcher.intents import NAME_PREFIX, restore_intents
+from tests.support.waiting import wait_until
+from watcher.intents import NAME_PREFIX, Restorer, restore_intents
+from workers.kube.backoff import Backoff
+from workers.kube.errors import ForbiddenError
 
 KEY = "claims|foo|default/claim1|u1"
 
@@ -49,3 +53,24 @@ def test_unreadable_copy_is_skipped():
         config_map("a", "{"), config_map("b", "{}"), {"metadata": {"name": "c"}}, good
     )
     assert [key.text for key in restore_intents(resources, "system", FakeIntents())] == [KEY]
+
+
+def test_restoring_is_tried_again_until_it_worked():
+    """A refused or unreachable API server delays it, nothing more."""
+    answers = [ForbiddenError(403, "Forbidden", "no configmaps"), ["key"]]
+    added = []
+
+    def restore():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    restorer = Restorer(restore, added.extend, backoff=Backoff(0.01, 0.02))
+    thread = threading.Thread(target=restorer.run)
+    thread.start()
+    restorer.ask()
+    wait_until(lambda: added == ["key"], 5, "restored", interval_seconds=0.005)
+    restorer.stop()
+    thread.join(5)
+    assert not thread.is_alive()
