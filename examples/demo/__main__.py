@@ -1,0 +1,82 @@
+"""`make demo`: starts everything, shows it, cleans up. See `story` for what is shown.
+
+Exit code 0 when every claim was Bound and the deleted one's volume was gone, 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+from examples.demo import story
+from examples.demo.screen import Screen
+from examples.demo.stack import Stack
+from tests.support.go_build import GoBuildError
+from tests.support.kube_api import KubeApi
+
+
+def main() -> int:
+    """Run the demo; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="demo", description=__doc__.splitlines()[0])
+    parser.add_argument("--kubeconfig", type=Path, help="use this cluster instead of an own one")
+    parser.add_argument("--exit", action="store_true", help="run once, do not wait for Ctrl-C")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, _interrupt)
+    directory = Path(tempfile.mkdtemp(prefix="csi-fleet-demo-"))
+    screen = Screen()
+    given = options.kubeconfig.resolve() if options.kubeconfig else None
+    stack = Stack(directory, given, secrets.token_hex(2), screen.say)
+    code = 1
+    try:
+        run(stack, screen, once=options.exit, is_own_cluster=given is None)
+        code = 0
+    except KeyboardInterrupt:
+        code = 1 if options.exit else 0
+    except (story.DemoFailedError, GoBuildError, RuntimeError, OSError, TimeoutError) as error:
+        screen.say(f"demo failed: {error}")
+    finally:
+        screen.say("stopping everything")
+        stack.stop()
+        if code == 0:
+            shutil.rmtree(directory, ignore_errors=True)
+        else:
+            screen.say(f"logs: {directory / 'logs'}")
+    return code
+
+
+def run(stack: Stack, screen: Screen, *, once: bool, is_own_cluster: bool) -> None:
+    """Start the stack and tell the story on it."""
+    stack.start_cluster()
+    stack.start_drivers()
+    with KubeApi(stack.kubeconfig) as api:
+        scene = story.Scene(api, stack, screen)
+        story.prepare(scene)
+        try:
+            stack.start_fleet()
+            with screen:
+                story.create_claims(scene)
+                story.show_binding(scene)
+                story.show_deletion(scene)
+                screen.say(f"Flower: {stack.flower_url}  login {stack.flower_login}")
+                if not once:
+                    screen.say(f"cluster: kubectl --kubeconfig {stack.kubeconfig} get pvc -A")
+                    screen.say("Ctrl-C ends the demo and removes all of it")
+                    story.keep_showing(scene)
+        finally:
+            if not is_own_cluster:
+                story.clean_up(scene)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    del number, frame
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())
