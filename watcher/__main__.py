@@ -12,6 +12,8 @@ from workers.app import make_app, publisher
 from workers.config import Command, HelpRequested, parse
 from workers.errors import ConfigError
 from workers.kube.client import KubeClient
+from workers.observability.exposition import Exposition
+from workers.observability.http import Checks, DiagnosticsServer
 from workers.observability.logging import configure_logging, get_logger
 from workers.queue.catalog import CatalogWriter
 from workers.queue.connection import connect
@@ -53,16 +55,29 @@ def run(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code.
 
     Raises:
-        ConfigError: no usable client configuration.
+        ConfigError: no usable client configuration, or nobody can listen at the endpoint.
     """
     # Blocked before the first thread starts, so that all inherit it and only sigwait sees them.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     watcher = build(settings)
+    server = _server(settings, watcher)
     watcher.start()
     get_logger().info("watcher started", namespace=settings.kube.namespace)
     signal.sigwait(_STOP_SIGNALS)
     watcher.stop()
+    if server:
+        server.stop()
     return 0
+
+
+def _server(settings: Settings, watcher: Watcher) -> DiagnosticsServer | None:
+    """Start the endpoint for probes and process metrics, if one is wanted."""
+    if not settings.http.endpoint:
+        return None
+    checks = Checks(live=watcher.check_live, ready=watcher.check_ready)
+    server = DiagnosticsServer(settings.http, Exposition(), checks)
+    server.start()
+    return server
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

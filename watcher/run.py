@@ -134,6 +134,22 @@ class Watcher:
             "drivers": sorted(self.undecided.drivers.by_name),
         }
 
+    def check_live(self) -> str:
+        """Say which thread ended, which only a restart can mend; "" if none did."""
+        ended = [thread.name for thread in self._threads if not thread.is_alive()]
+        return f"ended: {', '.join(ended)}" if ended else ""
+
+    def check_ready(self) -> str:
+        """Say what keeps events from reaching the queue; "" if nothing does."""
+        if self.keeper.is_down or self.outbox.is_down or not self._reflectors:
+            return "waiting for Redis"
+        behind = {kind: reflector.health for kind, reflector in self._reflectors.items()}
+        return "; ".join(
+            f"{kind}: {health.error or 'not listed yet'}"
+            for kind, health in behind.items()
+            if health.error or not health.is_synced
+        )
+
     def _redis_seen(self, is_first: bool) -> None:
         """Fill Redis, at the start and after it lost its data (M-017, C-148)."""
         if is_first:

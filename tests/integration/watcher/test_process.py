@@ -7,8 +7,9 @@ import sys
 import time
 
 import pytest
+import requests
 
-from tests.support.processes import start_process
+from tests.support.processes import free_port, start_process
 from tests.support.waiting import wait_until
 
 NOWHERE_API, NOWHERE_REDIS = "http://127.0.0.1:9", "redis://127.0.0.1:9/0"
@@ -46,3 +47,24 @@ def test_sigterm_ends_it_quickly_and_cleanly(
     log = process.log_tail(200)
     assert "Traceback" not in log
     assert log.count("Redis is away") <= 2
+
+
+def test_probes_tell_what_is_missing(kubeconfig, own_redis, tmp_path):
+    """A watcher without Redis is alive (a restart helps nothing) but not ready."""
+    own_redis.kill()
+    port = free_port()
+    command = [sys.executable, "-m", "watcher", f"--http-endpoint=127.0.0.1:{port}"]
+    command += [f"--kubeconfig={kubeconfig}", f"--redis-url={own_redis.url}"]
+    process = start_process("watcher", command, log=tmp_path / "watcher.log")
+
+    def probe(path):
+        answer = requests.get(f"http://127.0.0.1:{port}{path}", timeout=5)
+        return answer.status_code, answer.text.strip()
+
+    try:
+        wait_until(lambda: probe("/readyz") == (503, "waiting for Redis"), 30, "not ready")
+        assert probe("/healthz")[0] == 200
+        own_redis.start()
+        wait_until(lambda: probe("/readyz")[0] == 200, 30, "ready")
+    finally:
+        process.stop()
