@@ -12,9 +12,12 @@ import signal
 import socket
 import threading
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from celery.platforms import SecurityWarning
 
 from workers.app import SYSTEM_QUEUE, FleetApp, make_app, publisher, queue_for
 from workers.errors import ApiError, QueueUnavailable
@@ -81,7 +84,7 @@ class WorkerProcess:
         self._stopped = threading.Event()
 
     def connect(self) -> None:
-        """API server, drivers, Redis: upstream's order (P-001), one clear line on failure."""
+        """API server, Redis, drivers; each with one clear line on failure (P-001)."""
         settings = self.settings
         client = KubeClient.from_settings(
             settings.kube.kubeconfig,
@@ -93,7 +96,6 @@ class WorkerProcess:
         self.kube = KubeResources(client)
         settings = self.settings = replace(settings, gates=discovered_gates(settings, self.kube))
         self.fleet = Fleet(settings)
-        self.fleet.connect_all()
         redis = connect(settings.redis.url_with_credentials())
         self.queue = WorkQueue(
             redis,
@@ -125,6 +127,8 @@ class WorkerProcess:
             driver_of=self.fleet.driver_of,
         )
         register(self.app)
+        # Last: what waits for the driver to be asked must not wait for our own start any more.
+        self.fleet.connect_all()
 
     def wake_heartbeat(self) -> None:
         """The queue noticed that our leases are gone."""
@@ -177,6 +181,7 @@ class WorkerProcess:
             without_mingle=True,
             loglevel="WARNING",
             redirect_stdouts=False,
+            quiet=True,
         )
         self.mark_ready()
         worker.start()
@@ -202,6 +207,8 @@ class WorkerProcess:
 
 def run(settings: Settings) -> int:
     """The command; returns the exit code."""
+    # Celery warns about pickles run by root; only JSON is accepted here.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
     process = WorkerProcess(settings)
     signal.signal(signal.SIGTERM, _stop_early)
     process.connect()
