@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from celery.platforms import SecurityWarning
+from celery.exceptions import SecurityWarning
 
 from workers.app import SYSTEM_QUEUE, FleetApp, make_app, publisher, queue_for
 from workers.errors import ApiError, QueueUnavailable
