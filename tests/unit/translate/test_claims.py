@@ -212,6 +212,7 @@ def test_t017_class_is_nil():
     [
         pytest.param("1500m", 2, id="T-019 rounded up"),
         pytest.param(None, 0, id="T-019 none"),
+        pytest.param("0", 0, id="P-138 zero"),
         pytest.param("10Gi", 10737418240, id="P-138 binary"),
     ],
 )

@@ -16,7 +16,7 @@ from workers.translate.go_text import parse_bool, quote, quote_list
         ("a\\b", '"a\\\\b"'),
         ("a\nb\tc\r", '"a\\nb\\tc\\r"'),
         ("\a\b\f\v", '"\\a\\b\\f\\v"'),
-        ("\x00\x7f", '"\\x00\\x7f"'),
+        ("\x00\x7f\x80", '"\\x00\\x7f\\u0080"'),
         ("\u00e9\u4e16", '"\u00e9\u4e16"'),
         ("\u00a0\u200b", '"\\u00a0\\u200b"'),
         ("\U000e0001", '"\\U000e0001"'),

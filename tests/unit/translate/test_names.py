@@ -41,8 +41,9 @@ def test_t015_empty_prefix():
 @pytest.mark.parametrize("length", [-2, 0, 7, 33])
 def test_impossible_length_fails_the_attempt_and_not_the_process(length):
     """D-005: the reference panics, or gives every claim the same name with 0."""
-    with pytest.raises(AttemptError, match=f"UUID length {length} is not possible"):
+    with pytest.raises(AttemptError, match=f"UUID length {length} is not possible") as caught:
         volume_name("test", length, "testid")
+    assert caught.value.state is State.FINISHED
 
 
 @pytest.mark.parametrize("length", [-2, 0, 33])

@@ -135,8 +135,8 @@ def test_deprecated_keys_are_logged():
             '"csi.storage.k8s.io/fstype" instead'
         ),
         (
-            '"csiNodeStageSecretName" is deprecated and will be removed in a future release, please '
-            'use "csi.storage.k8s.io/node-stage-secret-name" instead'
+            '"csiNodeStageSecretName" is deprecated and will be removed in a future release, '
+            'please use "csi.storage.k8s.io/node-stage-secret-name" instead'
         ),
     ]
     assert deprecations({f"{PREFIX}fstype": "x"}) == []

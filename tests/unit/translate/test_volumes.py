@@ -165,8 +165,9 @@ def test_handle_is_verbatim():
 
 def test_empty_handle_is_never_sent():
     """A driver may take an empty id for anything."""
-    with pytest.raises(AttemptError, match="volumeHandle is empty"):
+    with pytest.raises(AttemptError, match="volumeHandle is empty") as caught:
         volumes.volume_handle(make_volume(csi={"driver": "foo"}))
+    assert caught.value.state is State.NO_CHANGE
 
 
 def make_attachment(volume="v", *, deleting=False, attached=True):
