@@ -6,7 +6,7 @@ Speaks to the cluster by the raw API, as any user would; csi-fleet does the rest
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from examples.demo.screen import Row, Screen
@@ -35,6 +35,7 @@ class Scene:
     api: KubeApi
     stack: Stack
     screen: Screen
+    bound_after: dict[str, float] = field(default_factory=dict)  # claim -> seconds
 
     @property
     def claims_path(self) -> str:
@@ -85,16 +86,15 @@ def show_binding(scene: Scene) -> None:
     Raises:
         DemoFailedError: some are not in time, or a part of the stack has ended.
     """
-    bound_after: dict[str, float] = {}
     started = time.monotonic()
 
     def all_bound() -> bool:
         claims = scene.api.items(scene.claims_path)
         for claim in claims:
             if claim["status"].get("phase") == "Bound":
-                bound_after.setdefault(claim["metadata"]["name"], time.monotonic() - started)
-        scene.screen.show(rows_of(scene, claims, bound_after))
-        return len(bound_after) == CLAIMS_PER_DRIVER * len(scene.stack.drivers)
+                scene.bound_after.setdefault(claim["metadata"]["name"], time.monotonic() - started)
+        scene.screen.show(rows_of(scene, claims))
+        return len(scene.bound_after) == CLAIMS_PER_DRIVER * len(scene.stack.drivers)
 
     _wait(scene, all_bound, BOUND_TIMEOUT_SECONDS, "all claims are Bound")
 
@@ -116,7 +116,7 @@ def show_deletion(scene: Scene) -> None:
     scene.api.delete(f"{scene.claims_path}/{name}")
 
     def is_gone() -> bool:
-        scene.screen.show(rows_of(scene, scene.api.items(scene.claims_path), {}))
+        scene.screen.show(rows_of(scene, scene.api.items(scene.claims_path)))
         volume_object = scene.api.find(f"/api/v1/persistentvolumes/{volume}")
         return volume_object is None and handle not in driver.volume_names()
 
@@ -128,7 +128,7 @@ def show_deletion(scene: Scene) -> None:
 def keep_showing(scene: Scene) -> None:
     """Show the namespace's claims until Ctrl-C: the user may create and delete some."""
     while True:
-        scene.screen.show(rows_of(scene, scene.api.items(scene.claims_path), {}))
+        scene.screen.show(rows_of(scene, scene.api.items(scene.claims_path)))
         if ended := scene.stack.ended_parts():
             raise DemoFailedError(f"{ended[0].name} ended:\n{ended[0].log_tail()}")
         time.sleep(1.0)
@@ -150,11 +150,12 @@ def clean_up(scene: Scene) -> None:
     scene.api.delete(f"/api/v1/namespaces/{scene.stack.namespace}")
 
 
-def rows_of(scene: Scene, claims: list[JsonObject], bound_after: dict[str, float]) -> list[Row]:
+def rows_of(scene: Scene, claims: list[JsonObject]) -> list[Row]:
     """Table rows of claims, with the newest event of each."""
     drivers = {_class_name(driver): driver.name for driver in scene.stack.drivers}
+    found = scene.api.items(f"/api/v1/namespaces/{scene.stack.namespace}/events")
     events: dict[str, str] = {}
-    for event in scene.api.items(f"/api/v1/namespaces/{scene.stack.namespace}/events"):
+    for event in sorted(found, key=lambda one: int(one["metadata"]["resourceVersion"])):
         events[event["involvedObject"]["name"]] = event["reason"]
     rows = []
     for claim in claims:
@@ -167,7 +168,7 @@ def rows_of(scene: Scene, claims: list[JsonObject], bound_after: dict[str, float
                 phase="Terminating" if is_deleting else claim["status"].get("phase", "Pending"),
                 volume=spec.get("volumeName", ""),
                 last_event=events.get(metadata["name"], ""),
-                seconds=bound_after.get(metadata["name"]),
+                seconds=scene.bound_after.get(metadata["name"]),
             )
         )
     return rows

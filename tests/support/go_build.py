@@ -34,18 +34,29 @@ def build_with_go(
 ) -> Path:
     """Compile one of `PACKAGES` to `output/name` and return that path.
 
+    Args:
+        name: a key of `PACKAGES`.
+        output: a scratch folder that the caller removes.
+        kubernetes_version: for example `v1.36.1`; stamped into the binary.
+        cache: where a toolchain is installed if need be; stays.
+        say: told a line about every 10 s.
+
     Raises:
         GoBuildError: no toolchain, no sources, or a compile error.
     """
-    toolchain = go_on_path() or _installed_toolchain(cache, say)
     target = output / name
+    env = os.environ | {"GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
+    toolchain = go_on_path()
+    if toolchain is None:
+        toolchain = _installed_toolchain(cache, say)
+        # Who has no Go wants no gigabytes of its caches either; they go with `output`.
+        env |= {"GOPATH": str(output / "gopath"), "GOCACHE": str(output / "gocache")}
     command = [
         str(toolchain),
         *("build", "-v", "-mod=readonly", "-modcacherw", "-trimpath", "-buildvcs=false"),
         f"-ldflags=-s -w {_version_flags(kubernetes_version)}",
         *("-o", str(target), PACKAGES[name]),
     ]
-    env = os.environ | {"GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
     _run_with_progress(name, command, env, say)
     return target
 
