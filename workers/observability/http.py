@@ -92,6 +92,7 @@ class DiagnosticsServer:
         self._stopping = threading.Event()
         self._profiling = threading.Lock()
         self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
 
     @property
     def port(self) -> int:
@@ -115,15 +116,26 @@ class DiagnosticsServer:
                 f"({self._settings.metrics_path!r}): {reason}",
                 exit_code=255,
             ) from error
-        threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
+        self._thread = threading.Thread(
+            target=self._serve, args=(self._server,), name="http", daemon=True
+        )
+        self._thread.start()
 
     def stop(self) -> None:
         """Close the port; requests under way are abandoned. Safe to call twice."""
         self._stopping.set()
         server, self._server = self._server, None
         if server is not None:
-            server.shutdown()
+            # Wakes the thread that waits for a connection.
+            server.socket.shutdown(socket.SHUT_RDWR)
+            if self._thread is not None:
+                self._thread.join()
             server.server_close()
+
+    def _serve(self, server: _Server) -> None:
+        # Not serve_forever: it wakes twice a second for ever, to look for its end.
+        while not self._stopping.is_set():
+            server.handle_request()
 
     def answer(self, target: str, accept: str) -> _Answer:
         """Route one GET.

@@ -1,0 +1,215 @@
+"""Log lines: klog's layouts, no secret, no traceback where the outside failed."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import warnings
+
+import pytest
+import structlog
+
+from workers.errors import TransientError
+from workers.observability.logging import configure_logging, get_logger, log_fields, log_v
+from workers.settings import LogSettings
+
+EPOCH = 1_730_559_845.000123
+KLOG = re.compile(r'^[IWE]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ [\w<>.]+:\d+\] ".*?"( [\w.]+=\S.*)?$')
+
+
+@pytest.fixture(autouse=True)
+def restore_logging():
+    """Give the standard library its configuration back: it belongs to the whole test run."""
+    root = logging.getLogger()
+    names = ["", "workers", "watcher", "csi_client", "urllib3.connectionpool",
+             "urllib3.util.retry", "celery.app.trace"]  # fmt: skip
+    levels = {name: logging.getLogger(name).level for name in names}
+    handlers, raising = root.handlers[:], logging.raiseExceptions
+    yield
+    logging.captureWarnings(capture=False)
+    root.handlers[:] = handlers
+    logging.raiseExceptions = raising
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    structlog.reset_defaults()
+
+
+def start(log_format="text", verbosity=0):
+    stream = io.StringIO()
+    configure_logging(LogSettings(verbosity, log_format), stream=stream, clock=lambda: EPOCH)
+    return stream
+
+
+def test_text_line_is_klogs():
+    stream = start()
+    get_logger().warning("CreateVolume failed", attempt=2, claim="a/b", is_final=True, size=1.5)
+    line = stream.getvalue().rstrip("\n")
+    assert KLOG.match(line)
+    assert line.startswith("W")
+    assert "test_logging.py:" in line
+    assert line.endswith('] "CreateVolume failed" claim="a/b" attempt=2 is_final=true size=1.5')
+
+
+def test_json_line_is_klogs():
+    stream = start("json")
+    get_logger().info("bound", claim="a/b")
+    line = json.loads(stream.getvalue())
+    assert line.pop("caller").startswith("test_logging.py:")
+    assert line == {
+        "ts": pytest.approx(EPOCH * 1000), "level": "info", "v": 0, "msg": "bound", "claim": "a/b",
+    }  # fmt: skip
+
+
+def test_a_line_break_in_a_value_stays_on_the_line():
+    stream = start()
+    get_logger().info("one\ntwo", detail="x\ny")
+    assert stream.getvalue().count("\n") == 1
+
+
+def test_verbosity_decides():
+    stream = start(verbosity=4)
+    log_v(4).info("wanted")
+    log_v(5).info("unwanted")
+    log_v(5).error("unwanted too")
+    assert re.findall(r'"(\w+)"', stream.getvalue()) == ["wanted"]
+
+
+def test_verbosity_level_is_in_the_json_line():
+    stream = start("json", verbosity=5)
+    log_v(5).info("detail")
+    assert json.loads(stream.getvalue())["v"] == 5
+
+
+def test_bound_fields_are_on_each_line_inside_only():
+    stream = start()
+    with log_fields(key="claims|d|a/b|u"):
+        get_logger().info("in")
+        logging.getLogger("workers.x").info("in by logging")
+    get_logger().info("out")
+    inside, inside_too, outside = stream.getvalue().splitlines()
+    assert 'key="claims|d|a/b|u"' in inside
+    assert 'key="claims|d|a/b|u"' in inside_too
+    assert "key=" not in outside
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("fields", [
+    {"secrets": {"user": "hush"}}, {"password": "hush"}, {"request": {"node_secrets": ["hush"]}},
+    {"headers": {"Authorization": "hush"}}, {"note": "Authorization: Bearer hush"},
+    {"url": "redis://user:hush@host/0"}, {"err": OSError("no redis://:hush@host")},
+    {"list": [{"api_key": "hush"}]}, {"bearer_token": b"hush"},
+])  # fmt: skip
+def test_secrets_never_get_out(log_format, fields):
+    stream = start(log_format, verbosity=9)
+    get_logger().error("failed", **fields)
+    logging.getLogger("csi_client.client").debug("GRPC call", extra=fields)
+    assert "hush" not in stream.getvalue()
+    assert stream.getvalue().count("***stripped***") == 2
+
+
+def test_the_name_of_a_secret_is_no_secret():
+    stream = start()
+    get_logger().info("reading", secret_name="creds", secret_namespace="ns", secretRef="r")
+    assert "***" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), TransientError("gone"), TimeoutError("gone")])
+def test_operational_error_is_one_line(error):
+    stream = start()
+
+    def fail():
+        raise error
+
+    try:
+        fail()
+    except (OSError, TransientError):
+        get_logger().exception("call failed")
+        logging.getLogger("kombu").exception("call failed")
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    assert all('err="gone"' in line for line in lines)
+
+
+def test_error_of_an_outside_library_is_operational():
+    """The libraries are known by name, for this package imports none of them."""
+    stream = start()
+    outside = type("SomethingError", (Exception,), {"__module__": "redis.exceptions"})
+    get_logger().error("call failed", exc_info=(outside, outside("loading\ndata"), None))
+    assert stream.getvalue().rstrip("\n").endswith('err="loading data"')
+
+
+def test_our_own_mistake_shows_its_traceback():
+    stream = start()
+    try:
+        {}["missing"]
+    except KeyError:
+        get_logger().exception("bug")
+    text = stream.getvalue()
+    assert "err=\"KeyError: 'missing'\"" in text
+    assert '\n\t  File "' in text
+
+
+def test_traceback_is_a_field_in_json():
+    stream = start("json")
+    try:
+        {}["missing"]
+    except KeyError:
+        logging.getLogger("workers.x").exception("bug")
+    line = json.loads(stream.getvalue())
+    assert line["stacktrace"].startswith("Traceback")
+    assert line["level"] == "error"
+
+
+@pytest.mark.parametrize(("verbosity", "shown"), [
+    (0, {"ours info", "lib warning"}),
+    (5, {"ours info", "ours debug", "lib warning"}),
+    (6, {"ours info", "ours debug", "lib warning", "lib info", "noisy warning"}),
+    (9, {"ours info", "ours debug", "lib warning", "lib info", "lib debug", "noisy warning"}),
+])  # fmt: skip
+def test_libraries_are_tame(verbosity, shown):
+    stream = start(verbosity=verbosity)
+    logging.getLogger("csi_client.client").debug("ours debug")
+    logging.getLogger("watcher.main").info("ours info")
+    logging.getLogger("celery.worker").info("lib info")
+    logging.getLogger("kombu").debug("lib debug")
+    logging.getLogger("kubernetes").warning("lib warning")
+    logging.getLogger("urllib3.connectionpool").warning("noisy warning")
+    assert set(re.findall(r'\] "([^"]*)"', stream.getvalue())) == shown
+
+
+def test_extra_of_a_record_becomes_fields():
+    stream = start(verbosity=5)
+    extra = {"method": "/csi.v1.Identity/Probe"}
+    logging.getLogger("csi_client.client").debug("GRPC call", extra=extra)
+    assert stream.getvalue().rstrip("\n").endswith('"GRPC call" method="/csi.v1.Identity/Probe"')
+
+
+def test_library_lines_name_the_library():
+    stream = start()
+    logging.getLogger("celery.beat").warning("late by %d", 3)
+    assert stream.getvalue().rstrip("\n").endswith('"late by 3" logger="celery.beat"')
+
+
+def test_python_warnings_are_lines_too():
+    stream = start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(capture=True)
+        warnings.warn("old call", DeprecationWarning, stacklevel=1)
+    assert "old call" in stream.getvalue()
+
+
+def test_a_broken_stream_stops_nothing():
+    stream = start()
+    stream.close()
+    get_logger().info("nobody reads this")
+    logging.getLogger("workers.x").info("nor this")
+
+
+def test_configuring_again_writes_each_line_once():
+    start()
+    stream = start()
+    logging.getLogger("workers.x").info("once")
+    assert stream.getvalue().count("once") == 1
