@@ -53,6 +53,7 @@ def run_cases(kubeconfig: Path, cases: list[Path], options: argparse.Namespace) 
         *(("--max-diffs", str(options.max_diffs)) if options.max_diffs else ()),
     ]
     env = os.environ | {"CSI_PROTO": str(ROOT / "csi_client" / "proto" / "csi.proto")}
+    env.pop("KUBECONFIG", None)  # it would win over --kubeconfig
     passed = set()
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as runner:
         assert runner.stdout is not None

@@ -1,0 +1,59 @@
+"""The summary that closes `make test`: CI believes its last line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import parity, suites
+from tests.support.suites import Outcome
+
+
+def test_counts_come_from_the_report(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<testsuites><testsuite tests="10" failures="1" errors="2" skipped="3"/></testsuites>'
+    )
+    assert suites.count(report) == (4, 3, 3)
+
+
+def test_failed_suite_fails_the_run_and_the_next_still_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcomes = {
+        "unit": Outcome("unit", ok=False, passed=3, failed=1),
+        "e2e": Outcome("e2e", ok=True, passed=2, skipped=1),
+    }
+    monkeypatch.setattr(suites, "run_pytest", outcomes.__getitem__)
+    assert suites.main(["unit", "e2e"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "tests: 5 passed, 1 failed, 1 skipped"
+
+
+def test_all_good_is_exit_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suites, "run_pytest", lambda suite: Outcome(suite, ok=True, passed=1))
+    assert suites.main(["unit"]) == 0
+
+
+def test_unknown_suite_is_a_usage_error() -> None:
+    assert suites.main(["units"]) == 2
+
+
+@pytest.mark.parametrize(("ci", "code"), [("true", 1), ("", 0)])
+def test_absent_parity_cases_are_said_and_fail_ci_only(
+    ci: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(parity, "PARITY", tmp_path / "absent")
+    assert parity.main([]) == code
+    assert "none run" in capsys.readouterr().out
+
+
+def test_pending_file_names_cases_once() -> None:
+    """A reason after `#` is for the reader."""
+    lines = [line for line in parity.PENDING.read_text().splitlines() if line and line[0] != "#"]
+    assert len(lines) == len(parity.pending_cases())
