@@ -1,7 +1,9 @@
 """Bringing back attempts that only a ConfigMap remembers, after Redis lost its data.
 
 Workers copy the record of a long or unfinished attempt into a ConfigMap of the system's own
-namespace (M-010). Without this, a volume whose claim was deleted meanwhile would leak.
+namespace (M-010). Without this, a volume whose claim was deleted meanwhile would leak. It is done
+after Redis lost its data and each minute: a copy that outlived its attempt (the worker died between
+two writes) is settled the same way, by one more pass that removes it.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from workers.observability.logging import get_logger
 from workers.queue.keys import Key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from workers.kube.objects import JsonObject
     from workers.kube.resources import KubeResources
@@ -40,8 +42,13 @@ class Intents(Protocol):
         """Write an intent."""
 
 
-def restore_intents(resources: KubeResources, namespace: str, intents: Intents) -> list[Key]:
+def restore_intents(
+    resources: KubeResources, namespace: str, intents: Intents, drivers: Container[str]
+) -> list[Key]:
     """Write back every copied intent that Redis lacks; returns the keys that finish them.
+
+    Only those of the given drivers' queues: several installations may share a namespace, and each
+    finishes what is its own. Asked again whenever a driver is registered.
 
     Safe to repeat and to run in two watchers: an intent that exists is newer than its copy, and
     one brought back after its end is found settled by the worker.
@@ -62,8 +69,11 @@ def restore_intents(resources: KubeResources, namespace: str, intents: Intents) 
                 err=str(error),
             )
             continue
+        if key.driver not in drivers:
+            continue
         domain = name.removeprefix(NAME_PREFIX)
-        if intents.get(domain) is None:
+        # Asked again, for the attempt may have ended since the list: both records are gone then.
+        if intents.get(domain) is None and resources.has_config_map(namespace, name):
             intents.put(domain, record)
             keys.append(key)
     return keys
@@ -80,6 +90,7 @@ class Restorer:
     Args:
         restore: `restore_intents` with its arguments.
         add: takes the keys that finish what was restored.
+        period_seconds: restores this often without being asked; None for never.
         backoff: waits after failures.
     """
 
@@ -88,10 +99,12 @@ class Restorer:
         restore: Callable[[], list[Key]],
         add: Callable[[list[Key]], None],
         *,
+        period_seconds: float | None = None,
         backoff: Backoff | None = None,
     ) -> None:
         self._restore = restore
         self._add = add
+        self._period_seconds = period_seconds
         self._asked = threading.Event()
         self._stopped = threading.Event()
         self._backoff = backoff or Backoff()
@@ -102,8 +115,11 @@ class Restorer:
         self._asked.set()
 
     def run(self) -> None:
-        """Wait for `ask` until `stop`; never raises for what Redis or the API server do."""
-        while self._asked.wait() and not self._stopped.is_set():
+        """Wait for `ask` or the period until `stop`; no error of Redis or API server ends it."""
+        while True:
+            self._asked.wait(self._period_seconds)
+            if self._stopped.is_set():
+                return
             # Cleared first: an `ask` during the work leads to another round.
             self._asked.clear()
             if not self._try() and not self._stopped.wait(self._backoff.next_seconds()):
@@ -118,9 +134,10 @@ class Restorer:
         try:
             keys = self._restore()
         except ProvisionerError as error:
-            if not self._is_failing:
-                _log.warning("cannot restore copied intents, trying again", err=str(error))
-            self._is_failing = True
+            self._failed("cannot restore copied intents, trying again", error)
+            return False
+        except Exception as error:  # noqa: BLE001 - the loop must outlive any defect
+            self._failed("unexpected error while restoring intents", error)
             return False
         self._is_failing = False
         if keys:
@@ -128,3 +145,8 @@ class Restorer:
         self._add(keys)
         self._backoff.reset()
         return True
+
+    def _failed(self, message: str, error: Exception) -> None:
+        if not self._is_failing:
+            _log.warning(message, err=repr(error))
+        self._is_failing = True

@@ -77,7 +77,8 @@ class Watcher:
         )
         self._resync = Resync(self.undecided, self.outbox, period_seconds=resync_seconds)
         self._restorer = Restorer(
-            lambda: restore_intents(resources, namespace, intents), self.outbox.add
+            lambda: restore_intents(resources, namespace, intents, self._queue_names()),
+            self.outbox.add,
         )
         self._reflectors: dict[str, Reflector[Any]] = {}
         self._threads: list[threading.Thread] = []
@@ -161,9 +162,16 @@ class Watcher:
             add_everything(self.undecided, self.outbox)
         self._restorer.ask()
 
+    def _queue_names(self) -> set[str]:
+        return {view.queue_name for view in self.undecided.drivers.views()}
+
     def _drivers_changed(self, drivers: Drivers) -> None:
         before = self.undecided.drivers
         self.outbox.add(self.undecided.set_drivers(drivers))
+        if {view.queue_name for view in drivers.views()} - {
+            view.queue_name for view in before.views()
+        }:
+            self._restorer.ask()
         views = drivers.views()
         if any(view.has_topology for view in views):
             self._reflect(

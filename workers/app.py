@@ -18,7 +18,6 @@ from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
 
 from workers.errors import QueueUnavailable
-
 from workers.queue.names import celery_queue
 
 if TYPE_CHECKING:
@@ -107,7 +106,11 @@ def beat_settings(settings: Settings) -> dict[str, Any]:
         "redbeat_key_prefix": "redbeat:",
         "redbeat_lock_timeout": 6,
         "beat_schedule": {
-            "tick": {"task": TASK_TICK, "schedule": 5.0, "options": {"queue": SYSTEM_QUEUE, "expires": 15}},
+            "tick": {
+                "task": TASK_TICK,
+                "schedule": 5.0,
+                "options": {"queue": SYSTEM_QUEUE, "expires": 15},
+            },
         },
     }
 

@@ -144,7 +144,9 @@ class Supervisor:
 def run(settings: Settings, argv: Sequence[str]) -> int:
     """The command; returns the exit code."""
     is_own = "state-dir" not in settings.explicit
-    directory = Path(tempfile.mkdtemp(prefix="csi-fleet-") if is_own else settings.process.state_dir)
+    directory = Path(
+        tempfile.mkdtemp(prefix="csi-fleet-") if is_own else settings.process.state_dir
+    )
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     supervisor = Supervisor(settings, argv, directory)
 

@@ -237,4 +237,3 @@ def _stop_early(signum: int, frame: object) -> None:
     """Before Celery has its own handlers: end at once, nothing is running yet."""
     del signum, frame
     raise SystemExit(0)
-

@@ -70,6 +70,7 @@ class Attempt:
     storage_class: JsonObject
     intent: Intent | None
     selected_node: str = field(init=False)
+    was_sent: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.selected_node = claims.selected_node(self.claim)
@@ -145,8 +146,15 @@ class Attempt:
         content = sourcing.resolve(self.work, claim, source) if source is not None else None
         requirements, pin = self.topology(storage_class)
         return self.request(
-            name, values, capabilities, content, requirements, pin,
-            fs_type=fs_type, vac_name=vac_name, migrated=migrated,
+            name,
+            values,
+            capabilities,
+            content,
+            requirements,
+            pin,
+            fs_type=fs_type,
+            vac_name=vac_name,
+            migrated=migrated,
         )
 
     def request(
@@ -164,9 +172,7 @@ class Attempt:
     ) -> Prepared:
         """Secrets, parameters, attributes class and the request itself (steps 18 to 22)."""
         driver, claim = self.work.driver, self.claim
-        secret_ref = secret_rules.resolve(
-            secret_rules.SecretKind.PROVISIONER, values, name, claim
-        )
+        secret_ref = secret_rules.resolve(secret_rules.SecretKind.PROVISIONER, values, name, claim)
         data = self.secret_data(secret_ref) if secret_ref is not None else {}
         refs = secret_rules.resolve_volume_secrets(values, name, claim)
         stripped = parameters.strip(values)
@@ -204,7 +210,10 @@ class Attempt:
             sources.check_source(source)
         except sources.PopulatorSourceError as error:
             self.work.runtime.events.event(
-                self.claim, "Normal", "Provisioning", error.event_message,
+                self.claim,
+                "Normal",
+                "Provisioning",
+                error.event_message,
                 component=EVENT_SOURCE_POPULATOR,
             )
             raise
@@ -266,11 +275,13 @@ class Attempt:
         )
         work.runtime.steps.reach(Step.RECORD_INTENT, work.lease)
         work.runtime.safekeeping.begin(work.lease, self.intent)
+        work.record = self.intent
 
     def create(self, prepared: Prepared) -> csi.CreateVolumeResponse:
         """Step 22: the call, its errors classified (P-410)."""
         work = self.work
         work.runtime.steps.reach(Step.CREATE_VOLUME, work.lease)
+        self.was_sent = True
         try:
             response = work.driver.client.create_volume(prepared.request, on_slow=self.keep_copy)
         except CsiError as error:

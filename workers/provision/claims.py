@@ -10,6 +10,11 @@ Order of the effects on the happy path, and what a death after each leaves behin
 
 A claim deleted after step 1 is finished all the same: its PV is saved, released by the cluster and
 deleted like any other, so no volume is left without an object (P-401).
+
+After a final error the record stays, marked `failed`, until the claim succeeds or is gone. A claim
+that is deleted then gets one last attempt (T-058; the reference makes it too, when its cache is
+quick enough): drivers answer INTERNAL after a time-out of their own with the volume already made,
+and only asking again by name brings such a volume to light.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from workers.kube.errors import NotFoundError
 from workers.provision import nodes, saving
 from workers.provision.attempt import Attempt
 from workers.provision.intent import Intent
-from workers.provision.outcome import Outcome, done, retry
+from workers.provision.outcome import Action, Outcome, done, retry
 from workers.provision.reschedule import clear_selected_node
 from workers.provision.steps import Step
 from workers.translate import claims as rules
@@ -73,6 +78,7 @@ class ClaimPass:
     lease: Lease
     has_copy: bool = False
     started: float = 0.0
+    record: Intent | None = None
 
     def run(self) -> Outcome:
         """Decides and acts; raises only for failures of the system itself."""
@@ -83,10 +89,27 @@ class ClaimPass:
         live = self.read_claim()
         if unsaved is not None and saving.claim_uid(unsaved) == self.key.uid:
             return saving.resume(self, unsaved, live)
+        self.record = intent
+        if live is None and intent is not None and intent.is_failed:
+            return self.last_attempt(intent)
+        if intent is not None and intent.is_failed:
+            intent = None
         claim = live if live is not None else (intent.claim if intent else None)
         if claim is None:
             return done("claim is gone")
         return self.sync(claim, live, intent, was_saved=was_saved)
+
+    def last_attempt(self, intent: Intent) -> Outcome:
+        """One more call for a claim that is gone after a final error, then silence (T-058)."""
+        storage_class = self.storage_class(rules.claim_class_name(intent.claim))
+        if storage_class is None or storage_class.get("provisioner") not in self.driver.names:
+            self.forget_intent()
+            return done("claim is gone")
+        outcome = self.provision(intent.claim, None, storage_class, None)
+        if outcome.action is Action.RETRY and self.record is not None and self.record.is_failed:
+            self.forget_intent()
+            return done("claim is gone")
+        return outcome
 
     def read_claim(self) -> JsonObject | None:
         """The claim as it is now; None if it is gone or another claim took its name."""
@@ -103,12 +126,14 @@ class ClaimPass:
         """L-021 for a claim that exists or is in progress."""
         bound_to = (claim.get("spec") or {}).get("volumeName") or ""
         if bound_to and (intent is None or bound_to == self.lease.domain):
-            self.forget_intent(intent)
+            self.forget_intent()
             return done("bound")
         storage_class = self.storage_class(rules.claim_class_name(claim))
         delay = slow_delay_seconds(self.lease.memo, storage_class)
         if delay > 0 and intent is None:
-            return retry("infeasible", not_before_seconds=delay)
+            return Outcome(
+                Action.RETRY, delay_seconds=delay, memo=self.lease.memo, reason="infeasible"
+            )
         if intent is None:
             decision = nodes.should_provision(self, claim, storage_class)
             if decision is not None:
@@ -118,7 +143,9 @@ class ClaimPass:
         if storage_class is None:
             return retry("storage class not found")
         if storage_class.get("provisioner") not in self.driver.names:
-            self.forget_intent(intent)
+            if intent is not None:  # a call may still run: its volume must not be forgotten
+                return retry("class of another provisioner")
+            self.forget_intent()
             return done("class of another provisioner")
         return self.provision(claim, live, storage_class, intent)
 
@@ -141,7 +168,7 @@ class ClaimPass:
         try:
             volume = attempt.run()
         except IgnoredError as error:
-            self.forget_intent(intent)
+            self.forget_intent()
             return done(error.reason)
         except AttemptError as error:
             return self.failed(claim, storage_class, attempt, error)
@@ -155,17 +182,25 @@ class ClaimPass:
         if error.code == INVALID_ARGUMENT:
             text = "Volume provisioning failed with infeasible error. Retries will be delayed. "
             self.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, text + message)
-            self.forget_intent(attempt.intent)
+            self.forget_intent()
             return self.slow_retry(storage_class)
         self.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
         if state is State.RESCHEDULE and clear_selected_node(self, claim):
-            self.forget_intent(attempt.intent)
+            self.forget_intent()
             return done("rescheduled")
         if state is State.BACKGROUND:
             attempt.remember_background()
         elif state is not State.NO_CHANGE:
-            self.forget_intent(attempt.intent)
+            self.keep_failed(claim, attempt)
         return retry(state.value)
+
+    def keep_failed(self, claim: JsonObject, attempt: Attempt) -> None:
+        """After a final error: nothing runs, but a claim deleted now gets its last attempt."""
+        if attempt.was_sent and "deletionTimestamp" not in claim["metadata"]:
+            self.record = self.runtime.safekeeping.keep_failed(self.lease, attempt.current)
+            self.has_copy = False
+        else:
+            self.forget_intent()
 
     def slow_retry(self, storage_class: JsonObject) -> Outcome:
         """Not before the maximal retry interval, unless the class is replaced (P-414, D-023)."""
@@ -174,12 +209,11 @@ class ClaimPass:
             "slow_until": time.time() + seconds,
             "class_uid": storage_class["metadata"].get("uid", ""),
         }
-        outcome = retry("infeasible", not_before_seconds=seconds)
         return Outcome(
-            outcome.action,
-            outcome.delay_seconds,
-            reason=outcome.reason,
+            Action.RETRY,
+            delay_seconds=seconds,
             memo=msgspec.json.encode(memo).decode(),
+            reason="infeasible",
         )
 
     def storage_class(self, name: str) -> JsonObject | None:
@@ -188,15 +222,14 @@ class ClaimPass:
 
     def event(self, claim: JsonObject, kind: EventType, reason: str, message: str) -> None:
         """An event on the claim, in the driver's name; never blocks."""
-        self.runtime.events.event(
-            claim, kind, reason, message, component=self.driver.event_source
-        )
+        self.runtime.events.event(claim, kind, reason, message, component=self.driver.event_source)
 
-    def forget_intent(self, intent: Intent | None) -> None:
+    def forget_intent(self) -> None:
         """The storage holds nothing of this claim: drop what was remembered."""
-        if intent is not None:
+        if self.record is not None:
             self.runtime.steps.reach(Step.FORGET_INTENT, self.lease)
             self.runtime.safekeeping.forget(self.lease, has_copy=self.has_copy)
+            self.record = None
 
 
 def slow_delay_seconds(memo: str, storage_class: JsonObject | None) -> float:

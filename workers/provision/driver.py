@@ -11,7 +11,6 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from csi_client.client import CsiClient
 from csi_client.errors import CsiError
 from workers.errors import ConfigError
 from workers.migration.plugins import in_tree_name
@@ -19,6 +18,7 @@ from workers.migration.plugins import in_tree_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from csi_client.client import CsiClient
     from workers.config import Settings
 
 DEADLINE_EXCEEDED = 4
@@ -59,9 +59,7 @@ class Driver:
 
     def supports(self, capability: str) -> bool:
         """True if the controller or the plug-in reports the capability (P-008)."""
-        return (
-            capability in self.controller_capabilities or capability in self.plugin_capabilities
-        )
+        return capability in self.controller_capabilities or capability in self.plugin_capabilities
 
     @property
     def supports_topology(self) -> bool:

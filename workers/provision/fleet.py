@@ -122,9 +122,7 @@ class Fleet:
                 "capacity": self._settings.capacity.threads,
             }.get(kind, provision.worker_threads)
             queue.set_limits(lane_name(kind, driver.queue_name), concurrency)
-        registry.register(
-            driver.queue_name, driver.record(), ttl_seconds=REGISTRATION_TTL_SECONDS
-        )
+        registry.register(driver.queue_name, driver.record(), ttl_seconds=REGISTRATION_TTL_SECONDS)
 
     def keep(self, queue: WorkQueue, registry: DriverRegistry) -> None:
         """Renews registrations and follows lost sockets until `stop`; runs in its own thread."""
@@ -164,8 +162,11 @@ class Fleet:
             _log.warning("driver %s is back but not ready: %s", driver.name, error)
             return
         if fresh.queue_name != name:
-            _log.error("socket of driver %s answers as %s now; it is not served until it is back",
-                       driver.name, fresh.name)
+            _log.error(
+                "socket of driver %s answers as %s now; it is not served until it is back",
+                driver.name,
+                fresh.name,
+            )
             return
         self._drivers[name], self._losses[name] = fresh, losses
         self.announce(fresh, queue, registry)

@@ -2,7 +2,7 @@
 
 Shape in Redis and, for slow or background attempts, in a ConfigMap (JSON):
 `{"key": key text, "driver": name, "claim": claim object, "selected_node": name or "",
-"pin": topology pin or null, "stage": "calling" | "background", "has_copy": bool,
+"pin": topology pin or null, "stage": "calling" | "background" | "failed", "has_copy": bool,
 "since": unix seconds of the first attempt}`.
 """
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 STAGE_CALLING = "calling"
 STAGE_BACKGROUND = "background"
+STAGE_FAILED = "failed"
 # Fields of a claim that no later step reads.
 _DROPPED_METADATA = ("managedFields",)
 _DROPPED_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration",)
@@ -109,6 +110,15 @@ class Intent:
             "has_copy": self.has_copy,
             "since": self.since,
         }
+
+    @property
+    def is_failed(self) -> bool:
+        """The last attempt ended with a final error: nothing is in progress."""
+        return self.stage == STAGE_FAILED
+
+    def failed(self) -> Self:
+        """The same after a final error of the driver."""
+        return replace(self, stage=STAGE_FAILED)
 
     def with_copy(self) -> Self:
         """The same, known to stand in a ConfigMap too."""

@@ -122,12 +122,18 @@ def _become_owner(work: ClaimPass, claim: JsonObject, storage_class: JsonObject)
     node = work.driver.settings.node
     due = _due(work.lease.memo)
     if due is None or due > time.time():
-        delay = owner_delay_seconds(
-            work.lease.fails, node.base_delay_seconds, node.max_delay_seconds
-        ) if due is None else due - time.time()
+        delay = (
+            owner_delay_seconds(work.lease.fails, node.base_delay_seconds, node.max_delay_seconds)
+            if due is None
+            else due - time.time()
+        )
         memo = msgspec.json.encode({"owner_due": due or time.time() + delay}).decode()
         return Outcome(
-            Action.RETRY, delay_seconds=delay, base_seconds=0.001, cap_seconds=0.001, memo=memo,
+            Action.RETRY,
+            delay_seconds=delay,
+            base_seconds=0.001,
+            cap_seconds=0.001,
+            memo=memo,
             reason="waits to become owner",
         )
     if not _has_room(work, claim, storage_class):

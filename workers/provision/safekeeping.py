@@ -8,6 +8,7 @@ system's own namespace and is removed when the outcome is final.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -76,6 +77,14 @@ class Safekeeping:
             _log.warning("intent of %s is not copied to a ConfigMap: %s", domain, error)
             return intent
         self._intents.put(domain, kept.record())
+        return kept
+
+    def keep_failed(self, lease: Lease, intent: Intent) -> Intent:
+        """Marks the attempt as failed for good; its copy goes, for nothing is in progress."""
+        if intent.has_copy and not self.drop_copy(lease.domain):
+            return intent
+        kept = replace(intent, has_copy=False).failed()
+        self._intents.begin(lease.domain, kept.record(), lease)
         return kept
 
     def drop_copy(self, domain: str) -> bool:

@@ -47,7 +47,9 @@ def save(
     except AlreadyExistsError:
         if not is_same(work, volume):
             return refused(
-                work, claim, f"persistentvolumes {name!r} already exists and belongs to another "
+                work,
+                claim,
+                f"persistentvolumes {name!r} already exists and belongs to another "
                 "claim or volume; delete it or change --volume-name-uuid-length",
             )
     except (Unreachable, ServerError) as error:

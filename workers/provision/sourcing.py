@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 from workers import constants as k
 from workers.errors import ApiError, AttemptError, State
-from workers.kube.errors import ConflictError, ForbiddenError, NotFoundError, ServerError, Unreachable
+from workers.kube.errors import (
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    ServerError,
+    Unreachable,
+)
 from workers.kube.retry import update_with_retry
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
@@ -98,7 +104,10 @@ def _protect_snapshot(work: ClaimPass, source: DataSource) -> None:
     except ForbiddenError as error:
         _log.info(
             "snapshot %s/%s is not protected while it is restored: grant the verb update on "
-            "volumesnapshots: %s", source.namespace, source.name, error,
+            "volumesnapshots: %s",
+            source.namespace,
+            source.name,
+            error,
         )
     except AWAY:
         raise
@@ -136,7 +145,9 @@ def unprotect_snapshot(work: ClaimPass, claim: JsonObject) -> None:
     except ApiError as error:
         _log.warning(
             "Failed to remove snapshot finalizer from %s/%s: %s",
-            source.namespace, source.name, error,
+            source.namespace,
+            source.name,
+            error,
         )
 
 

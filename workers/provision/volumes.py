@@ -6,6 +6,7 @@ the finalizer goes last: a death between any two steps leaves a PV that the next
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -88,7 +89,10 @@ class VolumePass:
             return done(error.reason)
         except AttemptError as error:
             self.runtime.events.event(
-                volume, "Warning", k.REASON_VOLUME_FAILED_DELETE, error.message,
+                volume,
+                "Warning",
+                k.REASON_VOLUME_FAILED_DELETE,
+                error.message,
                 component=self.driver.event_source,
             )
             return retry("delete failed")
@@ -163,8 +167,6 @@ class VolumePass:
         finalizers = (left.get("metadata") or {}).get("finalizers") or []
         if k.FINALIZER_VOLUME in finalizers:
             self.runtime.steps.reach(Step.RELEASE_OBJECT, self.lease)
-            try:
+            with contextlib.suppress(NotFoundError):
                 kube.remove_volume_finalizer(name, k.FINALIZER_VOLUME)
-            except NotFoundError:
-                pass
         return done("deleted")

@@ -1,8 +1,8 @@
 """From a ticket to a released lease: the frame around every pass.
 
-Nothing raised inside a pass leaves this frame: the key always goes back to its queue, so no claim is
-forgotten and no error is seen twice (style 6: the task's edge is the one place for `except
-Exception`).
+Nothing raised inside a pass leaves this frame: the key always goes back to its queue, so no
+claim is forgotten and no error is seen twice (style 6: the task's edge is the one place for
+`except Exception`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from workers.errors import ApiError, LeaseLost, TransientError
 from workers.kube.errors import ServerError, TooManyRequestsError, Unreachable
 from workers.provision.outcome import Action, Outcome, retry, wait
+from workers.provision.steps import Step
 from workers.queue.keys import Key
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ _log = logging.getLogger(__name__)
 
 # The API server or Redis is away: look again soon, without a back-off step or an event.
 AWAY_SECONDS: Final = 1.0
-
-Pass = "Callable[[Runtime, Driver, Key, Lease], Outcome]"
 
 
 def run(
@@ -82,26 +81,34 @@ def attempt(
     except ApiError as error:
         _log.warning("key %s: the API server refused: %s", key.text, error)
         return retry("refused")
-    except Exception:
+    except Exception:  # noqa: BLE001 - one key's defect must not stop the others
         _log.exception("key %s: unexpected error, the key is retried with back-off", key.text)
         return retry("unexpected")
 
 
 def finish(runtime: Runtime, driver: Driver, lease: Lease, outcome: Outcome) -> None:
-    """Gives the key back; a lost lease or Redis makes the queue's sweep do it."""
-    settings = driver.settings
+    """Gives the key back.
+
+    A lease that went meanwhile changes nothing in Redis; the key is then added once more, because
+    after a Redis that lost its data nobody else may know of it. While Redis is away the queue
+    remembers what to write.
+    """
+    provision, is_owner = driver.settings.provision, True
+    runtime.steps.reach(Step.FINISH_KEY, lease)
     try:
         if outcome.action is Action.DONE:
-            runtime.queue.done(lease, finish_intent=outcome.finish_intent)
+            is_owner = runtime.queue.done(lease, finish_intent=outcome.finish_intent)
         elif outcome.action is Action.RETRY:
-            runtime.queue.fail(
+            is_owner = runtime.queue.fail(
                 lease,
-                base_seconds=outcome.base_seconds or settings.provision.retry_interval_start_seconds,
-                cap_seconds=outcome.cap_seconds or settings.provision.retry_interval_max_seconds,
+                base_seconds=outcome.base_seconds or provision.retry_interval_start_seconds,
+                cap_seconds=outcome.cap_seconds or provision.retry_interval_max_seconds,
                 min_delay_seconds=outcome.delay_seconds,
                 memo=outcome.memo,
-            )
+            ).is_owner
         else:
-            runtime.queue.release(lease, delay_seconds=outcome.delay_seconds)
+            is_owner = runtime.queue.release(lease, delay_seconds=outcome.delay_seconds)
+        if not is_owner:
+            runtime.queue.add([lease.key])
     except TransientError as error:
         _log.warning("key %s not released: %s", lease.key.text, error)

@@ -11,6 +11,7 @@ from workers.kube.backoff import Backoff
 from workers.kube.errors import ForbiddenError
 
 KEY = "claims|foo|default/claim1|u1"
+DRIVERS = {"foo"}
 
 
 class FakeResources:
@@ -35,7 +36,7 @@ def test_c057_lost_intent_is_written_back_and_its_key_added():
     """G7 across a Redis that lost everything."""
     intents = FakeIntents()
     resources = FakeResources(config_map("pvc-u1", json.dumps({"key": KEY, "stage": "calling"})))
-    keys = restore_intents(resources, "system", intents)
+    keys = restore_intents(resources, "system", intents, DRIVERS)
     assert [key.text for key in keys] == [KEY]
     assert intents == {"pvc-u1": {"key": KEY, "stage": "calling"}}
 
@@ -43,7 +44,7 @@ def test_c057_lost_intent_is_written_back_and_its_key_added():
 def test_intent_that_exists_is_newer_than_its_copy():
     intents = FakeIntents({"pvc-u1": {"stage": "background"}})
     resources = FakeResources(config_map("pvc-u1", json.dumps({"key": KEY})))
-    assert restore_intents(resources, "system", intents) == []
+    assert restore_intents(resources, "system", intents, DRIVERS) == []
     assert intents["pvc-u1"] == {"stage": "background"}
 
 
@@ -52,7 +53,9 @@ def test_unreadable_copy_is_skipped():
     resources = FakeResources(
         config_map("a", "{"), config_map("b", "{}"), {"metadata": {"name": "c"}}, good
     )
-    assert [key.text for key in restore_intents(resources, "system", FakeIntents())] == [KEY]
+    assert [key.text for key in restore_intents(resources, "system", FakeIntents(), DRIVERS)] == [
+        KEY
+    ]
 
 
 def test_restoring_is_tried_again_until_it_worked():
@@ -74,3 +77,11 @@ def test_restoring_is_tried_again_until_it_worked():
     restorer.stop()
     thread.join(5)
     assert not thread.is_alive()
+
+
+def test_copies_of_another_installation_are_left_alone():
+    """Several installations may share a namespace; each finishes only its own drivers' work."""
+    intents = FakeIntents()
+    resources = FakeResources(config_map("pvc-u1", json.dumps({"key": KEY})))
+    assert restore_intents(resources, "system", intents, {"bar"}) == []
+    assert intents == {}
