@@ -1,0 +1,53 @@
+# One image for all commands of csi-fleet: watcher, worker, beat, flower, run and the tools.
+#
+#   docker build -t csi-fleet .
+#   docker run --rm csi-fleet --help
+#
+# Packages come from requirements.lock only, each checked against its hash; the last stage holds
+# no compiler, no package index and no test. Nothing is written outside mounts, so the root file
+# system may be read-only. Another base: --build-arg BASE=... (Python >= 3.11).
+ARG BASE=python:3.11-slim-bookworm
+
+FROM ${BASE} AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /src
+# The lock serves development too. Fetching all of it checks every hash; installing from that
+# folder alone takes only what the product needs, in exactly the locked versions.
+COPY requirements.lock ./
+RUN python3 -m venv /opt/csi-fleet \
+ && /opt/csi-fleet/bin/pip download --quiet --require-hashes --no-deps --only-binary=:all: \
+      --dest /wheels --requirement requirements.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY csi_client csi_client
+COPY workers workers
+COPY watcher watcher
+# Files in the wheel carry this time, so that the same source gives the same wheel.
+ARG SOURCE_DATE_EPOCH=1704067200
+RUN SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} \
+      /opt/csi-fleet/bin/pip wheel --quiet --no-deps --wheel-dir /wheels . \
+ && /opt/csi-fleet/bin/pip install --quiet --no-index --find-links /wheels csi-fleet \
+ && /opt/csi-fleet/bin/pip check \
+ && /opt/csi-fleet/bin/pip uninstall --quiet --yes pip setuptools
+
+FROM ${BASE}
+LABEL org.opencontainers.image.title="csi-fleet" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# A number, so that Kubernetes can prove runAsNonRoot. The folders give fresh volumes their owner.
+RUN groupadd --gid 10001 csi-fleet \
+ && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent \
+      --shell /usr/sbin/nologin csi-fleet \
+ && install -d -o 10001 -g 10001 -m 0750 /run/csi /run/csi-fleet /var/lib/csi-fleet
+COPY --from=build /opt/csi-fleet /opt/csi-fleet
+ENV PATH=/opt/csi-fleet/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    CSI_FLEET_STATE_DIR=/run/csi-fleet
+USER 10001:10001
+WORKDIR /run/csi-fleet
+EXPOSE 8080 5555
+# For containers started by hand; compose.yaml and k8s/ name a probe for each command.
+HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=3 \
+  CMD ["python3", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/healthz', timeout=4)"]
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["csi-fleet"]
+CMD ["--help"]
