@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
-from watcher.run import Watcher
+from watcher.run import Watcher, recovery_seconds
 from workers.app import make_app, publisher
 from workers.config import Command, HelpRequested, parse
 from workers.errors import ConfigError
@@ -18,6 +18,7 @@ from workers.observability.logging import configure_logging, get_logger
 from workers.queue.catalog import CatalogWriter
 from workers.queue.connection import connect
 from workers.queue.intents import IntentStore
+from workers.queue.recovery import Recovery
 from workers.queue.registry import DriverRegistry
 from workers.queue.workqueue import WorkQueue
 
@@ -40,14 +41,20 @@ def build(settings: Settings) -> Watcher:
         kube.kubeconfig, kube.master, pool_size=16, user_agent="csi-fleet-watcher"
     )
     redis_client = connect(settings.redis.url_with_credentials())
+    queue = WorkQueue(redis_client, publish=publisher(make_app(settings)))
+    resync_seconds = settings.provision.resync_period_seconds
     return Watcher(
         client,
-        queue=WorkQueue(redis_client, publish=publisher(make_app(settings))),
+        queue=queue,
         catalog=CatalogWriter(redis_client),
         registry=DriverRegistry(redis_client),
         intents=IntentStore(redis_client),
         namespace=kube.namespace,
-        resync_seconds=settings.provision.resync_period_seconds,
+        resync_seconds=resync_seconds,
+        # A little shorter than the period of those who ask, so that every round finds it over.
+        recovery=Recovery(
+            redis_client, queue, period_seconds=recovery_seconds(resync_seconds) * 0.9
+        ),
     )
 
 

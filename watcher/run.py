@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from watcher.intents import Restorer, restore_intents
 from watcher.keeper import Keeper
@@ -39,8 +39,11 @@ if TYPE_CHECKING:
     from workers.kube.client import KubeClient
     from workers.kube.watch import Sink
     from workers.queue.catalog import CatalogWriter
+    from workers.queue.keys import Key
+    from workers.queue.recovery import Recovery
     from workers.queue.workqueue import WorkQueue
 
+_RECOVERY_SECONDS: Final = 60.0
 _CATALOG_KINDS = ("classes", "csinodes", "nodes", "attachments")
 
 
@@ -55,6 +58,7 @@ class Watcher:
         intents: the store of attempts.
         namespace: of the system's own ConfigMaps.
         resync_seconds: time between two looks at everything undecided; 0 for none.
+        recovery: gives records of attempts their keys back.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Watcher:
         intents: Intents,
         namespace: str,
         resync_seconds: float = 900.0,
+        recovery: Recovery | None = None,
     ) -> None:
         self._client = client
         resources = KubeResources(client)
@@ -76,10 +81,14 @@ class Watcher:
             queue, catalog, registry, on_epoch=self._redis_seen, on_drivers=self._drivers_changed
         )
         self._resync = Resync(self.undecided, self.outbox, period_seconds=resync_seconds)
-        self._restorer = Restorer(
-            lambda: restore_intents(resources, namespace, intents, self._queue_names()),
-            self.outbox.add,
-        )
+
+        def restore() -> list[Key]:
+            if recovery is not None:
+                recovery.run()
+            return restore_intents(resources, namespace, intents, self._queue_names())
+
+        period_seconds = recovery_seconds(resync_seconds)
+        self._restorer = Restorer(restore, self.outbox.add, period_seconds=period_seconds)
         self._reflectors: dict[str, Reflector[Any]] = {}
         self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
@@ -220,6 +229,11 @@ class Watcher:
         thread = threading.Thread(target=target, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
+
+
+def recovery_seconds(resync_seconds: float) -> float:
+    """Return how often records without a key and stale copies are looked for (M-010 step 6)."""
+    return min(_RECOVERY_SECONDS, resync_seconds or _RECOVERY_SECONDS)
 
 
 def _age(now: float, then: float | None) -> float | None:

@@ -177,6 +177,14 @@ class KubeResources:
         except NotFoundError:
             return self.create(paths.CONFIG_MAPS, config_map)
 
+    def has_config_map(self, namespace: str, name: str) -> bool:
+        """Tell whether a ConfigMap exists now."""
+        try:
+            self.get(paths.CONFIG_MAPS, name, namespace=namespace)
+        except NotFoundError:
+            return False
+        return True
+
     def delete_config_map(self, namespace: str, name: str) -> None:
         """Delete a ConfigMap; an absent one is fine."""
         try:

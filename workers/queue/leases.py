@@ -8,6 +8,7 @@ virtual machine) refuses to write before it has heard anything (G9).
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from workers.queue.keys import Key
+
+
+_log = logging.getLogger(__name__)
 
 
 def suspend_aware_clock() -> float:
@@ -144,7 +148,11 @@ class Heartbeat:
     def _run(self) -> None:
         while not self._is_stopping:
             # When Redis does not answer, the local deadline runs out by itself.
-            with suppress(QueueUnavailable):
-                self._queue.heartbeat()
+            try:
+                with suppress(QueueUnavailable):
+                    self._queue.heartbeat()
+            except Exception:  # noqa: BLE001 - the loop must outlive any defect
+                # Without this thread the process would take tickets and never work on them.
+                _log.exception("unexpected error while leases were renewed, trying again")
             self._wake.wait(self._interval_seconds)
             self._wake.clear()

@@ -67,6 +67,7 @@ NAMES: Final = {
         _family("share_retry", "hash", "queue", "lane: the same for retries"),
         RedisName("sweep_guard", "string", "queue", "one sweep per period; PX"),
         RedisName("check_guard", "string", "queue", "one full lease check per period; PX"),
+        RedisName("recovery_guard", "string", "queue", "one recovery of records per period; PX"),
         # Counters and settings: kept through a repair.
         RedisName("fence", "string", "counters", "last fence number; never removed"),
         RedisName("fails", "hash", "counters", "key -> consecutive failures; until done/forget"),

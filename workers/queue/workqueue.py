@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from workers.errors import QueueUnavailable
 from workers.queue.leases import CatalogState, FailOutcome, Lease, Session, suspend_aware_clock
 from workers.queue.limits import LaneLimits, LaneStats, PauseKind, read_stats
 from workers.queue.scripts import Scripts, text
@@ -73,6 +75,7 @@ class WorkQueue:
         self._on_lost = on_lost
         self._session: Session | None = None
         self._limits: dict[str, LaneLimits] = {}
+        self._owed: deque[tuple[str, tuple[str | float, ...]]] = deque()
 
     @property
     def epoch(self) -> str:
@@ -110,6 +113,9 @@ class WorkQueue:
     def heartbeat(self) -> bool:
         """Renew all leases of this process; call each second from one thread.
 
+        Also ends the leases whose end could not be written while Redis was away: a living process
+        would otherwise renew them for ever.
+
         Returns:
             True when the process was declared dead or Redis lost its data: all leases are lost and
             the process is registered again under a new id.
@@ -122,10 +128,12 @@ class WorkQueue:
             started = self._clock()
             if self._scripts.run("renew", session.process_id, session.epoch, self._ttl_ms):
                 session.valid_until = started + self._usable_ttl()
+                self._pay()
                 return False
         if session is not None:
             session.is_lost = True
         self.register_process()
+        self._pay()
         if session is not None:
             _log.warning("leases lost, process registered again", extra={"epoch": self.epoch})
             self._on_lost()
@@ -147,7 +155,13 @@ class WorkQueue:
             self._on_lost()
             return None
         token = uuid.uuid4().hex
-        reply = self._scripts.run("take", key.text, session.process_id, token, domain)
+        try:
+            reply = self._scripts.run("take", key.text, session.process_id, token, domain)
+        except QueueUnavailable:
+            # The reply may be all that was lost, and nobody else would end this lease.
+            owner = (key.text, session.process_id, token, session.epoch)
+            self._owed.append(("release", (*owner, 0, 0)))
+            raise
         status, tickets = text(reply[0]), reply[1]
         self._tickets.publish(tickets)
         if status == "unregistered":
@@ -229,6 +243,16 @@ class WorkQueue:
         """Put the key back to wait for its lane; pause the lane first, or it comes back at once."""
         return self.release(lease)
 
+    def ensure(self, keys: Iterable[Key]) -> None:
+        """Add the keys that neither wait, run nor have a retry planned; leave all others (M-010).
+
+        For records that outlived the entry of their key. They count as retries' equals: no
+        counter changes.
+        """
+        remaining = iter(keys)
+        while batch := [key.text for key in islice(remaining, _BATCH)]:
+            self._tickets.publish(self._scripts.run("ensure", *batch))
+
     def forget(self, key: Key) -> None:
         """The object is gone: drop failure counter, memo and delayed entry."""
         self._scripts.run("forget", key.text)
@@ -293,8 +317,18 @@ class WorkQueue:
     def _end(self, script: str, lease: Lease, *args: str | float) -> list[int]:
         lease.is_released = True
         session = lease.session
-        reply = self._scripts.run(
-            script, lease.key.text, session.process_id, lease.token, session.epoch, *args
-        )
+        owner = (lease.key.text, session.process_id, lease.token, session.epoch)
+        try:
+            reply = self._scripts.run(script, *owner, *args)
+        except QueueUnavailable:
+            self._owed.append((script, (*owner, *args)))
+            raise
         self._tickets.publish(reply[0])
         return [int(value) for value in reply[1:]]
+
+    def _pay(self) -> None:
+        """Repeat what Redis did not confirm; without effect where the lease is another's by now."""
+        while self._owed:
+            script, args = self._owed[0]
+            self._tickets.publish(self._scripts.run(script, *args)[0])
+            self._owed.popleft()

@@ -17,10 +17,15 @@ DRIVERS = {"foo"}
 class FakeResources:
     def __init__(self, *config_maps):
         self.config_maps = config_maps
+        self.gone = set()
 
     def list_config_maps(self, namespace, label_selector):
         assert (namespace, label_selector) == ("system", "csi-fleet.io/intent")
         return iter(self.config_maps)
+
+    def has_config_map(self, namespace, name):
+        assert namespace == "system"
+        return name not in self.gone
 
 
 class FakeIntents(dict):
@@ -46,6 +51,15 @@ def test_intent_that_exists_is_newer_than_its_copy():
     resources = FakeResources(config_map("pvc-u1", json.dumps({"key": KEY})))
     assert restore_intents(resources, "system", intents, DRIVERS) == []
     assert intents["pvc-u1"] == {"stage": "background"}
+
+
+def test_intent_that_ended_since_the_list_is_not_brought_back():
+    """The list is a moment old; the worker removes the copy first and then the intent."""
+    intents = FakeIntents()
+    resources = FakeResources(config_map("pvc-u1", json.dumps({"key": KEY})))
+    resources.gone.add(f"{NAME_PREFIX}pvc-u1")
+    assert restore_intents(resources, "system", intents, DRIVERS) == []
+    assert intents == {}
 
 
 def test_unreadable_copy_is_skipped():
@@ -85,3 +99,23 @@ def test_copies_of_another_installation_are_left_alone():
     resources = FakeResources(config_map("pvc-u1", json.dumps({"key": KEY})))
     assert restore_intents(resources, "system", intents, {"bar"}) == []
     assert intents == {}
+
+
+def test_stale_copies_are_looked_for_without_being_asked():
+    """M-010: a copy that outlived its attempt is settled within the period, whatever fails."""
+    answers = [RuntimeError("defect"), ["key"]]
+    added = []
+
+    def restore():
+        answer = answers.pop(0) if answers else []
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    restorer = Restorer(restore, added.extend, period_seconds=0.01, backoff=Backoff(0.01, 0.02))
+    thread = threading.Thread(target=restorer.run)
+    thread.start()
+    wait_until(lambda: added == ["key"], 5, "restored", interval_seconds=0.005)
+    restorer.stop()
+    thread.join(5)
+    assert not thread.is_alive()

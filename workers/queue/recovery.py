@@ -1,0 +1,118 @@
+"""Which attempts are remembered but wait nowhere?
+
+An intent or an unsaved PV normally has its key in the queue. A Redis that lost its data between
+two writes, or a key somebody deleted by hand, can leave the record alone; for a claim that is gone
+no event would ever bring it back (M-010 step 6). Each minute one process looks.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from workers.queue.connection import redis_errors
+from workers.queue.keys import Key, claim_key
+from workers.queue.names import NAMES
+from workers.queue.scripts import repaired
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from workers.queue.workqueue import WorkQueue
+
+_log = logging.getLogger(__name__)
+
+PERIOD_SECONDS = 60.0
+_INTENTS = NAMES["intents"].full
+_UNSAVED = NAMES["unsaved"].full
+_GUARD = NAMES["recovery_guard"].full
+# Records read per round trip.
+_CHUNK = 200
+
+
+class _IntentKey(msgspec.Struct):
+    key: str = ""
+
+
+_decode_intent = msgspec.json.Decoder(_IntentKey).decode
+_decode_volume = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Recovery:
+    """Gives every record of an attempt its key back.
+
+    Args:
+        client: the Redis client.
+        queue: takes the keys.
+        period_seconds: of all processes that ask, one looks per period.
+    """
+
+    def __init__(
+        self, client: redis.Redis, queue: WorkQueue, *, period_seconds: float = PERIOD_SECONDS
+    ) -> None:
+        self._client = client
+        self._queue = queue
+        self._period_ms = round(period_seconds * 1000)
+
+    def run(self) -> bool:
+        """Look now unless somebody did within the period; returns whether it looked.
+
+        Reads in pieces and moves only keys that are nowhere, so a record that ends meanwhile costs
+        one empty pass.
+
+        Raises:
+            QueueUnavailable: Redis does not answer; the next period repeats all of it.
+        """
+        with redis_errors():
+            if not self._client.set(_GUARD, "1", nx=True, px=self._period_ms):
+                return False
+        for keys in self._chunks():
+            self._queue.ensure(keys)
+        return True
+
+    def _chunks(self) -> Iterator[list[Key]]:
+        for chunk in self._scan(_INTENTS):
+            yield [key for raw in chunk.values() if (key := _key_of_intent(raw))]
+        for chunk in self._scan(_UNSAVED):
+            with redis_errors():
+                intents = self._client.hmget(_INTENTS, list(chunk))
+            alone = [raw for raw, intent in zip(chunk.values(), intents, strict=True) if not intent]
+            yield [key for raw in alone if (key := _key_of_volume(raw))]
+
+    def _scan(self, name: str) -> Iterator[dict[Any, Any]]:
+        cursor = 0
+        while True:
+            with redis_errors(), repaired(self._client):
+                cursor, chunk = self._client.hscan(name, cursor, count=_CHUNK)
+            if isinstance(chunk, dict) and chunk:
+                yield chunk
+            if not cursor:
+                return
+
+
+def _key_of_intent(raw: bytes) -> Key | None:
+    try:
+        return Key.parse(_decode_intent(raw).key)
+    except (msgspec.MsgspecError, ValueError) as error:
+        # Whoever reads the record sets it aside; here it is only skipped.
+        _log.warning("intent without a readable key: %s", error)
+        return None
+
+
+def _key_of_volume(raw: bytes) -> Key | None:
+    """The claim key of an unsaved PV whose intent is missing."""
+    try:
+        volume = _decode_volume(raw)
+        reference = volume["spec"]["claimRef"]
+        annotations = volume["metadata"].get("annotations") or {}
+        driver = (volume["spec"].get("csi") or {}).get("driver") or annotations.get(
+            "pv.kubernetes.io/migrated-to", ""
+        )
+        return claim_key(driver, reference["namespace"], reference["name"], reference["uid"])
+    except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
+        _log.warning("unsaved volume without a readable claim: %s", error)
+        return None
