@@ -329,7 +329,10 @@ class Attempt:
         """Steps 23 and 24: checks, clean-up of what is not usable, the PV."""
         rejection = volume_rules.check_response(prepared.request, response)
         if rejection is not None:
-            raise rejection.error(self.clean_up(prepared, rejection.volume_id))
+            problem = self.clean_up(prepared, rejection.volume_id)
+            error = rejection.error(problem)
+            # Nothing is left once the clean-up worked, so nothing is in progress (D-009).
+            raise error if problem else AttemptError(error.message, State.FINISHED)
         driver, volume = self.work.driver, response.volume
         affinity = None
         if driver.supports_topology:

@@ -55,7 +55,13 @@ def resolve(work: ClaimPass, claim: JsonObject, source: DataSource) -> ContentSo
         SourceError: NO_CHANGE; the source cannot be used now.
         AttemptError: NO_CHANGE; it could not be protected.
     """
-    content = _snapshot(work, claim, source) if source.is_snapshot else _claim(work, claim, source)
+    read = _snapshot if source.is_snapshot else _claim
+    try:
+        content = read(work, claim, source)
+    except sources.SourceError as error:
+        if error.detail:  # users see the recorded text, operators the cause (D-034)
+            _log.warning("%s: %s", error.message, error.detail)
+        raise
     if content.warning:
         _log.warning("%s", content.warning)
     return content
