@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from watcher.run import Watcher, recovery_seconds
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from workers.config import Settings
 
+_READY_FILE: Final = "watcher.ready"
 _STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
@@ -69,12 +71,20 @@ def run(settings: Settings) -> int:
     watcher = build(settings)
     server = _server(settings, watcher)
     watcher.start()
+    _mark_started(settings)
     get_logger().info("watcher started", namespace=settings.kube.namespace)
     signal.sigwait(_STOP_SIGNALS)
     watcher.stop()
     if server:
         server.stop()
     return 0
+
+
+def _mark_started(settings: Settings) -> None:
+    """Tell the supervisor that the start is over: from now on an exit means a restart."""
+    directory = Path(settings.process.state_dir)
+    if directory.is_dir():
+        (directory / _READY_FILE).write_text("ready\n")
 
 
 def _server(settings: Settings, watcher: Watcher) -> DiagnosticsServer | None:

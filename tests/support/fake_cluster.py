@@ -1,0 +1,378 @@
+"""What a pass over a key needs, in memory: API server, Redis records, driver, events, lease.
+
+The fakes keep the contracts of the real ones that the passes rely on (errors, optimistic locking,
+finalizers), and fail when told to: `kube.fail["create_volume"] = [ForbiddenError(...), ...]` makes
+the next calls raise, one error each; None lets one call pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from csi_client import messages as csi
+from workers.config import Settings
+from workers.errors import LeaseLost
+from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from workers.provision.claims import claim_domain, sync_claim
+from workers.provision.driver import Driver
+from workers.provision.outcome import Outcome
+from workers.provision.runtime import Runtime
+from workers.provision.safekeeping import Safekeeping
+from workers.provision.volumes import sync_volume
+from workers.queue.keys import claim_key, volume_key
+from workers.queue.leases import CatalogState, Lease, Session
+from workers.topology.cluster import ClusterTopology
+
+JsonObject = dict[str, Any]
+DRIVER = "test-driver"
+CAPABILITIES = frozenset({"CREATE_DELETE_VOLUME"})
+TOPOLOGY = frozenset({"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"})
+
+
+class FakeKube:
+    """Objects by (kind, namespace, name). Every write is in `writes` as (call, name)."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str, str], JsonObject] = {}
+        self.fail: dict[str, list[Exception | None]] = defaultdict(list)
+        self.before: dict[str, Callable[[], None]] = {}
+        self.writes: list[tuple[str, str]] = []
+        self._version = 100
+
+    def add(self, kind: str, item: Mapping[str, Any]) -> JsonObject:
+        """Put an object there, as somebody else would; returns the stored copy."""
+        stored = deepcopy(dict(item))
+        self._version += 1
+        stored["metadata"].setdefault("uid", f"uid-{self._version}")
+        stored["metadata"]["resourceVersion"] = str(self._version)
+        self.objects[self._place(kind, stored)] = stored
+        return deepcopy(stored)
+
+    def drop(self, kind: str, name: str, namespace: str = "") -> None:
+        """Remove an object for good, finalizers or not."""
+        del self.objects[kind, namespace, name]
+
+    def get_claim(self, namespace: str, name: str) -> JsonObject:
+        return self._get("persistentvolumeclaims", namespace, name, "get_claim")
+
+    def update_claim(self, claim: JsonObject) -> JsonObject:
+        return self._update("persistentvolumeclaims", claim, "update_claim")
+
+    def list_claims(self, namespace: str = "") -> Iterator[JsonObject]:
+        for (kind, place, _), item in list(self.objects.items()):
+            if kind == "persistentvolumeclaims" and namespace in {"", place}:
+                yield deepcopy(item)
+
+    def get_volume(self, name: str) -> JsonObject:
+        return self._get("persistentvolumes", "", name, "get_volume")
+
+    def create_volume(self, volume: JsonObject) -> JsonObject:
+        name = volume["metadata"]["name"]
+        self._reach("create_volume", name)
+        if ("persistentvolumes", "", name) in self.objects:
+            raise AlreadyExistsError(
+                409, "AlreadyExists", f'persistentvolumes "{name}" already exists'
+            )
+        self.writes.append(("create_volume", name))
+        return self.add("persistentvolumes", volume)
+
+    def delete_volume(self, name: str, *, uid: str | None = None) -> JsonObject:
+        self._reach("delete_volume", name)
+        found = self._get("persistentvolumes", "", name, "")
+        if uid is not None and found["metadata"]["uid"] != uid:
+            raise ConflictError(409, "Conflict", "the UID in the precondition does not match")
+        self.writes.append(("delete_volume", name))
+        stored = self.objects["persistentvolumes", "", name]
+        if stored["metadata"].get("finalizers"):
+            stored["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            return deepcopy(stored)
+        self.drop("persistentvolumes", name)
+        return found
+
+    def add_volume_finalizer(self, name: str, finalizer: str) -> JsonObject:
+        return self._finalizers(name, "add_volume_finalizer", lambda old: [*old, finalizer])
+
+    def remove_volume_finalizer(self, name: str, finalizer: str) -> JsonObject:
+        return self._finalizers(
+            name, "remove_volume_finalizer", lambda old: [one for one in old if one != finalizer]
+        )
+
+    def get_class(self, name: str) -> JsonObject:
+        return self._get("storageclasses.storage.k8s.io", "", name, "get_class")
+
+    def get_secret(self, namespace: str, name: str) -> JsonObject:
+        return self._get("secrets", namespace, name, "get_secret")
+
+    def get_attributes_class(self, name: str) -> JsonObject:
+        return self._get("volumeattributesclasses.storage.k8s.io", "", name, "get_attributes_class")
+
+    def apply_config_map(self, config_map: JsonObject) -> JsonObject:
+        self._reach("apply_config_map", config_map["metadata"]["name"])
+        return self.add("configmaps", config_map)
+
+    def delete_config_map(self, namespace: str, name: str) -> None:
+        self._reach("delete_config_map", name)
+        self.objects.pop(("configmaps", namespace, name), None)
+
+    def kind(self, kind: str) -> dict[str, JsonObject]:
+        """All objects of a kind by name."""
+        return {key[2]: item for key, item in self.objects.items() if key[0] == kind}
+
+    def _get(self, kind: str, namespace: str, name: str, call: str) -> JsonObject:
+        if call:
+            self._reach(call, name)
+        found = self.objects.get((kind, namespace, name))
+        if found is None:
+            raise NotFoundError(404, "NotFound", f'{kind} "{name}" not found')
+        return deepcopy(found)
+
+    def _update(self, kind: str, item: JsonObject, call: str) -> JsonObject:
+        self._reach(call, item["metadata"]["name"])
+        stored = self.objects.get(self._place(kind, item))
+        if stored is None:
+            raise NotFoundError(404, "NotFound", f'{kind} "{item["metadata"]["name"]}" not found')
+        if stored["metadata"]["resourceVersion"] != item["metadata"].get("resourceVersion"):
+            raise ConflictError(409, "Conflict", "the object has been modified")
+        self.writes.append((call, item["metadata"]["name"]))
+        return self.add(kind, item)
+
+    def _finalizers(
+        self, name: str, call: str, change: Callable[[list[str]], list[str]]
+    ) -> JsonObject:
+        self._reach(call, name)
+        stored = self._get("persistentvolumes", "", name, "")
+        stored["metadata"]["finalizers"] = change(stored["metadata"].get("finalizers") or [])
+        self.writes.append((call, name))
+        self.add("persistentvolumes", stored)
+        if not stored["metadata"]["finalizers"] and stored["metadata"].get("deletionTimestamp"):
+            self.drop("persistentvolumes", name)
+        return stored
+
+    def _reach(self, call: str, name: str) -> None:
+        if call in self.before:
+            self.before.pop(call)()
+        planned = self.fail[call]
+        error = planned.pop(0) if planned else None
+        if error is not None:
+            raise error
+
+    @staticmethod
+    def _place(kind: str, item: Mapping[str, Any]) -> tuple[str, str, str]:
+        return kind, item["metadata"].get("namespace", ""), item["metadata"]["name"]
+
+
+class FakeIntents:
+    """Intents, unsaved PVs and "saved" marks of Redis."""
+
+    def __init__(self) -> None:
+        self.intents: dict[str, JsonObject] = {}
+        self.unsaved: dict[str, JsonObject] = {}
+        self.saved: set[str] = set()
+
+    def begin(self, domain: str, intent: JsonObject, lease: Lease | None = None) -> None:
+        if lease is not None and not lease.is_held():
+            raise LeaseLost(f"lease of {domain} is lost, CreateVolume is not called")
+        self.intents[domain] = deepcopy(intent)
+
+    def created(self, domain: str, intent: JsonObject, volume: JsonObject) -> None:
+        self.intents[domain], self.unsaved[domain] = deepcopy(intent), deepcopy(volume)
+
+    def finish(self, domain: str, lease: Lease | None = None) -> bool:
+        self.intents.pop(domain, None)
+        self.unsaved.pop(domain, None)
+        return True
+
+    def put(self, domain: str, intent: JsonObject) -> None:
+        self.intents[domain] = deepcopy(intent)
+
+    def load(self, domain: str) -> tuple[JsonObject | None, JsonObject | None, bool]:
+        return self.intents.get(domain), self.unsaved.get(domain), domain in self.saved
+
+
+class FakeCatalog:
+    """Classes come live from the API server; attachments by PV name."""
+
+    def __init__(self) -> None:
+        self.attachments: dict[str, JsonObject] = {}
+        self.classes: dict[str, JsonObject] = {}
+
+    def get(self, kind: str, name: str, state: CatalogState | None = None) -> JsonObject | None:
+        return deepcopy(self.classes.get(name)) if kind == "classes" else None
+
+    def attachment(self, volume_name: str) -> JsonObject | None:
+        return self.attachments.get(volume_name)
+
+
+class FakeEvents:
+    """Every event as (type, reason, message)."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, str]] = []
+        self.objects: list[JsonObject] = []
+
+    def event(
+        self, involved: JsonObject, kind: str, reason: str, message: str, *, component: str
+    ) -> None:
+        self.seen.append((kind, reason, message))
+        self.objects.append(involved)
+
+    def warnings(self) -> list[str]:
+        return [message for kind, _, message in self.seen if kind == "Warning"]
+
+    def reasons(self) -> list[str]:
+        return [reason for _, reason, _ in self.seen]
+
+
+class FakeDriverClient:
+    """A CSI driver: each call gets the next planned answer, else the default one.
+
+    A planned answer is an exception, a message, or a function of the request.
+    """
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+        self.delete_answers: list[Exception | None] = []
+        self.created: list[csi.CreateVolumeRequest] = []
+        self.deleted: list[tuple[str, dict[str, str]]] = []
+        self.is_slow = False
+
+    def create_volume(
+        self, request: csi.CreateVolumeRequest, *, on_slow: Callable[[], None] | None = None
+    ) -> csi.CreateVolumeResponse:
+        self.created.append(request)
+        if self.is_slow and on_slow is not None:
+            on_slow()
+        answer = self.answers.pop(0) if self.answers else default_answer
+        if callable(answer):
+            answer = answer(request)
+        if isinstance(answer, Exception):
+            raise answer
+        return cast("csi.CreateVolumeResponse", answer)
+
+    def delete_volume(
+        self, volume_id: str, secrets: Mapping[str, str], *, timeout_seconds: float | None = None
+    ) -> None:
+        self.deleted.append((volume_id, dict(secrets)))
+        error = self.delete_answers.pop(0) if self.delete_answers else None
+        if error is not None:
+            raise error
+
+
+def default_answer(request: csi.CreateVolumeRequest) -> csi.CreateVolumeResponse:
+    """What a good driver says."""
+    size = request.capacity_range.required_bytes
+    volume = csi.Volume(volume_id="test-volume-id", capacity_bytes=size)
+    if request.HasField("volume_content_source"):
+        volume.content_source.CopyFrom(request.volume_content_source)
+    return csi.CreateVolumeResponse(volume=volume)
+
+
+class FakeQueue:
+    """Only what a pass itself may ask of the queue."""
+
+    def __init__(self) -> None:
+        self.added: list[str] = []
+
+    def add(self, keys: Any, *, delay_seconds: float = 0.0) -> None:
+        self.added += [key.text for key in keys]
+
+
+class FakeClusters:
+    """The topology data of the catalog."""
+
+    def __init__(self) -> None:
+        self.topology = ClusterTopology({}, {}, version=1)
+
+    def current(self, state: CatalogState | None) -> ClusterTopology:
+        return self.topology
+
+
+@dataclass
+class World:
+    """One driver, one API server, one Redis; passes run one after the other."""
+
+    settings: Settings = field(default_factory=Settings)
+    plugin: frozenset[str] = frozenset({"CONTROLLER_SERVICE"})
+    controller: frozenset[str] = CAPABILITIES
+
+    def __post_init__(self) -> None:
+        self.kube, self.intents = FakeKube(), FakeIntents()
+        self.catalog, self.events = FakeCatalog(), FakeEvents()
+        self.client, self.queue, self.clusters = FakeDriverClient(), FakeQueue(), FakeClusters()
+        self.driver = Driver(
+            name=DRIVER,
+            queue_name=DRIVER,
+            client=cast("Any", self.client),
+            plugin_capabilities=self.plugin,
+            controller_capabilities=self.controller,
+            in_tree_name=None,
+            identity="test-provisioner",
+            settings=self.settings,
+        )
+        self.runtime = Runtime(
+            settings=self.settings,
+            kube=cast("Any", self.kube),
+            queue=cast("Any", self.queue),
+            intents=cast("Any", self.intents),
+            catalog=cast("Any", self.catalog),
+            events=cast("Any", self.events),
+            safekeeping=Safekeeping(
+                intents=cast("Any", self.intents),
+                kube=cast("Any", self.kube),
+                catalog=cast("Any", self.catalog),
+                queue=cast("Any", self.queue),
+                namespace="fleet-system",
+            ),
+            clusters=cast("Any", self.clusters),
+            driver_of=lambda _name: self.driver,
+        )
+        self.memo = ""
+        self.fails = 0
+
+    def lease(self, key: Any, domain: str) -> Lease:
+        """A lease that is held for an hour of this machine's time."""
+        session = Session(epoch="e", valid_until=time.monotonic() + 3600, clock=time.monotonic)
+        state = CatalogState("e", {}, frozenset({"classes", "csinodes", "nodes"}))
+        return Lease(
+            key=key,
+            domain=domain,
+            token="t",
+            fence=1,
+            fails=self.fails,
+            memo=self.memo,
+            waited_seconds=0.0,
+            catalog=state,
+            session=session,
+        )
+
+    def claim_pass(self, claim: Mapping[str, Any]) -> Outcome:
+        """One pass over a claim, then what the queue does with its outcome."""
+        meta = claim["metadata"]
+        key = claim_key(DRIVER, meta["namespace"], meta["name"], meta["uid"])
+        lease = self.lease(key, claim_domain(self.driver, key))
+        outcome = sync_claim(self.runtime, self.driver, key, lease)
+        self._settle(lease, outcome)
+        return outcome
+
+    def volume_pass(self, name: str) -> Outcome:
+        """One pass over a PV."""
+        key = volume_key(DRIVER, name)
+        lease = self.lease(key, name)
+        outcome = sync_volume(self.runtime, self.driver, key, lease)
+        self._settle(lease, outcome)
+        return outcome
+
+    def _settle(self, lease: Lease, outcome: Outcome) -> None:
+        word = outcome.action.value
+        if word == "retry":
+            self.fails, self.memo = self.fails + 1, outcome.memo
+        elif word == "done":
+            self.fails, self.memo = 0, ""
+            if outcome.finish_intent:
+                self.intents.finish(lease.domain, lease)
+                self.intents.saved.add(lease.domain)
