@@ -122,6 +122,7 @@ class WorkerProcess:
                 kube=self.kube,
                 catalog=catalog,
                 namespace=settings.kube.namespace,
+                queue=self.queue,
             ),
             clusters=Clusters(catalog),
             driver_of=self.fleet.driver_of,
@@ -160,8 +161,11 @@ class WorkerProcess:
         while not self._stopped.wait(PUMP_SECONDS):
             try:
                 self.queue.pump()
+                self.app.runtime.safekeeping.settle()
             except QueueUnavailable as error:
                 _log.warning("pump: %s", error)
+            except Exception:  # noqa: BLE001 - the loop must outlive any defect
+                _log.exception("unexpected error in the pump")
 
     def keep_drivers(self) -> None:
         """Announces the drivers as long as the process lives."""

@@ -90,10 +90,13 @@ class Attempt:
                 raise AttemptError(error.message, State.NO_CHANGE) from error
             raise
         self.record_intent(prepared)
-        response = self.create(prepared)
-        volume = self.accept(prepared, response)
-        self.work.runtime.steps.reach(Step.RECORD_VOLUME, self.work.lease)
-        self.work.runtime.intents.created(self.work.lease.domain, self.current.record(), volume)
+        try:
+            volume = self.accept(prepared, self.create(prepared))
+            self.work.runtime.steps.reach(Step.RECORD_VOLUME, self.work.lease)
+            self.work.runtime.intents.created(self.work.lease.domain, self.current.record(), volume)
+        except TransientError:
+            self.leave_behind()
+            raise
         return volume
 
     @property
@@ -285,9 +288,9 @@ class Attempt:
         try:
             response = work.driver.client.create_volume(prepared.request, on_slow=self.keep_copy)
         except CsiError as error:
-            self.leave_behind_if_lost()
+            if not work.lease.is_held():
+                self.leave_behind()
             raise AttemptError(str(error), self.state_of(error), code=error.code) from None
-        self.leave_behind_if_lost()
         return response
 
     def state_of(self, error: CsiError) -> State:
@@ -300,6 +303,7 @@ class Attempt:
     def keep_copy(self) -> None:
         """The call takes long: keep the intent outside of Redis too."""
         if self.work.lease.is_held() and not self.current.has_copy:
+            self.work.runtime.steps.reach(Step.COPY_INTENT, self.work.lease)
             self.intent = self.work.runtime.safekeeping.copy(self.work.lease.domain, self.current)
             self.work.has_copy = self.current.has_copy
 
@@ -307,23 +311,15 @@ class Attempt:
         """The end is not known: the record says so, in Redis and in a ConfigMap (P-401)."""
         if self.intent is not None:
             known = self.intent.in_background()
+            self.work.runtime.steps.reach(Step.COPY_INTENT, self.work.lease)
             self.intent = self.work.runtime.safekeeping.copy(self.work.lease.domain, known)
             self.work.has_copy = self.intent.has_copy
 
-    def leave_behind_if_lost(self) -> None:
-        """The lease went during the call: whoever owns the volume now must know of the call.
-
-        The next owner may have finished and forgotten already, even deleted the volume before our
-        late call made it again. A record put back now makes it look once more, so nothing leaks.
-        """
-        work = self.work
-        if work.lease.is_held():
-            return
-        try:
-            work.runtime.intents.put(work.lease.domain, self.current.record())
-            work.runtime.queue.add([work.key])
-        except TransientError as error:
-            _log.warning("intent of %s not put back: %s", work.lease.domain, error)
+    def leave_behind(self) -> None:
+        """The volume may exist, and lease or Redis went before that was recorded."""
+        if self.was_sent:
+            work = self.work
+            work.runtime.safekeeping.leave_behind(work.key, work.lease.domain, self.current)
 
     def accept(self, prepared: Prepared, response: csi.CreateVolumeResponse) -> JsonObject:
         """Steps 23 and 24: checks, clean-up of what is not usable, the PV."""

@@ -87,9 +87,9 @@ class ClaimPass:
         self.has_copy = intent is not None and intent.has_copy
         self.started = time.monotonic()
         live = self.read_claim()
+        self.record = intent
         if unsaved is not None and saving.claim_uid(unsaved) == self.key.uid:
             return saving.resume(self, unsaved, live)
-        self.record = intent
         if live is None and intent is not None and intent.is_failed:
             return self.last_attempt(intent)
         if intent is not None and intent.is_failed:
@@ -185,9 +185,11 @@ class ClaimPass:
             self.forget_intent()
             return self.slow_retry(storage_class)
         self.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
-        if state is State.RESCHEDULE and clear_selected_node(self, claim):
+        if state is State.RESCHEDULE:
+            # First: a record that outlived the annotation would provision without the scheduler.
             self.forget_intent()
-            return done("rescheduled")
+            if clear_selected_node(self, claim):
+                return done("rescheduled")
         if state is State.BACKGROUND:
             attempt.remember_background()
         elif state is not State.NO_CHANGE:
@@ -197,6 +199,7 @@ class ClaimPass:
     def keep_failed(self, claim: JsonObject, attempt: Attempt) -> None:
         """After a final error: nothing runs, but a claim deleted now gets its last attempt."""
         if attempt.was_sent and "deletionTimestamp" not in claim["metadata"]:
+            self.runtime.steps.reach(Step.FORGET_INTENT, self.lease)
             self.record = self.runtime.safekeeping.keep_failed(self.lease, attempt.current)
             self.has_copy = False
         else:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from csi_client.errors import CsiError
+from workers.capacity.objects import MANAGED_BY, managed_by
 from workers.errors import ConfigError
 from workers.migration.plugins import in_tree_name
 
@@ -69,6 +70,21 @@ class Driver:
             and "VOLUME_ACCESSIBILITY_CONSTRAINTS" in self.plugin_capabilities
         )
 
+    @property
+    def publishes_capacity(self) -> bool:
+        """Whether CSIStorageCapacity objects are kept for it (CAP-012)."""
+        return self.settings.capacity.enabled and "GET_CAPACITY" in self.controller_capabilities
+
+    def capacity_record(self) -> dict[str, str] | None:
+        """Where the driver's capacity objects are and what labels them, None without any."""
+        if not self.publishes_capacity:
+            return None
+        node = self.settings.node
+        return {
+            "namespace": self.settings.capacity.namespace,
+            "managed_by": managed_by(node.node_name) if node.enabled else MANAGED_BY,
+        }
+
     def record(self) -> dict[str, Any]:
         """What the watcher, beat and the tools may know of this driver (kept in Redis)."""
         return {
@@ -78,6 +94,7 @@ class Driver:
             "plugin_capabilities": sorted(self.plugin_capabilities),
             "controller_capabilities": sorted(self.controller_capabilities),
             "topology": self.supports_topology,
+            "capacity": self.capacity_record(),
             "node": self.settings.node.node_name if self.settings.node.enabled else None,
             "node_segments": self.node_segments,
         }

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_SECONDS: Final = 30.0
 REGISTRATION_TTL_SECONDS: Final = 15.0
-KINDS: Final = ("claims", "volumes", "cloning", "capacity")
+KINDS: Final = ("claims", "volumes", "cloning", "capacity", "sweep")
 
 
 class Fleet:
@@ -115,11 +115,16 @@ class Fleet:
 
     def announce(self, driver: Driver, queue: WorkQueue, registry: DriverRegistry) -> None:
         """Limits first, so that nothing is admitted without one."""
+        if self._settings.capacity.enabled and not driver.publishes_capacity:
+            _log.warning(
+                "capacity of driver %s is not published: it lacks GET_CAPACITY", driver.name
+            )
         provision = self._settings.provision
         for kind in KINDS:
             concurrency = {
                 "cloning": provision.cloning_protection_threads,
                 "capacity": self._settings.capacity.threads,
+                "sweep": 1,
             }.get(kind, provision.worker_threads)
             queue.set_limits(lane_name(kind, driver.queue_name), concurrency)
         registry.register(driver.queue_name, driver.record(), ttl_seconds=REGISTRATION_TTL_SECONDS)

@@ -10,6 +10,7 @@ from workers.provision.steps import LeasedSteps, Steps
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from workers.capacity.publishing import Publishing
     from workers.config import Settings
     from workers.kube.events import EventRecorder
     from workers.kube.resources import KubeResources
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from workers.provision.safekeeping import Safekeeping
     from workers.queue.catalog import CatalogReader
     from workers.queue.intents import IntentStore
-    from workers.queue.keys import Key
     from workers.queue.workqueue import WorkQueue
 
 
@@ -29,7 +29,7 @@ class Runtime:
     Attributes:
         driver_of: finds the connected driver of a key's queue name; None when this process does
             not serve it (any more).
-        on_provisioned: told the outcome of provision and delete attempts (capacity refresh).
+        capacity: capacity publishing, told of every volume made or deleted; None without.
     """
 
     settings: Settings
@@ -42,4 +42,4 @@ class Runtime:
     clusters: Clusters
     driver_of: Callable[[str], Driver | None]
     steps: Steps = field(default_factory=LeasedSteps)
-    on_provisioned: Callable[[Driver, Key], None] | None = None
+    capacity: Publishing | None = None

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from workers.errors import ApiError
-from workers.kube.errors import NotFoundError
+from workers.errors import ApiError, TransientError
+from workers.kube.errors import NotFoundError, ServerError, Unreachable
 from workers.queue.catalog import KIND_CLASSES
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from workers.provision.intent import Intent
     from workers.queue.catalog import CatalogReader
     from workers.queue.intents import IntentStore
+    from workers.queue.keys import Key
     from workers.queue.leases import CatalogState, Lease
+    from workers.queue.workqueue import WorkQueue
 
 _log = logging.getLogger(__name__)
 
@@ -43,11 +45,14 @@ class Safekeeping:
         kube: KubeResources,
         catalog: CatalogReader,
         namespace: str,
+        queue: WorkQueue,
     ) -> None:
         self._intents = intents
         self._kube = kube
         self._catalog = catalog
         self._namespace = namespace
+        self._queue = queue
+        self._left: dict[str, tuple[Key, Intent]] = {}
 
     def begin(self, lease: Lease, intent: Intent) -> None:
         """Records the attempt in Redis; must succeed before the driver is asked.
@@ -59,7 +64,11 @@ class Safekeeping:
         self._intents.begin(lease.domain, intent.record(), lease)
 
     def copy(self, domain: str, intent: Intent) -> Intent:
-        """Puts the intent into a ConfigMap too; a refusal is logged and costs only this safety."""
+        """Puts the intent into a ConfigMap too.
+
+        Never raises, for it is called while the driver works: a refusal is logged and costs only
+        this safety. A write without an answer counts as done, so that the copy is removed later.
+        """
         kept = intent.with_copy()
         body = {
             "apiVersion": "v1",
@@ -73,11 +82,39 @@ class Safekeeping:
         }
         try:
             self._kube.apply_config_map(body)
+        except (Unreachable, ServerError) as error:
+            _log.warning("intent of %s is perhaps not copied to a ConfigMap: %s", domain, error)
         except ApiError as error:
             _log.warning("intent of %s is not copied to a ConfigMap: %s", domain, error)
-            return intent
-        self._intents.put(domain, kept.record())
+            kept = intent
+        try:
+            self._intents.put(domain, kept.record())
+        except TransientError as error:
+            _log.warning("intent of %s is not updated in Redis: %s", domain, error)
         return kept
+
+    def leave_behind(self, key: Key, domain: str, intent: Intent) -> None:
+        """Makes sure that somebody learns of a call whose result this process could not use.
+
+        The next owner may have finished and forgotten already, even deleted the volume before our
+        late call made it again. With Redis away a ConfigMap and this process' memory keep the
+        record until `settle` has written it.
+        """
+        self._left[domain] = (key, intent)
+        if not self.settle():
+            self._left[domain] = (key, self.copy(domain, intent))
+
+    def settle(self) -> bool:
+        """Writes what `leave_behind` could not write; False if Redis is still away."""
+        for domain, (key, intent) in list(self._left.items()):
+            try:
+                self._intents.put_back(domain, intent.record())
+                self._queue.add([key])
+            except TransientError as error:
+                _log.debug("intent of %s is not put back yet: %s", domain, error)
+                return False
+            self._left.pop(domain, None)
+        return True
 
     def keep_failed(self, lease: Lease, intent: Intent) -> Intent:
         """Marks the attempt as failed for good; its copy goes, for nothing is in progress."""

@@ -45,14 +45,20 @@ def save(
     try:
         work.runtime.kube.create_volume(volume)
     except AlreadyExistsError:
-        if not is_same(work, volume):
+        found = existing(work, name)
+        if is_going(found):
+            return later(f"volume {name} of an earlier life is still being deleted")
+        if not is_same(found, volume):
             return refused(
                 work,
                 claim,
                 f"persistentvolumes {name!r} already exists and belongs to another "
                 "claim or volume; delete it or change --volume-name-uuid-length",
             )
-    except (Unreachable, ServerError) as error:
+    except Unreachable as error:
+        return later(f"failed to save volume {name}: {error}")
+    except ServerError as error:
+        keep_copy(work)
         return later(f"failed to save volume {name}: {error}")
     except ApiError as error:
         return refused(work, claim, f"failed to save volume {name}: {error}")
@@ -87,12 +93,25 @@ def exists(work: ClaimPass, claim: JsonObject) -> bool:
     return bool(claim_uid(volume) == claim["metadata"].get("uid"))
 
 
-def is_same(work: ClaimPass, volume: JsonObject) -> bool:
-    """True if the PV of that name is the one we tried to save."""
+def existing(work: ClaimPass, name: str) -> JsonObject:
+    """The PV that has the name now; empty if it is gone again."""
     try:
-        found = work.runtime.kube.get_volume(volume["metadata"]["name"])
+        return work.runtime.kube.get_volume(name)
     except NotFoundError:
-        return False
+        return {}
+
+
+def is_going(found: JsonObject) -> bool:
+    """True if the PV is being deleted or gone: it is no home for a volume that exists.
+
+    Its backend volume may be deleted already, and then ours would be left without a PV (upstream
+    issue 1469).
+    """
+    return not found or "deletionTimestamp" in found["metadata"]
+
+
+def is_same(found: JsonObject, volume: JsonObject) -> bool:
+    """True if the PV of that name is the one we tried to save."""
     return claim_uid(found) == claim_uid(volume) and _handle(found) == _handle(volume)
 
 
@@ -111,7 +130,16 @@ def is_still_there(work: ClaimPass, live: JsonObject | None) -> bool:
 def refused(work: ClaimPass, claim: JsonObject, message: str) -> Outcome:
     """The API server said no: the user sees it, the save goes on (D-040)."""
     work.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
+    keep_copy(work)
     return later(message)
+
+
+def keep_copy(work: ClaimPass) -> None:
+    """Remembers an unsaved volume outside of Redis too: saving it may take hours."""
+    if work.record is not None and not work.has_copy:
+        work.runtime.steps.reach(Step.COPY_INTENT, work.lease)
+        work.record = work.runtime.safekeeping.copy(work.lease.domain, work.record)
+        work.has_copy = work.record.has_copy
 
 
 def later(message: str) -> Outcome:

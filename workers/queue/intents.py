@@ -64,6 +64,11 @@ class IntentStore:
         """Replace an intent, for example with its new stage."""
         self._write(_INTENTS, domain, intent)
 
+    def put_back(self, domain: str, intent: Mapping[str, Any]) -> None:
+        """Write an intent unless there is one: that of the present owner is newer."""
+        with redis_errors(), repaired(self._client):
+            self._client.hsetnx(_INTENTS, domain, encode(intent))
+
     def get(self, domain: str) -> dict[str, Any] | None:
         """The intent of a volume, None when there is none."""
         return self._read(_INTENTS, domain)
