@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from csi_client import messages as csi
 from workers.config import Settings
+from workers.constants import ANN_STORAGE_PROVISIONER
 from workers.errors import LeaseLost
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from workers.provision.claims import claim_domain, sync_claim
@@ -190,6 +191,9 @@ class FakeIntents:
     def put(self, domain: str, intent: JsonObject) -> None:
         self.intents[domain] = deepcopy(intent)
 
+    def put_back(self, domain: str, intent: JsonObject) -> None:
+        self.intents[domain] = deepcopy(intent)
+
     def load(self, domain: str) -> tuple[JsonObject | None, JsonObject | None, bool]:
         return self.intents.get(domain), self.unsaved.get(domain), domain in self.saved
 
@@ -333,6 +337,57 @@ class World:
         )
         self.memo = ""
         self.fails = 0
+
+    def add_class(self, name: str = "fast", **fields: Any) -> JsonObject:
+        """A class of this driver, Immediate and Delete."""
+        body = {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": name},
+            "provisioner": DRIVER,
+            "reclaimPolicy": "Delete",
+            "volumeBindingMode": "Immediate",
+        }
+        return self.kube.add("storageclasses.storage.k8s.io", body | fields)
+
+    def add_claim(
+        self,
+        name: str = "data",
+        uid: str = "u1",
+        annotations: Mapping[str, str] | None = None,
+        **spec: Any,
+    ) -> JsonObject:
+        """default/<name> of class `fast`, 1 KiB, ReadWriteOnce."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {
+                "name": name,
+                "namespace": "default",
+                "uid": uid,
+                "annotations": {ANN_STORAGE_PROVISIONER: DRIVER, **(annotations or {})},
+            },
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": "fast",
+                "resources": {"requests": {"storage": "1Ki"}},
+                **spec,
+            },
+            "status": {"phase": "Pending"},
+        }
+        return self.kube.add("persistentvolumeclaims", body)
+
+    def live_claim(self, name: str = "data") -> JsonObject:
+        """The claim as it is now."""
+        return self.kube.objects["persistentvolumeclaims", "default", name]
+
+    def drop_claim(self, name: str = "data") -> None:
+        """The claim goes, protection or not."""
+        self.kube.drop("persistentvolumeclaims", name, "default")
+
+    def volumes(self) -> dict[str, JsonObject]:
+        """The PVs in the API server."""
+        return self.kube.kind("persistentvolumes")
 
     def lease(self, key: Any, domain: str) -> Lease:
         """A lease that is held for an hour of this machine's time."""

@@ -1,0 +1,19 @@
+"""One driver, one claim and one class in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fake_cluster import World
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def claim(world):
+    """default/data of class `fast`, 1 KiB; already in the cluster."""
+    world.add_class()
+    return world.add_claim()
