@@ -32,6 +32,7 @@ class DriverView:
         has_topology: needs CSINodes and node labels in the catalog.
         has_attach: needs VolumeAttachments in the catalog (L-078).
         can_clone: serves the cloning protection (CL-004).
+        capacity: namespace and managed-by label of its capacity objects, None without any.
     """
 
     name: str
@@ -44,6 +45,12 @@ class DriverView:
     has_topology: bool = False
     has_attach: bool = False
     can_clone: bool = False
+    capacity: tuple[str, str] | None = None
+
+    @property
+    def needs_nodes(self) -> bool:
+        """Whether nodes and CSINodes matter: for requests, or as segments of capacity (CAP-020)."""
+        return self.has_topology or (self.capacity is not None and self.node is None)
 
     @classmethod
     def from_record(cls, queue_name: str, record: Mapping[str, Any]) -> DriverView:
@@ -60,6 +67,7 @@ class DriverView:
             has_topology=bool(record.get("topology")),
             has_attach=_ATTACH in capabilities,
             can_clone=_CLONE in capabilities,
+            capacity=_capacity(record.get("capacity")),
         )
 
 
@@ -107,3 +115,7 @@ class Drivers:
         views = {view.queue_name: view for view in self.views() if view.node is None}
         views.update({view.queue_name: view for view in alive})
         return Drivers.of(views.values())
+
+
+def _capacity(record: Mapping[str, Any] | None) -> tuple[str, str] | None:
+    return (record["namespace"], record["managed_by"]) if record else None

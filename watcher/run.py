@@ -12,6 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from watcher.capacities import CapacitySink, label_selector
 from watcher.intents import Restorer, restore_intents
 from watcher.keeper import Keeper
 from watcher.outbox import Outbox
@@ -26,7 +27,7 @@ from watcher.sinks import (
 )
 from watcher.undecided import Undecided
 from workers.kube import paths
-from workers.kube.objects import Attachment, Claim, CsiNode, Node, Volume
+from workers.kube.objects import AnyObject, Attachment, Claim, CsiNode, Node, Volume
 from workers.kube.resources import KubeResources
 from workers.kube.watch import Reflector
 
@@ -182,7 +183,7 @@ class Watcher:
         }:
             self._restorer.ask()
         views = drivers.views()
-        if any(view.has_topology for view in views):
+        if any(view.needs_nodes for view in views):
             self._reflect(
                 "csinodes", paths.CSI_NODES, CsiNode, CsiNodeSink(self.outbox, self._epoch)
             )
@@ -191,6 +192,8 @@ class Watcher:
         if any(view.has_attach for view in views):
             attachments = AttachmentSink(self.undecided, self.outbox, self._epoch)
             self._reflect("attachments", paths.ATTACHMENTS, Attachment, attachments)
+        for place in {view.capacity for view in views if view.capacity}:
+            self._reflect_capacities(*place)
         # The table was filled by the CSI provisioner's rules; these drivers have others.
         has_own_rules = any(
             (view.node or not view.add_finalizer) and view.name not in before.by_name
@@ -198,6 +201,18 @@ class Watcher:
         )
         if has_own_rules and "volumes" in self._reflectors:
             self._reflectors["volumes"].relist()
+
+    def _reflect_capacities(self, namespace: str, managed_by: str) -> None:
+        sink = CapacitySink((namespace, managed_by), self.outbox, lambda: self.undecided.drivers)
+        self._reflect(
+            f"capacities-{namespace}-{managed_by}",
+            paths.CAPACITIES,
+            AnyObject,
+            sink,
+            namespace=namespace,
+            metadata_only=True,
+            label_selector=label_selector(managed_by),
+        )
 
     def _start_core_reflectors(self) -> None:
         classes = ClassSink(self.undecided, self.outbox, self._epoch)
@@ -212,12 +227,19 @@ class Watcher:
         item_type: type[Any],
         sink: Sink[Any],
         *,
+        namespace: str = "",
         metadata_only: bool = False,
+        label_selector: str = "",
     ) -> None:
         if kind in self._reflectors or self._stopped.is_set():
             return
         reflector = Reflector(
-            self._client, resource.path(), item_type, sink, metadata_only=metadata_only
+            self._client,
+            resource.path(namespace=namespace),
+            item_type,
+            sink,
+            metadata_only=metadata_only,
+            label_selector=label_selector,
         )
         self._reflectors[kind] = reflector
         self._start_thread(f"watch-{kind}", reflector.run)

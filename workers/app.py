@@ -32,6 +32,7 @@ TASKS: Final = {
     "volumes": "volumes.sync",
     "capacity": "capacity.sync",
     "cloning": "cloning.sync",
+    "sweep": "snapshots.sweep",
 }
 TASK_TICK: Final = "system.tick"
 # Queue of beat's ticks; every worker listens to it.

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from celery.exceptions import SecurityWarning
 
 from workers.app import SYSTEM_QUEUE, FleetApp, make_app, publisher, queue_for
+from workers.capacity.publishing import Publishing
 from workers.errors import ApiError, QueueUnavailable
 from workers.gates import VAC_OFF_MESSAGE
 from workers.kube import paths
@@ -28,14 +29,17 @@ from workers.kube.events import EventPlan, EventRecorder
 from workers.kube.resources import KubeResources
 from workers.provision.clusters import Clusters
 from workers.provision.fleet import Fleet
+from workers.provision.periodic import Periodic
 from workers.provision.runtime import Runtime
 from workers.provision.safekeeping import Safekeeping
+from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CatalogReader
 from workers.queue.connection import connect
 from workers.queue.correlate import Create, EventBudget, Patch
 from workers.queue.intents import IntentStore
 from workers.queue.leases import Heartbeat
 from workers.queue.names import celery_queue
+from workers.queue.periods import Periods
 from workers.queue.registry import DriverRegistry
 from workers.queue.workqueue import WorkQueue
 from workers.tasks.registry import register
@@ -109,6 +113,21 @@ class WorkerProcess:
         self.registry = DriverRegistry(redis)
         intents = IntentStore(redis)
         catalog = CatalogReader(redis)
+        clusters = Clusters(catalog)
+        periods = Periods(redis)
+        self.capacity = Publishing(
+            settings,
+            kube=self.kube,
+            store=CapacityStore(redis),
+            queue=self.queue,
+            catalog=catalog,
+            clusters=clusters,
+            periods=periods,
+        )
+        self.capacity.prepare()
+        self.periodic = Periodic(
+            self.fleet.drivers, queue=self.queue, periods=periods, capacity=self.capacity
+        )
         self.events = EventRecorder(client, correlator=SharedCorrelator(EventBudget(redis)))
         self.app.runtime = Runtime(
             settings=settings,
@@ -124,8 +143,10 @@ class WorkerProcess:
                 namespace=settings.kube.namespace,
                 queue=self.queue,
             ),
-            clusters=Clusters(catalog),
+            clusters=clusters,
             driver_of=self.fleet.driver_of,
+            capacity=self.capacity,
+            periodic=self.periodic,
         )
         register(self.app)
         # Last: what waits for the driver to be asked must not wait for our own start any more.
@@ -153,7 +174,11 @@ class WorkerProcess:
         """Heartbeat, pump, driver keeper, events."""
         self.heartbeat.start()
         self.events.start()
-        for name, target in (("pump", self.pump), ("drivers", self.keep_drivers)):
+        for name, target in (
+            ("pump", self.pump),
+            ("drivers", self.keep_drivers),
+            ("periodic", self.periodic.run),
+        ):
             threading.Thread(target=target, name=name, daemon=True).start()
 
     def pump(self) -> None:
@@ -200,6 +225,7 @@ class WorkerProcess:
     def stop(self) -> None:
         """Hands everything back; safe to call twice."""
         self._stopped.set()
+        self.periodic.stop()
         self.events.stop(timeout_seconds=3.0)
         self.heartbeat.stop()
         try:

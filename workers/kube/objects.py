@@ -115,6 +115,12 @@ class Node(msgspec.Struct, gc=False):
     metadata: Meta = msgspec.field(default_factory=Meta)
 
 
+class AnyObject(msgspec.Struct, gc=False):
+    """Any object of which the metadata says enough."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+
+
 class AttachmentSource(msgspec.Struct, rename="camel", gc=False):
     """What is attached."""
 

@@ -135,6 +135,7 @@ class Reflector(Generic[T]):
         item_type: what an object decodes to: a struct of objects.py, or `dict` for all of it.
         sink: who is told.
         metadata_only: ask for PartialObjectMetadata.
+        label_selector: look at objects with these labels only; "" for all.
         backoff: waits after failures.
         clock: monotonic seconds.
     """
@@ -147,12 +148,14 @@ class Reflector(Generic[T]):
         sink: Sink[T],
         *,
         metadata_only: bool = False,
+        label_selector: str = "",
         backoff: Backoff | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = path
         self.health = ReflectorHealth()
         self._client = client
+        self._selector = {"labelSelector": label_selector} if label_selector else {}
         self._sink = sink
         self._item: msgspec.json.Decoder[T] = msgspec.json.Decoder(item_type)
         self._accept = (METADATA_LIST, METADATA_WATCH) if metadata_only else (JSON, JSON)
@@ -218,7 +221,7 @@ class Reflector(Generic[T]):
         self._sink.begin_list()
         token = ""
         while True:
-            query: dict[str, Any] = {"limit": self._page_size}
+            query: dict[str, Any] = {"limit": self._page_size, **self._selector}
             if token:
                 query["continue"] = token
             try:
@@ -248,6 +251,7 @@ class Reflector(Generic[T]):
             "resourceVersion": position.resource_version,
             "allowWatchBookmarks": "true",
             "timeoutSeconds": seconds,
+            **self._selector,
         }
         stream = self._client.watch_raw(
             self.path,

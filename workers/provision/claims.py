@@ -28,8 +28,7 @@ import msgspec
 from workers import constants as k
 from workers.errors import AttemptError, IgnoredError, State
 from workers.kube.errors import NotFoundError
-from workers.provision import nodes, saving
-from workers.provision.attempt import Attempt
+from workers.provision import saving
 from workers.provision.intent import Intent
 from workers.provision.outcome import Action, Outcome, done, retry
 from workers.provision.reschedule import clear_selected_node
@@ -40,6 +39,7 @@ from workers.translate.names import volume_name
 if TYPE_CHECKING:
     from workers.kube.events import EventType
     from workers.kube.objects import JsonObject
+    from workers.provision.backend import ClaimAttempt
     from workers.provision.driver import Driver
     from workers.provision.runtime import Runtime
     from workers.queue.keys import Key
@@ -89,7 +89,7 @@ class ClaimPass:
         live = self.read_claim()
         self.record = intent
         if unsaved is not None and saving.claim_uid(unsaved) == self.key.uid:
-            return saving.resume(self, unsaved, live)
+            return self.driver.backend.resume(self, unsaved, live)
         if live is None and intent is not None and intent.is_failed:
             return self.last_attempt(intent)
         if intent is not None and intent.is_failed:
@@ -135,7 +135,7 @@ class ClaimPass:
                 Action.RETRY, delay_seconds=delay, memo=self.lease.memo, reason="infeasible"
             )
         if intent is None:
-            decision = nodes.should_provision(self, claim, storage_class)
+            decision = self.driver.backend.should_provision(self, claim, storage_class)
             if decision is not None:
                 return decision
         if was_saved and saving.exists(self, claim):
@@ -164,18 +164,32 @@ class ClaimPass:
             k.REASON_PROVISIONING,
             f'External provisioner is provisioning volume for claim "{namespace}/{name}"',
         )
-        attempt = Attempt(self, claim, storage_class, intent)
+        attempt = self.driver.backend.attempt(self, claim, storage_class, intent)
         try:
             volume = attempt.run()
         except IgnoredError as error:
             self.forget_intent()
+            in_node_mode = self.driver.settings.node.enabled
+            self.tell_capacity(claim, State.NO_CHANGE if in_node_mode else State.FINISHED)
             return done(error.reason)
         except AttemptError as error:
+            self.tell_capacity(claim, error.state)
             return self.failed(claim, storage_class, attempt, error)
-        return saving.save(self, attempt.claim, volume, live)
+        self.tell_capacity(claim, volume)
+        return self.driver.backend.save(self, attempt.claim, volume, live)
+
+    def tell_capacity(self, claim: JsonObject, outcome: State | JsonObject) -> None:
+        """The driver's free space may have changed (CAP-030)."""
+        if self.runtime.capacity is not None:
+            name = rules.claim_class_name(claim)
+            self.runtime.capacity.provisioned(self.driver, name, outcome)
 
     def failed(
-        self, claim: JsonObject, storage_class: JsonObject, attempt: Attempt, error: AttemptError
+        self,
+        claim: JsonObject,
+        storage_class: JsonObject,
+        attempt: ClaimAttempt,
+        error: AttemptError,
     ) -> Outcome:
         """The outcome table for a failed attempt (L-050, P-400, P-414, P-420)."""
         message, state = error.message, error.state
@@ -196,7 +210,7 @@ class ClaimPass:
             self.keep_failed(claim, attempt)
         return retry(state.value)
 
-    def keep_failed(self, claim: JsonObject, attempt: Attempt) -> None:
+    def keep_failed(self, claim: JsonObject, attempt: ClaimAttempt) -> None:
         """After a final error: nothing runs, but a claim deleted now gets its last attempt."""
         if attempt.was_sent and "deletionTimestamp" not in claim["metadata"]:
             self.runtime.steps.reach(Step.FORGET_INTENT, self.lease)

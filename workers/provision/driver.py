@@ -15,6 +15,7 @@ from csi_client.errors import CsiError
 from workers.capacity.objects import MANAGED_BY, managed_by
 from workers.errors import ConfigError
 from workers.migration.plugins import in_tree_name
+from workers.provision.backend import Backend, CsiBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,7 @@ class Driver:
         in_tree_name: the in-tree plugin it replaces, or None (P-009).
         identity: value of the identity volume attribute (P-010).
         node_segments: accessible topology of the local node; None outside node deployment.
+        backend: who makes and removes its volumes.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Driver:
     settings: Settings
     node_id: str = ""
     node_segments: dict[str, str] | None = None
+    backend: Backend = field(default_factory=CsiBackend)
     names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from workers.kube.resources import KubeResources
     from workers.provision.clusters import Clusters
     from workers.provision.driver import Driver
+    from workers.provision.periodic import Periodic
     from workers.provision.safekeeping import Safekeeping
     from workers.queue.catalog import CatalogReader
     from workers.queue.intents import IntentStore
@@ -29,6 +30,7 @@ class Runtime:
     Attributes:
         driver_of: finds the connected driver of a key's queue name; None when this process does
             not serve it (any more).
+        periodic: the clock of polls and sweeps.
         capacity: capacity publishing, told of every volume made or deleted; None without.
     """
 
@@ -43,3 +45,4 @@ class Runtime:
     driver_of: Callable[[str], Driver | None]
     steps: Steps = field(default_factory=LeasedSteps)
     capacity: Publishing | None = None
+    periodic: Periodic | None = None

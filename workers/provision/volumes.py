@@ -66,13 +66,18 @@ class VolumePass:
         if not rules.is_ours(volume, self.driver.names):
             return done("volume of another provisioner")
         volume = self.keep_finalizer(volume)
-        if not rules.should_delete(volume):
+        backend = self.driver.backend
+        if not rules.should_delete(
+            volume,
+            add_finalizer=backend.add_finalizer,
+            is_guard_willing=backend.is_guard_willing(volume),
+        ):
             return done("nothing to do")
         return self.delete(volume)
 
     def keep_finalizer(self, volume: JsonObject) -> JsonObject:
         """L-072; the patched object is used from here on."""
-        action = rules.finalizer_action(volume)
+        action = rules.finalizer_action(volume, add_finalizer=self.driver.backend.add_finalizer)
         if action is FinalizerAction.KEEP:
             return volume
         kube, name = self.runtime.kube, volume["metadata"]["name"]
@@ -84,7 +89,7 @@ class VolumePass:
     def delete(self, volume: JsonObject) -> Outcome:
         """The deletion and its outcomes (P-501, P-515, L-075)."""
         try:
-            self.delete_in_storage(volume)
+            self.driver.backend.delete(self, volume)
         except IgnoredError as error:
             return done(error.reason)
         except AttemptError as error:
@@ -96,6 +101,8 @@ class VolumePass:
                 component=self.driver.event_source,
             )
             return retry("delete failed")
+        if self.runtime.capacity is not None:
+            self.runtime.capacity.deleted(self.driver, volume)
         return self.delete_object(volume)
 
     def delete_in_storage(self, volume: JsonObject) -> None:

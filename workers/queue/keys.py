@@ -15,6 +15,7 @@ KIND_CLAIMS: Final = "claims"
 KIND_VOLUMES: Final = "volumes"
 KIND_CAPACITY: Final = "capacity"
 KIND_CLONING: Final = "cloning"
+KIND_SWEEP: Final = "sweep"
 
 _UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")
 _PARTS: Final = 4
@@ -77,6 +78,16 @@ def claim_key(driver: str, namespace: str, name: str, uid: str) -> Key:
 def volume_key(driver: str, name: str) -> Key:
     """The key of a PersistentVolume."""
     return Key(KIND_VOLUMES, driver, name)
+
+
+def capacity_key(driver: str, item: str) -> Key:
+    """The key of one unit of capacity work, by its text."""
+    return Key(KIND_CAPACITY, driver, item)
+
+
+def sweep_key(driver: str) -> Key:
+    """The key of the snapshot finalizer sweep."""
+    return Key(KIND_SWEEP, driver, "snapshots")
 
 
 def lane_name(kind: str, driver: str) -> str:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     import redis
 
-PauseKind = Literal["operator", "breaker"]
-PAUSE_KINDS: Final[tuple[PauseKind, ...]] = ("operator", "breaker")
+PauseKind = Literal["operator", "breaker", "lease"]
+PAUSE_KINDS: Final[tuple[PauseKind, ...]] = ("operator", "breaker", "lease")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,18 @@ from typing import Final, Literal
 PREFIX: Final = "csifleet:"
 CELERY_QUEUE_PREFIX: Final = "drv."
 
-RedisType = Literal["string", "hash", "set", "zset"]
-Owner = Literal["queue", "counters", "intents", "catalog", "registry", "events", "quarantine"]
+RedisType = Literal["string", "hash", "set", "zset", "list"]
+Owner = Literal[
+    "queue",
+    "counters",
+    "intents",
+    "catalog",
+    "registry",
+    "capacity",
+    "periods",
+    "events",
+    "quarantine",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +98,19 @@ NAMES: Final = {
         # Registry, written by workers.
         RedisName("drivers", "hash", "registry", "driver -> record json; dropped when expired"),
         RedisName("drivers_until", "zset", "registry", "driver -> ms until it counts as served"),
+        # Capacity objects, rebuilt by the next plan.
+        _family("capacity", "hash", "capacity", "driver: item -> its object; until it is gone"),
+        _family("capacity_uids", "hash", "capacity", "driver: uid -> item, as `capacity`"),
+        _family("capacity_obsolete", "hash", "capacity", "driver: name -> uid; until deleted"),
+        RedisName("capacity_plans", "hash", "capacity", "driver -> what it was planned for"),
+        # Clocks.
+        _family("period", "string", "periods", "work done this period; TTL is the period"),
         # Event budget (L-006), each with its TTL.
         _family("event", "hash", "events", "identical events: name, count; 1 h"),
         _family("similar", "set", "events", "messages of similar events; 10 min after the last"),
         _family("spam", "hash", "events", "token bucket of source+object; 125 min"),
+        # What happened to each key lately, for `explain`.
+        _family("trail", "list", "events", "kind|object|uid: last 40 notes 'ms event'; 1 h"),
         # What could not be read.
         RedisName("quarantine", "hash", "quarantine", "'key field' -> raw value; 7 days"),
         _family("quarantined", "string", "quarantine", "renamed wrong-typed key, any type; 7 days"),

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workers.app import TASK_TICK, TASKS
+from workers.capacity.sync import capacity_domain, sync_capacity
 from workers.provision.claims import claim_domain, sync_claim
+from workers.provision.cloning import no_domain, sync_cloning
+from workers.provision.sweep import sweep_snapshots
 from workers.provision.volumes import sync_volume, volume_domain
 from workers.tasks.run import run
 from workers.tasks.tick import tick
@@ -24,6 +27,18 @@ def register(app: FleetApp) -> None:
     @app.task(name=TASKS["volumes"])
     def volumes_sync(text: str) -> None:
         run(app.runtime, text, volume_domain, sync_volume)
+
+    @app.task(name=TASKS["capacity"])
+    def capacity_sync(text: str) -> None:
+        run(app.runtime, text, capacity_domain, sync_capacity)
+
+    @app.task(name=TASKS["cloning"])
+    def cloning_sync(text: str) -> None:
+        run(app.runtime, text, no_domain, sync_cloning)
+
+    @app.task(name=TASKS["sweep"])
+    def snapshots_sweep(text: str) -> None:
+        run(app.runtime, text, no_domain, sweep_snapshots)
 
     @app.task(name=TASK_TICK)
     def system_tick() -> None:

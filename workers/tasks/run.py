@@ -104,6 +104,7 @@ def finish(runtime: Runtime, driver: Driver, lease: Lease, outcome: Outcome) -> 
                 base_seconds=outcome.base_seconds or provision.retry_interval_start_seconds,
                 cap_seconds=outcome.cap_seconds or provision.retry_interval_max_seconds,
                 min_delay_seconds=outcome.delay_seconds,
+                threshold=driver.backend.threshold(lease.key.kind) if outcome.may_give_up else 0,
                 memo=outcome.memo,
             ).is_owner
         else:

@@ -1,6 +1,7 @@
 """Beat's tick: the fall-back for everything that is otherwise driven by the processes themselves.
 
-The pump runs in every watcher and worker; a tick only matters when all of their timers are late.
+The pump and the clock of polls and sweeps run in every worker; a tick only matters when all of
+their timers are late.
 Ticks are level-triggered, so a doubled, late or lost one does no harm (M-004).
 """
 
@@ -21,5 +22,7 @@ def tick(runtime: Runtime) -> None:
     """Runs what is due now."""
     try:
         runtime.queue.pump()
+        if runtime.periodic is not None:
+            runtime.periodic.tick()
     except QueueUnavailable as error:
         _log.warning("tick: %s", error)

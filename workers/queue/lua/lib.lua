@@ -3,7 +3,9 @@
 local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
 local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come later
 local MAX_TICKETS = 500        -- per script call; the sweep admits the rest
-local PAUSE_KINDS = { 'operator', 'breaker' }
+local TRAIL_NOTES = 40         -- kept of each key's trail
+local TRAIL_SECONDS = 3600
+local PAUSE_KINDS = { 'operator', 'breaker', 'lease' }
 
 local function clock()
   if ARGV[1] ~= '' then return tonumber(ARGV[1]) end
@@ -20,6 +22,30 @@ end
 local function tenant_of(key)
   local object = string.match(key, '^[^|]*|[^|]*|([^|]*)') or ''
   return string.match(object, '^([^/]*)/') or ''
+end
+
+-- What happened to a claim or volume, for `csi-fleet explain`: the newest notes, 'ms event detail'.
+-- Keys of one object in several lanes (node deployment) share a trail.
+local function trail(key, ...)
+  local kind, object = string.match(key, '^([^|]*)|[^|]*|(.*)$')
+  if kind ~= 'claims' and kind ~= 'volumes' then return end
+  local notes = K.trail .. kind .. '|' .. object
+  redis.call('RPUSH', notes, ...)
+  redis.call('LTRIM', notes, -TRAIL_NOTES, -1)
+  redis.call('EXPIRE', notes, TRAIL_SECONDS)
+end
+
+local function stamped(event) return string.format('%d %s', now, event) end
+
+-- The notes of a pass, ARGV[first] on as 'age_ms text', then how its lease ended.
+local function trail_pass(key, first, ending)
+  local notes = {}
+  for i = first, math.min(#ARGV, first + TRAIL_NOTES) do
+    local age, text = string.match(ARGV[i], '^(%d+) (.*)$')
+    if age then notes[#notes + 1] = string.format('%d %s', now - age, text) end
+  end
+  notes[#notes + 1] = stamped(ending)
+  trail(key, unpack(notes))
 end
 
 -- Lease of a key as a table, nil when there is none. An unreadable one is dropped: the lease check
@@ -65,6 +91,7 @@ local function push(key, lane, front)
   redis.call('ZADD', ready, string.format('%.17g', score), key)
   redis.call('HSETNX', K.since, key, now)
   redis.call('SADD', K.lanes, lane)
+  trail(key, stamped(is_retry and 'queued retry' or 'queued'))
 end
 
 -- One key from a ready set, nil when empty; an empty set forgets its virtual times.
@@ -198,6 +225,7 @@ local function release_dead()
     local lane = lane_of(key)
     local lease = lease_of(key)
     if not lease or not redis.call('ZSCORE', K.procs, lease.process) then
+      trail(key, stamped('lost ' .. (lease and lease.process or '')))
       unlease(key, lane)
       enqueue(key, lane, true)
       if lease then free_domain(lease.domain, key) end

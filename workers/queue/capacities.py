@@ -1,0 +1,191 @@
+"""Which CSIStorageCapacity objects does a driver have, without a watch in each worker?
+
+Written at once with the answer of each create and update (CAP-041), and as a whole by each plan.
+All of it can be lost: then nobody planned yet (`noticed` is None), items wait, and the next plan
+lists the objects again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.queue.connection import redis_errors
+from workers.queue.names import NAMES
+from workers.queue.records import decode, encode
+from workers.queue.scripts import repaired, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import redis
+
+    from workers.queue.keys import Key
+
+_OBJECTS: Final = NAMES["capacity"].full
+_ITEMS: Final = NAMES["capacity_uids"].full
+_OBSOLETE: Final = NAMES["capacity_obsolete"].full
+_PLANS: Final = NAMES["capacity_plans"].full
+# Fields per command, a few hundred KiB.
+_BATCH: Final = 250
+
+
+class CapacityStore:
+    """Known objects by item text, per driver. Methods raise QueueUnavailable."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    def known(self, driver: str, item: str) -> tuple[bool, dict[str, Any] | None]:
+        """Return whether a plan was made since Redis lost its data, and the item's object."""
+        with redis_errors(), repaired(self._client):
+            pipe = self._client.pipeline(transaction=False)
+            pipe.hexists(_PLANS, driver)
+            pipe.hget(_OBJECTS + driver, item)
+            is_planned, raw = pipe.execute()
+            return bool(is_planned), self._decode(driver, item, raw)
+
+    def all(self, driver: str) -> dict[str, dict[str, Any]]:
+        """Return every known object by item."""
+        with redis_errors(), repaired(self._client):
+            found = {}
+            for field, raw in self._client.hscan_iter(_OBJECTS + driver, count=200):
+                record = self._decode(driver, text(field), raw)
+                if record is not None:
+                    found[text(field)] = record
+            return found
+
+    def put(self, driver: str, objects: Mapping[str, Mapping[str, Any]]) -> None:
+        """Note the objects of these items."""
+        entries = list(objects.items())
+        for start in range(0, len(entries), _BATCH):
+            batch = entries[start : start + _BATCH]
+            uids = {one["metadata"]["uid"]: item for item, one in batch}
+            with redis_errors(), repaired(self._client):
+                pipe = self._client.pipeline(transaction=True)
+                pipe.hset(_OBJECTS + driver, mapping={item: encode(one) for item, one in batch})
+                pipe.hset(_ITEMS + driver, mapping=dict(uids))
+                pipe.execute()
+
+    def drop(self, driver: str, objects: Mapping[str, Mapping[str, Any]]) -> None:
+        """Forget objects that are gone; one that was replaced meanwhile stays."""
+        current = self._current(driver, list(objects))
+        gone = [item for item, one in objects.items() if _uid(current.get(item)) in {"", _uid(one)}]
+        uids = [_uid(one) for one in objects.values()]
+        with redis_errors(), repaired(self._client):
+            pipe = self._client.pipeline(transaction=True)
+            if gone:
+                pipe.hdel(_OBJECTS + driver, *gone)
+            if uids:
+                pipe.hdel(_ITEMS + driver, *uids)
+            pipe.execute()
+
+    def item_of(self, driver: str, uid: str) -> str | None:
+        """Return the item an object stands for, None if it is assigned to none."""
+        with redis_errors(), repaired(self._client):
+            raw = self._client.hget(_ITEMS + driver, uid)
+        return None if raw is None else text(raw)
+
+    def replace(
+        self,
+        driver: str,
+        before: Mapping[str, Mapping[str, Any]],
+        assigned: Mapping[str, Mapping[str, Any]],
+        obsolete: Mapping[str, str],
+    ) -> None:
+        """Take over a plan; what workers wrote since the plan's list began is newer and stays.
+
+        Args:
+            driver: queue name.
+            before: `all` as it was before the list.
+            assigned: item -> object, as listed.
+            obsolete: name -> uid of the objects to delete.
+        """
+        current = self._current(driver, list(assigned))
+        self.put(
+            driver,
+            {item: one for item, one in assigned.items() if not _is_newer(current.get(item), one)},
+        )
+        self.drop(driver, {item: one for item, one in before.items() if item not in assigned})
+        with redis_errors(), repaired(self._client):
+            pipe = self._client.pipeline(transaction=True)
+            pipe.delete(_OBSOLETE + driver)
+            if obsolete:
+                pipe.hset(_OBSOLETE + driver, mapping=dict(obsolete))
+            pipe.execute()
+
+    def obsolete_uid(self, driver: str, name: str) -> str | None:
+        """Return the uid of an object that was planned to go."""
+        with redis_errors(), repaired(self._client):
+            raw = self._client.hget(_OBSOLETE + driver, name)
+        return None if raw is None else text(raw)
+
+    def deleted(self, driver: str, name: str) -> None:
+        """The obsolete object is gone, or is not obsolete any more."""
+        with redis_errors(), repaired(self._client):
+            self._client.hdel(_OBSOLETE + driver, name)
+
+    def counts(self, driver: str) -> tuple[int, int]:
+        """Return how many items have an object, and how many objects are obsolete (CAP-080)."""
+        with redis_errors(), repaired(self._client):
+            pipe = self._client.pipeline(transaction=False)
+            pipe.hlen(_OBJECTS + driver)
+            pipe.hlen(_OBSOLETE + driver)
+            objects, obsolete = pipe.execute()
+        return int(objects), int(obsolete)
+
+    def noticed(self, driver: str) -> dict[str, Any] | None:
+        """Return what the last plan was made for, None if none was made."""
+        with redis_errors(), repaired(self._client):
+            raw = self._client.hget(_PLANS, driver)
+            return None if raw is None else decode(self._client, _PLANS, driver, raw)
+
+    def notice(self, driver: str, record: Mapping[str, Any]) -> None:
+        """Note what a plan is made for."""
+        with redis_errors(), repaired(self._client):
+            self._client.hset(_PLANS, driver, encode(record))
+
+    def postponed(self, keys: Sequence[Key]) -> set[Key]:
+        """Return the keys that wait for a retry or a delayed refresh: a poll adds them not."""
+        return self._having(keys, lambda pipe, texts: pipe.zmscore(NAMES["delayed"].full, texts))
+
+    def failing(self, keys: Sequence[Key]) -> set[Key]:
+        """Return the keys in back-off, which no refresh shortens (S-008)."""
+        return self._having(keys, lambda pipe, texts: pipe.hmget(NAMES["fails"].full, texts))
+
+    def _having(self, keys: Sequence[Key], ask: Any) -> set[Key]:
+        found: set[Key] = set()
+        for start in range(0, len(keys), _BATCH):
+            batch = keys[start : start + _BATCH]
+            with redis_errors(), repaired(self._client):
+                answers = ask(self._client, [key.text for key in batch])
+            found.update(key for key, one in zip(batch, answers, strict=True) if one is not None)
+        return found
+
+    def _current(self, driver: str, items: Iterable[str]) -> dict[str, dict[str, Any]]:
+        wanted, found = list(items), {}
+        for start in range(0, len(wanted), _BATCH):
+            batch = wanted[start : start + _BATCH]
+            with redis_errors(), repaired(self._client):
+                answers = self._client.hmget(_OBJECTS + driver, batch)
+                for item, raw in zip(batch, answers, strict=True):
+                    record = self._decode(driver, item, raw)
+                    if record is not None:
+                        found[item] = record
+        return found
+
+    def _decode(self, driver: str, item: str, raw: bytes | None) -> dict[str, Any] | None:
+        return None if raw is None else decode(self._client, _OBJECTS + driver, item, raw)
+
+
+def _uid(one: Mapping[str, Any] | None) -> str:
+    return "" if one is None else str(one["metadata"].get("uid", ""))
+
+
+def _is_newer(known: Mapping[str, Any] | None, listed: Mapping[str, Any]) -> bool:
+    """True if what is known is at least as new as what was listed; versions grow as numbers."""
+    if known is None:
+        return False
+    versions = [one["metadata"].get("resourceVersion", "") for one in (known, listed)]
+    if not all(version.isdigit() for version in versions):
+        return False
+    return int(versions[0]) >= int(versions[1])
