@@ -3,7 +3,7 @@
 Shape in Redis and, for slow or background attempts, in a ConfigMap (JSON):
 `{"key": key text, "driver": name, "claim": claim object, "selected_node": name or "",
 "pin": topology pin or null, "stage": "calling" | "background" | "failed", "has_copy": bool,
-"since": unix seconds of the first attempt}`.
+"since": unix seconds of the first attempt, "store": progress of a plug-in's backoff store}`.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class Intent:
     stage: str
     has_copy: bool
     since: float
+    store: JsonObject | None = None
 
     @classmethod
     def begin(
@@ -96,6 +97,7 @@ class Intent:
             stage=str(record.get("stage") or STAGE_CALLING),
             has_copy=bool(record.get("has_copy")),
             since=float(record.get("since") or time.time()),
+            store=record.get("store"),
         )
 
     def record(self) -> JsonObject:
@@ -109,6 +111,7 @@ class Intent:
             "stage": self.stage,
             "has_copy": self.has_copy,
             "since": self.since,
+            **({"store": self.store} if self.store else {}),
         }
 
     @property
@@ -123,6 +126,10 @@ class Intent:
     def with_copy(self) -> Self:
         """The same, known to stand in a ConfigMap too."""
         return replace(self, has_copy=True)
+
+    def with_store(self, store: JsonObject) -> Self:
+        """The same with the progress of a backoff store (L-081)."""
+        return replace(self, store=store)
 
     def in_background(self) -> Self:
         """The same after an attempt whose end is not known."""

@@ -25,6 +25,7 @@ class Outcome:
         base_seconds, cap_seconds: RETRY: back-off of this key; None takes the settings'.
         finish_intent: DONE: also drop the volume's intent and unsaved PV, in the same step.
         memo: RETRY: kept with the key and handed to its next pass.
+        may_give_up: RETRY: whether the driver's threshold of failures counts (L-016).
         reason: a short word for logs and metrics.
     """
 
@@ -34,6 +35,7 @@ class Outcome:
     cap_seconds: float | None = None
     finish_intent: bool = False
     memo: str = ""
+    may_give_up: bool = True
     reason: str = ""
 
 

@@ -62,6 +62,11 @@ def save(
         return later(f"failed to save volume {name}: {error}")
     except ApiError as error:
         return refused(work, claim, f"failed to save volume {name}: {error}")
+    return saved(work, claim, name, live)
+
+
+def saved(work: ClaimPass, claim: JsonObject, name: str, live: JsonObject | None) -> Outcome:
+    """The PV exists: the claim is told and nothing is remembered any more."""
     unprotect_snapshot(work, claim)
     if is_still_there(work, live):
         text = f"Successfully provisioned volume {name}"
@@ -74,14 +79,18 @@ def save(
 
 def resume(work: ClaimPass, volume: JsonObject, live: JsonObject | None) -> Outcome:
     """Saves a volume that an earlier pass made: no CreateVolume (M-011)."""
+    return save(work, claim_of(volume, live), volume, live)
+
+
+def claim_of(volume: JsonObject, live: JsonObject | None) -> JsonObject:
+    """The live claim, else as much of it as the volume knows."""
     reference = volume["spec"]["claimRef"]
-    claim = live or {
+    return live or {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {name: reference.get(name) for name in ("namespace", "name", "uid")},
         "spec": {},
     }
-    return save(work, claim, volume, live)
 
 
 def exists(work: ClaimPass, claim: JsonObject) -> bool:
@@ -145,7 +154,11 @@ def keep_copy(work: ClaimPass) -> None:
 def later(message: str) -> Outcome:
     """Try to save again with the unsaved volumes' own back-off."""
     return Outcome(
-        Action.RETRY, base_seconds=SAVE_BASE_SECONDS, cap_seconds=SAVE_CAP_SECONDS, reason=message
+        Action.RETRY,
+        base_seconds=SAVE_BASE_SECONDS,
+        cap_seconds=SAVE_CAP_SECONDS,
+        may_give_up=False,
+        reason=message,
     )
 
 

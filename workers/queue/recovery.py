@@ -110,8 +110,9 @@ def _key_of_volume(raw: bytes) -> Key | None:
         reference = volume["spec"]["claimRef"]
         annotations = volume["metadata"].get("annotations") or {}
         driver = (volume["spec"].get("csi") or {}).get("driver") or annotations.get(
-            "pv.kubernetes.io/migrated-to", ""
+            "pv.kubernetes.io/migrated-to"
         )
+        driver = driver or annotations.get("pv.kubernetes.io/provisioned-by", "")
         return claim_key(driver, reference["namespace"], reference["name"], reference["uid"])
     except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
         _log.warning("unsaved volume without a readable claim: %s", error)
