@@ -9,6 +9,8 @@ virtual machine) refuses to write before it has heard anything (G9).
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 import time
 import uuid
@@ -32,6 +34,12 @@ def suspend_aware_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def process_name() -> str:
+    """A new process id that tells people where it runs: `<host>:<pid>:<random>`, no blanks."""
+    host = "".join(socket.gethostname().split())
+    return f"{host}:{os.getpid()}:{uuid.uuid4().hex[:16]}"
+
+
 @dataclass(slots=True)
 class Session:
     """One registration of this process; every lease it takes lives and dies with it."""
@@ -39,7 +47,7 @@ class Session:
     epoch: str
     valid_until: float
     clock: Callable[[], float]
-    process_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    process_id: str = field(default_factory=process_name)
     is_lost: bool = False
 
     def is_valid(self) -> bool:

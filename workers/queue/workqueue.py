@@ -19,6 +19,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from workers.errors import QueueUnavailable
+from workers.observability import trail
 from workers.queue.leases import CatalogState, FailOutcome, Lease, Session, suspend_aware_clock
 from workers.queue.limits import LaneLimits, LaneStats, PauseKind, read_stats
 from workers.queue.scripts import Scripts, text
@@ -318,6 +319,7 @@ class WorkQueue:
         lease.is_released = True
         session = lease.session
         owner = (lease.key.text, session.process_id, lease.token, session.epoch)
+        args = (*args, *trail.collected())
         try:
             reply = self._scripts.run(script, *owner, *args)
         except QueueUnavailable:

@@ -6,4 +6,5 @@ if ARGV[4] ~= '' then
   if not (lease and lease.process == ARGV[5] and lease.token == ARGV[6]) then return 0 end
 end
 redis.call('HSET', K.intents, ARGV[2], ARGV[3])
+if ARGV[4] ~= '' then trail(ARGV[4], stamped('intent')) end
 return 1

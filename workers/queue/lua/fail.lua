@@ -1,4 +1,5 @@
--- FAIL(key, process, token, epoch, base_ms, cap_ms, min_ms, threshold, memo): count, delay, release.
+-- FAIL(key, process, token, epoch, base_ms, cap_ms, min_ms, threshold, memo, note...): count, delay,
+-- release.
 -- A key that got dirty meanwhile is ready at once. Touches fails, memos, delayed, abandoned.
 -- Returns {tickets, is owner, fails, delay_ms; -1 = given up}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
@@ -23,6 +24,7 @@ if lease then
   else
     redis.call('HDEL', K.memos, key)
   end
+  trail_pass(key, 11, string.format('failed %d %d', count, wait_ms))
   if is_dirty then
     enqueue(key, lane, false)
     wait_ms = 0

@@ -31,6 +31,7 @@ local holder = domain ~= '' and redis.call('HGET', K.domains, domain)
 if holder and redis.call('HEXISTS', K.leases, holder) == 1 then
   redis.call('ZREM', K.ticketed .. lane, key)
   redis.call('HSET', K.blocked, key, domain)
+  trail(key, stamped('blocked ' .. holder))
   redis.call('ZADD', K.waiters, 0, domain .. '\0' .. key)
   admit(lane)
   return { 'busy', tickets }
@@ -47,6 +48,7 @@ redis.call('ZREM', K.delayed, key)
 redis.call('HDEL', K.since, key)
 redis.call('SADD', K.running .. lane, key)
 if domain ~= '' then redis.call('HSET', K.domains, domain, key) end
+trail(key, stamped('taken ' .. process))
 redis.call('HSET', K.leases, key,
   string.format('%d %s %s %d %s', fence, process, token, now, domain))
 return taken(string.format('%d', fence), now - since)
