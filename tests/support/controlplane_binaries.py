@@ -74,7 +74,7 @@ def binaries_directory(say: Say = say_to_stderr) -> Path:
     cache = cache_directory()
     if not _missing(cache):
         return cache
-    with _exclusive(cache.with_suffix(".lock"), say):
+    with _exclusive(cache.with_name(f"{cache.name}.lock"), say):
         lacking = _missing(cache)
         if lacking:
             _prepare(cache, lacking, say)

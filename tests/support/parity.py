@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -57,10 +58,14 @@ def run_cases(kubeconfig: Path, cases: list[Path], options: argparse.Namespace) 
     passed = set()
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as runner:
         assert runner.stdout is not None
-        for line in runner.stdout:
-            print(line, end="", flush=True)
-            if match := re.match(r"ok +(\S+)", line):
-                passed.add(match.group(1))
+        try:
+            for line in runner.stdout:
+                print(line, end="", flush=True)
+                if match := re.match(r"ok +(\S+)", line):
+                    passed.add(match.group(1))
+        except KeyboardInterrupt:
+            runner.send_signal(signal.SIGINT)  # it stops its provisioners, then ends
+            raise
     if runner.returncode not in {0, 1}:
         raise subprocess.CalledProcessError(runner.returncode, command[:4])
     return passed
@@ -116,6 +121,7 @@ def run_on_cluster(cases: list[Path], options: argparse.Namespace) -> set[str]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(main())
     except KeyboardInterrupt:
