@@ -42,6 +42,8 @@ class CsiClient:
         allow_tcp: central mode; beside the driver only a unix socket is right.
         tls: credentials for TCP; None there means plain text.
         max_receive_bytes: largest answer taken.
+        timeouts_by_rpc: deadlines of single methods, by `Controller/CreateVolume`; they win over
+            `timeout_seconds`, and the deadline given to a call over both.
 
     Raises:
         CsiAddressError: the address or a TLS file is unusable.
@@ -56,10 +58,12 @@ class CsiClient:
         allow_tcp: bool = False,
         tls: TlsFiles | None = None,
         max_receive_bytes: int = MAX_RECEIVE_BYTES,
+        timeouts_by_rpc: Mapping[str, float] | None = None,
     ) -> None:
         target = parse_address(address, allow_tcp=allow_tcp)
         self.address = address
         self.timeout_seconds = timeout_seconds
+        self._timeouts_by_rpc = dict(timeouts_by_rpc or {})
         self._observer = observer
         self._channel = open_channel(target, tls=tls, max_receive_bytes=max_receive_bytes)
         self._link = Link(self._channel)
@@ -221,7 +225,9 @@ class CsiClient:
     ) -> _Answer:
         """Make one call: log, encode, send, decode, observe. `method` is `<Service>/<Method>`."""
         rpc = f"/csi.v1.{method}"
-        timeout = self.timeout_seconds if timeout_seconds is None else timeout_seconds
+        timeout = timeout_seconds
+        if timeout is None:
+            timeout = self._timeouts_by_rpc.get(method, self.timeout_seconds)
         started = time.monotonic()
         _log_message("GRPC call", rpc, request)
         try:

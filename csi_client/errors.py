@@ -55,6 +55,15 @@ _BROKEN_STREAM: Final = re.compile(
     r"stream removed( \(.*\))?|received rst_stream with error code \d+.*", re.IGNORECASE
 )
 
+# UNAVAILABLE made by the C core: the connection broke, or there is none. The driver's own refusals
+# have words of their own.
+_NO_CONNECTION: Final = re.compile(
+    r"socket closed|failed to connect to .*|connections to all backends failing.*|recvmsg:.*"
+    r"|.*connection (reset|refused|closed|broken|attempt).*|broken pipe|goaway.*"
+    r"|.*cancelling all calls|.*handshake.*|transport closed|endpoint closing|channel shutdown",
+    re.IGNORECASE | re.DOTALL,
+)
+
 # A message above a size limit is reported by whichever transport noticed, with the very code that
 # drivers use for a full storage pool (D-024). Texts: gRPC C core (`CLIENT: Received message larger
 # than max (..)`, `SERVER: Sent ..`), grpc-go (`grpc: received message larger than max`,
@@ -156,6 +165,8 @@ def from_status(code: int, details: str, *, rpc: str) -> CsiError:
         return CsiError(code, _GO_DEADLINE_TEXT, rpc=rpc, from_transport=True)
     if code in {UNKNOWN, INTERNAL} and _BROKEN_STREAM.fullmatch(details):
         return CsiError(code, details, rpc=rpc, from_transport=True, is_final=False)
+    if code == UNAVAILABLE and _NO_CONNECTION.fullmatch(details):
+        return CsiError(code, details, rpc=rpc, from_transport=True)
     if code == RESOURCE_EXHAUSTED and (match := _TOO_LARGE.search(details)):
         return CsiError(
             code, details, rpc=rpc, from_transport=True, is_final=not _answer_was_lost(match)
