@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
-import pytest
-import redis
-
-from tests.support.fleet import Fleet
-from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 from workers.constants import (
     ANN_DELETION_SECRET_NAME,
@@ -221,74 +213,3 @@ def test_t169_a_failed_deletion_is_told_on_the_volume_and_retried(fleet, driver,
         ("Warning", "VolumeFailedDelete", "rpc error: code = NotFound desc = who?")
     }
     assert sum(one.get("count", 1) for one in events) == 2
-
-
-@pytest.fixture
-def own_redis(redis_binary, tmp_path):
-    server = RedisServer(redis_binary, tmp_path / "redis")
-    server.directory.mkdir()
-    yield server.start()
-    server.kill()
-
-
-def test_a_worker_killed_in_create_volume_leaves_one_volume(
-    tmp_path, kubeconfig, driver, scene, redis_binary
-):
-    """G1, G5: another worker binds the claim."""
-    flags = ("--timeout=30s", "--lease-ttl=2s")
-    before = set(driver.volumes())
-    with Fleet(tmp_path, kubeconfig, [driver], *flags) as fleet:
-        driver.set_rules({"method": "CreateVolume", "delay_seconds": 12, "times": 1})
-        claim = scene.claim("data", scene.storage_class(driver.name))
-        name = f"pvc-{claim['metadata']['uid']}"
-
-        def calls():
-            return [one for one in driver.calls("CreateVolume") if one.request["name"] == name]
-
-        wait_until(calls, 20, "the driver is asked")
-        (victim,) = fleet.workers()
-        with fleet.extra_worker():
-            os.kill(victim, signal.SIGKILL)
-            scene.wait_bound("data", timeout_seconds=40)
-            wait_until(
-                lambda: all(one.ended_at is not None for one in calls()), 20, "all calls end"
-            )
-        assert len(calls()) == 2
-        assert calls()[0].client_waits is False
-        assert len(set(driver.volumes()) - before) == 1
-        assert driver.concurrent_calls() == []
-        assert victim not in fleet.workers()
-
-
-def test_redis_flushed_while_claims_are_in_progress(
-    tmp_path, kubeconfig, drivers, scene, own_redis
-):
-    """G7: all become Bound, one volume each."""
-    before = {driver.name: set(driver.volumes()) for driver in drivers}
-    rule = {"method": "CreateVolume", "delay_seconds": [0.2, 1.5]}
-    flags = ("--workers=2", "--worker-threads=6")
-    with Fleet(tmp_path, kubeconfig, drivers, *flags, redis_url=own_redis.url):
-        classes = []
-        for driver in drivers:
-            driver.set_rules(rule)
-            classes.append(scene.storage_class(driver.name))
-        for number in range(CLAIMS):
-            scene.claim(f"data-{number}", classes[number % 2])
-        # The FLUSHALL comes while some are bound, some at the driver and most wait.
-        wait_until(lambda: len(scene.volumes()) >= 10, 30, "ten volumes")
-        with redis.Redis.from_url(own_redis.url) as client:
-            client.flushall()
-        assert len(scene.volumes()) < CLAIMS
-        scene.wait_bound(timeout_seconds=60)
-        for driver in drivers:
-            driver.set_rules()
-            handles = [
-                one["spec"]["csi"]["volumeHandle"]
-                for one in scene.volumes()
-                if one["spec"]["csi"]["driver"] == driver.name
-            ]
-            assert sorted(handles) == sorted(set(driver.volumes()) - before[driver.name])
-        for name in scene.claims():
-            scene.delete(name)
-        scene.wait_gone()
-        assert {one.name: set(one.volumes()) for one in drivers} == before

@@ -35,9 +35,9 @@ class FleetEndedError(RuntimeError):
     """The program ended; the text holds the end of its log."""
 
 
-def program() -> str:
-    """The installed command of this environment."""
-    return str(Path(sys.executable).with_name("csi-fleet"))
+def program() -> list[str]:
+    """The command, of this checkout whatever is installed."""
+    return [sys.executable, "-m", "workers"]
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -63,7 +63,7 @@ class Fleet:
         self.state = directory / "state"
         addresses = [one if isinstance(one, str) else one.address for one in drivers]
         self.command = [
-            program(),
+            *program(),
             "run",
             f"--kubeconfig={kubeconfig}",
             *(f"--csi-address={address}" for address in addresses),
@@ -113,10 +113,10 @@ class Fleet:
         """One more worker process beside those of the program."""
         state = self.directory / "extra-worker"
         state.mkdir(mode=0o700)
-        kept = [one for one in self.command[2:] if not one.startswith(_RUN_ONLY)]
+        kept = [one for one in self.command[4:] if not one.startswith(_RUN_ONLY)]
         process = start_process(
             "worker",
-            [program(), "worker", *kept, f"--state-dir={state}", f"--redis-url={self.redis_url}"],
+            [*program(), "worker", *kept, f"--state-dir={state}", f"--redis-url={self.redis_url}"],
             log=self.log,
             env=self.env,
             cwd=ROOT,
