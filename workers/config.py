@@ -118,9 +118,11 @@ def _own_namespace(environ: Mapping[str, str], namespace_file: Path) -> str:
 
 def _driver(line: CommandLine) -> settings.DriverSettings:
     values = line.values
-    central = values["drivers-file"] and "csi-address" not in line.explicit
+    has_others = values["drivers-file"] or values["provisioner"]
+    central = has_others and "csi-address" not in line.explicit
     return settings.DriverSettings(
         csi_addresses=() if central else values["csi-address"],
+        provisioners=values["provisioner"],
         drivers_file=values["drivers-file"],
         timeout_seconds=values["timeout"],
     )

@@ -149,6 +149,9 @@ OWN_FLAGS: Final = (
     Flag("drivers-file", _STRING, "", "YAML file with the drivers to serve (central mode); "
          "reloaded when it changes. Replaces the default of --csi-address.",
          _RUN_WORKER, upstream=False),
+    Flag("provisioner", Kind.STRINGS, "", "Provisioner of your own to serve: MODULE:CLASS or an "
+         "entry point of group csi_fleet.provisioners (docs/custom-provisioners.md). May be "
+         "repeated. Replaces the default of --csi-address.", _RUN_WORKER, upstream=False),
     Flag("namespace", _STRING, "", "Namespace of the system's own objects. Default: POD_NAMESPACE, "
          "else the service account's, else `default`.", _CLUSTER, upstream=False),
     Flag("workers", _UINT, "0", "Worker processes that `run` starts; 0 means one, or with "
@@ -195,6 +198,5 @@ REMOVED_VALUES: Final = {
     "stderrthreshold": _KLOG,
     "connection-timeout": "removed upstream; the connection is retried for ever",
     "leader-election-type": f"removed upstream; {_SEVERAL_ACTIVE}",
-    "provisioner": "removed upstream; the name comes from the driver",
 }
 """The same for flags with a value."""

@@ -23,6 +23,9 @@ class DriverSettings:
     csi_addresses: tuple[str, ...] = (DEFAULT_CSI_ADDRESS,)
     """Sockets of the drivers beside this process; empty in central mode."""
 
+    provisioners: tuple[str, ...] = ()
+    """Plug-ins to serve, each `module:class` or the name of an entry point."""
+
     drivers_file: str = ""
     """Path of the YAML file of central mode; "" for none."""
 

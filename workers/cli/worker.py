@@ -21,6 +21,7 @@ from celery.exceptions import SecurityWarning
 
 from workers.app import SYSTEM_QUEUE, FleetApp, make_app, publisher, queue_for
 from workers.capacity.publishing import Publishing
+from workers.custom.loading import load_all
 from workers.errors import ApiError, QueueUnavailable
 from workers.gates import VAC_OFF_MESSAGE
 from workers.kube import paths
@@ -161,6 +162,7 @@ class WorkerProcess:
         delay = 0.2
         while not self._stopped.is_set():
             try:
+        self.fleet.add(load_all(settings.driver.provisioners, settings))
                 self.queue.register_process()
                 self.fleet.serve(self.queue, self.registry)
             except QueueUnavailable as error:

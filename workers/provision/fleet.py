@@ -20,7 +20,7 @@ from workers.provision.driver import Driver, handshake, wait_ready
 from workers.queue.keys import lane_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from workers.config import Settings
     from workers.queue.registry import DriverRegistry
@@ -74,6 +74,18 @@ class Fleet:
                 raise ConfigError(
                     f"--csi-address: two sockets answer as driver {driver.name}; give each once"
                 )
+            self._drivers[driver.queue_name] = driver
+            self._losses[driver.queue_name] = driver.client.connection_losses
+
+    def add(self, drivers: Iterable[Driver]) -> None:
+        """Takes in drivers that live in this process; there is nothing to connect.
+
+        Raises:
+            ConfigError: a name is served already.
+        """
+        for driver in drivers:
+            if driver.queue_name in self._drivers:
+                raise ConfigError(f"--provisioner: {driver.name} is the name of a driver too")
             self._drivers[driver.queue_name] = driver
             self._losses[driver.queue_name] = driver.client.connection_losses
 

@@ -1,0 +1,34 @@
+"""Provisioners of your own: what an author imports.
+
+```
+from workers.custom import Provisioner, ProvisionOptions, ProvisionResult, ProvisionError, State
+```
+These names are the whole public API (docs/custom-provisioners.md); importing them loads no gRPC,
+Redis or Celery. The other modules of this package serve a plug-in and are ours to change.
+"""
+
+from __future__ import annotations
+
+from workers.custom.api import (
+    INVALID_ARGUMENT,
+    Ignored,
+    Options,
+    Provisioner,
+    ProvisionError,
+    ProvisionOptions,
+    ProvisionResult,
+    VolumeStore,
+)
+from workers.errors import State
+
+__all__ = [
+    "INVALID_ARGUMENT",
+    "Ignored",
+    "Options",
+    "ProvisionError",
+    "ProvisionOptions",
+    "ProvisionResult",
+    "Provisioner",
+    "State",
+    "VolumeStore",
+]

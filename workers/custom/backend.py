@@ -1,0 +1,117 @@
+"""A plug-in as the backend of a driver: claims and volumes take the same way as those of CSI."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from workers import constants as k
+from workers.custom.api import Ignored, Options, Provisioner, VolumeStore
+from workers.custom.attempt import CustomAttempt, describe
+from workers.custom.store import BackoffStore
+from workers.errors import AttemptError, IgnoredError, State
+from workers.provision import saving
+from workers.provision.outcome import Outcome, done, retry
+from workers.provision.steps import Step
+from workers.translate import claims
+from workers.translate.claims import Decision
+
+if TYPE_CHECKING:
+    from workers.kube.objects import JsonObject
+    from workers.provision.backend import ClaimAttempt
+    from workers.provision.claims import ClaimPass
+    from workers.provision.intent import Intent
+    from workers.provision.volumes import VolumePass
+
+
+@dataclass(frozen=True, slots=True)
+class CustomBackend:
+    """Calls a plug-in in this process (L-100)."""
+
+    provisioner: Provisioner
+    options: Options
+    _store: BackoffStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_store", BackoffStore(self.provisioner, self.options))
+
+    @property
+    def add_finalizer(self) -> bool:
+        """Option AddFinalizer, off by default as in the library."""
+        return self.options.add_finalizer
+
+    def threshold(self, kind: str) -> int:
+        """Failures after which a key of that kind is given up (L-016)."""
+        return {
+            "claims": self.options.failed_provision_threshold,
+            "volumes": self.options.failed_delete_threshold,
+        }.get(kind, 0)
+
+    def should_provision(
+        self, work: ClaimPass, claim: JsonObject, storage_class: JsonObject | None
+    ) -> Outcome | None:
+        """L-022 with the plug-in's Qualifier, then its block support (L-040 step 3)."""
+        qualifier = getattr(self.provisioner, "should_provision", None)
+        is_bound = bool((claim.get("spec") or {}).get("volumeName"))
+        is_qualified = qualifier is None or is_bound or bool(qualifier(deepcopy(claim)))
+        decision = claims.should_provision(
+            claim, storage_class, known_names=work.driver.names, is_qualified=is_qualified
+        )
+        if decision is Decision.CLASS_MISSING:
+            return retry("storage class not found")
+        if decision is not Decision.PROVISION:
+            return done(decision.value)
+        is_ours = storage_class is not None and claims.is_known_class(
+            storage_class, work.driver.names
+        )
+        if is_ours and claims.is_block(claim) and not self.supports_block():
+            text = f"{work.driver.name} does not support block volume provisioning"
+            work.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, text)
+            return done("block is not supported")
+        return None
+
+    def supports_block(self) -> bool:
+        """Absent means no (L-100)."""
+        method = getattr(self.provisioner, "supports_block", None)
+        return method is not None and bool(method())
+
+    def attempt(
+        self, work: ClaimPass, claim: JsonObject, storage_class: JsonObject, intent: Intent | None
+    ) -> ClaimAttempt:
+        """One call of `provision` and what belongs to it."""
+        return CustomAttempt(
+            work, claim, storage_class, intent, self.provisioner, self.options.add_finalizer
+        )
+
+    def save(
+        self, work: ClaimPass, claim: JsonObject, volume: JsonObject, live: JsonObject | None
+    ) -> Outcome:
+        """By the store the author chose."""
+        if self.options.volume_store is VolumeStore.BACKOFF:
+            return self._store.go_on(work, claim, volume, live)
+        return saving.save(work, claim, volume, live)
+
+    def resume(self, work: ClaimPass, volume: JsonObject, live: JsonObject | None) -> Outcome:
+        """The same for a volume of an earlier pass."""
+        return self.save(work, saving.claim_of(volume, live), volume, live)
+
+    def is_guard_willing(self, volume: JsonObject) -> bool:
+        """The plug-in's DeletionGuard; absent means yes."""
+        guard = getattr(self.provisioner, "should_delete", None)
+        return guard is None or bool(guard(deepcopy(volume)))
+
+    def delete(self, work: VolumePass, volume: JsonObject) -> None:
+        """One call of `delete` (L-075 step 1)."""
+        work.runtime.steps.reach(Step.DELETE_VOLUME, work.lease)
+        try:
+            self.provisioner.delete(deepcopy(volume))
+        except Ignored as ignored:
+            raise IgnoredError(ignored.reason) from None
+        except Exception as error:
+            raise AttemptError(_text(error), State.FINISHED) from error
+
+
+def _text(error: Exception) -> str:
+    """The author's own words, else the exception's name with them."""
+    return getattr(error, "message", "") or describe(error)

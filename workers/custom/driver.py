@@ -1,0 +1,89 @@
+"""A plug-in as one of the process's drivers: own queue, limits, registration (decision 11)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from csi_client.client import CsiClient
+from workers.custom.api import Options
+from workers.custom.backend import CustomBackend
+from workers.errors import ConfigError
+from workers.provision.driver import Driver
+
+if TYPE_CHECKING:
+    from workers.config import Settings
+    from workers.custom.api import Provisioner
+
+
+class NoSocket(CsiClient):
+    """Stands where a CSI driver has its client: nothing to connect, so nothing to lose."""
+
+    def __init__(self) -> None:  # no channel, so the base's constructor is not for us
+        self.address = "in process"
+
+    @property
+    def is_connected(self) -> bool:
+        """A plug-in is always there."""
+        return True
+
+    @property
+    def connection_losses(self) -> int:
+        """None, ever."""
+        return 0
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@dataclass(frozen=True)
+class CustomDriver(Driver):
+    """The driver of a plug-in."""
+
+    options: Options = field(default_factory=Options)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", (self.name, *self.options.additional_names))
+
+    def record(self) -> dict[str, Any]:
+        """As of a CSI driver, with what the watcher must know of a plug-in."""
+        return super().record() | {
+            "additional_names": list(self.options.additional_names),
+            "add_finalizer": self.options.add_finalizer,
+            "custom": True,
+        }
+
+
+def custom_driver(provisioner: Provisioner, settings: Settings) -> CustomDriver:
+    """Make a driver of a plug-in.
+
+    Raises:
+        ConfigError: it has no name, or its options are unusable.
+    """
+    name = getattr(provisioner, "name", "")
+    kind = type(provisioner).__name__
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f'--provisioner: {kind} has no name; give it `name = "example.com/x"`')
+    for method in ("provision", "delete"):
+        if not callable(getattr(provisioner, method, None)):
+            raise ConfigError(f"--provisioner: {kind} has no method {method}")
+    options = getattr(provisioner, "options", Options())
+    if not isinstance(options, Options):
+        raise ConfigError(f"--provisioner: options of {kind} are no workers.custom.Options")
+    if options.save_attempts < 1 or options.save_interval_seconds < 0:
+        raise ConfigError(f"--provisioner: {kind}: save_attempts must be 1 or more, times not < 0")
+    if settings.node.enabled:
+        raise ConfigError("--provisioner does not work with --node-deployment")
+    return CustomDriver(
+        name=name,
+        queue_name=name,
+        client=NoSocket(),
+        plugin_capabilities=frozenset(),
+        controller_capabilities=frozenset(),
+        in_tree_name=None,
+        identity=name,
+        # Capacity is a CSI driver's; a plug-in never publishes any.
+        settings=replace(settings, capacity=replace(settings.capacity, enabled=False)),
+        backend=CustomBackend(provisioner, options),
+        options=options,
+    )

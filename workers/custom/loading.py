@@ -1,0 +1,88 @@
+"""Where does a plug-in come from? An entry point by name, or `module:attribute`.
+
+The object found is a class or function that is called without arguments, or a provisioner itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from workers.custom.driver import custom_driver
+from workers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from workers.config import Settings
+    from workers.custom.api import Provisioner
+    from workers.custom.driver import CustomDriver
+
+_log = logging.getLogger(__name__)
+
+GROUP: Final = "csi_fleet.provisioners"
+
+
+def load(reference: str) -> Provisioner:
+    """Find and make one provisioner.
+
+    Raises:
+        ConfigError: there is none, or it could not be made; the text says why.
+    """
+    found = _attribute(reference) if ":" in reference else _entry_point(reference)
+    if not isinstance(found, type) and hasattr(found, "provision"):
+        return cast("Provisioner", found)
+    if not callable(found):
+        raise ConfigError(f"--provisioner {reference}: neither a provisioner nor a class of one")
+    try:
+        return cast("Provisioner", found())
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"--provisioner {reference}: cannot be made: {type(error).__name__}: {error}"
+        ) from error
+
+
+def load_all(references: Iterable[str], settings: Settings) -> list[CustomDriver]:
+    """Load every plug-in as a driver.
+
+    Raises:
+        ConfigError: one cannot be loaded, or two have one name.
+    """
+    drivers: dict[str, CustomDriver] = {}
+    for reference in references:
+        driver = custom_driver(load(reference), settings)
+        if driver.name in drivers:
+            raise ConfigError(f"--provisioner {reference}: {driver.name} is served already")
+        drivers[driver.name] = driver
+        _log.info("Serving provisioner %s from %s", driver.name, reference)
+    return list(drivers.values())
+
+
+def _attribute(reference: str) -> Any:
+    module_name, _, path = reference.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"--provisioner {reference}: {error}") from error
+    return found
+
+
+def _entry_point(name: str) -> Any:
+    found = entry_points(group=GROUP, name=name)
+    if not found:
+        known = ", ".join(sorted(entry_points(group=GROUP).names)) or "none"
+        raise ConfigError(
+            f"--provisioner {name}: no such plug-in; give MODULE:CLASS or an entry point of group "
+            f"{GROUP} (installed: {known}). The flag of very old releases of csi-provisioner that "
+            "named the driver is to be dropped"
+        )
+    try:
+        return next(iter(found)).load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"--provisioner {name}: {error}") from error

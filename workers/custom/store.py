@@ -1,0 +1,126 @@
+"""The backoff store: a volume whose PV cannot be saved is deleted again (L-081).
+
+The library sleeps in its worker thread. Here each try is one pass of the claim's key, due after
+the interval, with its progress in the volume's intent: `{"saves": failed saves, "deletes": failed
+deletions, "due": unix seconds of the next try, "error": text of the last failed save}`. So no
+thread is blocked, and a process that dies changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workers import constants as k
+from workers.errors import ApiError
+from workers.kube.errors import AlreadyExistsError
+from workers.provision import saving
+from workers.provision.outcome import Outcome, retry, wait
+from workers.provision.steps import Step
+
+if TYPE_CHECKING:
+    from workers.custom.api import Options, Provisioner
+    from workers.kube.objects import JsonObject
+    from workers.provision.claims import ClaimPass
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffStore:
+    """Saves for one plug-in."""
+
+    provisioner: Provisioner
+    options: Options
+
+    def go_on(
+        self, work: ClaimPass, claim: JsonObject, volume: JsonObject, live: JsonObject | None
+    ) -> Outcome:
+        """The next try: a save, or once those are used up, a deletion."""
+        progress = dict((work.record.store if work.record else None) or {})
+        due = float(progress.get("due", 0.0)) - time.time()
+        if due > 0:
+            return wait(due, "volume is not saved yet")
+        if progress.get("saves", 0) < self.options.save_attempts:
+            return self.save(work, claim, volume, live, progress)
+        return self.delete(work, claim, volume, progress)
+
+    def save(
+        self,
+        work: ClaimPass,
+        claim: JsonObject,
+        volume: JsonObject,
+        live: JsonObject | None,
+        progress: dict[str, Any],
+    ) -> Outcome:
+        """One try to create the PV; the last one that fails leads on to the deletion."""
+        name = volume["metadata"]["name"]
+        work.runtime.steps.reach(Step.SAVE_VOLUME, work.lease)
+        try:
+            work.runtime.kube.create_volume(volume)
+        except AlreadyExistsError as error:
+            found = saving.existing(work, name)
+            if saving.is_going(found) or not saving.is_same(found, volume):
+                return self.not_saved(work, claim, volume, progress, error)
+        except ApiError as error:
+            return self.not_saved(work, claim, volume, progress, error)
+        return saving.saved(work, claim, name, live)
+
+    def not_saved(
+        self,
+        work: ClaimPass,
+        claim: JsonObject,
+        volume: JsonObject,
+        progress: dict[str, Any],
+        error: ApiError,
+    ) -> Outcome:
+        """Counts; after the last try the user is told and the deletion starts at once."""
+        progress |= {"saves": progress.get("saves", 0) + 1, "error": str(error)}
+        if progress["saves"] < self.options.save_attempts:
+            return self.later(work, progress)
+        work.event(
+            claim,
+            "Warning",
+            k.REASON_PROVISIONING_FAILED,
+            f"Error creating provisioned PV object for claim {_name(claim)}: {error}. "
+            "Deleting the volume.",
+        )
+        return self.delete(work, claim, volume, progress)
+
+    def delete(
+        self, work: ClaimPass, claim: JsonObject, volume: JsonObject, progress: dict[str, Any]
+    ) -> Outcome:
+        """One try to delete the volume; an Ignored counts as a failure here."""
+        work.runtime.steps.reach(Step.CLEAN_UP, work.lease)
+        try:
+            self.provisioner.delete(volume)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the volume may still be there
+            progress["deletes"] = progress.get("deletes", 0) + 1
+            _log.warning("volume %s not deleted again: %s", volume["metadata"]["name"], error)
+            if progress["deletes"] < self.options.save_attempts:
+                return self.later(work, progress)
+            work.event(
+                claim,
+                "Warning",
+                k.REASON_PROVISIONING_CLEANUP_FAILED,
+                f"Error cleaning provisioned volume for claim {_name(claim)}: {error}. "
+                "Please delete manually.",
+            )
+        work.forget_intent()
+        return retry(f"failed to save volume: {progress.get('error', '')}")
+
+    def later(self, work: ClaimPass, progress: dict[str, Any]) -> Outcome:
+        """The progress is remembered with the intent; no back-off step is counted."""
+        seconds = self.options.save_interval_seconds
+        if work.record is not None:
+            work.record = work.record.with_store({**progress, "due": time.time() + seconds})
+            work.runtime.steps.reach(Step.RECORD_INTENT, work.lease)
+            work.runtime.intents.put(work.lease.domain, work.record.record())
+        return wait(seconds, "volume is not saved yet")
+
+
+def _name(claim: JsonObject) -> str:
+    metadata = claim["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}"
