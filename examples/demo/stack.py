@@ -132,12 +132,12 @@ class Stack:
                 self._part(f"worker-{number}", ["worker", *cluster, *own])
             self._part("beat", ["beat"])
             self._part("flower", ["flower", f"--flower-port={self.flower_port}"])
-            for number in range(1, WORKERS + 1):
-                self._wait_ready(f"worker-{number}")
+            for name in ("watcher", *(f"worker-{n}" for n in range(1, WORKERS + 1))):
+                self._wait_ready(name)
             wait_until(self._flower_lets_us_in, START_TIMEOUT_SECONDS, "Flower serves")
 
     def _wait_ready(self, name: str) -> None:
-        """A worker writes `*.ready` into its state folder once it takes work."""
+        """A part writes `*.ready` into its state folder once it takes work."""
         state = self.directory / f"state-{name}"
         process = next(one for one in self._processes if one.name == name)
 
