@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from workers.constants import LABEL_DRIVER_NAME, LABEL_MANAGED_BY
-from workers.kube.objects import AnyObject
 from workers.queue.keys import capacity_key
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from watcher.drivers import Drivers
     from watcher.outbox import Outbox
+    from workers.kube.objects import AnyObject
 
 _GONE: Final = "gone:"
 

@@ -202,9 +202,7 @@ class Publishing:
         """Note a volume that was deleted in the storage (CAP-030)."""
         self._note(driver, "", volume)
 
-    def _note(
-        self, driver: Driver, storage_class: str, outcome: State | Mapping[str, Any]
-    ) -> None:
+    def _note(self, driver: Driver, storage_class: str, outcome: State | Mapping[str, Any]) -> None:
         if not self.publishes(driver):
             return
         with self._lock:

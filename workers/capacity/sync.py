@@ -7,6 +7,7 @@ deletions carry the uid, updates the resourceVersion, and the next plan lists wh
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,7 @@ from workers.capacity.publishing import PLAN, POLL, digest_of
 from workers.constants import LABEL_DRIVER_NAME, LABEL_MANAGED_BY
 from workers.errors import AttemptError
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
-from workers.provision.outcome import Outcome, done, retry, wait
+from workers.provision.outcome import Action, Outcome, done, retry, wait
 from workers.queue.catalog import KIND_CLASSES
 from workers.queue.keys import capacity_key
 
@@ -166,13 +167,26 @@ class CapacityPass:
             sizes = sizes_of(self.driver.client.get_capacity(request))
         except (CsiError, AttemptError) as error:
             _log.warning("capacity of %s in %s: %s", item.text, self.driver.name, error)
-            return retry("GetCapacity failed")
+            return self.failed(is_published=existing is not None)
         if existing is not None:
             return self.update(item, existing, sizes)
         # The call may have taken long; nobody but the next poll would delete what is made now.
         if item not in self.publishing.wanted(self.driver):
             return done("not wanted any more")
         return self.create(item, sizes)
+
+    def failed(self, *, is_published: bool) -> Outcome:
+        """Back off (CAP-033); from half the interval while the scheduler knows nothing at all.
+
+        The reference starts several chains of retries for a new item (CAP-032), so its first value
+        is there sooner than one chain of full intervals would be.
+        """
+        start = self.driver.settings.provision.retry_interval_start_seconds
+        return Outcome(
+            Action.RETRY,
+            base_seconds=start if is_published else start / 2,
+            reason="GetCapacity failed",
+        )
 
     def create(self, item: Item, sizes: Sizes) -> Outcome:
         """Create the object, or take over the one that is there already (M-014)."""
@@ -251,12 +265,10 @@ class CapacityPass:
             return done("not obsolete any more")
         if self.store.item_of(self.queue_name, uid) is None:
             self.turn()
-            try:
+            with contextlib.suppress(NotFoundError, ConflictError):
                 self.runtime.kube.delete(
                     self.publishing.resource, name, namespace=self.publisher.namespace, uid=uid
                 )
-            except (NotFoundError, ConflictError):
-                pass
         self.store.deleted(self.queue_name, name)
         return done("deleted")
 

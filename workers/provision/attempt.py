@@ -62,6 +62,7 @@ class Attempt:
     Attributes:
         claim: live, or the remembered copy of a claim that is gone.
         storage_class: the original class, in-tree or not.
+        is_rehearsal: only the request is wanted: nothing is marked, nobody is told (D-011).
         intent: what an earlier attempt left; None for a first one. Updated as this one goes on.
     """
 
@@ -69,6 +70,7 @@ class Attempt:
     claim: JsonObject
     storage_class: JsonObject
     intent: Intent | None
+    is_rehearsal: bool = False
     selected_node: str = field(init=False)
     was_sent: bool = field(init=False, default=False)
 
@@ -108,12 +110,12 @@ class Attempt:
 
     # Steps 5 to 21.
 
-    def prepare(self, *, check_owner: bool = True) -> Prepared:
+    def prepare(self) -> Prepared:
         """Everything that is checked and read before the driver is asked."""
         driver, claim = self.work.driver, self.claim
         if self.intent is None:
             claims.check_qualifies(claim, driver.name)
-            if check_owner:
+            if not self.is_rehearsal:
                 nodes.check_owner(self.work, claim)
         gates = driver.settings.gates
         source = sources.normalise(claim, cross_namespace=gates.cross_namespace_volume_data_source)
@@ -146,7 +148,11 @@ class Attempt:
             fs_type,
             multi_writer=driver.supports("SINGLE_NODE_MULTI_WRITER"),
         )
-        content = sourcing.resolve(self.work, claim, source) if source is not None else None
+        content = (
+            sourcing.resolve(self.work, claim, source, protect=not self.is_rehearsal)
+            if source is not None
+            else None
+        )
         requirements, pin = self.topology(storage_class)
         return self.request(
             name,
@@ -212,6 +218,8 @@ class Attempt:
         try:
             sources.check_source(source)
         except sources.PopulatorSourceError as error:
+            if self.is_rehearsal:
+                raise
             self.work.runtime.events.event(
                 self.claim,
                 "Normal",

@@ -79,7 +79,7 @@ class Periodic:
                 self.tick()
             except QueueUnavailable as error:
                 _log.warning("periodic work waits for Redis: %s", error)
-            except Exception:
+            except Exception:  # noqa: BLE001 - the loop must outlive any defect
                 _log.exception("unexpected error in the periodic work")
             if self._stopped.wait(TICK_SECONDS):
                 return

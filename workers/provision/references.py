@@ -23,7 +23,7 @@ Reference = tuple[str, str, str]
 
 
 def source_references(claim: Mapping[str, Any]) -> set[Reference]:
-    """Return what a claim is made from: claims by both fields, a snapshot by the first that has one.
+    """Return what a claim is made from: claims by both fields, a snapshot by the first with one.
 
     The snapshot rule is the reference's (P-242): dataSource wins over dataSourceRef, and the group
     must be absent or the snapshot group. Claims by dataSourceRef count as well (CL-009, D-018).

@@ -48,8 +48,10 @@ def check_grants(work: ClaimPass, source: DataSource) -> None:
     sources.check_grants(source, grants)
 
 
-def resolve(work: ClaimPass, claim: JsonObject, source: DataSource) -> ContentSource:
-    """Reads, checks and protects the source; returns the handle for the request.
+def resolve(
+    work: ClaimPass, claim: JsonObject, source: DataSource, *, protect: bool = True
+) -> ContentSource:
+    """Reads, checks and (with `protect`) protects the source; returns the handle for the request.
 
     Raises:
         SourceError: NO_CHANGE; the source cannot be used now.
@@ -57,7 +59,7 @@ def resolve(work: ClaimPass, claim: JsonObject, source: DataSource) -> ContentSo
     """
     read = _snapshot if source.is_snapshot else _claim
     try:
-        content = read(work, claim, source)
+        content = read(work, claim, source, protect=protect)
     except sources.SourceError as error:
         if error.detail:  # users see the recorded text, operators the cause (D-034)
             _log.warning("%s: %s", error.message, error.detail)
@@ -67,7 +69,9 @@ def resolve(work: ClaimPass, claim: JsonObject, source: DataSource) -> ContentSo
     return content
 
 
-def _snapshot(work: ClaimPass, claim: JsonObject, source: DataSource) -> ContentSource:
+def _snapshot(
+    work: ClaimPass, claim: JsonObject, source: DataSource, *, protect: bool
+) -> ContentSource:
     kube = work.runtime.kube
     try:
         snapshot = kube.get_snapshot(source.namespace, source.name)
@@ -92,7 +96,7 @@ def _snapshot(work: ClaimPass, claim: JsonObject, source: DataSource) -> Content
         driver_name=work.driver.name,
         prevent_mode_conversion=work.driver.settings.provision.prevent_volume_mode_conversion,
     )
-    if snapshots.needs_finalizer(snapshot):
+    if protect and snapshots.needs_finalizer(snapshot):
         _protect_snapshot(work, source)
     return result
 
@@ -170,7 +174,9 @@ def _is_needed_by_others(work: ClaimPass, claim: JsonObject, source: DataSource)
     return False
 
 
-def _claim(work: ClaimPass, claim: JsonObject, source: DataSource) -> ContentSource:
+def _claim(
+    work: ClaimPass, claim: JsonObject, source: DataSource, *, protect: bool
+) -> ContentSource:
     kube = work.runtime.kube
     try:
         source_claim = kube.get_claim(source.namespace, source.name)
@@ -196,7 +202,7 @@ def _claim(work: ClaimPass, claim: JsonObject, source: DataSource) -> ContentSou
         claim=claim,
         driver_name=work.driver.name,
     )
-    if clones.needs_finalizer(source_claim):
+    if protect and clones.needs_finalizer(source_claim):
         _protect_claim(work, source, source_claim)
     return result
 

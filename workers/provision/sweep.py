@@ -82,9 +82,7 @@ def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) ->
     return done("swept")
 
 
-def is_young(
-    snapshot: Mapping[str, Any], young_seconds: float, clock: Callable[[], float]
-) -> bool:
+def is_young(snapshot: Mapping[str, Any], young_seconds: float, clock: Callable[[], float]) -> bool:
     """Tell whether we put the finalizer there so recently that its claim may be unseen (SN-005)."""
     for entry in snapshot["metadata"].get("managedFields") or ():
         fields = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:finalizers") or {}
@@ -117,6 +115,4 @@ def _unprotect(runtime: Runtime, snapshot: JsonObject) -> None:
     except ApiError as error:
         _log.warning("Failed to remove snapshot finalizer from %s: %s", name, error)
     else:
-        _log.info(
-            "SnapshotFinalizerProtection: removed orphaned finalizer from snapshot %s", name
-        )
+        _log.info("SnapshotFinalizerProtection: removed orphaned finalizer from snapshot %s", name)

@@ -59,11 +59,11 @@ class CapacityStore:
         entries = list(objects.items())
         for start in range(0, len(entries), _BATCH):
             batch = entries[start : start + _BATCH]
-            uids = {one["metadata"]["uid"]: item for item, one in batch}
+            uids: Any = {one["metadata"]["uid"]: item for item, one in batch}
             with redis_errors(), repaired(self._client):
                 pipe = self._client.pipeline(transaction=True)
                 pipe.hset(_OBJECTS + driver, mapping={item: encode(one) for item, one in batch})
-                pipe.hset(_ITEMS + driver, mapping=dict(uids))
+                pipe.hset(_ITEMS + driver, mapping=uids)
                 pipe.execute()
 
     def drop(self, driver: str, objects: Mapping[str, Mapping[str, Any]]) -> None:
@@ -110,7 +110,8 @@ class CapacityStore:
             pipe = self._client.pipeline(transaction=True)
             pipe.delete(_OBSOLETE + driver)
             if obsolete:
-                pipe.hset(_OBSOLETE + driver, mapping=dict(obsolete))
+                fields: Any = dict(obsolete)
+                pipe.hset(_OBSOLETE + driver, mapping=fields)
             pipe.execute()
 
     def obsolete_uid(self, driver: str, name: str) -> str | None:
@@ -173,7 +174,7 @@ class CapacityStore:
                         found[item] = record
         return found
 
-    def _decode(self, driver: str, item: str, raw: bytes | None) -> dict[str, Any] | None:
+    def _decode(self, driver: str, item: str, raw: bytes | str | None) -> dict[str, Any] | None:
         return None if raw is None else decode(self._client, _OBJECTS + driver, item, raw)
 
 
