@@ -1,0 +1,191 @@
+"""Claims become NFS volumes: an export of a server, or a directory of their own in it.
+
+Run it:
+
+    NFS_EXPORTS=nfs1:/export=/mnt/nfs1 \\
+    csi-fleet run --provisioner examples.nfs_provisioner.provisioner:NfsProvisioner
+
+Class parameters: `server`, `path`, `readOnly`, `subDir` (or `pathPattern`), `onDelete` (or
+`archiveOnDelete`). Environment: NFS_PROVISIONER_NAME, NFS_REQUIRE_SUBDIR, NFS_EXPORTS (see
+`exports`). No state is kept: everything follows from class, claim and volume.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import posixpath
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from examples.nfs_provisioner import directories
+from examples.nfs_provisioner.exports import ExportError, Exports, exports_from
+from workers.custom import (
+    INVALID_ARGUMENT,
+    Ignored,
+    Options,
+    ProvisionError,
+    ProvisionOptions,
+    ProvisionResult,
+    State,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_NAME = "provisioner.test.com/nfs"
+ANN_ON_DELETE = "nfs.example/on-delete"
+ANN_EXPORT = "nfs.example/export"
+ANN_PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+POLICIES = ("retain", "delete", "archive")
+KEYS = {"server", "path", "readOnly", "subDir", "onDelete", "pathPattern", "archiveOnDelete"}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What a class asks for (NP-002)."""
+
+    server: str
+    path: str
+    read_only: bool
+    sub_dir: str
+    on_delete: str
+
+    @classmethod
+    def read(cls, values: Mapping[str, str]) -> Parameters:
+        """Checks everything that can be wrong in a class.
+
+        Raises:
+            ProvisionError: INVALID_ARGUMENT, so that retries are slow.
+        """
+        if unknown := sorted(set(values) - KEYS):
+            raise invalid(f"unknown parameter {unknown[0]!r}; known are {', '.join(sorted(KEYS))}")
+        for key in ("server", "path"):
+            if not values.get(key):
+                raise invalid(f"parameter {key!r} is missing in the storage class")
+        if not values["path"].startswith("/"):
+            raise invalid(f"parameter 'path' must be absolute, not {values['path']!r}")
+        archive = {"true": "archive", "false": "delete"}.get(values.get("archiveOnDelete", ""), "")
+        on_delete = values.get("onDelete") or archive or "retain"
+        sub_dir = values.get("subDir", values.get("pathPattern", ""))
+        if on_delete not in POLICIES:
+            raise invalid(f"parameter 'onDelete' must be one of {', '.join(POLICIES)}")
+        if {"onDelete", "archiveOnDelete"} & set(values) and not sub_dir:
+            raise invalid("parameter 'onDelete' needs 'subDir'")
+        path = posixpath.normpath(values["path"])
+        return cls(values["server"], path, values.get("readOnly") == "true", sub_dir, on_delete)
+
+
+class NfsProvisioner:
+    """The plug-in (NP-001 to NP-007); takes all settings from the environment by default."""
+
+    options = Options(add_finalizer=True)
+
+    def __init__(
+        self,
+        name: str | None = None,
+        exports: Exports | None = None,
+        *,
+        require_sub_dir: bool | None = None,
+    ) -> None:
+        self.name = name or os.environ.get("NFS_PROVISIONER_NAME", DEFAULT_NAME)
+        self._exports = exports or exports_from(os.environ.get("NFS_EXPORTS", ""))
+        if require_sub_dir is None:
+            require_sub_dir = os.environ.get("NFS_REQUIRE_SUBDIR") == "true"
+        self._require_sub_dir = require_sub_dir
+        self._warned: set[str] = set()
+
+    def provision(self, options: ProvisionOptions) -> ProvisionResult:
+        """A PV for the claim; with `subDir` its directory is made first (NP-003)."""
+        spec = options.claim["spec"]
+        if spec.get("selector") is not None:
+            raise ProvisionError("claim Selector is not supported", State.FINISHED)
+        parameters = Parameters.read(options.parameters)
+        path = parameters.path
+        if parameters.sub_dir:
+            sub_dir = self._expand(parameters.sub_dir, options)
+            self._make(parameters, sub_dir)
+            path = posixpath.join(path, sub_dir)
+        else:
+            self._check_shared(options)
+        return ProvisionResult(self._volume(options, parameters, path))
+
+    def delete(self, volume: dict[str, Any]) -> None:
+        """By the policy that stands in the volume (NP-004)."""
+        annotations = volume["metadata"].get("annotations") or {}
+        if annotations.get(ANN_PROVISIONED_BY) != self.name:
+            raise Ignored(f"volume {volume['metadata']['name']} is not of {self.name}")
+        policy, export = annotations.get(ANN_ON_DELETE), annotations.get(ANN_EXPORT)
+        if not export or policy not in {"delete", "archive"}:
+            return
+        nfs = volume["spec"]["nfs"]
+        sub_dir = posixpath.relpath(nfs["path"], export)
+        directories.check(sub_dir)
+        with self._exports.opened(nfs["server"], export) as root:
+            if policy == "delete":
+                directories.remove(root, sub_dir)
+            else:
+                directories.archive(root, sub_dir)
+
+    def _expand(self, template: str, options: ProvisionOptions) -> str:
+        metadata = options.claim["metadata"]
+        try:
+            return directories.expand(
+                template,
+                {
+                    "pvc.metadata.name": metadata["name"],
+                    "pvc.metadata.namespace": metadata["namespace"],
+                    "pv.metadata.name": options.pv_name,
+                    "PVC.name": metadata["name"],
+                    "PVC.namespace": metadata["namespace"],
+                },
+            )
+        except ValueError as error:
+            raise invalid(f"parameter 'subDir': {error}") from error
+
+    def _make(self, parameters: Parameters, sub_dir: str) -> None:
+        try:
+            with self._exports.opened(parameters.server, parameters.path) as root:
+                directories.make(root, sub_dir)
+        except (OSError, ExportError) as error:
+            # The server may have made it all the same, so the claim is followed to its end.
+            raise ProvisionError(f"cannot make {sub_dir}: {error}", State.BACKGROUND) from error
+
+    def _check_shared(self, options: ProvisionOptions) -> None:
+        """NP-005: without `subDir` all claims of the class share one directory."""
+        name = options.storage_class["metadata"]["name"]
+        if self._require_sub_dir:
+            raise invalid("parameter 'subDir' is required here: claims must not share a directory")
+        if name not in self._warned:
+            self._warned.add(name)
+            _log.warning("all claims of class %s share one directory; set 'subDir'", name)
+
+    def _volume(
+        self, options: ProvisionOptions, parameters: Parameters, path: str
+    ) -> dict[str, Any]:
+        storage_class, spec = options.storage_class, options.claim["spec"]
+        annotations = {}
+        if parameters.sub_dir:
+            annotations = {ANN_ON_DELETE: parameters.on_delete, ANN_EXPORT: parameters.path}
+        return {
+            "metadata": {"name": options.pv_name, "annotations": annotations},
+            "spec": {
+                "persistentVolumeReclaimPolicy": storage_class.get("reclaimPolicy") or "Delete",
+                "accessModes": list(spec.get("accessModes") or []),
+                "mountOptions": list(storage_class.get("mountOptions") or []),
+                "capacity": {"storage": options.requested_size},
+                "volumeMode": "Filesystem",
+                "nfs": {
+                    "server": parameters.server,
+                    "path": path,
+                    "readOnly": parameters.read_only,
+                },
+            },
+        }
+
+
+def invalid(message: str) -> ProvisionError:
+    """A request that can never work: slow retries."""
+    return ProvisionError(message, State.FINISHED, code=INVALID_ARGUMENT)
