@@ -143,8 +143,12 @@ def test_t057_a_claim_deleted_in_background_is_finished_and_reclaimed(fleet, dri
     scene.wait_event("data", "DeadlineExceeded")
     scene.delete("data")
     wait_until(lambda: scene.get("data") is None, 20, "claim is gone")
-    handle = next(iter(driver.volumes()))
-    wait_until(lambda: handle not in driver.volumes(), 40, "the volume is deleted at the driver")
+    name = f"pvc-{claim['metadata']['uid']}"
+    wait_until(
+        lambda: name not in {one["name"] for one in driver.volumes().values()},
+        40,
+        "the volume is deleted at the driver",
+    )
     wait_until(lambda: scene.volume_of(claim) is None, 20, "the PV is gone")
 
 

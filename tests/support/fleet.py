@@ -283,7 +283,7 @@ class Scene:
         """Remove everything, also when nobody is there any more to do the finalizers' work."""
         for name in self.claims():
             self.delete(name)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 15
         while self.volumes() and time.monotonic() < deadline:
             time.sleep(0.1)
         for path in [
