@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import Celery
+from celery.signals import setup_logging
 from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
 
@@ -63,8 +64,13 @@ def broker_url(settings: Settings) -> str:
     return url.replace("unix://", "redis+socket://", 1) if url.startswith("unix://") else url
 
 
+def keep_logging(**_: Any) -> None:
+    """Receives Celery's `setup_logging`: with a receiver it leaves our log handlers alone."""
+
+
 def make_app(settings: Settings) -> FleetApp:
     """Builds the application; connects to nothing."""
+    setup_logging.connect(keep_logging)
     app = FleetApp("csi-fleet", set_as_current=False)
     app.conf.update(
         broker_url=broker_url(settings),

@@ -27,11 +27,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from workers.config import Settings
+    from workers.observability.exposition import SharedMetrics
+    from workers.observability.http import DiagnosticsServer
 
 _log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.05
+# Flags of the endpoint; `run` serves it itself, for its parts cannot share a port.
+SERVER_FLAGS: Final = frozenset(
+    {"http-endpoint", "metrics-address", "metrics-path", "enable-pprof"}
+)
 GRACE_SECONDS: Final = 20.0
+# As workers.observability.exposition has it, without loading it.
+MULTIPROCESS_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def arguments_for(command: Command, argv: Sequence[str]) -> list[str]:
@@ -51,7 +59,7 @@ def arguments_for(command: Command, argv: Sequence[str]) -> list[str]:
             continue
         name, has_value, _ = argument.lstrip("-").partition("=")
         flag = FLAGS.get(name)
-        is_kept = flag is None or command in flag.commands
+        is_kept = flag is None or (command in flag.commands and name not in SERVER_FLAGS)
         is_bool = flag is None or flag.kind.value == "bool"
         takes_value = not has_value and not is_bool
         if is_kept and flag is not None:
@@ -69,6 +77,8 @@ class Supervisor:
         self.children: list[Child] = []
         self.redis: subprocess.Popen[bytes] | None = None
         self.stopping = False
+        self.metrics: SharedMetrics | None = None
+        self.http: DiagnosticsServer | None = None
 
     def start(self) -> None:
         """Starts Redis and the parts; returns at once."""
@@ -76,12 +86,32 @@ class Supervisor:
         if not url:
             self.redis, url = embedded_redis.start(self.directory)
         env = {"CSI_FLEET_REDIS_URL": url}
+        if self.settings.http.endpoint:
+            env[MULTIPROCESS_VARIABLE] = self.serve(url)
         self.add("watcher", Command.WATCHER, ["watcher"], env)
         for index in range(self.settings.process.workers):
             self.add(f"worker-{index}", Command.WORKER, ["workers", "worker"], env)
         for child in self.children:
             child.start()
         self.add("beat", Command.BEAT, ["workers", "beat"], env)
+
+    def serve(self, redis_url: str) -> str:
+        """Starts the endpoint; returns the folder the parts export through."""
+        from workers.cli import diagnostics  # noqa: PLC0415 - without it the supervisor stays small
+
+        self.metrics = diagnostics.shared_metrics(self.directory)
+        checks = diagnostics.Checks(live=self.check_live, ready=self.check_ready)
+        self.http = diagnostics.serve_run(self.settings, self.metrics, redis_url, checks)
+        return str(self.metrics.directory)
+
+    def check_live(self) -> str:
+        """A part that died is started again; this process is alive if it answers."""
+        return ""
+
+    def check_ready(self) -> str:
+        """Says which parts are not at work."""
+        names = [child.name for child in self.children if not child.ready]
+        return f"waiting for {', '.join(names)}" if names else ""
 
     def add(self, name: str, command: Command, module: list[str], env: dict[str, str]) -> None:
         """Plans one part with a state directory of its own."""
@@ -114,6 +144,8 @@ class Supervisor:
             return None
         if not child.ready and not self.stopping:
             return code or 1
+        if self.metrics is not None and child.process is not None:
+            self.metrics.forget_process(child.process.pid)
         delay = child.schedule_restart()
         _log.warning("%s ended with code %d, starting it again in %.0f s", child.name, code, delay)
         return None
@@ -133,6 +165,8 @@ class Supervisor:
         """Parts first, Redis last, so that every lease can be handed back."""
         self.stopping = True
         stop_all(self.children, grace_seconds=GRACE_SECONDS)
+        if self.http is not None:
+            self.http.stop()
         if self.redis is not None:
             self.redis.terminate()
             try:

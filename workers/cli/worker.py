@@ -21,6 +21,7 @@ from celery.exceptions import SecurityWarning
 
 from workers.app import SYSTEM_QUEUE, FleetApp, make_app, publisher, queue_for
 from workers.capacity.publishing import Publishing
+from workers.cli.diagnostics import ready_file, serve_process
 from workers.custom.loading import load_all
 from workers.errors import ApiError, QueueUnavailable
 from workers.gates import VAC_OFF_MESSAGE
@@ -28,6 +29,10 @@ from workers.kube import paths
 from workers.kube.client import KubeClient
 from workers.kube.events import EventPlan, EventRecorder
 from workers.kube.resources import KubeResources
+from workers.observability.health import Heartbeats
+from workers.observability.http import Checks
+from workers.observability.metrics import Metrics
+from workers.observability.requests import api_observer, csi_observer
 from workers.provision.clusters import Clusters
 from workers.provision.fleet import Fleet
 from workers.provision.periodic import Periodic
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
     from workers.config import Settings
     from workers.gates import FeatureGates
     from workers.kube.objects import JsonObject
+    from workers.observability.http import DiagnosticsServer
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +92,9 @@ class WorkerProcess:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.app: FleetApp = make_app(settings)
+        self.metrics = Metrics()
+        self.heartbeats = Heartbeats()
+        self.http: DiagnosticsServer | None = None
         self._stopped = threading.Event()
 
     def connect(self) -> None:
@@ -97,10 +106,11 @@ class WorkerProcess:
             pool_size=settings.process.concurrency + SPARE_CONNECTIONS,
             qps=settings.kube.qps if "kube-api-qps" in settings.explicit else 0.0,
             burst=settings.kube.burst,
+            observer=api_observer(self.metrics),
         )
         self.kube = KubeResources(client)
         settings = self.settings = replace(settings, gates=discovered_gates(settings, self.kube))
-        self.fleet = Fleet(settings)
+        self.fleet = Fleet(settings, observer=csi_observer(self.metrics))
         redis = connect(settings.redis.url_with_credentials())
         self.queue = WorkQueue(
             redis,
@@ -129,7 +139,11 @@ class WorkerProcess:
         self.periodic = Periodic(
             self.fleet.drivers, queue=self.queue, periods=periods, capacity=self.capacity
         )
-        self.events = EventRecorder(client, correlator=SharedCorrelator(EventBudget(redis)))
+        self.events = EventRecorder(
+            client,
+            correlator=SharedCorrelator(EventBudget(redis)),
+            on_drop=lambda reason: self.metrics.events_dropped.labels(reason).inc(),
+        )
         self.app.runtime = Runtime(
             settings=settings,
             kube=self.kube,
@@ -146,6 +160,7 @@ class WorkerProcess:
             ),
             clusters=clusters,
             driver_of=self.fleet.driver_of,
+            metrics=self.metrics,
             capacity=self.capacity,
             periodic=self.periodic,
         )
@@ -186,13 +201,29 @@ class WorkerProcess:
     def pump(self) -> None:
         """Moves what time has made due; of all processes one does it per period."""
         while not self._stopped.wait(PUMP_SECONDS):
+            self.heartbeats.beat("pump")
             try:
+                self.publish()
                 self.queue.pump()
                 self.app.runtime.safekeeping.settle()
             except QueueUnavailable as error:
                 _log.warning("pump: %s", error)
             except Exception:  # noqa: BLE001 - the loop must outlive any defect
                 _log.exception("unexpected error in the pump")
+
+    def publish(self) -> None:
+        """Brings the gauges of this process up to date."""
+        self.app.runtime.running.publish()
+        for driver in self.fleet.drivers():
+            connected = self.metrics.driver_connected.labels(driver.name)
+            connected.set(int(getattr(driver.client, "is_connected", True)))
+
+    def serve(self) -> None:
+        """Metrics and probes, if wanted; alive means that the threads still go round."""
+        self.heartbeats.expect("pump", 30.0)
+        ready = ready_file(self.settings.process.state_dir, READY_FILE)
+        checks = Checks(live=self.heartbeats.check, ready=ready)
+        self.http = serve_process(self.settings, self.metrics, checks)
 
     def keep_drivers(self) -> None:
         """Announces the drivers as long as the process lives."""
@@ -235,6 +266,8 @@ class WorkerProcess:
         except QueueUnavailable as error:
             _log.warning("leases end by themselves: %s", error)
         self.fleet.stop()
+        if self.http is not None:
+            self.http.stop()
 
 
 def run(settings: Settings) -> int:
@@ -244,6 +277,7 @@ def run(settings: Settings) -> int:
     process = WorkerProcess(settings)
     signal.signal(signal.SIGTERM, _stop_early)
     process.connect()
+    process.serve()
     process.announce()
     process.start_threads()
     try:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from workers.kube.connection import Connection
     from workers.kube.objects import JsonObject
 
+    Observer = Callable[[str, str, int, float], None]
+
 JSON: Final = "application/json"
 JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -99,6 +101,7 @@ class KubeClient:
             flag was set explicitly; the server's priority and fairness does the rest).
         burst: requests at once before `qps` bites.
         user_agent: what the API server's audit log shows.
+        observer: told method, path, HTTP status (0: no answer) and seconds of each request.
         sleep: waits that many seconds, for Retry-After.
     """
 
@@ -109,9 +112,11 @@ class KubeClient:
         qps: float = 0.0,
         burst: int = 0,
         user_agent: str = "csi-fleet",
+        observer: Observer | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._load = load
+        self._observer = observer
         self._connection = load()
         self._lock = threading.Lock()
         self._reloaded_at = float("-inf")
@@ -129,6 +134,7 @@ class KubeClient:
         qps: float = 0.0,
         burst: int = 0,
         user_agent: str = "csi-fleet",
+        observer: Observer | None = None,
     ) -> KubeClient:
         """Build a client; `pool_size` at least the number of threads that use it.
 
@@ -140,6 +146,7 @@ class KubeClient:
             qps=qps,
             burst=burst,
             user_agent=user_agent,
+            observer=observer,
         )
 
     def get(self, path: str, query: Mapping[str, Any] | None = None) -> JsonObject:
@@ -253,12 +260,18 @@ class KubeClient:
     def _send_authorized(self, call: _Call) -> urllib3.BaseHTTPResponse:
         if self._throttle:
             self._throttle.wait()
-        connection = self._connection
-        response = self._send(connection, call)
-        if response.status == 401 and (renewed := self._reload(connection)):
-            response.close()
-            response = self._send(renewed, call)
-        return response
+        started, status = time.monotonic(), 0
+        try:
+            connection = self._connection
+            response = self._send(connection, call)
+            if response.status == 401 and (renewed := self._reload(connection)):
+                response.close()
+                response = self._send(renewed, call)
+            status = response.status
+            return response
+        finally:
+            if self._observer is not None and not call.stream:
+                self._observer(call.method, call.url, status, time.monotonic() - started)
 
     def _send(self, connection: Connection, call: _Call) -> urllib3.BaseHTTPResponse:
         headers = {**call.headers, "User-Agent": self._user_agent}

@@ -265,6 +265,11 @@ class Metrics:
             "verb",
             "resource",
         )
+        self.events_dropped = self._counter(
+            "csi_fleet_events_dropped_total",
+            "Events not written: full queue, used-up budget or refused by the API server.",
+            "reason",
+        )
         self.watch_events = self._counter(
             "csi_fleet_watch_events_total",
             "Objects received by the watcher, by resource and event type.",

@@ -28,7 +28,8 @@ import msgspec
 from workers import constants as k
 from workers.errors import AttemptError, IgnoredError, State
 from workers.kube.errors import NotFoundError
-from workers.provision import saving
+from workers.observability import trail
+from workers.provision import measure, saving
 from workers.provision.intent import Intent
 from workers.provision.outcome import Action, Outcome, done, retry
 from workers.provision.reschedule import clear_selected_node
@@ -193,6 +194,7 @@ class ClaimPass:
     ) -> Outcome:
         """The outcome table for a failed attempt (L-050, P-400, P-414, P-420)."""
         message, state = error.message, error.state
+        measure.failed(self, claim)
         if error.code == INVALID_ARGUMENT:
             text = "Volume provisioning failed with infeasible error. Retries will be delayed. "
             self.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, text + message)
@@ -239,6 +241,8 @@ class ClaimPass:
 
     def event(self, claim: JsonObject, kind: EventType, reason: str, message: str) -> None:
         """An event on the claim, in the driver's name; never blocks."""
+        if kind == "Warning":
+            trail.note("error", message)
         self.runtime.events.event(claim, kind, reason, message, component=self.driver.event_source)
 
     def forget_intent(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from csi_client.errors import CsiError
@@ -100,6 +100,7 @@ class Driver:
             "capacity": self.capacity_record(),
             "node": self.settings.node.node_name if self.settings.node.enabled else None,
             "node_segments": self.node_segments,
+            "rules": asdict(self.settings.provision),
         }
 
 

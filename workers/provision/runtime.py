@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from workers.observability.metrics import Metrics
+from workers.observability.running import RunningWork
 from workers.provision.steps import LeasedSteps, Steps
 
 if TYPE_CHECKING:
@@ -44,5 +46,10 @@ class Runtime:
     clusters: Clusters
     driver_of: Callable[[str], Driver | None]
     steps: Steps = field(default_factory=LeasedSteps)
+    metrics: Metrics = field(default_factory=Metrics)
     capacity: Publishing | None = None
     periodic: Periodic | None = None
+    running: RunningWork = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.running = RunningWork(self.metrics)

@@ -14,6 +14,7 @@ from workers.errors import ApiError
 from workers.kube.errors import AlreadyExistsError, NotFoundError, ServerError, Unreachable
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
+from workers.provision import measure
 from workers.provision.outcome import Action, Outcome, done
 from workers.provision.sourcing import unprotect_snapshot
 from workers.provision.steps import Step
@@ -71,6 +72,7 @@ def saved(work: ClaimPass, claim: JsonObject, name: str, live: JsonObject | None
     if is_still_there(work, live):
         text = f"Successfully provisioned volume {name}"
         work.event(claim, "Normal", k.REASON_PROVISIONING_SUCCEEDED, text)
+    measure.saved(work, claim)
     work.runtime.steps.reach(Step.FORGET_INTENT, work.lease)
     if work.has_copy and not work.runtime.safekeeping.drop_copy(work.lease.domain):
         return later("copy of the intent stays")

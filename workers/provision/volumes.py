@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from workers.kube.errors import ConflictError, NotFoundError
 from workers.migration.classes import class_to_csi, is_migrated
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
+from workers.observability import trail
+from workers.provision import measure
 from workers.provision.outcome import Outcome, done, retry
 from workers.provision.sourcing import AWAY
 from workers.provision.steps import Step
@@ -88,11 +91,14 @@ class VolumePass:
 
     def delete(self, volume: JsonObject) -> Outcome:
         """The deletion and its outcomes (P-501, P-515, L-075)."""
+        started = time.monotonic()
         try:
             self.driver.backend.delete(self, volume)
         except IgnoredError as error:
             return done(error.reason)
         except AttemptError as error:
+            trail.note("error", error.message)
+            self.runtime.metrics.delete_failed(volume)
             self.runtime.events.event(
                 volume,
                 "Warning",
@@ -103,7 +109,9 @@ class VolumePass:
             return retry("delete failed")
         if self.runtime.capacity is not None:
             self.runtime.capacity.deleted(self.driver, volume)
-        return self.delete_object(volume)
+        outcome = self.delete_object(volume)
+        measure.deleted(self, volume, started)
+        return outcome
 
     def delete_in_storage(self, volume: JsonObject) -> None:
         """Steps 2 to 8 of P-501."""

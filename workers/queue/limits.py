@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal
 
 from workers.queue.connection import redis_errors
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     import redis
 
 PauseKind = Literal["operator", "breaker", "lease"]
+# Lanes read in one pipeline.
+_LANES_PER_READ: Final = 100
+
 PAUSE_KINDS: Final[tuple[PauseKind, ...]] = ("operator", "breaker", "lease")
 
 
@@ -91,7 +95,8 @@ def _paused(client: redis.Redis, now_ms: int) -> dict[str, dict[str, str]]:
     return pauses
 
 
-def _limits(raw: list[bytes | None]) -> LaneLimits | None:
+def read_limits(raw: list[bytes | None]) -> LaneLimits | None:
+    """Limits from the fields concurrency, rate and burst; None when one is missing."""
     try:
         concurrency, rate, burst = (float(value or "nan") for value in raw)
     except ValueError:
@@ -102,7 +107,7 @@ def _limits(raw: list[bytes | None]) -> LaneLimits | None:
 
 
 def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, LaneStats]:
-    """Counts and ages of every lane with keys, limits or a pause; two round trips or so.
+    """Counts and ages of every lane with keys, limits or a pause; a few round trips.
 
     Raises:
         QueueUnavailable: Redis does not answer.
@@ -111,45 +116,60 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
         if now_ms is None:
             seconds, microseconds = client.time()
             now_ms = seconds * 1000 + microseconds // 1000
-        prefix = NAMES["limits"].full
-        lanes = {text(lane) for lane in client.smembers(NAMES["lanes"].full)}
-        lanes |= {text(key).removeprefix(prefix) for key in client.scan_iter(match=prefix + "*")}
+        lanes = {text(lane) for name in ("lanes", "limited") for lane in _members(client, name)}
         pauses = _paused(client, now_ms)
         delayed = _count_by_lane(
             key for key, _ in client.zscan_iter(NAMES["delayed"].full, count=1000)
         )
         blocked = _count_by_lane(client.hkeys(NAMES["blocked"].full))
         lanes |= pauses.keys() | delayed.keys() | blocked.keys()
-        return {
-            lane: replace(
-                _lane_stats(client, lane, now_ms),
-                delayed=delayed.get(lane, 0),
-                blocked=blocked.get(lane, 0),
-                paused=pauses.get(lane, {}),
-            )
-            for lane in sorted(lanes)
-        }
+        found: dict[str, LaneStats] = {}
+        for chunk in _chunks(sorted(lanes), _LANES_PER_READ):
+            for stats in _lane_stats(client, chunk, now_ms):
+                lane = stats.lane
+                found[lane] = replace(
+                    stats,
+                    delayed=delayed.get(lane, 0),
+                    blocked=blocked.get(lane, 0),
+                    paused=pauses.get(lane, {}),
+                )
+        return found
 
 
-def _lane_stats(client: redis.Redis, lane: str, now_ms: int) -> LaneStats:
+def _members(client: redis.Redis, name: str) -> set[bytes]:
+    return set(client.smembers(NAMES[name].full))
+
+
+def _chunks(names: list[str], size: int) -> Iterable[list[str]]:
+    return (names[start : start + size] for start in range(0, len(names), size))
+
+
+def _lane_stats(client: redis.Redis, lanes: list[str], now_ms: int) -> list[LaneStats]:
+    """Several lanes in two round trips."""
     pipe = client.pipeline(transaction=False)
-    for family in ("ready", "retry", "ticketed"):
-        pipe.zcard(NAMES[family].full + lane)
-    pipe.scard(NAMES["running"].full + lane)
-    pipe.zrange(NAMES["ready"].full + lane, 0, 0)
-    pipe.zrange(NAMES["retry"].full + lane, 0, 0)
-    pipe.zrange(NAMES["ticketed"].full + lane, 0, 0, withscores=True)
-    pipe.hmget(NAMES["limits"].full + lane, "concurrency", "rate", "burst")
-    ready, retry, ticketed, running, first, second, oldest, limits = pipe.execute()
-    head = first or second
-    since = client.hget(NAMES["since"].full, head[0]) if head else None
-    return LaneStats(
-        lane=lane,
-        ready=ready,
-        retry=retry,
-        ticketed=ticketed,
-        running=running,
-        head_age_seconds=_seconds(now_ms, since),
-        oldest_ticket_seconds=_seconds(now_ms, oldest[0][1]) if oldest else 0.0,
-        limits=_limits(limits),
-    )
+    for lane in lanes:
+        for family in ("ready", "retry", "ticketed"):
+            pipe.zcard(NAMES[family].full + lane)
+        pipe.scard(NAMES["running"].full + lane)
+        pipe.zrange(NAMES["ready"].full + lane, 0, 0)
+        pipe.zrange(NAMES["retry"].full + lane, 0, 0)
+        pipe.zrange(NAMES["ticketed"].full + lane, 0, 0, withscores=True)
+        pipe.hmget(NAMES["limits"].full + lane, "concurrency", "rate", "burst")
+    answers = iter(pipe.execute())
+    rows = [(lane, *islice(answers, 8)) for lane in lanes]
+    heads = {row[0]: (row[5] or row[6])[0] for row in rows if row[5] or row[6]}
+    waits = client.hmget(NAMES["since"].full, list(heads.values())) if heads else []
+    since = dict(zip(heads, waits, strict=True))
+    return [
+        LaneStats(
+            lane=lane,
+            ready=ready,
+            retry=retry,
+            ticketed=ticketed,
+            running=running,
+            head_age_seconds=_seconds(now_ms, since.get(lane)),
+            oldest_ticket_seconds=_seconds(now_ms, oldest[0][1]) if oldest else 0.0,
+            limits=read_limits(limits),
+        )
+        for lane, ready, retry, ticketed, running, _, _, oldest, limits in rows
+    ]

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from workers.errors import ApiError, LeaseLost, TransientError
 from workers.kube.errors import ServerError, TooManyRequestsError, Unreachable
+from workers.observability import trail
+from workers.observability.logging import log_fields
+from workers.observability.metrics import work_queue_name
 from workers.provision.outcome import Action, Outcome, retry, wait
 from workers.provision.steps import Step
 from workers.queue.keys import Key
@@ -54,12 +57,20 @@ def run(
         return
     try:
         lease = runtime.queue.take(key, domain(driver, key))
-        if lease is None:
-            return
     except TransientError as error:
         _log.warning("key %s not taken: %s", text, error)
         return
-    finish(runtime, driver, lease, attempt(runtime, driver, key, lease, work))
+    runtime.metrics.tickets.labels(key.kind, "dropped" if lease is None else "taken").inc()
+    if lease is None:
+        return
+    name = work_queue_name(key.kind)
+    runtime.metrics.work_adds.labels(name).inc()
+    runtime.metrics.work_queue_seconds.labels(name).observe(lease.waited_seconds)
+    with trail.collect(), log_fields(key=key.text), runtime.running.work(key.kind):
+        outcome = attempt(runtime, driver, key, lease, work)
+        runtime.metrics.attempts.labels(key.kind, driver.name, outcome.action.value).inc()
+        trail.note("end", outcome.reason)
+        finish(runtime, driver, lease, outcome)
 
 
 def attempt(
@@ -74,6 +85,7 @@ def attempt(
         return work(runtime, driver, key, lease)
     except LeaseLost as error:
         _log.warning("%s", error)
+        runtime.metrics.lease_losses.labels(key.kind).inc()
         return wait(0, "lease lost")
     except (TransientError, Unreachable, ServerError, TooManyRequestsError) as error:
         _log.warning("key %s waits: %s", key.text, error)
@@ -99,6 +111,7 @@ def finish(runtime: Runtime, driver: Driver, lease: Lease, outcome: Outcome) -> 
         if outcome.action is Action.DONE:
             is_owner = runtime.queue.done(lease, finish_intent=outcome.finish_intent)
         elif outcome.action is Action.RETRY:
+            runtime.metrics.work_retries.labels(work_queue_name(lease.key.kind)).inc()
             is_owner = runtime.queue.fail(
                 lease,
                 base_seconds=outcome.base_seconds or provision.retry_interval_start_seconds,

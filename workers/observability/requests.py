@@ -1,0 +1,56 @@
+"""How is a call to the API server or a driver counted and noted in the present pass's trail?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from workers.observability import trail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.observability.metrics import Metrics
+
+# Segments of a path before the resource: /api/v1/... and /apis/<group>/<version>/...
+_CORE_SEGMENTS: Final = 2
+_GROUP_SEGMENTS: Final = 3
+_VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+def resource_of(url: str) -> tuple[str, str]:
+    """Return the plural and the object's name (or "") of an API path; "discovery" for the rest.
+
+    `/api/v1/namespaces/shop/persistentvolumeclaims/data?x=y` -> `persistentvolumeclaims`, `data`.
+    """
+    parts = [part for part in url.partition("?")[0].split("/") if part]
+    rest = parts[_CORE_SEGMENTS if parts[:1] == ["api"] else _GROUP_SEGMENTS :]
+    if rest[:1] == ["namespaces"] and len(rest) > _CORE_SEGMENTS:
+        rest = rest[2:]
+    if not rest:
+        return "discovery", ""
+    return rest[0], rest[1] if len(rest) > 1 else ""
+
+
+def api_observer(metrics: Metrics) -> Callable[[str, str, int, float], None]:
+    """Return the observer of a KubeClient: method, path, status (0: no answer), seconds."""
+
+    def observe(method: str, url: str, status: int, seconds: float) -> None:
+        resource, name = resource_of(url)
+        verb = _VERBS.get(method) or ("get" if name else "list")
+        metrics.api_requests.labels(verb, resource, str(status)).inc()
+        metrics.api_seconds.labels(verb, resource).observe(seconds)
+        if method != "GET":
+            answer = status or "no-answer"
+            trail.note("api", f"{verb} {resource} {answer} {seconds:.3f}")
+
+    return observe
+
+
+def csi_observer(metrics: Metrics) -> Callable[[str, str, str | None, float], None]:
+    """Return the observer of all drivers' calls: driver, method, code in Go's spelling, seconds."""
+
+    def observe(driver: str, method: str, code: str | None, seconds: float) -> None:
+        metrics.csi_observer(driver)(method, code, seconds)
+        trail.note("rpc", f"{method.rpartition('/')[2]} {code or 'NoStatus'} {seconds:.3f}")
+
+    return observe

@@ -1,0 +1,268 @@
+"""What does Redis know of one key, and how much of everything is there? Reads only.
+
+For `explain`, `status` and the metrics: a few round trips whatever the number of keys (ranks, not
+scans), so that asking costs nothing while ten thousand claims wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from workers.queue.connection import redis_errors
+from workers.queue.keys import Key
+from workers.queue.limits import PAUSE_KINDS, LaneLimits, read_limits
+from workers.queue.names import NAMES
+from workers.queue.records import decode
+from workers.queue.scripts import text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import redis
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Why a lane admits nothing; `until` in seconds since 1970, 0 = until resumed."""
+
+    kind: str
+    reason: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One line of a trail; `at` in seconds since 1970."""
+
+    at: float
+    event: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    """Everything Redis knows of one key. Times are seconds since 1970, 0 = none.
+
+    Attributes:
+        now: the time of Redis.
+        position: rank among the keys that wait in the same order, from 1; 0 = does not wait.
+        waiting: keys that wait in the same order.
+        is_retry: it waits among the retries.
+        ticket_at: when its Celery message was last published.
+        lease: (process, started) while it is worked on.
+        blocked_by: the key whose volume it waits for.
+        due: when its next attempt comes.
+        in_use: tickets and leases of its lane.
+        limits: None when no worker declared any.
+    """
+
+    key: Key
+    now: float
+    position: int = 0
+    waiting: int = 0
+    is_retry: bool = False
+    since: float = 0.0
+    ticket_at: float = 0.0
+    lease: tuple[str, float] | None = None
+    is_dirty: bool = False
+    blocked_by: str = ""
+    due: float = 0.0
+    fails: int = 0
+    memo: str = ""
+    abandoned_at: float = 0.0
+    in_use: int = 0
+    limits: LaneLimits | None = None
+    pauses: tuple[Pause, ...] = ()
+    intent: dict[str, Any] | None = None
+    unsaved: dict[str, Any] | None = None
+    trail: tuple[Note, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the key waits, runs or has a retry planned."""
+        return bool(self.position or self.ticket_at or self.lease or self.blocked_by or self.due)
+
+
+def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
+    """One key's state in two round trips, whatever waits beside it.
+
+    Args:
+        client: Redis.
+        key: claim or volume.
+        domain: name of its volume, for intent and unsaved PV.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    name, lane = key.text, key.lane
+    with redis_errors():
+        pipe = client.pipeline(transaction=False)
+        pipe.time()
+        for family in ("ready", "retry", "ticketed"):
+            pipe.zrank(NAMES[family].full + lane, name)
+            pipe.zcard(NAMES[family].full + lane)
+        pipe.zscore(NAMES["ticketed"].full + lane, name)
+        pipe.scard(NAMES["running"].full + lane)
+        pipe.hmget(NAMES["limits"].full + lane, "concurrency", "rate", "burst")
+        pipe.hget(NAMES["leases"].full, name)
+        pipe.sismember(NAMES["dirty"].full, name)
+        pipe.hget(NAMES["blocked"].full, name)
+        pipe.zscore(NAMES["delayed"].full, name)
+        pipe.zscore(NAMES["abandoned"].full, name)
+        for entry in ("since", "fails", "memos"):
+            pipe.hget(NAMES[entry].full, name)
+        pipe.hmget(NAMES["paused"].full, [f"{kind} {lane}" for kind in PAUSE_KINDS])
+        pipe.hget(NAMES["intents"].full, domain)
+        pipe.hget(NAMES["unsaved"].full, domain)
+        pipe.lrange(NAMES["trail"].full + trail_name(key), 0, -1)
+        answers = iter(pipe.execute())
+        seconds, microseconds = next(answers)
+        now = seconds + microseconds / 1e6
+        ready, ready_count, retry, retry_count, _, ticketed = islice(answers, 6)
+        ticket, running, limits, lease, dirty, blocked, due, abandoned = islice(answers, 8)
+        since, fails, memo, pauses, intent, unsaved, notes = islice(answers, 7)
+        holder = client.hget(NAMES["domains"].full, blocked) if blocked else b""
+    rank = ready if ready is not None else retry
+    return KeyState(
+        key=key,
+        now=now,
+        position=0 if rank is None else rank + 1,
+        waiting=ready_count if ready is not None else retry_count,
+        is_retry=ready is None and retry is not None,
+        since=_seconds(since),
+        ticket_at=_seconds(ticket),
+        lease=_lease(text(lease)) if lease else None,
+        is_dirty=bool(dirty),
+        blocked_by=text(holder) or text(blocked),
+        due=_seconds(due),
+        fails=int(fails or 0),
+        memo=text(memo),
+        abandoned_at=_seconds(abandoned),
+        in_use=ticketed + running,
+        limits=read_limits(limits),
+        pauses=tuple(_pauses(pauses, now)),
+        intent=decode(client, NAMES["intents"].full, domain, intent) if intent else None,
+        unsaved=decode(client, NAMES["unsaved"].full, domain, unsaved) if unsaved else None,
+        trail=tuple(map(read_note, notes)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FailedKey:
+    """A key whose last attempt failed, or that was given up."""
+
+    key: Key
+    fails: int
+    due: float
+    abandoned_at: float
+    error: str
+    infeasible: bool = field(default=False)
+
+
+def failed_keys(client: redis.Redis, *, limit: int = 10_000) -> list[FailedKey]:
+    """Keys with counted failures or given up, most failures first; reads in pieces.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    with redis_errors():
+        names: dict[str, int] = {}
+        for name, fails in client.hscan_iter(NAMES["fails"].full, count=1000):
+            names[text(name)] = int(fails)
+        for name, _ in client.zscan_iter(NAMES["abandoned"].full, count=1000):
+            names.setdefault(text(name), 0)
+        chosen = sorted(names, key=lambda name: (-names[name], name))[:limit]
+        found = []
+        for chunk in _chunks(chosen, 200):
+            found += _read_failed(client, chunk, names)
+        return found
+
+
+def _read_failed(
+    client: redis.Redis, chunk: list[str], fails: dict[str, int]
+) -> Iterator[FailedKey]:
+    keys = [key for name in chunk if (key := _parse(name)) is not None]
+    pipe = client.pipeline(transaction=False)
+    for key in keys:
+        pipe.zscore(NAMES["delayed"].full, key.text)
+        pipe.zscore(NAMES["abandoned"].full, key.text)
+        pipe.hget(NAMES["memos"].full, key.text)
+        pipe.lrange(NAMES["trail"].full + trail_name(key), -20, -1)
+    answers = iter(pipe.execute())
+    for key in keys:
+        due, abandoned, memo, notes = islice(answers, 4)
+        errors = [note.detail for note in map(read_note, notes) if note.event == "error"]
+        yield FailedKey(
+            key=key,
+            fails=fails[key.text],
+            due=_seconds(due),
+            abandoned_at=_seconds(abandoned),
+            error=errors[-1] if errors else "",
+            infeasible="slow_until" in text(memo),
+        )
+
+
+def read_sizes(client: redis.Redis) -> dict[str, int]:
+    """Counts that belong to no lane, for metrics and `status`; one round trip."""
+    with redis_errors():
+        pipe = client.pipeline(transaction=False)
+        pipe.hlen(NAMES["intents"].full)
+        pipe.hlen(NAMES["unsaved"].full)
+        pipe.hlen(NAMES["fails"].full)
+        pipe.zcard(NAMES["abandoned"].full)
+        pipe.zcard(NAMES["procs"].full)
+        pipe.zcard(NAMES["drivers_until"].full)
+        pipe.hlen(NAMES["quarantine"].full)
+        answers = pipe.execute()
+    names = (
+        "intents",
+        "unsaved_volumes",
+        "failing_keys",
+        "abandoned_keys",
+        "worker_processes",
+        "registered_drivers",
+        "quarantined_records",
+    )
+    return dict(zip(names, answers, strict=True))
+
+
+def trail_name(key: Key) -> str:
+    """The member of the trail family that belongs to a key, as `lib.lua` builds it."""
+    kind, _, object_, uid = key.text.split("|")
+    return f"{kind}|{object_}|{uid}"
+
+
+def read_note(raw: bytes) -> Note:
+    """One entry of a trail."""
+    at, _, rest = text(raw).partition(" ")
+    event, _, detail = rest.partition(" ")
+    return Note(_seconds(at if at.isdigit() else None), event, detail)
+
+
+def _chunks(names: list[str], size: int) -> Iterable[list[str]]:
+    return (names[start : start + size] for start in range(0, len(names), size))
+
+
+def _parse(name: str) -> Key | None:
+    try:
+        return Key.parse(name)
+    except ValueError:
+        return None
+
+
+def _seconds(milliseconds: bytes | str | float | None) -> float:
+    return float(milliseconds or 0) / 1000
+
+
+def _lease(raw: str) -> tuple[str, float]:
+    _, process, _, started, *_ = [*raw.split(" ", 4), "", "", "0", ""]
+    return process, _seconds(started if started.isdigit() else None)
+
+
+def _pauses(values: list[bytes | None], now: float) -> Iterator[Pause]:
+    for kind, value in zip(PAUSE_KINDS, values, strict=True):
+        until, _, reason = text(value).partition(" ")
+        if until.isdigit() and (until == "0" or float(until) / 1000 > now):
+            yield Pause(kind, reason, float(until) / 1000)

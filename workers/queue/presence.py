@@ -1,0 +1,67 @@
+"""Which watchers and beats are alive? Each says so every few seconds; for people only.
+
+No decision rests on it. Workers need no entry here: they are the processes of `procs`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workers.queue.connection import redis_errors
+from workers.queue.names import NAMES
+from workers.queue.scripts import text
+
+if TYPE_CHECKING:
+    import redis
+
+TTL_SECONDS = 15.0
+_NAME = NAMES["presence"].full
+_PARTS = 3
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Process:
+    """One living process."""
+
+    role: str
+    host: str
+    pid: str
+
+
+class Presence:
+    """The list of living processes. Methods raise QueueUnavailable."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    def announce(self, role: str) -> None:
+        """Say that this process lives as `role` for the next 15 s."""
+        host = "".join(socket.gethostname().split())
+        with redis_errors():
+            now = self._now()
+            pipe = self._client.pipeline(transaction=False)
+            pipe.zremrangebyscore(_NAME, "-inf", now)
+            pipe.zadd(_NAME, {f"{role} {host} {os.getpid()}": now + TTL_SECONDS})
+            pipe.execute()
+
+    def alive(self) -> list[Process]:
+        """The living ones by role."""
+        with redis_errors():
+            names = self._client.zrangebyscore(_NAME, self._now(), "+inf")
+        parts = [text(name).split(" ") for name in names]
+        return sorted(Process(*part) for part in parts if len(part) == _PARTS)
+
+    def workers(self) -> list[Process]:
+        """The living worker processes, from their registration in the queue."""
+        with redis_errors():
+            now = self._now() * 1000
+            names = self._client.zrangebyscore(NAMES["procs"].full, now, "+inf")
+        parts = [text(name).split(":") for name in names]
+        return sorted(Process("worker", part[0], part[1] if part[1:] else "") for part in parts)
+
+    def _now(self) -> float:
+        seconds, microseconds = self._client.time()
+        return float(seconds) + float(microseconds) / 1e6
