@@ -34,12 +34,12 @@ def parameters(namespace, name):
 def redis_content(client):
     """Every key with every value of every type."""
     readers = {
-        "string": lambda key: client.get(key),
-        "hash": lambda key: client.hgetall(key),
+        "string": client.get,
+        "hash": client.hgetall,
         "list": lambda key: client.lrange(key, 0, -1),
-        "set": lambda key: client.smembers(key),
+        "set": client.smembers,
         "zset": lambda key: client.zrange(key, 0, -1, withscores=True),
-        "stream": lambda key: client.xrange(key),
+        "stream": client.xrange,
     }
     found = {}
     for key in client.scan_iter(count=1000):
@@ -51,7 +51,7 @@ def redis_content(client):
 
 @pytest.fixture
 def driver():
-    with DirectoryDriver() as driver:
+    with DirectoryDriver(arguments=["--record-secret-digests"]) as driver:
         yield driver
 
 
@@ -96,12 +96,13 @@ class Flower:
         return found
 
 
-def test_a_planted_secret_is_found_nowhere(tmp_path, kubeconfig, api, driver, scene, own_redis):
+def test_a_planted_secret_is_found_nowhere(tmp_path, kubeconfig, driver, scene, own_redis):
     """Success, driver errors that echo it, missing, non-UTF-8 and missing keys, deletion."""
     good, bad = (
         base64.b64encode(value).decode()
         for value in (PLANTED.encode(), PLANTED.encode() + b"\xff\xfe")
     )
+    api = scene.api
     scene.secret("good", user=good, password=good)
     scene.secret("bad", user=good, password=bad)
     for name in ("good", "bad", "missing"):
@@ -161,7 +162,7 @@ def test_a_planted_secret_is_found_nowhere(tmp_path, kubeconfig, api, driver, sc
     ).hexdigest()
     arrived = [call for call in driver.calls() if call.secrets_arrived]
     assert {call.method for call in arrived} == {"CreateVolume", "DeleteVolume"}
-    assert expected
+    assert {call.secrets_sha256 for call in arrived} == {expected}
     assert any("claims.sync" in text and scene.namespace in text for text in kept)
     assert "***stripped***" in fleet.log_text()
     for name, form in FORMS.items():
