@@ -28,6 +28,9 @@ SAVE_BASE_SECONDS: Final = 0.1
 SAVE_CAP_SECONDS: Final = 1000.0
 # After a call this long the claim may have gone; it is read again before it gets its event.
 STALE_AFTER_SECONDS: Final = 1.0
+# The API server's status for a webhook that fails and for an object too large for etcd: an answer
+# about this PV, unlike the other 5xx, which are about the server (D-040).
+INTERNAL_ERROR: Final = 500
 
 
 def save(
@@ -59,8 +62,11 @@ def save(
     except Unreachable as error:
         return later(f"failed to save volume {name}: {error}")
     except ServerError as error:
+        text = f"failed to save volume {name}: {error}"
+        if error.status == INTERNAL_ERROR:
+            return refused(work, claim, text)
         keep_copy(work)
-        return later(f"failed to save volume {name}: {error}")
+        return later(text)
     except ApiError as error:
         return refused(work, claim, f"failed to save volume {name}: {error}")
     return saved(work, claim, name, live)
