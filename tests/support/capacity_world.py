@@ -1,0 +1,223 @@
+"""Capacity publishing with a real Redis, and API server and driver in memory.
+
+`settle()` does what workers do: takes every ticket, runs its pass, and gives the key back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, cast
+
+import redis
+
+from csi_client import messages as csi
+from tests.support.fake_cluster import DRIVER, FakeClusters, FakeKube, JsonObject, World
+from workers.capacity.publishing import Publishing
+from workers.capacity.sync import sync_capacity
+from workers.config import Settings
+from workers.kube.errors import AlreadyExistsError, ConflictError
+from workers.kube.paths import Resource
+from workers.provision.outcome import Action
+from workers.queue.capacities import CapacityStore
+from workers.queue.keys import Key, capacity_key
+from workers.queue.periods import Periods
+from workers.queue.workqueue import WorkQueue
+from workers.settings import CapacitySettings, KubeSettings
+from workers.topology.cluster import ClusterTopology
+
+NAMESPACE = "storage"
+CAPACITIES = "csistoragecapacities"
+ZONE = "zone"
+
+
+class ObjectsKube(FakeKube):
+    """With the calls for any kind."""
+
+    def get(self, resource: Resource, name: str, *, namespace: str = "") -> JsonObject:
+        return self._get(resource.plural, namespace, name, f"get_{resource.plural}")
+
+    def list(
+        self, resource: Resource, *, namespace: str = "", **query: str
+    ) -> Iterator[JsonObject]:
+        self._reach(f"list_{resource.plural}", "")
+        pairs = [one.split("=", 1) for one in query.get("labelSelector", "").split(",") if one]
+        for (kind, place, _), item in sorted(self.objects.items()):
+            labels = item["metadata"].get("labels") or {}
+            if kind == resource.plural and namespace in {"", place}:
+                if all(labels.get(name) == value for name, value in pairs):
+                    yield deepcopy(item)
+
+    def create(self, resource: Resource, item: Mapping[str, Any]) -> JsonObject:
+        name = item["metadata"]["name"]
+        self._reach(f"create_{resource.plural}", name)
+        if self._place(resource.plural, item) in self.objects:
+            raise AlreadyExistsError(409, "AlreadyExists", f"{name} already exists")
+        self.writes.append(("create", name))
+        return self.add(resource.plural, item)
+
+    def update(self, resource: Resource, item: Mapping[str, Any]) -> JsonObject:
+        return self._update(resource.plural, dict(item), f"update_{resource.plural}")
+
+    def delete(
+        self, resource: Resource, name: str, *, namespace: str = "", uid: str | None = None
+    ) -> JsonObject:
+        found = self._get(resource.plural, namespace, name, f"delete_{resource.plural}")
+        if uid is not None and found["metadata"]["uid"] != uid:
+            raise ConflictError(409, "Conflict", "the UID in the precondition does not match")
+        self.writes.append(("delete", name))
+        self.drop(resource.plural, name, namespace)
+        return found
+
+
+class CapacityClient:
+    """GetCapacity: `free` by zone ("" without), or the next planned error."""
+
+    def __init__(self) -> None:
+        self.free: dict[str, int] = {}
+        self.maximum: int | None = None
+        self.errors: list[Exception] = []
+        self.requests: list[csi.GetCapacityRequest] = []
+        self.during: Callable[[], None] = lambda: None
+
+    def get_capacity(self, request: csi.GetCapacityRequest) -> csi.GetCapacityResponse:
+        self.requests.append(request)
+        self.during()
+        if self.errors:
+            raise self.errors.pop(0)
+        zone = request.accessible_topology.segments.get(ZONE, "")
+        answer = csi.GetCapacityResponse(available_capacity=self.free.get(zone, 2**30))
+        if self.maximum is not None:
+            answer.maximum_volume_size.value = self.maximum
+        return answer
+
+
+class ClassCatalog:
+    """Classes as the watcher wrote them."""
+
+    def __init__(self) -> None:
+        self.classes: dict[str, JsonObject] = {}
+
+    def all(self, kind: str, state: object = None) -> dict[str, JsonObject]:
+        assert kind == "classes"
+        return self.classes
+
+    def get(self, kind: str, name: str, state: object = None) -> JsonObject | None:
+        return self.all(kind).get(name)
+
+
+class CapacityWorld:
+    """One driver that publishes capacity."""
+
+    def __init__(self, client: redis.Redis, *, owner_level: int = -1, **capacity: Any) -> None:
+        settings = Settings(
+            kube=KubeSettings(capacity_qps=-1),
+            capacity=CapacitySettings(
+                enabled=True, namespace=NAMESPACE, ownerref_level=owner_level, **capacity
+            ),
+        )
+        base = World(
+            settings,
+            plugin=frozenset({"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"}),
+            controller=frozenset({"CREATE_DELETE_VOLUME", "GET_CAPACITY"}),
+        )
+        self.kube, self.client, self.catalog = ObjectsKube(), CapacityClient(), ClassCatalog()
+        self.clusters = FakeClusters()
+        self.tickets: list[Key] = []
+        self.queue = WorkQueue(client, publish=self.tickets.extend)
+        self.queue.register_process()
+        self.queue.set_limits(f"capacity|{DRIVER}", 100)
+        self.store = CapacityStore(client)
+        self.publishing = Publishing(
+            settings,
+            kube=cast("Any", self.kube),
+            store=self.store,
+            queue=self.queue,
+            catalog=cast("Any", self.catalog),
+            clusters=cast("Any", self.clusters),
+            periods=Periods(client),
+        )
+        self.driver = replace(base.driver, client=cast("Any", self.client))
+        self.runtime = replace(
+            base.runtime,
+            kube=cast("Any", self.kube),
+            queue=self.queue,
+            catalog=cast("Any", self.catalog),
+            clusters=cast("Any", self.clusters),
+            capacity=self.publishing,
+        )
+        self.delays: list[float | None] = []
+
+    def add_class(self, name: str, *, uid: str = "", **fields: Any) -> None:
+        self.catalog.classes[name] = {
+            "metadata": {"name": name, "uid": uid or f"class-{name}"},
+            "provisioner": DRIVER,
+            "volumeBindingMode": "WaitForFirstConsumer",
+            **fields,
+        }
+
+    def set_zones(self, *zones: str, keys: tuple[str, ...] = (ZONE,)) -> None:
+        nodes = {f"node-{zone}": {ZONE: zone} for zone in zones}
+        self.clusters.topology = ClusterTopology({name: {DRIVER: keys} for name in nodes}, nodes)
+
+    def poll(self) -> None:
+        """One poll and all that follows from it."""
+        self.queue.add([capacity_key(DRIVER, "poll")])
+        self.settle()
+
+    def tick(self) -> None:
+        """One tick of a worker's clock and all that follows from it."""
+        self.publishing.tick([self.driver])
+        self.settle()
+
+    def settle(self) -> None:
+        """Work off every ticket; failed keys stay in their back-off."""
+        while self.tickets:
+            key = self.tickets.pop(0)
+            lease = self.queue.take(key)
+            if lease is None:
+                continue
+            outcome = sync_capacity(self.runtime, self.driver, key, lease)
+            if outcome.action is Action.DONE:
+                self.queue.done(lease)
+            elif outcome.action is Action.RETRY:
+                failed = self.queue.fail(
+                    lease, base_seconds=outcome.base_seconds or 1.0, cap_seconds=300.0
+                )
+                self.delays.append(failed.delay_seconds)
+            else:
+                self.queue.release(lease, delay_seconds=outcome.delay_seconds)
+
+    def objects(self) -> list[JsonObject]:
+        """The capacity objects in the API server."""
+        return list(self.kube.kind(CAPACITIES).values())
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """(class, zone) of every object, sorted."""
+        return sorted(
+            (one["storageClassName"], (one["nodeTopology"].get("matchLabels") or {}).get(ZONE, ""))
+            for one in self.objects()
+        )
+
+    def add_object(self, name: str, storage_class: str, zone: str, **fields: Any) -> JsonObject:
+        """An object of ours that was there before."""
+        labels = {
+            "csi.storage.k8s.io/drivername": DRIVER,
+            "csi.storage.k8s.io/managed-by": "external-provisioner",
+        }
+        metadata = {"name": name, "namespace": NAMESPACE, "labels": labels}
+        metadata |= fields.pop("metadata", {})
+        body = {
+            "metadata": metadata,
+            "storageClassName": storage_class,
+            "nodeTopology": {"matchLabels": {ZONE: zone}},
+            "capacity": "1Gi",
+            **fields,
+        }
+        return self.kube.add(CAPACITIES, body)
+
+    def clear(self) -> None:
+        """Forget the writes and calls so far."""
+        self.kube.writes.clear()
+        self.client.requests.clear()
