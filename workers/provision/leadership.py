@@ -25,6 +25,7 @@ from workers.errors import ApiError, QueueUnavailable
 from workers.kube import paths
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from workers.leasename import lease_name
+from workers.observability.health import LeaderHealth
 from workers.queue.keys import lane_name
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from workers.kube.objects import JsonObject
     from workers.kube.paths import Resource
-    from workers.observability.health import LeaderHealth
     from workers.observability.metrics import Metrics
     from workers.queue.workqueue import WorkQueue
     from workers.settings import LeaderSettings
@@ -95,6 +95,7 @@ class Election:
     _seen: tuple[str, str] = ("", "")
     _seen_at: float = field(default=float("-inf"))
     _agreed_at: float = field(default=float("-inf"))
+    is_fresh: bool = False
 
     def step(self) -> Standing:
         """Take, renew or watch the Lease once.
@@ -104,8 +105,9 @@ class Election:
         """
         try:
             self.standing = self._try()
-            self._agreed_at = self.clock()
+            self._agreed_at, self.is_fresh = self.clock(), True
         except ApiError as error:
+            self.is_fresh = False
             overdue = self.clock() - self._agreed_at > self.settings.renew_deadline_seconds
             if overdue and self.standing.may_work:
                 _log.warning("lease %s: not renewed in time: %s", self.name, error)
@@ -267,12 +269,12 @@ class Leadership:
         self._clock = clock
         self._elections: dict[str, Election] = {}
         self._working: dict[str, bool] = {}
-        self._healths: list[LeaderHealth] = []
+        self._healths: dict[str, LeaderHealth] = {}
         self._stopped = threading.Event()
 
-    def watch(self, health: LeaderHealth) -> None:
-        """Keep a health check up to date."""
-        self._healths.append(health)
+    def check(self) -> str:
+        """Say which Lease of ours is overdue; "" for none (F-022)."""
+        return "; ".join(filter(None, (one.check() for one in tuple(self._healths.values()))))
 
     def step(self, drivers: Iterable[tuple[str, str]]) -> None:
         """Look after the Lease of every (queue name, driver name) once.
@@ -290,10 +292,12 @@ class Leadership:
                     self._settings,
                     clock=self._clock,
                 )
+                self._healths[queue_name] = LeaderHealth(
+                    election.name, self._settings.lease_duration_seconds, self._clock
+                )
             standing = election.step()
-            self._tell_metrics(election)
+            self._tell(queue_name, election)
             self._follow(queue_name, election, may_work=standing.may_work)
-        self._tell_healths()
 
     def _follow(self, queue_name: str, election: Election, *, may_work: bool) -> None:
         if may_work:
@@ -336,15 +340,12 @@ class Leadership:
     def _pause_seconds(self) -> float:
         return self._settings.retry_period_seconds * (1 + _JITTER * random.random())  # noqa: S311
 
-    def _tell_metrics(self, election: Election) -> None:
+    def _tell(self, queue_name: str, election: Election) -> None:
+        """Gauge and health of one Lease (F-022, F-024)."""
+        is_holder = election.standing is Standing.HELD
         if self._metrics is not None:
-            is_holder = election.standing is Standing.HELD
             self._metrics.leader_status.labels(election.name).set(int(is_holder))
-
-    def _tell_healths(self) -> None:
-        held = [one.standing is Standing.HELD for one in self._elections.values()]
-        for health in self._healths:
-            if held and all(held):
-                health.renewed()
-            elif not any(held):
-                health.lost()
+        if not is_holder:
+            self._healths[queue_name].lost()
+        elif election.is_fresh:
+            self._healths[queue_name].renewed()
