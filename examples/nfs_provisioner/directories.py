@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 OPEN_MODE = 0o777
@@ -28,10 +28,10 @@ def expand(template: str, values: Mapping[str, str]) -> str:
 
 
 def check(path: str) -> None:
-    """Refuse what is no path strictly below the export.
+    r"""Refuse what is no path strictly below the export.
 
     Raises:
-        ValueError: it is empty, absolute, or has a `..` segment (`\\` counts as `/`).
+        ValueError: it is empty, absolute, or has a `..` segment (`\` counts as `/`).
     """
     segments = path.replace("\\", "/").split("/")
     if path in {"", "."} or path.startswith("/") or ".." in segments:

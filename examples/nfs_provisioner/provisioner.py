@@ -2,7 +2,7 @@
 
 Run it:
 
-    NFS_EXPORTS=nfs1:/export=/mnt/nfs1 \\
+    export NFS_EXPORTS=nfs1:/export=/mnt/nfs1
     csi-fleet run --provisioner examples.nfs_provisioner.provisioner:NfsProvisioner
 
 Class parameters: `server`, `path`, `readOnly`, `subDir` (or `pathPattern`), `onDelete` (or
