@@ -36,11 +36,13 @@ class LaneLimits:
         concurrency: tickets and leases together, over all workers.
         rate_per_second: admissions per second, 0 for no limit.
         burst: size of the token bucket, at least 1 when there is a rate.
+        total: keys of all kinds that call the driver together, 0 for no such limit.
     """
 
     concurrency: int
     rate_per_second: float = 0.0
     burst: int = 1
+    total: int = 0
 
 
 @dataclass(frozen=True, slots=True)

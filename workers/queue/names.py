@@ -86,6 +86,8 @@ NAMES: Final = {
         RedisName("paused", "hash", "counters", "'kind lane' -> 'until_ms reason'; until resumed"),
         _family("limits", "hash", "counters", "lane: concurrency, rate, burst, bucket; by workers"),
         RedisName("limited", "set", "counters", "lanes with limits; never removed, one per driver"),
+        RedisName("class_pauses", "hash", "counters", "class -> 'until_ms reason'; until resumed"),
+        RedisName("breakers", "hash", "counters", "driver -> breaker record; gone when closed"),
         # Intents: what may exist in a storage system without a PV.
         RedisName("intents", "hash", "intents", "PV name -> record; from before CreateVolume"),
         RedisName("unsaved", "hash", "intents", "PV name -> full PV; until saved"),
@@ -99,6 +101,7 @@ NAMES: Final = {
         # Registry, written by workers.
         RedisName("drivers", "hash", "registry", "driver -> record json; dropped when expired"),
         RedisName("drivers_until", "zset", "registry", "driver -> ms until it counts as served"),
+        _family("links", "zset", "registry", "driver: process connected to it -> ms; PX"),
         RedisName("presence", "zset", "registry", "'role host pid' of a watcher -> when it ends"),
         # Capacity objects, rebuilt by the next plan.
         _family("capacity", "hash", "capacity", "driver: item -> its object; until it is gone"),

@@ -275,11 +275,24 @@ class WorkQueue:
         )
 
     def set_limits(
-        self, lane: str, concurrency: int, *, rate_per_second: float = 0.0, burst: int = 1
+        self,
+        lane: str,
+        concurrency: int,
+        *,
+        rate_per_second: float = 0.0,
+        burst: int = 1,
+        total: int = 0,
     ) -> None:
-        """Declare a lane's limits; without any it admits nothing. Remembered for `heartbeat`."""
-        self._limits[lane] = LaneLimits(concurrency, rate_per_second, burst)
+        """Declare a lane's limits; without any it admits nothing. Remembered for `heartbeat`.
+
+        `total` bounds all calls of the lane's driver together; give it to each of their lanes.
+        """
+        self._limits[lane] = LaneLimits(concurrency, rate_per_second, burst, total)
         self._declare(lane, self._limits[lane])
+
+    def forget_limits(self, lane: str) -> None:
+        """Declare them no more: this process does not serve the lane; Redis keeps what it has."""
+        self._limits.pop(lane, None)
 
     def pause(
         self,
@@ -312,7 +325,7 @@ class WorkQueue:
         return self._ttl_ms / 1000 * (1 - _MARGIN)
 
     def _declare(self, lane: str, limits: LaneLimits) -> None:
-        numbers = (limits.concurrency, limits.rate_per_second, limits.burst)
+        numbers = (limits.concurrency, limits.rate_per_second, limits.burst, limits.total)
         self._tickets.publish(self._scripts.run("limits", lane, *numbers))
 
     def _end(self, script: str, lease: Lease, *args: str | float) -> list[int]:

@@ -2,6 +2,8 @@
 -- Every script's first argument is the time in ms, "" outside of tests: then Redis is asked.
 local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
 local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come later
+local CALL_KINDS = { 'claims', 'volumes', 'capacity' } -- work that calls the driver
+local KIND_TURN = { claims = 1, volumes = 2, capacity = 3 }
 local MAX_TICKETS = 500        -- per script call; the sweep admits the rest
 local TRAIL_NOTES = 40         -- kept of each key's trail
 local TRAIL_SECONDS = 3600
@@ -115,17 +117,50 @@ local function bucket(rate, burst, tokens, at)
   return math.min(burst, tokens + math.max(0, now - at) * rate / 1000)
 end
 
--- Ticket keys of a lane while its limits allow; the caller must publish `tickets`.
-local function admit(lane)
+-- The lane's concurrency now: as declared, or less after throttling answers and outages. A lowered
+-- one grows by itself, `cap_gain` per `cap_step` ms; a step of 0 holds it.
+local function effective(concurrency, cap, at, step, gain)
+  if not concurrency or not cap then return concurrency end
+  if step and step > 0 then cap = cap + math.floor(math.max(0, now - at) / step) * gain end
+  return math.max(1, math.min(concurrency, cap))
+end
+
+local function lower(lane, cap, step, gain)
+  redis.call('HSET', K.limits .. lane, 'cap', cap, 'cap_at', now, 'cap_step', step, 'cap_gain', gain)
+end
+
+local function busy(lane)
+  return redis.call('ZCARD', K.ticketed .. lane) + redis.call('SCARD', K.running .. lane)
+end
+
+-- Ticket keys of a lane while its limits allow; the caller must publish `tickets`. With a limit
+-- over all calls of the driver (`total`) the kinds take turns, beginning with the next one.
+local function admit(lane, is_turn)
+  local limits = K.limits .. lane
+  local raw = redis.call('HMGET', limits, 'concurrency', 'rate', 'burst', 'tokens', 'at', 'streak',
+    'total', 'cap', 'cap_at', 'cap_step', 'cap_gain')
+  local concurrency, rate, streak = tonumber(raw[1]), tonumber(raw[2]), tonumber(raw[6]) or 0
+  if not concurrency then return end
+  local total = tonumber(raw[7]) or 0
+  local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
+  if total > 0 and not is_turn and KIND_TURN[kind] then
+    for turn = 1, #CALL_KINDS do
+      local next_kind = CALL_KINDS[(KIND_TURN[kind] + turn - 1) % #CALL_KINDS + 1]
+      admit(next_kind .. '|' .. driver, true)
+    end
+    return
+  end
   local ready, retry = K.ready .. lane, K.retry .. lane
   local waiting_first, waiting_retry = redis.call('ZCARD', ready), redis.call('ZCARD', retry)
-  if waiting_first + waiting_retry == 0 then return end
-  local limits = K.limits .. lane
-  local raw = redis.call('HMGET', limits, 'concurrency', 'rate', 'burst', 'tokens', 'at', 'streak')
-  local concurrency, rate, streak = tonumber(raw[1]), tonumber(raw[2]), tonumber(raw[6]) or 0
-  if not concurrency or is_paused(lane) then return end
-  local free = concurrency - redis.call('ZCARD', K.ticketed .. lane)
-    - redis.call('SCARD', K.running .. lane)
+  if waiting_first + waiting_retry == 0 or is_paused(lane) then return end
+  concurrency = effective(concurrency, tonumber(raw[8]), tonumber(raw[9]), tonumber(raw[10]),
+    tonumber(raw[11]))
+  local free = concurrency - busy(lane)
+  if total > 0 and KIND_TURN[kind] then
+    local all = 0
+    for _, other in ipairs(CALL_KINDS) do all = all + busy(other .. '|' .. driver) end
+    free = math.min(free, total - all)
+  end
   local tokens = bucket(rate, tonumber(raw[3]), tonumber(raw[4]), tonumber(raw[5]))
   local admitted = 0
   while free > admitted and tokens >= 1 and #tickets < MAX_TICKETS do

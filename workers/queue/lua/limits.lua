@@ -1,6 +1,7 @@
--- LIMITS(lane, concurrency, rate, burst): declare, then admit. Returns the tickets to publish.
+-- LIMITS(lane, concurrency, rate, burst, total): declare, then admit. Returns the tickets to publish.
 -- Touches limits:<lane> (hash), limited (set); the bucket's level is kept.
-redis.call('HSET', K.limits .. ARGV[2], 'concurrency', ARGV[3], 'rate', ARGV[4], 'burst', ARGV[5])
+redis.call('HSET', K.limits .. ARGV[2], 'concurrency', ARGV[3], 'rate', ARGV[4], 'burst', ARGV[5],
+  'total', ARGV[6] or 0)
 redis.call('SADD', K.limited, ARGV[2])
 admit(ARGV[2])
 return tickets

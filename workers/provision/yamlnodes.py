@@ -1,0 +1,99 @@
+"""YAML with line numbers: a value knows where it stands, so that a complaint can say where.
+
+Scalars are taken as they are written: `true`, `1` and `"1"` are texts, and whoever reads a field
+parses it with the same parser as the command line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import yaml
+
+from workers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+def load(content: str, file: str) -> Entry:
+    """The document's root.
+
+    Raises:
+        ConfigError: no YAML, more than one document, or nothing at all.
+    """
+    try:
+        node = yaml.compose(content, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f"line {mark.line + 1}: " if mark else ""
+        raise ConfigError(f"{file}: {line}not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file}: not YAML: {str(error).splitlines()[0]}") from None
+    if node is None:
+        raise ConfigError(f"{file}: is empty; it needs a list `drivers:`")
+    return Entry(node, file, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One value of the file: where it stands and how to read it."""
+
+    node: yaml.Node
+    file: str
+    path: str
+
+    def error(self, problem: str) -> ConfigError:
+        """The complaint about this value, to be raised."""
+        place = f"{self.path}: " if self.path else ""
+        return ConfigError(f"{self.file}: line {self.node.start_mark.line + 1}: {place}{problem}")
+
+    def text(self) -> str:
+        """A scalar as it is written; an absent value is no text."""
+        if not isinstance(self.node, yaml.ScalarNode):
+            raise self.error("must be a single value, not a list or map")
+        if self.node.tag == "tag:yaml.org,2002:null":
+            raise self.error("has no value")
+        return str(self.node.value)
+
+    def sequence(self) -> list[Entry]:
+        """The entries of a list."""
+        if not isinstance(self.node, yaml.SequenceNode):
+            raise self.error("must be a list")
+        return [
+            Entry(node, self.file, f"{self.path}[{index}]")
+            for index, node in enumerate(self.node.value)
+        ]
+
+    def mapping(
+        self, known: Collection[str] | None, *, required: Collection[str] = ()
+    ) -> dict[str, Entry]:
+        """The fields of a map; `known` None allows any name.
+
+        Raises:
+            ConfigError: an unknown, doubled or missing field.
+        """
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self.error("must be a map of fields")
+        found: dict[str, Entry] = {}
+        for key, node in self.node.value:
+            name = Entry(key, self.file, self.path).text()
+            entry = Entry(node, self.file, f"{self.path}.{name}" if self.path else name)
+            if name in found:
+                raise entry.error("is given twice")
+            if known is not None and name not in known:
+                raise Entry(key, self.file, self.path).error(_unknown(name, known))
+            found[name] = entry
+        for name in required:
+            if name not in found:
+                raise self.error(f"field {name!r} is missing")
+        return found
+
+
+def _unknown(name: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        return f"unknown field {name!r}; did you mean {close[0]!r}?"
+    return f"unknown field {name!r}; known are {', '.join(sorted(known))}"

@@ -1,0 +1,26 @@
+-- DRIVERS_KEEP(process, ttl_ms, name, record, ...): the process serves these drivers, all in one call.
+-- Touches drivers (hash), drivers_until (zset), links:<driver> (zset), versions (hash, field
+-- drivers). Idempotent. Returns 1 when the set of drivers or a record changed.
+local process, ttl = ARGV[2], tonumber(ARGV[3])
+local changed, mine = false, {}
+for i = 4, #ARGV, 2 do
+  local name, record = ARGV[i], ARGV[i + 1]
+  mine[name] = true
+  if redis.call('HGET', K.drivers, name) ~= record then
+    redis.call('HSET', K.drivers, name, record)
+    changed = true
+  end
+  redis.call('ZADD', K.drivers_until, now + ttl, name)
+  redis.call('ZADD', K.links .. name, now + ttl, process)
+  redis.call('PEXPIRE', K.links .. name, 4 * ttl)
+end
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', K.drivers_until, '-inf', now)) do
+  redis.call('ZREM', K.drivers_until, name)
+  redis.call('HDEL', K.drivers, name)
+  changed = true
+end
+if changed then
+  local version = tonumber(redis.call('HGET', K.versions, 'drivers')) or now * 1000
+  redis.call('HSET', K.versions, 'drivers', string.format('%d', version + 1))
+end
+return changed and 1 or 0
