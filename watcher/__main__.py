@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from watcher.announcing import Announcing
 from watcher.run import Watcher, recovery_seconds
 from workers.app import make_app, publisher
 from workers.config import Command, HelpRequested, parse
@@ -15,10 +16,15 @@ from workers.errors import ConfigError
 from workers.kube.client import KubeClient
 from workers.observability.exposition import Exposition
 from workers.observability.http import Checks, DiagnosticsServer
+from workers.observability.lanes import LaneCollector
 from workers.observability.logging import configure_logging, get_logger
+from workers.observability.metrics import Metrics
+from workers.observability.requests import api_observer
 from workers.queue.catalog import CatalogWriter
 from workers.queue.connection import connect
+from workers.queue.inspect import read_sizes
 from workers.queue.intents import IntentStore
+from workers.queue.limits import read_stats
 from workers.queue.recovery import Recovery
 from workers.queue.registry import DriverRegistry
 from workers.queue.workqueue import WorkQueue
@@ -32,7 +38,7 @@ _READY_FILE: Final = "watcher.ready"
 _STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
-def build(settings: Settings) -> Watcher:
+def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
     """Wire a watcher; connects to nothing.
 
     Raises:
@@ -40,7 +46,11 @@ def build(settings: Settings) -> Watcher:
     """
     kube = settings.kube
     client = KubeClient.from_settings(
-        kube.kubeconfig, kube.master, pool_size=16, user_agent="csi-fleet-watcher"
+        kube.kubeconfig,
+        kube.master,
+        pool_size=16,
+        user_agent="csi-fleet-watcher",
+        observer=api_observer(metrics) if metrics is not None else None,
     )
     redis_client = connect(settings.redis.url_with_credentials())
     queue = WorkQueue(redis_client, publish=publisher(make_app(settings)))
@@ -57,6 +67,7 @@ def build(settings: Settings) -> Watcher:
         recovery=Recovery(
             redis_client, queue, period_seconds=recovery_seconds(resync_seconds) * 0.9
         ),
+        metrics=metrics,
     )
 
 
@@ -68,12 +79,16 @@ def run(settings: Settings) -> int:
     """
     # Blocked before the first thread starts, so that all inherit it and only sigwait sees them.
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-    watcher = build(settings)
-    server = _server(settings, watcher)
+    metrics = Metrics()
+    watcher = build(settings, metrics)
+    server = _server(settings, watcher, metrics)
     watcher.start()
+    announcing = Announcing(connect(settings.redis.url_with_credentials()))
+    announcing.start()
     _mark_started(settings)
     get_logger().info("watcher started", namespace=settings.kube.namespace)
     signal.sigwait(_STOP_SIGNALS)
+    announcing.stop()
     watcher.stop()
     if server:
         server.stop()
@@ -87,12 +102,14 @@ def _mark_started(settings: Settings) -> None:
         (directory / _READY_FILE).write_text("ready\n")
 
 
-def _server(settings: Settings, watcher: Watcher) -> DiagnosticsServer | None:
-    """Start the endpoint for probes and process metrics, if one is wanted."""
+def _server(settings: Settings, watcher: Watcher, metrics: Metrics) -> DiagnosticsServer | None:
+    """Start the endpoint for probes, process metrics and what waits in Redis, if one is wanted."""
     if not settings.http.endpoint:
         return None
     checks = Checks(live=watcher.check_live, ready=watcher.check_ready)
-    server = DiagnosticsServer(settings.http, Exposition(), checks)
+    redis_client = connect(settings.redis.url_with_credentials(), socket_timeout_seconds=2.0)
+    lanes = LaneCollector(lambda: read_stats(redis_client), lambda: read_sizes(redis_client))
+    server = DiagnosticsServer(settings.http, Exposition(metrics.registry, lanes), checks)
     server.start()
     return server
 

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from watcher.capacities import CapacitySink, label_selector
+from watcher.counting import CountingSink
 from watcher.intents import Restorer, restore_intents
 from watcher.keeper import Keeper
 from watcher.outbox import Outbox
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from watcher.keeper import Registry
     from workers.kube.client import KubeClient
     from workers.kube.watch import Sink
+    from workers.observability.metrics import Metrics
     from workers.queue.catalog import CatalogWriter
     from workers.queue.keys import Key
     from workers.queue.recovery import Recovery
@@ -60,6 +62,7 @@ class Watcher:
         namespace: of the system's own ConfigMaps.
         resync_seconds: time between two looks at everything undecided; 0 for none.
         recovery: gives records of attempts their keys back.
+        metrics: counts what the API server sends; None counts nothing.
     """
 
     def __init__(
@@ -73,8 +76,10 @@ class Watcher:
         namespace: str,
         resync_seconds: float = 900.0,
         recovery: Recovery | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._client = client
+        self._metrics = metrics
         resources = KubeResources(client)
         self.undecided = Undecided()
         self.outbox = Outbox(queue, catalog)
@@ -233,6 +238,8 @@ class Watcher:
     ) -> None:
         if kind in self._reflectors or self._stopped.is_set():
             return
+        if self._metrics is not None:
+            sink = CountingSink(sink, self._metrics.watch_events, resource.plural)
         reflector = Reflector(
             self._client,
             resource.path(namespace=namespace),

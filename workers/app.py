@@ -108,7 +108,8 @@ def beat_settings(settings: Settings) -> dict[str, Any]:
     return {
         "beat_scheduler": "redbeat.RedBeatScheduler",
         "beat_max_loop_interval": 1,
-        "redbeat_redis_url": broker_url(settings),
+        # redbeat talks to Redis itself, so it wants Redis' spelling of a unix socket.
+        "redbeat_redis_url": settings.redis.url_with_credentials(),
         "redbeat_redis_options": {"socket_timeout": 5, "retry_period": 30},
         "redbeat_key_prefix": "redbeat:",
         "redbeat_lock_timeout": 6,
