@@ -29,7 +29,7 @@ RUN SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} \
  && /opt/csi-fleet/bin/pip check \
  && /opt/csi-fleet/bin/pip uninstall --quiet --yes pip setuptools
 
-FROM ${BASE}
+FROM ${BASE} AS product
 LABEL org.opencontainers.image.title="csi-fleet" \
       org.opencontainers.image.licenses="Apache-2.0"
 # A number, so that Kubernetes can prove runAsNonRoot. The folders give fresh volumes their owner.
@@ -51,3 +51,13 @@ HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=3 \
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["csi-fleet"]
 CMD ["--help"]
+
+# The example driver of compose.yaml and k8s/overlays/dev: docker build --target example.
+FROM product AS example
+COPY examples/__init__.py /opt/example/examples/
+COPY examples/directory_driver /opt/example/examples/directory_driver
+ENV PYTHONPATH=/opt/example
+HEALTHCHECK NONE
+ENTRYPOINT ["python3", "-m", "examples.directory_driver"]
+
+FROM product

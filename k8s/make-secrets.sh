@@ -1,0 +1,63 @@
+#!/bin/sh
+# Makes the passwords, the certificate authority and the certificate of Redis, and Flower's login.
+#
+#   make-secrets.sh DIR                 only files; existing ones are kept, so it is safe to repeat
+#   make-secrets.sh DIR NAMESPACE       also prints Secrets and a ConfigMap for kubectl apply -f -
+#
+# Needs openssl. Each component's Secret holds its own password only. Keep DIR/ca.key off the
+# cluster; with cert-manager or another authority, replace ca.crt, tls.crt and tls.key.
+set -eu
+umask 077
+dir=$1
+namespace=${2:-}
+mkdir -p "$dir"
+
+for user in watcher worker beat flower operator; do
+  [ -s "$dir/$user" ] || openssl rand -hex 32 > "$dir/$user"
+done
+[ -s "$dir/flower-login" ] || echo "admin:$(openssl rand -hex 16)" > "$dir/flower-login"
+
+if [ ! -s "$dir/tls.crt" ]; then
+  names=DNS:redis,DNS:localhost,IP:127.0.0.1
+  if [ -n "$namespace" ]; then
+    names=$names,DNS:redis.$namespace,DNS:redis.$namespace.svc
+    names=$names,DNS:redis.$namespace.svc.cluster.local
+  fi
+  openssl req -x509 -newkey rsa:3072 -nodes -days 3650 -subj "/CN=csi-fleet redis authority" \
+    -addext keyUsage=critical,keyCertSign,cRLSign \
+    -keyout "$dir/ca.key" -out "$dir/ca.crt" 2> /dev/null
+  openssl req -newkey rsa:3072 -nodes -subj "/CN=redis" \
+    -keyout "$dir/tls.key" -out "$dir/tls.csr" 2> /dev/null
+  printf 'subjectAltName=%s\nkeyUsage=critical,digitalSignature,keyEncipherment\n%s\n%s\n' \
+    "$names" "extendedKeyUsage=serverAuth" "authorityKeyIdentifier=keyid" > "$dir/tls.ext"
+  openssl x509 -req -days 825 -in "$dir/tls.csr" -CA "$dir/ca.crt" -CAkey "$dir/ca.key" \
+    -CAcreateserial -extfile "$dir/tls.ext" -out "$dir/tls.crt" 2> /dev/null
+  rm -f "$dir/tls.csr" "$dir/tls.ext" "$dir/ca.srl"
+fi
+[ -n "$namespace" ] || exit 0
+
+head() { # head KIND NAME
+  printf -- '---\napiVersion: v1\nkind: %s\nmetadata:\n  name: %s\n  namespace: %s\n' \
+    "$1" "$2" "$namespace"
+  printf '  labels:\n    app.kubernetes.io/part-of: csi-fleet\n'
+}
+data() { # data KEY FILE
+  printf '  %s: %s\n' "$1" "$(base64 < "$dir/$2" | tr -d '\n')"
+}
+for user in watcher worker beat flower; do
+  head Secret "redis-password-$user"
+  echo "data:"
+  data password "$user"
+done
+head Secret redis-passwords
+echo "data:"
+for user in watcher worker beat flower operator; do data "$user" "$user"; done
+head Secret redis-tls
+echo "data:"
+for file in ca.crt tls.crt tls.key; do data "$file" "$file"; done
+head Secret flower-login
+echo "data:"
+data login flower-login
+head ConfigMap redis-ca
+echo "binaryData:"
+data ca.crt ca.crt

@@ -1,0 +1,290 @@
+"""k8s/: rendered, and put before a real API server: schema, Pod Security, and sense."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+import uuid
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.kube_api import KubeApi, KubeApiError
+from tests.support.kustomize import CLUSTER_KINDS, containers, pod_spec, render
+from tests.support.waiting import wait_until
+from workers.config import parse
+from workers.errors import ConfigError
+from workers.observability.lanes import LaneCollector
+from workers.observability.metrics import Metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+K8S = ROOT / "k8s"
+OVERLAYS = sorted(one.name for one in (K8S / "overlays").iterdir())
+BUILDS = [K8S / "base", *(K8S / "overlays" / one for one in OVERLAYS)]
+ALL = pytest.mark.parametrize("objects", BUILDS, ids=lambda path: path.name, indirect=True)
+
+
+@pytest.fixture
+def objects(request):
+    return render(request.param)
+
+
+def named(objects, kind, name):
+    return next(
+        one for one in objects if one["kind"] == kind and one["metadata"]["name"] == name
+    )
+
+
+def workloads(objects):
+    return [one for one in objects if pod_spec(one)]
+
+
+@pytest.fixture(scope="module")
+def api(request):
+    given = os.environ.get("CSI_FLEET_TEST_KUBECONFIG")
+    kubeconfig = Path(given or request.getfixturevalue("control_plane").kubeconfig)
+    with KubeApi(kubeconfig) as api:
+        api.apply_file(Path(__file__).with_name("manifest_crds") / "monitoring.yaml")
+        for plural in ("servicemonitors", "prometheusrules"):
+            path = f"/apis/monitoring.coreos.com/v1/{plural}"
+            wait_until(lambda path=path: api.find(path), 30, f"{plural} are served")
+        yield api
+
+
+@pytest.fixture(scope="module")
+def restricted(api):
+    """A namespace that refuses every pod below the restricted level."""
+    name = f"manifests-{uuid.uuid4().hex[:8]}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    api.create(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    )
+    yield name
+    api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.mark.parametrize("path", BUILDS, ids=lambda path: path.name)
+def test_kubectl_renders_the_same(path):
+    """Our renderer is a stand-in; where kubectl is at hand it must agree, to the last field."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("no kubectl")
+    text = subprocess.run(
+        [kubectl, "kustomize", path], check=True, capture_output=True, text=True
+    ).stdout
+    theirs = {identity(one): one for one in yaml.safe_load_all(text)}
+    ours = {identity(one): one for one in render(path)}
+    assert ours.keys() == theirs.keys()
+    for key, item in theirs.items():
+        assert ours[key] == item, key
+
+
+def identity(item):
+    metadata = item["metadata"]
+    return item["apiVersion"], item["kind"], metadata.get("namespace", ""), metadata["name"]
+
+
+@ALL
+def test_api_server_accepts_every_object(api, restricted, objects):
+    """Server-side apply with strict validation: unknown and duplicate fields are errors."""
+    for item in objects:
+        assert apply(api, item, restricted)["kind"] == item["kind"]
+
+
+def apply(api, item, namespace):
+    item = copy.deepcopy(item)
+    if item["kind"] not in CLUSTER_KINDS:
+        item["metadata"]["namespace"] = namespace
+    name = item["metadata"]["name"]
+    return api.request(
+        "PATCH",
+        f"{api._collection(item)}/{name}",
+        item,
+        content_type="application/apply-patch+yaml",
+        params={
+            "fieldManager": "csi-fleet-tests",
+            "force": "true",
+            "dryRun": "All",
+            "fieldValidation": "Strict",
+        },
+    )
+
+
+def test_strict_validation_finds_a_misspelt_field(api, restricted):
+    """The check itself can fail."""
+    item = copy.deepcopy(named(render(K8S / "base"), "Deployment", "watcher"))
+    item["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
+    with pytest.raises(KubeApiError, match="readynessProbe"):
+        apply(api, item, restricted)
+
+
+@ALL
+def test_pods_meet_the_restricted_level(api, restricted, objects):
+    """Only a driver's own container may need more; it is taken out, the rest must pass."""
+    for item in workloads(objects):
+        assert pods_refused(api, restricted, item, without="driver") == ""
+
+
+def test_restricted_level_refuses_the_example_driver_of_the_sidecar_overlay(api, restricted):
+    """So the test above would notice a container that asks for too much."""
+    driver = named(render(K8S / "overlays/prod-sidecar"), "Deployment", "driver")
+    assert "privileged" in pods_refused(api, restricted, driver, without="")
+
+
+def pods_refused(api, namespace, item, *, without):
+    spec = copy.deepcopy(pod_spec(item))
+    spec["containers"] = [one for one in spec["containers"] if one["name"] != without]
+    # What this control plane does not have: accounts of the namespace, priority outside kube-system.
+    for absent in ("serviceAccountName", "automountServiceAccountToken", "priorityClassName"):
+        spec.pop(absent, None)
+    pod = {"apiVersion": "v1", "kind": "Pod", "spec": spec}
+    pod["metadata"] = {"name": "x", "namespace": namespace}
+    try:
+        api.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod, params={"dryRun": "All"})
+    except KubeApiError as error:
+        return str(error)
+    return ""
+
+
+@ALL
+def test_every_container_is_confined(objects):
+    """Read-only root, no capability, limits of memory, probes; tokens only where they are used."""
+    for item in workloads(objects):
+        spec = pod_spec(item)
+        for container in containers(item):
+            if container["name"] == "driver":
+                continue
+            where = f"{item['metadata']['name']}/{container['name']}"
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"], where
+            assert context["capabilities"] == {"drop": ["ALL"]}, where
+            assert "memory" in container["resources"]["limits"], where
+            assert {"cpu", "memory"} <= container["resources"]["requests"].keys(), where
+            assert container.keys() & {"livenessProbe", "startupProbe"}, where
+        has_token = spec["automountServiceAccountToken"]
+        speaks = {one["name"] for one in containers(item)} & {"watcher", "worker"}
+        assert has_token == bool(speaks), item["metadata"]["name"]
+
+
+@ALL
+def test_every_command_line_is_accepted_by_our_parser(objects, tmp_path):
+    """A flag that a release drops or renames fails here, not in a cluster."""
+    for item in workloads(objects):
+        for container in containers(item):
+            if not container["image"].startswith("csi-fleet:"):
+                if container["image"] != "csi-fleet":
+                    continue
+            command, *arguments = container["args"]
+            env = {one["name"]: one.get("value", "x") for one in container.get("env", [])}
+            for name, value in env.items():
+                if name.endswith("_FILE"):
+                    env[name] = str(secret_file(tmp_path, value))
+            arguments = [
+                f"--flower-basic-auth-file={secret_file(tmp_path, 'login')}"
+                if one.startswith("--flower-basic-auth-file=") else one
+                for one in arguments
+            ]  # fmt: skip
+            settings = parse(command, arguments, env)
+            assert settings.warnings == (), item["metadata"]["name"]
+            assert settings.redis.url.startswith("rediss://")
+
+
+def secret_file(tmp_path, name):
+    path = tmp_path / name.replace("/", "-")
+    path.write_text("user:password")
+    return path
+
+
+def test_a_wrong_flag_would_be_noticed():
+    with pytest.raises(ConfigError):
+        parse("watcher", ["--drivers-file=x", "--redis-url=redis://x"], {})
+
+
+@ALL
+def test_what_pods_mount_exists_or_is_made_by_the_secrets_script(objects):
+    made = subprocess.run(
+        ["sh", K8S / "make-secrets.sh", os.environ["PYTEST_SECRETS"], "csi-fleet"],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    known = {(one["kind"], one["metadata"]["name"]) for one in yaml.safe_load_all(made)}
+    known |= {(one["kind"], one["metadata"]["name"]) for one in objects}
+    # The certificates of the drivers' mutual TLS are the operator's.
+    known.add(("Secret", "driver-tls"))
+    for item in workloads(objects):
+        for volume in pod_spec(item)["volumes"]:
+            if "secret" in volume:
+                assert ("Secret", volume["secret"]["secretName"]) in known
+            if "configMap" in volume:
+                assert ("ConfigMap", volume["configMap"]["name"]) in known
+            assert not volume.keys() & {"persistentVolumeClaim", "hostPath"}, volume
+
+
+@pytest.fixture(autouse=True, scope="module")
+def secrets_folder(tmp_path_factory):
+    os.environ["PYTEST_SECRETS"] = str(tmp_path_factory.mktemp("secrets"))
+    yield
+    del os.environ["PYTEST_SECRETS"]
+
+
+@ALL
+def test_selectors_and_ports_meet(objects):
+    """Services, budgets and policies select the pods they are for."""
+    pods = [one["spec"]["template"]["metadata"]["labels"] for one in workloads(objects)]
+    for item in objects:
+        selector = {
+            "Service": lambda spec: spec["selector"],
+            "PodDisruptionBudget": lambda spec: spec["selector"]["matchLabels"],
+            "NetworkPolicy": lambda spec: spec["podSelector"].get("matchLabels", {}),
+        }.get(item["kind"])
+        if selector:
+            wanted = selector(item["spec"]).items()
+            assert any(wanted <= labels.items() for labels in pods), identity(item)
+
+
+@ALL
+def test_each_base_file_holds_one_kind(objects):
+    for path in (K8S / "base").glob("*.yaml"):
+        kinds = {one["kind"] for one in yaml.safe_load_all(path.read_text())}
+        assert len(kinds) == 1, path.name
+
+
+def test_redis_keeps_nothing_on_a_provisioned_volume():
+    redis = pod_spec(named(render(K8S / "base"), "Deployment", "redis"))
+    assert {"name": "data", "emptyDir": {"sizeLimit": "2Gi"}} in redis["volumes"]
+
+
+def test_alerts_and_autoscaler_name_metrics_that_exist():
+    """A renamed metric would leave an alert silent for ever."""
+    objects = render(K8S / "overlays/prod-central")
+    rules = named(objects, "PrometheusRule", "csi-fleet")["spec"]["groups"][0]["rules"]
+    text = "\n".join(one["expr"] for one in rules)
+    known = exported_names()
+    for word in set(json.dumps(text).replace("(", " ").replace(")", " ").split()):
+        name = word.partition("[")[0].strip('"')
+        if name.startswith(("csi_fleet_", "controller_")):
+            assert name in known, name
+    hpa = named(objects, "HorizontalPodAutoscaler", "worker")["spec"]["metrics"][0]
+    assert hpa["external"]["metric"]["name"].removesuffix("_max") in known
+
+
+def exported_names():
+    sizes = {"unsaved_volumes": 0, "intents": 0}
+    names = set()
+    for family in LaneCollector(lambda: {"claims|x": Lane()}, lambda: sizes).collect():
+        names.add(family.name)
+    for metric in vars(Metrics()).values():
+        if hasattr(metric, "describe"):
+            for family in metric.describe():
+                names |= {family.name, f"{family.name}_total"}
+    return names
+
+
+class Lane:
+    ready = retry = ticketed = running = delayed = blocked = 0
+    head_age_seconds = oldest_ticket_seconds = 0.0
+    paused: dict[str, str] = {"breaker": "x"}
+    limits = None

@@ -1,0 +1,132 @@
+"""What do the kustomizations below k8s/ render to? The few kustomize features they use, in Python.
+
+So that the suites need no kubectl; where there is one, a test compares both. An unknown field is an
+error, never skipped.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+JsonObject = dict[str, Any]
+
+_KNOWN = {
+    "apiVersion", "kind", "namespace", "labels", "resources", "components", "generatorOptions",
+    "configMapGenerator", "images", "replicas", "patches",
+}  # fmt: skip
+CLUSTER_KINDS = {
+    "Namespace", "ClusterRole", "ClusterRoleBinding", "StorageClass", "PriorityClass",
+    "CustomResourceDefinition",
+}  # fmt: skip
+
+
+def render(directory: Path) -> list[JsonObject]:
+    """All objects of one kustomization.
+
+    Raises:
+        ValueError: a field or patch operation that is not implemented here.
+    """
+    return _accumulate(directory.resolve(), [])
+
+
+def _accumulate(directory: Path, inherited: list[JsonObject]) -> list[JsonObject]:
+    """`inherited`: what a component is applied to."""
+    given = yaml.safe_load((directory / "kustomization.yaml").read_text())
+    if unknown := set(given) - _KNOWN:
+        raise ValueError(f"{directory}: not implemented: {sorted(unknown)}")
+    objects = list(inherited)
+    for name in given.get("resources", []):
+        path = directory / name
+        objects += render(path) if path.is_dir() else _documents(path)
+    for generator in given.get("configMapGenerator", []):
+        objects.append(_config_map(directory, generator, given.get("generatorOptions", {})))
+    for name in given.get("components", []):
+        objects = _accumulate((directory / name).resolve(), objects)
+    for patch in given.get("patches", []):
+        _patch(objects, patch)
+    for item in objects:
+        _transform(item, given)
+    return objects
+
+
+def _documents(path: Path) -> list[JsonObject]:
+    return [one for one in yaml.safe_load_all(path.read_text()) if one]
+
+
+def _config_map(
+    directory: Path, generator: Mapping[str, Any], options: Mapping[str, Any]
+) -> JsonObject:
+    if not options.get("disableNameSuffixHash"):
+        raise ValueError(f"{directory}: names with a hash are not implemented")
+    metadata = {"name": generator["name"]}
+    if "namespace" in generator:
+        metadata["namespace"] = generator["namespace"]
+    data = {Path(name).name: (directory / name).read_text() for name in generator["files"]}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def _transform(item: JsonObject, given: Mapping[str, Any]) -> None:
+    metadata = item["metadata"]
+    if "namespace" in given and item["kind"] not in CLUSTER_KINDS:
+        metadata["namespace"] = given["namespace"]
+    for labels in given.get("labels", []):
+        metadata.setdefault("labels", {}).update(labels["pairs"])
+    for replicas in given.get("replicas", []):
+        if item["kind"] == "Deployment" and metadata["name"] == replicas["name"]:
+            item["spec"]["replicas"] = replicas["count"]
+    for image in given.get("images", []):
+        for container in containers(item):
+            name, _, _ = container["image"].partition(":")
+            if name == image["name"]:
+                container["image"] = f"{image.get('newName', name)}:{image['newTag']}"
+
+
+def pod_spec(item: Mapping[str, Any]) -> JsonObject | None:
+    """The pod specification of a workload."""
+    template = item.get("spec", {}).get("template") if item["kind"] == "Deployment" else None
+    return template["spec"] if template else None
+
+
+def containers(item: Mapping[str, Any]) -> list[JsonObject]:
+    """All containers of a workload, none of anything else."""
+    spec = pod_spec(item) or {}
+    return [*spec.get("initContainers", []), *spec.get("containers", [])]
+
+
+def _patch(objects: list[JsonObject], patch: Mapping[str, Any]) -> None:
+    target = patch["target"]
+    chosen = [
+        one
+        for one in objects
+        if one["kind"] == target["kind"] and one["metadata"]["name"] == target["name"]
+    ]
+    if not chosen:
+        raise ValueError(f"patch without target: {target}")
+    for item in chosen:
+        for operation in yaml.safe_load(patch["patch"]):
+            _apply(item, copy.deepcopy(operation))
+
+
+def _apply(item: JsonObject, operation: Mapping[str, Any]) -> None:
+    """One JSON patch operation (RFC 6902); only those in use."""
+    *parents, last = [
+        re.sub("~1", "/", part).replace("~0", "~") for part in operation["path"].split("/")[1:]
+    ]
+    place: Any = item
+    for part in parents:
+        place = place[int(part)] if isinstance(place, list) else place[part]
+    match operation["op"], place:
+        case "add", list() if last == "-":
+            place.append(operation["value"])
+        case "add" | "replace", dict():
+            place[last] = operation["value"]
+        case "remove", dict():
+            del place[last]
+        case other:
+            raise ValueError(f"not implemented: {other}")
