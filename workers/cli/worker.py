@@ -12,6 +12,7 @@ import signal
 import socket
 import threading
 import time
+import uuid
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -29,12 +30,14 @@ from workers.kube import paths
 from workers.kube.client import KubeClient
 from workers.kube.events import EventPlan, EventRecorder
 from workers.kube.resources import KubeResources
+from workers.leasename import leader_identity
 from workers.observability.health import Heartbeats
-from workers.observability.http import Checks
+from workers.observability.http import Checks, always_ok
 from workers.observability.metrics import Metrics
 from workers.observability.requests import api_observer, csi_observer
 from workers.provision.clusters import Clusters
-from workers.provision.fleet import Fleet
+from workers.provision.fleet import KINDS, Fleet
+from workers.provision.leadership import Leadership, QueueLanes
 from workers.provision.periodic import Periodic
 from workers.provision.runtime import Runtime
 from workers.provision.safekeeping import Safekeeping
@@ -134,11 +137,13 @@ class WorkerProcess:
             catalog=catalog,
             clusters=clusters,
             periods=periods,
+            metrics=self.metrics,
         )
         self.capacity.prepare()
         self.periodic = Periodic(
             self.fleet.drivers, queue=self.queue, periods=periods, capacity=self.capacity
         )
+        self.leadership = self.elections() if settings.leader.enabled else None
         self.events = EventRecorder(
             client,
             correlator=SharedCorrelator(EventBudget(redis)),
@@ -167,6 +172,26 @@ class WorkerProcess:
         register(self.app)
         # Last: what waits for the driver to be asked must not wait for our own start any more.
         self.fleet.connect_all()
+        self.fleet.add(load_all(settings.driver.provisioners, settings))
+
+    def elections(self) -> Leadership:
+        """The Leases of a drop-in replacement (F-020, M-020)."""
+        return Leadership(
+            self.kube,
+            self.settings.leader,
+            leader_identity(socket.gethostname(), uuid.uuid4().hex),
+            QueueLanes(self.queue, KINDS),
+            metrics=self.metrics,
+        )
+
+    def driver_names(self) -> list[tuple[str, str]]:
+        """Queue name and name of every driver."""
+        return [(driver.queue_name, driver.name) for driver in self.fleet.drivers()]
+
+    def keep_leases(self) -> None:
+        """Keeps the Leases, if that is wanted; runs in its own thread."""
+        if self.leadership is not None:
+            self.leadership.run(self.driver_names)
 
     def wake_heartbeat(self) -> None:
         """The queue noticed that our leases are gone."""
@@ -177,8 +202,9 @@ class WorkerProcess:
         delay = 0.2
         while not self._stopped.is_set():
             try:
-        self.fleet.add(load_all(settings.driver.provisioners, settings))
                 self.queue.register_process()
+                if self.leadership is not None:  # before anything is admitted
+                    self.leadership.step(self.driver_names())
                 self.fleet.serve(self.queue, self.registry)
             except QueueUnavailable as error:
                 _log.warning("waiting for Redis: %s", error)
@@ -195,6 +221,7 @@ class WorkerProcess:
             ("pump", self.pump),
             ("drivers", self.keep_drivers),
             ("periodic", self.periodic.run),
+            ("leases", self.keep_leases),
         ):
             threading.Thread(target=target, name=name, daemon=True).start()
 
@@ -222,7 +249,8 @@ class WorkerProcess:
         """Metrics and probes, if wanted; alive means that the threads still go round."""
         self.heartbeats.expect("pump", 30.0)
         ready = ready_file(self.settings.process.state_dir, READY_FILE)
-        checks = Checks(live=self.heartbeats.check, ready=ready)
+        leader = self.leadership.check if self.leadership is not None else always_ok
+        checks = Checks(live=self.heartbeats.check, ready=ready, leader=leader)
         self.http = serve_process(self.settings, self.metrics, checks)
 
     def keep_drivers(self) -> None:
@@ -259,6 +287,8 @@ class WorkerProcess:
         """Hands everything back; safe to call twice."""
         self._stopped.set()
         self.periodic.stop()
+        if self.leadership is not None:
+            self.leadership.stop()
         self.events.stop(timeout_seconds=3.0)
         self.heartbeat.stop()
         try:
