@@ -191,6 +191,9 @@ class FakeIntents:
     def put(self, domain: str, intent: JsonObject) -> None:
         self.intents[domain] = deepcopy(intent)
 
+    def delete_pv(self, name: str) -> None:
+        self.unsaved.pop(name, None)
+
     def put_back(self, domain: str, intent: JsonObject) -> None:
         self.intents[domain] = deepcopy(intent)
 

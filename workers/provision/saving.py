@@ -10,14 +10,15 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from workers import constants as k
-from workers.errors import ApiError
+from workers.errors import ApiError, AttemptError, IgnoredError
 from workers.kube.errors import AlreadyExistsError, NotFoundError, ServerError, Unreachable
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
 from workers.provision import measure
-from workers.provision.outcome import Action, Outcome, done
+from workers.provision.outcome import Action, Outcome, done, retry
 from workers.provision.sourcing import unprotect_snapshot
 from workers.provision.steps import Step
+from workers.provision.volumes import VolumePass
 
 if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
@@ -64,11 +65,13 @@ def save(
     except ServerError as error:
         text = f"failed to save volume {name}: {error}"
         if error.status == INTERNAL_ERROR:
-            return refused(work, claim, text)
+            outcome = refused(work, claim, text)
+            return unsavable(work, volume, live) if is_about_volume(error) else outcome
         keep_copy(work)
         return later(text)
     except ApiError as error:
-        return refused(work, claim, f"failed to save volume {name}: {error}")
+        outcome = refused(work, claim, f"failed to save volume {name}: {error}")
+        return unsavable(work, volume, live) if is_about_volume(error) else outcome
     return saved(work, claim, name, live)
 
 
@@ -149,6 +152,32 @@ def refused(work: ClaimPass, claim: JsonObject, message: str) -> Outcome:
     work.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
     keep_copy(work)
     return later(message)
+
+
+def is_about_volume(error: ApiError) -> bool:
+    """True if the PV itself is wrong: the same PV will be refused again."""
+    return error.status in {400, 413, 422} or "request is too large" in error.message
+
+
+def unsavable(work: ClaimPass, volume: JsonObject, live: JsonObject | None) -> Outcome:
+    """The driver's answer makes no valid PV: only another answer can help (L-083).
+
+    So the driver is asked again by the same name. Once the claim is gone nobody waits for the
+    volume, and no PV will ever lead to its deletion: it is deleted here (policy Delete).
+    """
+    policy = volume["spec"].get("persistentVolumeReclaimPolicy")
+    if live is None and policy in (None, "", "Delete"):
+        try:
+            work.driver.backend.delete(
+                VolumePass(work.runtime, work.driver, work.key, work.lease), volume
+            )
+        except (AttemptError, IgnoredError) as error:
+            return later(f"volume without PV not deleted: {error}")
+        work.forget_intent()
+        return done("deleted without PV", finish_intent=True)
+    work.runtime.steps.reach(Step.RECORD_VOLUME, work.lease)
+    work.runtime.intents.delete_pv(work.lease.domain)
+    return retry("unsavable")
 
 
 def keep_copy(work: ClaimPass) -> None:

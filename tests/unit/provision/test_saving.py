@@ -8,6 +8,7 @@ from csi_client import messages as csi
 from csi_client.errors import CsiError
 from tests.support.fake_cluster import World, default_answer
 from workers.config import Settings
+from workers.errors import ApiError
 from workers.kube.errors import ForbiddenError, InvalidError, ServerError, Unreachable
 from workers.provision.outcome import Action
 from workers.settings import ProvisionSettings
@@ -21,8 +22,6 @@ WEBHOOK = ServerError(500, "InternalError", "failed calling webhook: no endpoint
     "error",
     [
         pytest.param(QUOTA, id="C-051 quota"),
-        pytest.param(InvalidError(422, "Invalid", "spec.csi: too long"), id="C-051 invalid"),
-        pytest.param(InvalidError(413, "TooLarge", "limit is 3145728"), id="C-051 too large"),
         pytest.param(WEBHOOK, id="C-051 webhook"),
     ],
 )
@@ -39,6 +38,53 @@ def test_c051_d040_a_refused_save_is_told_and_tried_again(world, claim, error):
     assert len(world.client.created) == 1
     assert world.client.deleted == []
     assert world.events.reasons().count("ProvisioningSucceeded") == 1
+
+
+UNSAVABLE = [
+    pytest.param(InvalidError(422, "Invalid", "nodeAffinity: bad label"), id="invalid"),
+    pytest.param(ApiError(413, "RequestEntityTooLarge", "limit is 3145728"), id="too large"),
+    pytest.param(ServerError(500, "InternalError", "etcdserver: request is too large"), id="etcd"),
+]
+
+
+@pytest.mark.parametrize("error", UNSAVABLE)
+def test_a_volume_that_no_valid_pv_can_hold_is_asked_for_again(world, claim, error):
+    """L-083: only another answer of the driver can help."""
+    world.kube.fail["create_volume"] = [error] * 2
+    assert world.claim_pass(claim).action is Action.RETRY
+    assert world.claim_pass(claim).action is Action.RETRY
+    assert world.events.warnings() == [f"failed to save volume {DOMAIN}: {error}"] * 2
+    assert world.claim_pass(claim).action is Action.DONE
+    assert {one.name for one in world.client.created} == {DOMAIN}
+    assert len(world.client.created) == 3
+    assert world.client.deleted == []
+    assert world.kube.kind("configmaps") == {}
+
+
+@pytest.mark.parametrize("error", UNSAVABLE)
+def test_such_a_volume_is_deleted_once_its_claim_is_gone(world, claim, error):
+    """Nothing else would ever delete it: there is no PV and never will be."""
+    world.kube.fail["create_volume"] = [error] * 9
+    world.claim_pass(claim)
+    world.drop_claim()
+    world.client.delete_answers = [CsiError(14, "not now")]
+    assert world.claim_pass(claim).action is Action.RETRY
+    assert DOMAIN in world.intents.intents
+    assert world.claim_pass(claim).action is Action.DONE
+    assert world.client.deleted == [("test-volume-id", {})] * 2
+    assert (world.intents.intents, world.intents.unsaved) == ({}, {})
+    assert world.kube.kind("configmaps") == {}
+
+
+def test_such_a_volume_stays_with_policy_retain(world):
+    world.add_class(reclaimPolicy="Retain")
+    claim = world.add_claim()
+    world.kube.fail["create_volume"] = [InvalidError(422, "Invalid", "bad")] * 9
+    world.claim_pass(claim)
+    world.drop_claim()
+    assert world.claim_pass(claim).action is Action.RETRY
+    assert world.client.deleted == []
+    assert DOMAIN in world.intents.intents
 
 
 def test_c052_an_api_server_that_is_away_is_no_event(world, claim):
