@@ -36,7 +36,12 @@ def serve_process(settings: Settings, metrics: Metrics, checks: Checks) -> Diagn
 
 
 def serve_run(
-    settings: Settings, shared: SharedMetrics, redis_url: str, checks: Checks
+    settings: Settings,
+    shared: SharedMetrics,
+    redis_url: str,
+    *,
+    live: Callable[[], str],
+    ready: Callable[[], str],
 ) -> DiagnosticsServer:
     """The endpoint of `csi-fleet run`: the sum of its children.
 

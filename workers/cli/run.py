@@ -100,8 +100,9 @@ class Supervisor:
         from workers.cli import diagnostics  # noqa: PLC0415 - without it the supervisor stays small
 
         self.metrics = diagnostics.shared_metrics(self.directory)
-        checks = diagnostics.Checks(live=self.check_live, ready=self.check_ready)
-        self.http = diagnostics.serve_run(self.settings, self.metrics, redis_url, checks)
+        self.http = diagnostics.serve_run(
+            self.settings, self.metrics, redis_url, live=self.check_live, ready=self.check_ready
+        )
         return str(self.metrics.directory)
 
     def check_live(self) -> str:

@@ -174,7 +174,7 @@ def failed_keys(client: redis.Redis, *, limit: int = 10_000) -> list[FailedKey]:
         for name, _ in client.zscan_iter(NAMES["abandoned"].full, count=1000):
             names.setdefault(text(name), 0)
         chosen = sorted(names, key=lambda name: (-names[name], name))[:limit]
-        found = []
+        found: list[FailedKey] = []
         for chunk in _chunks(chosen, 200):
             found += _read_failed(client, chunk, names)
         return found

@@ -138,7 +138,7 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
         return found
 
 
-def _members(client: redis.Redis, name: str) -> set[bytes]:
+def _members(client: redis.Redis, name: str) -> set[bytes | str]:
     return set(client.smembers(NAMES[name].full))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workers.queue.connection import redis_errors
 from workers.queue.names import NAMES
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 TTL_SECONDS = 15.0
 _NAME = NAMES["presence"].full
 _PARTS = 3
+
+
+def _text(name: Any) -> str:
+    return text(name)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,7 +55,7 @@ class Presence:
         """The living ones by role."""
         with redis_errors():
             names = self._client.zrangebyscore(_NAME, self._now(), "+inf")
-        parts = [text(name).split(" ") for name in names]
+        parts = [_text(name).split(" ") for name in names]
         return sorted(Process(*part) for part in parts if len(part) == _PARTS)
 
     def workers(self) -> list[Process]:
@@ -59,7 +63,7 @@ class Presence:
         with redis_errors():
             now = self._now() * 1000
             names = self._client.zrangebyscore(NAMES["procs"].full, now, "+inf")
-        parts = [text(name).split(":") for name in names]
+        parts = [_text(name).split(":") for name in names]
         return sorted(Process("worker", part[0], part[1] if part[1:] else "") for part in parts)
 
     def _now(self) -> float:
