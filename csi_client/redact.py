@@ -5,9 +5,11 @@ The marks are read from the descriptor, so all messages at any depth are covered
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from google.protobuf.descriptor import FieldDescriptor
 
@@ -41,14 +43,22 @@ def secret_values(message: Message) -> Iterator[str]:
 
 
 def scrub(text: str, request: Message) -> str:
-    """Replace the request's secret values in `text`, longest first.
+    """Replace the request's secret values in `text`, longest first, also base64 and URL quoted.
 
-    Drivers echo credentials in their error messages; those become events on the user's claim.
+    Drivers echo credentials in their error messages, as a basic authorization header or in an
+    address for example; those become events on the user's claim.
     """
-    for secret in sorted(set(secret_values(request)), key=len, reverse=True):
-        if len(secret) >= MIN_SECRET_LENGTH:
-            text = text.replace(secret, STRIPPED)
+    secrets = {value for value in secret_values(request) if len(value) >= MIN_SECRET_LENGTH}
+    forms = {form for secret in secrets for form in _forms(secret)}
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, STRIPPED)
     return text
+
+
+def _forms(secret: str) -> set[str]:
+    data = secret.encode()
+    encoded = {base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode()}
+    return {secret, quote(secret, safe=""), *encoded, *(form.rstrip("=") for form in encoded)}
 
 
 def _view(message: Message) -> dict[str, Any]:

@@ -80,3 +80,18 @@ def test_scrub_takes_longer_secrets_first() -> None:
 
 def test_scrub_leaves_trivial_values() -> None:
     assert scrub("1 of 11", csi.DeleteVolumeRequest(secrets={"a": "1"})) == "1 of 11"
+
+
+@pytest.mark.parametrize(
+    "echoed",
+    [
+        pytest.param("aHVudGVyP34y", id="base64"),
+        pytest.param("aHVudGVyP34yIQ==", id="base64 padded"),
+        pytest.param("aHVudGVyP34yIQ", id="base64 without padding"),
+        pytest.param("hunter%3F~2", id="in an address"),
+    ],
+)
+def test_scrub_knows_encoded_secrets(echoed: str) -> None:
+    """As an authorization header or an address would show them."""
+    request = csi.DeleteVolumeRequest(secrets={"a": "hunter?~2", "b": "hunter?~2!"})
+    assert scrub(f"login {echoed} failed", request) == f"login {STRIPPED} failed"
