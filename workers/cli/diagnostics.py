@@ -48,9 +48,8 @@ def serve_run(
     Raises:
         ConfigError: nobody can listen there.
     """
-    server = DiagnosticsServer(
-        settings.http, Exposition(shared, lanes(settings, redis_url)), checks
-    )
+    shown = Exposition(shared, lanes(settings, redis_url))
+    server = DiagnosticsServer(settings.http, shown, Checks(live=live, ready=ready))
     server.start()
     return server
 
