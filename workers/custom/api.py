@@ -2,8 +2,9 @@
 
 The interface of sig-storage-lib-external-provisioner v13 in Python (L-100, L-101). Methods are
 plain functions: they may block and take minutes, for each runs in a thread of its own under a
-lease that the process renews. They may run twice for one volume (a lost answer, a killed process), also in
-another process, so both `provision` and `delete` must be idempotent: by `pv_name` and by volume.
+lease that the process renews. They may run twice for one volume (a lost answer, a killed process),
+also in another process, so both `provision` and `delete` must be idempotent: by `pv_name` and by
+volume.
 
 Source: sig-storage-lib-external-provisioner, controller/volume.go and controller/controller.go.
 """
