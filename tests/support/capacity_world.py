@@ -45,9 +45,9 @@ class ObjectsKube(FakeKube):
         pairs = [one.split("=", 1) for one in query.get("labelSelector", "").split(",") if one]
         for (kind, place, _), item in sorted(self.objects.items()):
             labels = item["metadata"].get("labels") or {}
-            if kind == resource.plural and namespace in {"", place}:
-                if all(labels.get(name) == value for name, value in pairs):
-                    yield deepcopy(item)
+            is_listed = kind == resource.plural and namespace in {"", place}
+            if is_listed and all(labels.get(name) == value for name, value in pairs):
+                yield deepcopy(item)
 
     def create(self, resource: Resource, item: Mapping[str, Any]) -> JsonObject:
         name = item["metadata"]["name"]
