@@ -52,8 +52,12 @@ demo: $(STAMP) ## two drivers, claims becoming Bound, Flower; KUBECONFIG=... for
 test: $(STAMP) ## all suites: unit, integration, e2e, parity, short chaos (SUITES="unit e2e" for some)
 	@$(PY) -m tests.support.suites $(SUITES)
 
-unit integration e2e chaos: $(STAMP) ## one suite
+unit integration e2e: $(STAMP) ## one suite
 	@$(PY) -m tests.support.suites $@
+
+chaos: $(STAMP) ## everything dies at random, at length (CHAOS_CLAIMS=500 CHAOS_DELETES=250 CHAOS_SEED=n)
+	@CHAOS_CLAIMS=$(or $(CHAOS_CLAIMS),500) CHAOS_DELETES=$(or $(CHAOS_DELETES),250) \
+	  $(PY) -m tests.support.suites chaos
 
 parity: $(STAMP) ## compare with the recorded cases of the Go provisioner (ONLY=regex, JOBS=n)
 	@$(PY) -m tests.support.parity $(if $(ONLY),--only '$(ONLY)') $(if $(JOBS),--jobs $(JOBS))

@@ -1,0 +1,18 @@
+"""One control plane of its own for the folder: its API server is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.controlplane import ControlPlane
+
+
+@pytest.fixture(scope="session")
+def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    plane = ControlPlane(tmp_path_factory.mktemp("chaosplane"))
+    try:
+        yield plane.start()
+    finally:
+        plane.stop()

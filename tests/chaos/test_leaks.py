@@ -1,0 +1,320 @@
+"""Each way in which the Go provisioner is known to leak volumes, played with real processes.
+
+Numbers are issues of kubernetes-csi/external-provisioner. A leak is a volume of the driver without
+a PV once everything is at rest (I-6). docs/guarantees.md says what the reference does in each case.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.support.chaos import System
+from tests.support.fleet import Scene
+from tests.support.kube_api import KubeApiError
+from tests.support.waiting import wait_until
+
+SECONDS = 60
+LOST_ANSWER = {"method": "CreateVolume", "code": "DEADLINE_EXCEEDED", "after_work": True}
+# A worker that dies, without a word to anybody, just before one effect.
+DOOMED = """
+import os, sys
+from workers.provision import steps
+allowed = steps.LeasedSteps.reach
+def reach(self, step, lease):
+    if step.value == os.environ["DIES_BEFORE"]:
+        os._exit(9)
+    allowed(self, step, lease)
+steps.LeasedSteps.reach = reach
+from workers.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def system(own_plane, redis_binary, tmp_path_factory) -> Iterator[System]:
+    flags = ("--resync-period=10s",)
+    worker_flags = ("--timeout=5s", "--retry-interval-max=4s")
+    directory = tmp_path_factory.mktemp("leaks")
+    with System(
+        directory,
+        own_plane,
+        redis_binary,
+        workers=2,
+        watchers=1,
+        flags=flags,
+        worker_flags=worker_flags,
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def scene(system) -> Iterator[Scene]:
+    system.driver.set_rules()
+    made = Scene(system.api)
+    try:
+        made.own_class = made.storage_class(system.driver.name)
+        yield made
+    finally:
+        system.driver.set_rules()
+        for part in system.parts.values():
+            part.wanted = True
+        made.clean_up()
+
+
+def creates(system, claim) -> list:
+    name = f"pvc-{claim['metadata']['uid']}"
+    return [one for one in system.driver.calls("CreateVolume") if name in str(one.request)]
+
+
+def called(system, claim, times: int = 1) -> None:
+    wait_until(lambda: len(creates(system, claim)) >= times, SECONDS, f"{times} CreateVolume")
+
+
+def kill_workers(system) -> None:
+    for name in system.workers_():
+        system.kill(name)
+
+
+def nothing_leaked(system, scene) -> None:
+    system.assert_at_rest(SECONDS)
+    assert scene.volumes() == []
+    assert system.driver.volumes() == {}
+
+
+def test_issues_131_and_311_claim_deleted_while_create_times_out(system, scene):
+    """The driver makes the volume, its answers get lost, the user gives up."""
+    system.driver.set_rules({**LOST_ANSWER, "times": 2})
+    claim = scene.claim("gone", scene.own_class)
+    called(system, claim)
+    scene.delete("gone")
+    called(system, claim, 3)
+    nothing_leaked(system, scene)
+
+
+def test_issue_486_worker_dies_during_create_and_the_claim_is_deleted(system, scene):
+    """Nothing but our record knows that a volume was begun."""
+    system.driver.set_rules({"method": "CreateVolume", "delay_seconds": 1.5, "times": 1})
+    claim = scene.claim("gone", scene.own_class)
+    called(system, claim)
+    kill_workers(system)
+    scene.delete("gone")
+    nothing_leaked(system, scene)
+
+
+def test_issue_486_everything_dies_during_create_and_the_claim_is_deleted(system, scene):
+    """Workers and watcher; Redis keeps the record."""
+    system.driver.set_rules({"method": "CreateVolume", "delay_seconds": 1.5, "times": 1})
+    claim = scene.claim("gone", scene.own_class)
+    called(system, claim)
+    kill_workers(system)
+    system.kill("watcher-0")
+    scene.delete("gone")
+    nothing_leaked(system, scene)
+
+
+def test_issue_1449_worker_dies_while_in_background_and_the_claim_is_deleted(system, scene):
+    system.driver.set_rules({**LOST_ANSWER, "times": 3})
+    claim = scene.claim("gone", scene.own_class)
+    called(system, claim)
+    kill_workers(system)
+    scene.delete("gone")
+    nothing_leaked(system, scene)
+
+
+def test_c148_claim_deleted_and_redis_flushed_while_in_background(system, scene):
+    """Only the ConfigMap remembers the attempt."""
+    system.driver.set_rules({**LOST_ANSWER, "times": 3})
+    scene.claim("gone", scene.own_class)
+    wait_until(system.copies, SECONDS, "the attempt is copied to a ConfigMap")
+    kill_workers(system)
+    scene.delete("gone")
+    system.flush_redis()
+    nothing_leaked(system, scene)
+
+
+def test_c148_claim_deleted_and_redis_flushed_during_a_slow_call(system, scene):
+    """After two seconds the attempt has its ConfigMap."""
+    system.driver.set_rules({"method": "CreateVolume", "delay_seconds": 4, "times": 1})
+    scene.claim("gone", scene.own_class)
+    wait_until(system.copies, SECONDS, "the attempt is copied to a ConfigMap")
+    kill_workers(system)
+    scene.delete("gone")
+    system.flush_redis()
+    nothing_leaked(system, scene)
+
+
+def test_redis_flushed_during_a_fast_call_of_a_living_worker(system, scene):
+    """The worker that made the call puts its record back, although its lease is lost."""
+    system.driver.set_rules({"method": "CreateVolume", "delay_seconds": 1, "times": 1})
+    claim = scene.claim("gone", scene.own_class)
+    called(system, claim)
+    system.flush_redis()
+    scene.delete("gone")
+    nothing_leaked(system, scene)
+
+
+def test_issue_1469_claims_deleted_as_soon_as_they_are_provisioned(system, scene):
+    """A late look at the claim must not make its volume again after it was deleted."""
+    names = [f"short-{index}" for index in range(15)]
+    claims = [scene.claim(name, scene.own_class) for name in names]
+    waiting = dict(zip(names, claims, strict=True))
+
+    def all_deleted() -> bool:
+        for name, claim in list(waiting.items()):
+            if scene.volume_of(claim):
+                scene.delete(name)
+                del waiting[name]
+        return not waiting
+
+    wait_until(all_deleted, SECONDS, "all provisioned and deleted", interval_seconds=0.01)
+    nothing_leaked(system, scene)
+    ended = [call for call in system.driver.calls() if call.method.endswith("Volume")]
+    for claim in claims:
+        story = [c.method for c in ended if f"pvc-{claim['metadata']['uid']}" in str(c.request)]
+        assert story.count("CreateVolume") == 1
+
+
+@contextmanager
+def volumes_refused(system) -> Iterator[None]:
+    """An admission policy against PVs of our driver."""
+    group = "admissionregistration.k8s.io/v1"
+    meta = {"metadata": {"name": f"no-volumes-{system.driver.name}"}}
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["persistentvolumes"],
+    }
+    expression = f"!has(object.spec.csi) || object.spec.csi.driver != '{system.driver.name}'"
+    policy = {
+        "apiVersion": group,
+        "kind": "ValidatingAdmissionPolicy",
+        **meta,
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": expression, "message": "no volumes today"}],
+        },
+    }
+    binding = {
+        "apiVersion": group,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        **meta,
+        "spec": {"policyName": meta["metadata"]["name"], "validationActions": ["Deny"]},
+    }
+    probe = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "probe"},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "csi": {"driver": system.driver.name, "volumeHandle": "x"},
+        },
+    }
+
+    def is_refused() -> bool:
+        try:
+            system.api.request("POST", "/api/v1/persistentvolumes", probe, params={"dryRun": "All"})
+        except KubeApiError:
+            return True
+        return False
+
+    system.api.create(policy)
+    system.api.create(binding)
+    try:
+        wait_until(is_refused, SECONDS, "the policy holds")
+        yield
+    finally:
+        for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+            system.api.delete(f"/apis/{group}/{kind}/{meta['metadata']['name']}")
+        wait_until(lambda: not is_refused(), SECONDS, "the policy is gone")
+
+
+def test_c051_volume_that_cannot_be_saved_is_kept_over_crashes_and_a_wipe(system, scene):
+    """G8: the claim is told, nobody deletes the volume, and it is saved once that is allowed."""
+    with volumes_refused(system):
+        claim = scene.claim("patient", scene.own_class)
+        scene.wait_event("patient", "no volumes today")
+        wait_until(system.copies, SECONDS, "the attempt is copied to a ConfigMap")
+        before = set(system.driver.volumes())
+        assert len(before) == 1
+        kill_workers(system)
+        scene.wait_event("patient", "no volumes today")
+        system.flush_redis()
+        called(system, claim, 2)
+        assert set(system.driver.volumes()) == before
+    scene.wait_bound("patient", timeout_seconds=SECONDS)
+    assert system.handles() == before
+    scene.delete("patient")
+    nothing_leaked(system, scene)
+
+
+def test_c053_volume_that_cannot_be_saved_and_its_claim_is_deleted(system, scene):
+    with volumes_refused(system):
+        claim = scene.claim("gone", scene.own_class)
+        scene.wait_event("gone", "no volumes today")
+        wait_until(system.copies, SECONDS, "the attempt is copied to a ConfigMap")
+        scene.delete("gone")
+        kill_workers(system)
+        system.flush_redis()
+        called(system, claim, 2)
+    nothing_leaked(system, scene)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["claim stays", "claim deleted"])
+@pytest.mark.parametrize("step", ["record-volume", "save-volume", "forget-intent", "finish-key"])
+def test_c056_worker_ends_just_before(system, scene, tmp_path, step, is_deleted):
+    """os._exit in a real process, between two effects."""
+    for name in system.workers_():
+        system.parts[name].wanted = False
+        system.parts[name].kill()
+    healthy = system.parts["worker-0"]
+    system.add(f"doomed-{step}", [sys.executable, "-c", DOOMED, "worker"], healthy.command[2:-1])
+    doomed = system.parts.pop(f"doomed-{step}")
+    doomed.env = {**doomed.env, "DIES_BEFORE": step}
+    doomed.start()
+    try:
+        claim = scene.claim("victim", scene.own_class)
+        wait_until(lambda: not doomed.is_running, SECONDS, "the worker ended")
+        assert doomed.process.popen.returncode == 9
+    finally:
+        doomed.kill()
+    if is_deleted:
+        scene.delete("victim")
+    for name in system.workers_():
+        system.parts[name].wanted = True
+    if is_deleted:
+        nothing_leaked(system, scene)
+        return
+    scene.wait_bound("victim", timeout_seconds=SECONDS)
+    system.assert_at_rest(SECONDS)
+    assert len(creates(system, claim)) == 1 + (step == "record-volume")
+    assert len(system.driver.volumes()) == 1
+
+
+def test_c146_sigterm_lets_the_call_end_and_loses_nothing(system, scene):
+    """All workers are asked to stop during CreateVolume: one call, PV saved, exit 0."""
+    system.driver.set_rules({"method": "CreateVolume", "delay_seconds": 3, "times": 1})
+    claim = scene.claim("kept", scene.own_class)
+    called(system, claim)
+    workers = [system.parts[name] for name in system.workers_()]
+    started = time.monotonic()
+    for part in workers:
+        part.wanted = False
+        part.process.signal(signal.SIGTERM)
+    wait_until(lambda: not any(part.is_running for part in workers), 20, "the workers ended")
+    print("workers ended after", round(time.monotonic() - started, 1), "s")
+    assert [part.process.popen.returncode for part in workers] == [0, 0]
+    assert scene.volume_of(claim)
+    for part in workers:
+        part.wanted = True
+    scene.wait_bound("kept", timeout_seconds=SECONDS)
+    assert len(creates(system, claim)) == 1
+    scene.delete("kept")
+    nothing_leaked(system, scene)

@@ -1,0 +1,298 @@
+"""A whole system of real processes that can be broken at will, and what must be true afterwards.
+
+`System` owns Redis, a driver, two watchers, workers and beat over a control plane of its own, and
+brings back what died, as kubelet would. `leftovers` reads every queue structure.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import redis
+
+from tests.support.controlplane import ControlPlane
+from tests.support.csi_driver import DirectoryDriver
+from tests.support.fleet import environment, program
+from tests.support.kube_api import KubeApi
+from tests.support.processes import Process, start_process
+from tests.support.redis_fixtures import undeclared_keys
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+INTENTS = "csi-fleet.io/intent=true"
+COPY_PREFIX = "csi-fleet-intent-"
+RESTART_SECONDS = 1.0
+# Structures of the queue that must be empty at rest; families by their prefix.
+QUEUE_KEYS = (
+    *("leases", "domains", "blocked", "waiters", "dirty", "delayed", "since"),
+    *("lanes", "fails", "memos", "abandoned", "intents", "unsaved"),
+)
+QUEUE_FAMILIES = ("ready", "retry", "ticketed", "running", "share", "share_retry")
+
+
+@dataclass
+class Part:
+    """One process of ours, started again after it ended."""
+
+    name: str
+    command: list[str]
+    log: Path
+    env: Mapping[str, str]
+    process: Process | None = None
+    ended_at: float = 0.0
+    wanted: bool = True
+    stopped_until: float = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.is_running()
+
+    def start(self) -> None:
+        self.process = start_process(self.name, self.command, log=self.log, env=self.env, cwd=ROOT)
+        self.ended_at = 0.0
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+
+    def tend(self, now: float) -> None:
+        """Start again what ended a moment ago; continue what was stopped long enough."""
+        if self.stopped_until and now >= self.stopped_until:
+            self.stopped_until = 0.0
+            if self.process is not None:
+                self.process.signal(signal.SIGCONT)
+        if self.wanted and not self.is_running:
+            self.ended_at = self.ended_at or now
+            if now >= self.ended_at + RESTART_SECONDS:
+                self.start()
+
+
+@dataclass
+class System:
+    """Everything but the control plane, which outlives several systems."""
+
+    directory: Path
+    plane: ControlPlane
+    redis_binary: str
+    workers: int = 3
+    watchers: int = 2
+    appendonly: bool = False
+    flags: tuple[str, ...] = ()
+    worker_flags: tuple[str, ...] = ()
+    namespace: str = "default"
+    parts: dict[str, Part] = field(default_factory=dict)
+    driver_started_at: float = 0.0
+    undeclared: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.driver = DirectoryDriver()
+        self.redis = RedisServer(self.redis_binary, self.directory, appendonly=self.appendonly)
+        self.api = KubeApi(self.plane.kubeconfig)
+        self._ended = threading.Event()
+        self._tender: threading.Thread | None = None
+        self._lock = threading.RLock()
+
+    def start(self) -> Self:
+        self.redis.start()
+        self.driver.start()
+        common = [f"--redis-url={self.redis.url}", *self.flags]
+        cluster = [f"--kubeconfig={self.plane.kubeconfig}", f"--namespace={self.namespace}"]
+        serve = [f"--csi-address={self.driver.address}", "--lease-ttl=4s", *self.worker_flags]
+        for index in range(self.watchers):
+            self.add(f"watcher-{index}", [sys.executable, "-m", "watcher"], cluster + common)
+        for index in range(self.workers):
+            self.add(f"worker-{index}", [program(), "worker"], cluster + common + serve)
+        self.add("beat", [program(), "beat"], [f"--redis-url={self.redis.url}"])
+        for part in self.parts.values():
+            part.start()
+        wait_until(
+            lambda: all(list((self.directory / name).glob("*.ready")) for name in self.workers_()),
+            90,
+            "all workers are ready",
+        )
+        self._tender = threading.Thread(target=self._tend, daemon=True)
+        self._tender.start()
+        return self
+
+    def add(self, name: str, command: Sequence[str | Path], flags: Sequence[str]) -> None:
+        state = self.directory / name
+        state.mkdir(exist_ok=True)
+        self.parts[name] = Part(
+            name,
+            [*map(str, command), *flags, f"--state-dir={state}"],
+            self.directory / f"{name}.log",
+            environment(),
+        )
+
+    def workers_(self) -> list[str]:
+        return [name for name in self.parts if name.startswith("worker-")]
+
+    def watchers_(self) -> list[str]:
+        return [name for name in self.parts if name.startswith("watcher-")]
+
+    # Faults. Each returns at once; what died comes back by itself.
+
+    def kill(self, name: str) -> None:
+        self.parts[name].kill()
+
+    def freeze(self, name: str, seconds: float) -> None:
+        """SIGSTOP now, SIGCONT later: a process that believes it still owns its leases."""
+        part = self.parts[name]
+        if part.process is not None and part.is_running:
+            part.process.signal(signal.SIGSTOP)
+            part.stopped_until = time.monotonic() + seconds
+
+    def restart_redis(self, *, is_empty: bool = False) -> None:
+        self.redis.kill()
+        if is_empty:
+            shutil.rmtree(self.directory / "appendonlydir", ignore_errors=True)
+        self.redis.start()
+
+    def flush_redis(self) -> None:
+        with redis.Redis.from_url(self.redis.url) as client:
+            client.flushall()
+
+    def cut_connections(self) -> None:
+        with redis.Redis.from_url(self.redis.url) as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+            client.client_kill_filter(_type="pubsub", skipme=True)
+
+    def restart_driver(self) -> None:
+        self.driver.kill()
+        self.driver_started_at = time.time()
+        self.driver.start(wait=False)
+
+    def restart_api_server(self) -> None:
+        self.plane.kill("kube-apiserver")
+        self.plane.restart("kube-apiserver")
+
+    # Looking at the result.
+
+    def volumes(self) -> dict[str, dict[str, Any]]:
+        """PVs of our driver by name."""
+        return {
+            one["metadata"]["name"]: one
+            for one in self.api.items("/api/v1/persistentvolumes")
+            if (one["spec"].get("csi") or {}).get("driver") == self.driver.name
+        }
+
+    def handles(self) -> set[str]:
+        return {one["spec"]["csi"]["volumeHandle"] for one in self.volumes().values()}
+
+    def copies(self) -> list[str]:
+        """Names of the ConfigMaps that hold intents."""
+        path = f"/api/v1/namespaces/{self.namespace}/configmaps"
+        return [one["metadata"]["name"] for one in self.api.items(path, labelSelector=INTENTS)]
+
+    def is_whole(self) -> bool:
+        """All parts run, and each attempt under way has a living owner or a ConfigMap."""
+        parts = self.parts.values()
+        if not all(part.is_running and not part.stopped_until for part in parts):
+            return False
+        with redis.Redis.from_url(self.redis.url, decode_responses=True) as client:
+            processes = set(client.zrange("csifleet:procs", 0, -1))
+            leases = [value.split(" ", 4) for value in client.hvals("csifleet:leases")]
+            records = client.hgetall("csifleet:intents")
+        held = {lease[4] for lease in leases if lease[1] in processes}
+        copied = {name.removeprefix(COPY_PREFIX) for name in self.copies()}
+        going = {name for name, text in records.items() if json.loads(text)["stage"] != "failed"}
+        assert going <= held | copied, f"without owner: {sorted(going - held - copied)}"
+        return len(processes) >= self.workers
+
+    def stories(self, volume_ids: set[str]) -> list[str]:
+        """The calls for some volumes, for a failure's report."""
+        found = []
+        for call in self.driver.calls():
+            if (
+                set(call.volumes) & volume_ids
+                or call.answer.get("volume", {}).get("volumeId") in volume_ids
+                or call.answer.get("volume", {}).get("volume_id") in volume_ids
+            ):
+                at = f"{call.started_at:.2f} - {call.ended_at or 0:.2f}"
+                found.append(f"{at} {call.method} {call.volumes} {call.code}")
+        return found
+
+    def queue_left(self) -> list[str]:
+        """Every entry of the queue structures and of Celery's lists."""
+        with redis.Redis.from_url(self.redis.url) as client:
+            self.undeclared |= set(undeclared_keys(client))
+            left = []
+            for raw in client.scan_iter(count=1000):
+                name = raw.decode()
+                short = name.removeprefix("csifleet:")
+                if short in QUEUE_KEYS or short.partition(":")[0] in QUEUE_FAMILIES:
+                    left.append(name)
+                elif name.startswith("drv."):
+                    left.append(f"{name} ({client.llen(name)})")
+            return left
+
+    def assert_at_rest(self, seconds: float) -> None:
+        """I-6: nothing waits, nothing is remembered, volumes equal PVs."""
+        wait_until(lambda: empty(self.queue_left()), seconds, "queues are empty")
+        wait_until(lambda: empty(self.copies()), seconds, "no ConfigMap is left")
+        wait_until(lambda: equal(set(self.driver.volumes()), self.handles()), seconds, "I-6")
+        assert sorted(self.undeclared) == []
+
+    def log_lines(self, *patterns: str) -> list[str]:
+        return [
+            f"{path.stem}: {line}"
+            for path in sorted(self.directory.glob("*.log"))
+            for line in path.read_text(errors="replace").splitlines()
+            if any(pattern in line for pattern in patterns)
+        ]
+
+    def stop(self) -> None:
+        """Every process started here ends, whatever happened before."""
+        self._ended.set()
+        if self._tender is not None:
+            self._tender.join(15)
+        actions: list[Callable[[], object]] = [part.kill for part in self.parts.values()]
+        for action in (*actions, self.driver.close, self.redis.kill, self.api.close):
+            with suppress(Exception):
+                action()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _tend(self) -> None:
+        while not self._ended.wait(0.1):
+            now = time.monotonic()
+            for part in self.parts.values():
+                part.tend(now)
+
+
+def empty(left: list[str]) -> bool:
+    """True, or an error that shows what is left."""
+    assert not left, f"left: {left[:8]}"
+    return True
+
+
+def equal(stored: set[str], saved: set[str]) -> bool:
+    """True, or an error that names leaked and missing volumes."""
+    assert stored == saved, f"no PV: {sorted(stored - saved)}, no volume: {sorted(saved - stored)}"
+    return True

@@ -1,0 +1,403 @@
+"""One claim's whole life over a real Redis queue, with processes that die before a chosen effect.
+
+API server, driver and cluster (binding, releasing, scheduling) are fakes in memory; queue, leases,
+intents and recovery are the real ones on a clock of their own. A process dies by `Death`, a
+BaseException, so that no handler of the product can see it; its lease runs out as after SIGKILL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import redis
+
+from csi_client import messages as csi
+from csi_client.errors import CsiError
+from tests.support.fake_cluster import (
+    DRIVER,
+    FakeEvents,
+    FakeKube,
+    JsonObject,
+    default_answer,
+)
+from watcher.intents import restore_intents
+from workers.config import Settings
+from workers.constants import (
+    ANN_SELECTED_NODE,
+    ANN_STORAGE_PROVISIONER,
+    FINALIZER_SNAPSHOT_SOURCE,
+    FINALIZER_VOLUME,
+)
+from workers.kube.errors import NotFoundError
+from workers.provision.claims import claim_domain, sync_claim
+from workers.provision.clusters import Clusters
+from workers.provision.driver import Driver
+from workers.provision.runtime import Runtime
+from workers.provision.safekeeping import Safekeeping
+from workers.provision.steps import LeasedSteps, Step
+from workers.provision.volumes import sync_volume, volume_domain
+from workers.queue.catalog import CatalogReader, CatalogWriter
+from workers.queue.intents import IntentStore
+from workers.queue.keys import KIND_CLAIMS, Key, claim_key, lane_name, volume_key
+from workers.queue.leases import Lease
+from workers.queue.names import PREFIX
+from workers.queue.recovery import Recovery
+from workers.queue.workqueue import WorkQueue
+from workers.tasks.run import run
+
+NAMESPACE = "fleet-system"
+ZONE = "topology.example.org/zone"
+CLAIM = ("persistentvolumeclaims", "default", "data")
+UID = "u1"
+VOLUME = f"pvc-{UID}"
+# What may stay in Redis at rest; everything else of ours is queue state or a record of an attempt.
+RESTING = (
+    *("epoch", "procs", "fence", "limits", "paused", "catalog", "changes", "versions"),
+    *("floors", "complete", "saved", "check_guard", "sweep_guard", "recovery_guard"),
+)
+
+
+class Death(BaseException):
+    """The process ends here."""
+
+
+class SnapshotKube(FakeKube):
+    """With snapshots and the listing of ConfigMaps."""
+
+    def get_snapshot(self, namespace: str, name: str) -> JsonObject:
+        return self._get("volumesnapshots", namespace, name, "get_snapshot")
+
+    def update_snapshot(self, snapshot: JsonObject) -> JsonObject:
+        return self._update("volumesnapshots", snapshot, "update_snapshot")
+
+    def get_snapshot_content(self, name: str) -> JsonObject:
+        return self._get("volumesnapshotcontents", "", name, "get_snapshot_content")
+
+    def list_config_maps(self, namespace: str, selector: str) -> Iterator[JsonObject]:
+        for item in self.kind("configmaps").values():
+            if selector in (item["metadata"].get("labels") or {}):
+                yield deepcopy(item)
+
+    def has_config_map(self, namespace: str, name: str) -> bool:
+        return ("configmaps", namespace, name) in self.objects
+
+
+class FakeStorage:
+    """A driver that is idempotent by name and by id; each CreateVolume takes the next plan.
+
+    Plans: None (behave), a CsiError (fail without the work), ("after", CsiError) (the volume is
+    made, its answer lost), "slow" (longer than 2 s), or a change to the answer.
+    """
+
+    def __init__(self) -> None:
+        self.volumes: dict[str, str] = {}
+        self.plans: list[Any] = []
+        self.made = 0
+        self.calls: list[str] = []
+
+    def create_volume(
+        self, request: csi.CreateVolumeRequest, *, on_slow: Callable[[], None] | None = None
+    ) -> csi.CreateVolumeResponse:
+        plan = self.plans.pop(0) if self.plans else None
+        self.calls.append("create")
+        if isinstance(plan, CsiError):
+            raise plan
+        if request.name not in self.volumes:
+            self.made += 1
+            self.volumes[request.name] = f"id-{self.made}"
+        if plan == "slow" and on_slow is not None:
+            on_slow()
+        if isinstance(plan, tuple):
+            raise plan[1]
+        answer = default_answer(request)
+        answer.volume.volume_id = self.volumes[request.name]
+        if callable(plan):
+            plan(answer)
+        return answer
+
+    def delete_volume(self, volume_id: str, secrets: Any, *, timeout_seconds: float = 0) -> None:
+        self.calls.append("delete")
+        for name in [name for name, known in self.volumes.items() if known == volume_id]:
+            del self.volumes[name]
+
+
+class Mortal(LeasedSteps):
+    """Dies before the n-th effect; counts and names all of them."""
+
+    def __init__(self, dies_before: int | None, on_death: Callable[[Step], None]) -> None:
+        self.reached: list[Step] = []
+        self._dies_before = dies_before
+        self._on_death = on_death
+
+    def reach(self, step: Step, lease: Lease) -> None:
+        if len(self.reached) == self._dies_before:
+            self._on_death(step)
+            raise Death(step)
+        self.reached.append(step)
+        super().reach(step, lease)
+
+
+@dataclass
+class Owner:
+    """One worker process."""
+
+    queue: WorkQueue
+    runtime: Runtime
+    steps: Mortal
+    is_dead: bool = False
+
+
+@dataclass
+class CrashWorld:
+    """The cluster around one claim; `live` lets time pass until nothing is left to do."""
+
+    client: redis.Redis
+    has_topology: bool = False
+    reclaim_policy: str = "Delete"
+    now_ms: int = 1_700_000_000_000
+    tickets: list[Key] = field(default_factory=list)
+    died_at: Step | None = None
+
+    def __post_init__(self) -> None:
+        self.kube, self.storage, self.events = SnapshotKube(), FakeStorage(), FakeEvents()
+        # The slow retry (P-414) is timed by the real clock, so it has to be short.
+        provision = replace(Settings().provision, retry_interval_max_seconds=0.01)
+        self.settings = replace(Settings(), provision=provision)
+        plugin = {"CONTROLLER_SERVICE"}
+        if self.has_topology:
+            plugin.add("VOLUME_ACCESSIBILITY_CONSTRAINTS")
+        self.driver = Driver(
+            name=DRIVER,
+            queue_name=DRIVER,
+            client=cast("Any", self.storage),
+            plugin_capabilities=frozenset(plugin),
+            controller_capabilities=frozenset({"CREATE_DELETE_VOLUME", "CREATE_DELETE_SNAPSHOT"}),
+            in_tree_name=None,
+            identity="test",
+            settings=self.settings,
+        )
+        mode = "WaitForFirstConsumer" if self.has_topology else "Immediate"
+        self.storage_class = self.kube.add(
+            "storageclasses.storage.k8s.io",
+            {
+                "apiVersion": "storage.k8s.io/v1",
+                "kind": "StorageClass",
+                "metadata": {"name": "fast"},
+                "provisioner": DRIVER,
+                "reclaimPolicy": self.reclaim_policy,
+                "volumeBindingMode": mode,
+            },
+        )
+        self.fill_catalog()
+        self.seen_epoch = CatalogWriter(self.client).epoch()
+
+    # What others do.
+
+    def add_claim(self, **spec: Any) -> None:
+        annotations = {ANN_STORAGE_PROVISIONER: DRIVER}
+        if self.has_topology:
+            annotations[ANN_SELECTED_NODE] = "n1"
+        body = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {
+                "name": "data",
+                "namespace": "default",
+                "uid": UID,
+                "annotations": annotations,
+            },
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": "fast",
+                "resources": {"requests": {"storage": "1Ki"}},
+                **spec,
+            },
+            "status": {"phase": "Pending"},
+        }
+        self.kube.add("persistentvolumeclaims", body)
+
+    def add_snapshot(self) -> None:
+        self.kube.add(
+            "volumesnapshots",
+            {
+                "metadata": {"name": "snap", "namespace": "default", "uid": "s1"},
+                "spec": {"source": {}, "volumeSnapshotClassName": "c"},
+                "status": {
+                    "readyToUse": True,
+                    "boundVolumeSnapshotContentName": "content",
+                    "restoreSize": "1Ki",
+                },
+            },
+        )
+        self.kube.add(
+            "volumesnapshotcontents",
+            {
+                "metadata": {"name": "content"},
+                "spec": {
+                    "driver": DRIVER,
+                    "volumeSnapshotRef": {"name": "snap", "namespace": "default", "uid": "s1"},
+                    "source": {},
+                },
+                "status": {"snapshotHandle": "snap-1", "readyToUse": True, "restoreSize": 1024},
+            },
+        )
+
+    def delete_claim(self) -> None:
+        """The user deletes it; the watcher adds its key once more (M-012)."""
+        if self.kube.objects.pop(CLAIM, None) is not None:
+            self.watcher_queue().add([claim_key(DRIVER, "default", "data", UID)])
+
+    def wipe(self) -> None:
+        """FLUSHALL."""
+        self.client.flushall()
+        self.tickets.clear()
+
+    def fill_catalog(self) -> None:
+        writer = CatalogWriter(self.client)
+        epoch = writer.epoch()
+        classes = [("fast", "1", self.storage_class)]
+        nodes = [("n1", "1", {ZONE: "z1"})] if self.has_topology else []
+        keys = [("n1", "1", {DRIVER: [ZONE]})] if self.has_topology else []
+        for kind, items in (("classes", classes), ("nodes", nodes), ("csinodes", keys)):
+            writer.replace(kind, items, "1")
+        writer.replace("attachments", [], "1")
+        writer.mark_complete(["classes", "nodes", "csinodes", "attachments"], epoch)
+
+    def cluster(self) -> None:
+        """What kube-controller-manager and the scheduler do."""
+        claim = self.kube.objects.get(CLAIM)
+        volume = self.kube.objects.get(("persistentvolumes", "", VOLUME))
+        if volume is not None and claim is None:
+            volume["status"] = {"phase": "Released"}
+        elif volume is not None and claim is not None:
+            volume["status"] = {"phase": "Bound"}
+            claim["spec"]["volumeName"], claim["status"] = VOLUME, {"phase": "Bound"}
+        elif claim is not None and self.has_topology and not claim["spec"].get("volumeName"):
+            claim["metadata"]["annotations"].setdefault(ANN_SELECTED_NODE, "n1")
+
+    def watcher(self) -> None:
+        """Keys of undecided objects; after a wipe also what ConfigMaps remember."""
+        queue = self.watcher_queue()
+        claim = self.kube.objects.get(CLAIM)
+        if claim is not None and not claim["spec"].get("volumeName"):
+            queue.ensure([claim_key(DRIVER, "default", "data", UID)])
+        volume = self.kube.objects.get(("persistentvolumes", "", VOLUME))
+        if volume is not None and self.is_undecided(volume):
+            queue.ensure([volume_key(DRIVER, VOLUME)])
+        if CatalogWriter(self.client).epoch() != self.seen_epoch:
+            self.fill_catalog()
+            self.seen_epoch = CatalogWriter(self.client).epoch()
+            self.recover()
+
+    def is_undecided(self, volume: JsonObject) -> bool:
+        """Whether a volume is to be deleted or to lose its finalizer."""
+        if volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain":
+            return FINALIZER_VOLUME in volume["metadata"]["finalizers"]
+        return bool((volume.get("status") or {}).get("phase") == "Released")
+
+    def recover(self) -> None:
+        """The watcher's look each minute."""
+        queue, intents = self.watcher_queue(), IntentStore(self.client)
+        Recovery(self.client, queue, period_seconds=0.001).run()
+        kube = cast("Any", self.kube)
+        queue.add(restore_intents(kube, NAMESPACE, intents, {DRIVER}))
+
+    def watcher_queue(self) -> WorkQueue:
+        return WorkQueue(self.client, publish=self.tickets.extend, now_ms=lambda: self.now_ms)
+
+    # Our processes.
+
+    def owner(self, dies_before: int | None = None) -> Owner:
+        queue = WorkQueue(
+            self.client,
+            publish=self.tickets.extend,
+            clock=lambda: self.now_ms / 1000,
+            now_ms=lambda: self.now_ms,
+        )
+        queue.register_process()
+        for kind in ("claims", "volumes"):
+            queue.set_limits(lane_name(kind, DRIVER), 10)
+        intents, catalog = IntentStore(self.client), CatalogReader(self.client)
+        steps = Mortal(dies_before, self._died)
+        kube = cast("Any", self.kube)
+        runtime = Runtime(
+            settings=self.settings,
+            kube=kube,
+            queue=queue,
+            intents=intents,
+            catalog=catalog,
+            events=cast("Any", self.events),
+            safekeeping=Safekeeping(
+                intents=intents, kube=kube, catalog=catalog, namespace=NAMESPACE, queue=queue
+            ),
+            clusters=Clusters(catalog),
+            driver_of=lambda _name: self.driver,
+            steps=steps,
+        )
+        return Owner(queue, runtime, steps)
+
+    def live(self, owner: Owner, *, seconds: float = 1200) -> None:
+        """Let time pass until all is at rest, or the owner is dead."""
+        end = self.now_ms + seconds * 1000
+        quiet = 0
+        while self.now_ms < end and quiet < 3:
+            self.cluster()
+            self.watcher()
+            owner.queue.heartbeat()
+            owner.queue.pump(period_seconds=0)
+            if self.tickets:
+                quiet = 0
+            while self.tickets:
+                self._work(owner, self.tickets.pop(0))
+                if owner.is_dead:
+                    return
+            if not self.waiting():
+                self.recover()
+                quiet += 1
+            self.now_ms += 1000
+        assert quiet >= 3, f"still busy: {self.waiting()}"
+
+    def waiting(self) -> list[str]:
+        """Entries of the queue."""
+        return [
+            *self.client.hkeys(f"{PREFIX}leases"),
+            *self.client.zrange(f"{PREFIX}delayed", 0, -1),
+        ]
+
+    def pass_away(self) -> None:
+        """Time goes by until the dead process' lease has run out."""
+        self.tickets.clear()
+        self.now_ms += 5000
+
+    def _work(self, owner: Owner, key: Key) -> None:
+        domain, work = (
+            (claim_domain, sync_claim) if key.kind == KIND_CLAIMS else (volume_domain, sync_volume)
+        )
+        try:
+            run(owner.runtime, key.text, domain, work)
+        except Death:
+            owner.is_dead = True
+
+    def _died(self, step: Step) -> None:
+        self.died_at = step
+
+    # What must be true.
+
+    def left_in_redis(self) -> list[str]:
+        """Keys that are neither settings, catalog nor budgets (I-2 to I-5)."""
+        names = [raw.decode().removeprefix(PREFIX) for raw in self.client.scan_iter(f"{PREFIX}*")]
+        return sorted(name for name in names if name.partition(":")[0] not in RESTING)
+
+    def finalizers_of_snapshot(self) -> list[str]:
+        try:
+            found = self.kube.get_snapshot("default", "snap")
+        except NotFoundError:
+            return []
+        return [
+            one
+            for one in found["metadata"].get("finalizers") or []
+            if one == FINALIZER_SNAPSHOT_SOURCE
+        ]
