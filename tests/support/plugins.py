@@ -1,0 +1,156 @@
+"""Provisioners that do what a test writes into a folder, for `csi-fleet run --provisioner`.
+
+Each kind has its folder below TEST_PLUGIN_DIR: `rules.json` maps a claim's name to a list of words,
+one per call, the last one stays; `calls.jsonl` is what was called; `volumes/` are the volumes. The
+provisioner's name is `<TEST_PLUGIN_TAG>.example.com/<kind>`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from workers.custom import (
+    INVALID_ARGUMENT,
+    Ignored,
+    Options,
+    ProvisionError,
+    ProvisionOptions,
+    ProvisionResult,
+    State,
+    VolumeStore,
+)
+
+STATES = {
+    "final": State.FINISHED,
+    "background": State.BACKGROUND,
+    "no-change": State.NO_CHANGE,
+    "reschedule": State.RESCHEDULE,
+}
+
+
+class ScriptedProvisioner:
+    """Provisions directories, unless its rules say something else."""
+
+    kind = "plain"
+    options = Options(failed_provision_threshold=3, failed_delete_threshold=2)
+
+    def __init__(self, folder: Path | None = None, tag: str = "") -> None:
+        tag = tag or os.environ["TEST_PLUGIN_TAG"]
+        self.name = f"{tag}.example.com/{self.kind}"
+        self.script = Script((folder or Path(os.environ["TEST_PLUGIN_DIR"])) / self.kind)
+
+    def provision(self, options: ProvisionOptions) -> ProvisionResult:
+        word = self.script.next("provision", options.claim["metadata"]["name"])
+        self.script.note("provision", options.claim["metadata"]["name"], options.selected_node)
+        kind, _, text = word.partition(":")
+        if kind == "ignored":
+            raise Ignored("not mine")
+        if kind == "bare":
+            raise RuntimeError(text)
+        if kind == "invalid":
+            raise ProvisionError(text, code=INVALID_ARGUMENT)
+        if kind in STATES:
+            raise ProvisionError(text or kind, STATES[kind])
+        path = self.script.volumes / options.pv_name
+        path.mkdir(exist_ok=True)
+        options.claim["spec"]["accessModes"].append("changed by the plug-in")
+        capacity = {} if kind == "no-capacity" else {"storage": options.requested_size}
+        return ProvisionResult(
+            {
+                "metadata": {"name": options.pv_name},
+                "spec": {
+                    "capacity": capacity,
+                    "accessModes": ["ReadWriteOnce"],
+                    "volumeMode": options.claim["spec"].get("volumeMode", "Filesystem"),
+                    "persistentVolumeReclaimPolicy": options.storage_class["reclaimPolicy"],
+                    "local" if kind == "local" else "hostPath": {"path": str(path)},
+                },
+            }
+        )
+
+    def delete(self, volume: dict[str, Any]) -> None:
+        name = volume["metadata"]["name"]
+        claim = volume["spec"]["claimRef"]["name"]
+        word = self.script.next("delete", claim)
+        self.script.note("delete", claim, None)
+        if word == "ignored":
+            raise Ignored("not my volume")
+        if word != "ok":
+            raise ProvisionError(word)
+        path = self.script.volumes / name
+        if path.exists():
+            path.rmdir()
+
+
+class Guarded(ScriptedProvisioner):
+    """Takes claims labelled `wanted=yes`, keeps volumes labelled `keep=yes`."""
+
+    kind = "guarded"
+    options = Options()
+
+    def should_provision(self, claim: dict[str, Any]) -> bool:
+        return (claim["metadata"].get("labels") or {}).get("wanted") == "yes"
+
+    def should_delete(self, volume: dict[str, Any]) -> bool:
+        return (volume["metadata"].get("labels") or {}).get("keep") != "yes"
+
+
+class Block(ScriptedProvisioner):
+    kind = "block"
+    options = Options(add_finalizer=True)
+
+    def supports_block(self) -> bool:
+        return True
+
+
+class Backoff(ScriptedProvisioner):
+    kind = "backoff"
+    options = Options(volume_store=VolumeStore.BACKOFF, save_attempts=3, save_interval_seconds=0.2)
+
+
+ALL = (ScriptedProvisioner, Guarded, Block, Backoff)
+
+
+class Script:
+    """The folder of one kind, as plug-in and test see it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.volumes = folder / "volumes"
+        self.volumes.mkdir(parents=True, exist_ok=True)
+
+    def set(self, action: str, claim: str, *words: str) -> None:
+        """What the next calls do; the last word stays."""
+        rules = self._rules()
+        rules[f"{action} {claim}"] = list(words)
+        self._write(rules)
+
+    def next(self, action: str, claim: str) -> str:
+        rules = self._rules()
+        words = rules.get(f"{action} {claim}", ["ok"])
+        if len(words) > 1:
+            rules[f"{action} {claim}"] = words[1:]
+            self._write(rules)
+        return str(words[0])
+
+    def note(self, action: str, claim: str, node: str | None) -> None:
+        with (self.folder / "calls.jsonl").open("a") as file:
+            file.write(json.dumps({"action": action, "claim": claim, "node": node}) + "\n")
+
+    def calls(self, action: str, claim: str) -> list[dict[str, Any]]:
+        path = self.folder / "calls.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines]
+        return [one for one in found if (one["action"], one["claim"]) == (action, claim)]
+
+    def _rules(self) -> dict[str, list[str]]:
+        path = self.folder / "rules.json"
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+
+    def _write(self, rules: dict[str, list[str]]) -> None:
+        draft = self.folder / "rules.draft"
+        draft.write_text(json.dumps(rules))
+        draft.replace(self.folder / "rules.json")
