@@ -80,10 +80,13 @@ class CapacityStore:
             pipe.execute()
 
     def item_of(self, driver: str, uid: str) -> str | None:
-        """Return the item an object stands for, None if it is assigned to none."""
+        """Return the item an object stands for, None if it is assigned to none (any more)."""
         with redis_errors(), repaired(self._client):
             raw = self._client.hget(_ITEMS + driver, uid)
-        return None if raw is None else text(raw)
+        if raw is None:
+            return None
+        item = text(raw)
+        return item if _uid(self._current(driver, [item]).get(item)) == uid else None
 
     def replace(
         self,
@@ -103,9 +106,14 @@ class CapacityStore:
         current = self._current(driver, list(assigned))
         self.put(
             driver,
-            {item: one for item, one in assigned.items() if not _is_newer(current.get(item), one)},
+            {
+                item: one
+                for item, one in assigned.items()
+                if not _is_newer(current.get(item), one, before.get(item))
+            },
         )
-        self.drop(driver, {item: one for item, one in before.items() if item not in assigned})
+        left = {item: one for item, one in before.items() if _uid(one) != _uid(assigned.get(item))}
+        self.drop(driver, left)
         with redis_errors(), repaired(self._client):
             pipe = self._client.pipeline(transaction=True)
             pipe.delete(_OBSOLETE + driver)
@@ -182,10 +190,15 @@ def _uid(one: Mapping[str, Any] | None) -> str:
     return "" if one is None else str(one["metadata"].get("uid", ""))
 
 
-def _is_newer(known: Mapping[str, Any] | None, listed: Mapping[str, Any]) -> bool:
-    """True if what is known is at least as new as what was listed; versions grow as numbers."""
+def _is_newer(
+    known: Mapping[str, Any] | None, listed: Mapping[str, Any], before: Mapping[str, Any] | None
+) -> bool:
+    """True if what is known was written after the list; versions grow as numbers."""
     if known is None:
         return False
+    if _uid(known) != _uid(listed):
+        # Of two objects the plan chose one, unless the other came after it looked.
+        return _uid(known) != _uid(before)
     versions = [one["metadata"].get("resourceVersion", "") for one in (known, listed)]
     if not all(version.isdigit() for version in versions):
         return False

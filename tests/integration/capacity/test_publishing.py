@@ -144,6 +144,21 @@ def test_c099_c100_of_two_objects_one_stays(world):
     assert list(world.kube.kind(CAPACITIES)) == ["a"]
 
 
+def test_c100_copy_that_sorts_before_the_known_object(world):
+    """Whichever of the two the plan chooses, the other goes, although it was known before."""
+    world.tick()
+    (known,) = world.objects()
+    world.client.free = {"z1": 2 * GIB}
+    world.poll()
+    world.add_object("aaa", "fast", "z1", metadata={"creationTimestamp": ""})
+    known = world.kube.kind(CAPACITIES)[known["metadata"]["name"]]
+    world.kube.add(CAPACITIES, known | {"capacity": "3Gi"})
+    world.poll()
+    world.poll()
+    assert [one["metadata"]["name"] for one in world.objects()] == ["aaa"]
+    assert [one["capacity"] for one in world.objects()] == ["2Gi"]
+
+
 def test_c102_segments_come_and_go_without_a_poll(world):
     world.tick()
     world.set_zones("z2")
