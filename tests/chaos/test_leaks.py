@@ -275,7 +275,7 @@ def test_c056_worker_ends_just_before(system, scene, tmp_path, step, is_deleted)
         system.parts[name].wanted = False
         system.parts[name].kill()
     healthy = system.parts["worker-0"]
-    system.add(f"doomed-{step}", [sys.executable, "-c", DOOMED, "worker"], healthy.command[2:-1])
+    system.add(f"doomed-{step}", [sys.executable, "-c", DOOMED, "worker"], healthy.command[4:-1])
     doomed = system.parts.pop(f"doomed-{step}")
     doomed.env = {**doomed.env, "DIES_BEFORE": step}
     doomed.start()

@@ -114,8 +114,8 @@ class System:
         for index in range(self.watchers):
             self.add(f"watcher-{index}", [sys.executable, "-m", "watcher"], cluster + common)
         for index in range(self.workers):
-            self.add(f"worker-{index}", [program(), "worker"], cluster + common + serve)
-        self.add("beat", [program(), "beat"], [f"--redis-url={self.redis.url}"])
+            self.add(f"worker-{index}", [*program(), "worker"], cluster + common + serve)
+        self.add("beat", [*program(), "beat"], [f"--redis-url={self.redis.url}"])
         for part in self.parts.values():
             part.start()
         wait_until(
@@ -127,12 +127,12 @@ class System:
         self._tender.start()
         return self
 
-    def add(self, name: str, command: Sequence[str | Path], flags: Sequence[str]) -> None:
+    def add(self, name: str, command: Sequence[str], flags: Sequence[str]) -> None:
         state = self.directory / name
         state.mkdir(exist_ok=True)
         self.parts[name] = Part(
             name,
-            [*map(str, command), *flags, f"--state-dir={state}"],
+            [*command, *flags, f"--state-dir={state}"],
             self.directory / f"{name}.log",
             environment(),
         )

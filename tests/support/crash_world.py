@@ -43,7 +43,7 @@ from workers.queue.catalog import CatalogReader, CatalogWriter
 from workers.queue.intents import IntentStore
 from workers.queue.keys import KIND_CLAIMS, Key, claim_key, lane_name, volume_key
 from workers.queue.leases import Lease
-from workers.queue.names import PREFIX
+from workers.queue.names import PREFIX, declared
 from workers.queue.recovery import Recovery
 from workers.queue.workqueue import WorkQueue
 from workers.tasks.run import run
@@ -53,11 +53,12 @@ ZONE = "topology.example.org/zone"
 CLAIM = ("persistentvolumeclaims", "default", "data")
 UID = "u1"
 VOLUME = f"pvc-{UID}"
-# What may stay in Redis at rest; everything else of ours is queue state or a record of an attempt.
-RESTING = (
-    *("epoch", "procs", "fence", "limits", "paused", "catalog", "changes", "versions"),
-    *("floors", "complete", "saved", "check_guard", "sweep_guard", "recovery_guard"),
-)
+# What may stay in Redis at rest: settings, identities, clocks. Queue state and records may not.
+RESTING = {
+    *("epoch", "procs", "fence", "limits", "limited", "paused", "class_pauses", "breakers"),
+    *("saved", "check_guard", "sweep_guard", "recovery_guard"),
+}
+LEAVING = {"queue", "counters", "intents"}
 
 
 class Death(BaseException):
@@ -388,8 +389,12 @@ class CrashWorld:
 
     def left_in_redis(self) -> list[str]:
         """Keys that are neither settings, catalog nor budgets (I-2 to I-5)."""
-        names = [raw.decode().removeprefix(PREFIX) for raw in self.client.scan_iter(f"{PREFIX}*")]
-        return sorted(name for name in names if name.partition(":")[0] not in RESTING)
+        left = []
+        for raw in self.client.scan_iter(f"{PREFIX}*"):
+            entry = declared(raw.decode())
+            if entry is None or (entry.owner in LEAVING and entry.name not in RESTING):
+                left.append(raw.decode())
+        return sorted(left)
 
     def finalizers_of_snapshot(self) -> list[str]:
         try:
