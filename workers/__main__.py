@@ -9,7 +9,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from workers.config import Command, HelpRequested, parse, usage
-from workers.errors import ConfigError
+from workers.errors import ConfigError, ProvisionerError
+from workers.flags import TOOLS
 from workers.observability.logging import configure_logging
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-COMMANDS = "run, watcher, worker, beat, flower, version"
+COMMANDS = ", ".join(Command)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,6 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         sys.stderr.write(f"csi-fleet {command}: {error}\n")
         return error.exit_code
+    except ProvisionerError as error:
+        if command not in TOOLS:
+            raise
+        sys.stderr.write(f"csi-fleet {command}: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
 
 
 def dispatch(command: Command, settings: Settings, argv: Sequence[str]) -> int:
@@ -71,6 +79,10 @@ def dispatch(command: Command, settings: Settings, argv: Sequence[str]) -> int:
         from workers.cli.run import replace_by_module  # noqa: PLC0415
 
         replace_by_module("watcher", argv)
+    if command in TOOLS:
+        from workers.cli import tools  # noqa: PLC0415
+
+        return tools.run(command, settings)
     raise ConfigError(f"unknown command {command}; commands are {COMMANDS}\n{usage(Command.RUN)}")
 
 

@@ -22,6 +22,7 @@ from workers.flags import Command
 from workers.flagtable import FLAGS
 from workers.gates import build_gates
 from workers.settings import Settings
+from workers.toolflags import tool_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,6 +92,7 @@ def parse(
         redis=_redis(line, environ),
         process=_process(line, environ),
         flower=_flower(line, environ),
+        tool=tool_settings(line.values),
     )
     configchecks.check(result, line.values)
     warnings = (*line.warnings, *gate_warnings, *configchecks.advise(result))

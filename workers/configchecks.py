@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
 from workers.errors import ConfigError
-from workers.flags import Command
+from workers.flags import TOOLS, Command
 from workers.flagvalues import parse_listen_address
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def check(settings: Settings, values: Mapping[str, Any]) -> None:
 def advise(settings: Settings) -> list[str]:
     """Warnings about settings that work otherwise than their reader may expect."""
     warnings: list[str] = []
-    if settings.command not in {Command.STATUS, Command.EXPLAIN}:
+    if settings.command not in TOOLS:
         warnings += [
             f"argument {text!r} is ignored; a boolean flag takes its value with `=`"
             for text in settings.arguments

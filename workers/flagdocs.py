@@ -72,7 +72,7 @@ def _row(flag: Flag) -> str:
 
 def _commands(flag: Flag) -> str:
     users = [command.value for command in Command if command in flag.commands]
-    return "all" if len(users) == len(Command) - 1 else ", ".join(users)
+    return "all" if len(users) == len(Command) - 2 else ", ".join(users)
 
 
 def _gates() -> str:

@@ -26,7 +26,34 @@ class Command(StrEnum):
     FLOWER = "flower"
     STATUS = "status"
     EXPLAIN = "explain"
+    RETRY = "retry"
+    FAILED = "failed"
+    PAUSE = "pause"
+    RESUME = "resume"
+    DRAIN = "drain"
+    DRY_RUN = "dry-run"
+    AUDIT = "audit"
+    DOCTOR = "doctor"
+    COMPLETION = "completion"
     VERSION = "version"
+
+
+TOOLS = frozenset(
+    {
+        Command.STATUS,
+        Command.EXPLAIN,
+        Command.RETRY,
+        Command.FAILED,
+        Command.PAUSE,
+        Command.RESUME,
+        Command.DRAIN,
+        Command.DRY_RUN,
+        Command.AUDIT,
+        Command.DOCTOR,
+        Command.COMPLETION,
+    }
+)
+"""Commands a person runs beside the system; they take arguments and end by themselves."""
 
 
 class Kind(Enum):

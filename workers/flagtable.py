@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from workers.flags import Command, Flag, Kind
+from workers.flags import TOOLS, Command, Flag, Kind
+from workers.toolflags import TOOL_FLAGS
 
 _RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
 _RULES: Final = _RUN_WORKER | {Command.WATCHER}
-_CLUSTER: Final = _RULES | {Command.STATUS, Command.EXPLAIN}
+_DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR})
+_TOOLS: Final = TOOLS - {Command.COMPLETION}
+_CLUSTER: Final = _RULES | _TOOLS
 _SCHEDULE: Final = _RULES | {Command.BEAT}
 _SERVER: Final = _RULES | {Command.BEAT}
-_ALL: Final = frozenset(Command) - {Command.VERSION}
+_ALL: Final = frozenset(Command) - {Command.VERSION, Command.COMPLETION}
 _REDIS: Final = _ALL
 _FLOWER: Final = frozenset({Command.RUN, Command.FLOWER})
 
@@ -32,9 +35,10 @@ _UNBUFFERED: Final = "log lines are written to stderr one by one, unbuffered"
 UPSTREAM_FLAGS: Final = (
     # The driver.
     Flag("csi-address", Kind.STRINGS, "/run/csi/socket", "Address of the CSI driver socket: an "
-         "absolute path or unix://. May be repeated to serve several drivers.", _RUN_WORKER),
+         "absolute path or unix://. May be repeated to serve several drivers.",
+         _RUN_WORKER | _DRIVER_TOOLS),
     Flag("timeout", _DURATION, "10s", "Deadline of each CSI call (creation, deletion, capacity "
-         "and the identity calls at start).", _RUN_WORKER),
+         "and the identity calls at start).", _RUN_WORKER | _DRIVER_TOOLS),
     # The API server.
     Flag("kubeconfig", _STRING, "", "Client configuration file. The environment variable "
          "KUBECONFIG, when set, overrides it.", _CLUSTER),
@@ -172,6 +176,7 @@ OWN_FLAGS: Final = (
     Flag("flower-basic-auth-file", _STRING, "", "File with user:password lines for Flower. The "
          "environment variable CSI_FLEET_FLOWER_BASIC_AUTH (comma separated) does the same.",
          _FLOWER, upstream=False),
+    *TOOL_FLAGS,
 )  # fmt: skip
 
 FLAGS: Final = {flag.name: flag for flag in (*UPSTREAM_FLAGS, *OWN_FLAGS)}

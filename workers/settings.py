@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from workers.flags import Command
 from workers.gates import FeatureGates
+from workers.toolflags import ToolSettings
 
 DEFAULT_CSI_ADDRESS: Final = "/run/csi/socket"
 
@@ -267,7 +268,7 @@ class Settings:
     """The subcommand."""
 
     arguments: tuple[str, ...] = ()
-    """What follows the flags; only `status` and `explain` use it."""
+    """What follows the flags; only the tools use it."""
 
     explicit: frozenset[str] = frozenset()
     """Names of the flags given by argument or variable, not by default."""
@@ -290,3 +291,4 @@ class Settings:
     redis: RedisSettings = field(default_factory=RedisSettings)
     process: ProcessSettings = field(default_factory=ProcessSettings)
     flower: FlowerSettings = field(default_factory=FlowerSettings)
+    tool: ToolSettings = field(default_factory=ToolSettings)

@@ -1,0 +1,60 @@
+"""Output for people: colours and tables on a terminal, plain lines in a pipe, JSON on request."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def is_terminal() -> bool:
+    """Whether a person looks at standard output."""
+    return sys.stdout.isatty()
+
+
+def write(text: str = "") -> None:
+    """One line to standard output."""
+    sys.stdout.write(f"{text}\n")
+
+
+def write_json(value: Any) -> None:
+    """A JSON document to standard output."""
+    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def write_lines(lines: Iterable[str], *, style: str = "") -> None:
+    """Several lines; `style` colours them where a person looks."""
+    if style and is_terminal():
+        from rich.console import Console  # noqa: PLC0415 - only where a person looks
+        from rich.text import Text  # noqa: PLC0415
+
+        console = Console(highlight=False)
+        for line in lines:
+            console.print(Text(line, style=style), soft_wrap=True)
+        return
+    for line in lines:
+        write(line)
+
+
+def write_table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table: boxed on a terminal, columns apart by blanks otherwise (for grep and awk)."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    if is_terminal():
+        from rich.console import Console  # noqa: PLC0415
+        from rich.table import Table  # noqa: PLC0415
+
+        table = Table(title=title, title_justify="left", show_edge=False)
+        for name in head:
+            table.add_column(name, overflow="fold")
+        for row in texts:
+            table.add_row(*row)
+        Console(highlight=False).print(table)
+        return
+    write(f"# {title}")
+    widths = [max(len(row[i]) for row in [list(head), *texts]) for i in range(len(head))]
+    for row in [list(head), *texts]:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        write(line.rstrip())

@@ -1,0 +1,156 @@
+"""The commands a person runs: which function does which, and what they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from workers.app import make_app, publisher
+from workers.errors import ConfigError
+from workers.flags import Command
+from workers.kube.client import KubeClient
+from workers.kube.resources import KubeResources
+from workers.queue.breakers import Breakers
+from workers.queue.connection import connect
+from workers.queue.pauses import Pauses
+from workers.queue.presence import Presence
+from workers.queue.registry import DriverRegistry
+from workers.queue.workqueue import WorkQueue
+from workers.settings import RedisSettings
+
+if TYPE_CHECKING:
+    import redis
+
+    from workers.config import Settings
+
+_MODULES: Final = {
+    Command.STATUS: "status",
+    Command.EXPLAIN: "explain",
+    Command.RETRY: "retry",
+    Command.FAILED: "failed",
+    Command.PAUSE: "pause",
+    Command.RESUME: "pause",
+    Command.DRAIN: "pause",
+    Command.DRY_RUN: "dry_run",
+    Command.AUDIT: "audit",
+    Command.DOCTOR: "doctor",
+    Command.COMPLETION: "completion",
+}
+TIMEOUT_SECONDS: Final = 5.0
+
+
+def run(command: Command, settings: Settings) -> int:
+    """One command; returns the exit code."""
+    if settings.tool.output not in {"", "text", "json"}:
+        raise ConfigError(f"-o {settings.tool.output}: give json, or leave it out")
+    module = import_module(f"workers.cli.{_MODULES[command]}")
+    return int(module.run(Tools(with_redis(settings))))
+
+
+def with_redis(settings: Settings) -> Settings:
+    """The settings with the Redis of a `csi-fleet run` on this machine, if none was named."""
+    if settings.redis.url:
+        return settings
+    socket = Path(settings.process.state_dir) / "redis.sock"
+    if not socket.exists():
+        return settings
+    from dataclasses import replace  # noqa: PLC0415 - rarely needed
+
+    return replace(settings, redis=RedisSettings(url=f"unix://{socket}"))
+
+
+@dataclass
+class Tools:
+    """Connections of one command, made when they are first used."""
+
+    settings: Settings
+
+    @property
+    def is_json(self) -> bool:
+        """Whether a program reads the answer."""
+        return self.settings.tool.output == "json"
+
+    @cached_property
+    def kube(self) -> KubeResources:
+        """The API server.
+
+        Raises:
+            ConfigError: no usable client configuration.
+        """
+        kube = self.settings.kube
+        client = KubeClient.from_settings(
+            kube.kubeconfig, kube.master, pool_size=4, user_agent="csi-fleet-tool"
+        )
+        return KubeResources(client)
+
+    @cached_property
+    def redis(self) -> redis.Redis:
+        """The queue's Redis.
+
+        Raises:
+            ConfigError: it is not named.
+        """
+        url = self.settings.redis.url_with_credentials()
+        if not url:
+            raise ConfigError(
+                "where is Redis? Give --redis-url or the variable CSI_FLEET_REDIS_URL, or "
+                "--state-dir of a running `csi-fleet run`"
+            )
+        return connect(url, socket_timeout_seconds=TIMEOUT_SECONDS)
+
+    @cached_property
+    def queue(self) -> WorkQueue:
+        """The queue, able to publish tickets."""
+        return WorkQueue(self.redis, publish=publisher(make_app(self.settings)))
+
+    @cached_property
+    def registry(self) -> DriverRegistry:
+        """Served drivers."""
+        return DriverRegistry(self.redis)
+
+    @cached_property
+    def breakers(self) -> Breakers:
+        """Breakers of the drivers."""
+        return Breakers(self.redis, publish=publisher(make_app(self.settings)))
+
+    @cached_property
+    def pauses(self) -> Pauses:
+        """Pauses by operators."""
+        return Pauses(self.redis, self.queue)
+
+    @cached_property
+    def presence(self) -> Presence:
+        """Living processes."""
+        return Presence(self.redis)
+
+
+def named_object(arguments: tuple[str, ...], command: str) -> tuple[str, str, str]:
+    """Kind (`pvc` or `pv`), namespace and name from the arguments.
+
+    Raises:
+        ConfigError: with an example.
+    """
+    kinds = {
+        "pvc": "pvc",
+        "claim": "pvc",
+        "persistentvolumeclaim": "pvc",
+        "pv": "pv",
+        "volume": "pv",
+        "persistentvolume": "pv",
+    }
+    example = f"give `csi-fleet {command} pvc NAMESPACE/NAME` or `csi-fleet {command} pv NAME`"
+    words = list(arguments)
+    if len(words) == 1 and words[0].count("/") == 2:
+        words = words[0].split("/", 1)
+    if len(words) != 2 or words[0] not in kinds:
+        raise ConfigError(example)
+    kind = kinds[words[0]]
+    namespace, slash, name = words[1].partition("/")
+    if kind == "pv":
+        return kind, "", words[1]
+    if not slash or not namespace or not name or "/" in name:
+        raise ConfigError(f"{words[1]!r} is no claim: {example}")
+    return kind, namespace, name

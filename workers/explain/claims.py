@@ -1,0 +1,332 @@
+"""Why is a claim not bound? The first cause that blocks, from facts alone.
+
+The order is the order of the work: what must be there before the driver can be asked comes first,
+then what holds the claim back in the queue, then what the driver or the API server answered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from workers.explain import queueing
+from workers.explain.facts import Cause, ClaimFacts
+from workers.explain.words import duration, moment, stamp
+from workers.translate.claims import (
+    WAIT_FOR_FIRST_CONSUMER,
+    provisioner_annotation,
+    selected_node,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
+_EXHAUSTED: Final = "code = ResourceExhausted"
+
+
+def claim_cause(facts: ClaimFacts) -> Cause:
+    """Return the first cause."""
+    for look in _LOOKS:
+        cause = look(facts)
+        if cause is not None:
+            return cause
+    return _unseen(facts)
+
+
+def _absent(facts: ClaimFacts) -> Cause | None:
+    if facts.claim is not None:
+        return None
+    if facts.quotas:
+        one = facts.quotas[0]
+        return Cause(
+            "quota",
+            f"There is no claim {facts.namespace}/{facts.name}, and quota {one.name} of the "
+            f"namespace is used up: {one.resource} {one.used} of {one.hard}. A claim beyond it is "
+            "refused when it is created.",
+            "Delete claims, or raise the quota, then create the claim again.",
+        )
+    return Cause(
+        "not-found",
+        f"There is no claim {facts.namespace}/{facts.name}.",
+        "Check namespace and name: kubectl get pvc -A",
+    )
+
+
+def _bound(facts: ClaimFacts) -> Cause | None:
+    claim = facts.claim or {}
+    volume_name = (claim.get("spec") or {}).get("volumeName") or ""
+    phase = (claim.get("status") or {}).get("phase") or ""
+    if phase == "Lost":
+        return Cause(
+            "lost",
+            f"The claim lost its volume {volume_name}: the PersistentVolume was deleted.",
+            "Restore the PersistentVolume, or delete the claim and create it again.",
+        )
+    if volume_name and phase == "Bound":
+        return Cause("bound", f"It is bound to volume {volume_name}.", is_problem=False)
+    if volume_name and facts.volume is None:
+        return Cause(
+            "volume-missing",
+            f"It asks for volume {volume_name}, which does not exist.",
+            "Create that PersistentVolume, or remove spec.volumeName by creating the claim again.",
+        )
+    if facts.volume is not None:
+        return Cause(
+            "binding",
+            f"Volume {facts.volume['metadata']['name']} is saved; kube-controller-manager binds "
+            "it now.",
+            "If this lasts, look at kube-controller-manager.",
+            is_problem=False,
+        )
+    return None
+
+
+def _class(facts: ClaimFacts) -> Cause | None:
+    if not facts.class_name:
+        if facts.names_class:
+            return Cause(
+                "no-class",
+                "It asks for no storage class (an empty name), so nothing is provisioned; it "
+                "waits for a PersistentVolume made by hand.",
+                "Name a class in spec.storageClassName, or create a matching PersistentVolume.",
+            )
+        return Cause(
+            "no-class",
+            "It names no storage class and the cluster has no default class.",
+            "Name a class in spec.storageClassName, or mark one class as the default.",
+        )
+    if facts.storage_class is None:
+        return Cause(
+            "class-missing",
+            f'Storage class "{facts.class_name}" does not exist.',
+            "Create the class, or create the claim again with one that exists: kubectl get sc",
+        )
+    if facts.driver_name == NO_PROVISIONER:
+        return Cause(
+            "static-class",
+            f'Class "{facts.class_name}" does not provision; it is for volumes made by hand.',
+            "Create a matching PersistentVolume.",
+        )
+    return None
+
+
+def _unserved(facts: ClaimFacts) -> Cause | None:
+    if facts.driver is not None:
+        return None
+    return queueing.unserved(
+        facts.driver_name,
+        facts.known_drivers,
+        is_csi_driver=facts.csi_driver_exists,
+        workers=facts.workers,
+        waits=facts.state is not None and facts.state.is_known,
+    )
+
+
+def _late(facts: ClaimFacts) -> Cause | None:
+    claim = facts.claim or {}
+    storage_class = facts.storage_class or {}
+    if storage_class.get("volumeBindingMode") != WAIT_FOR_FIRST_CONSUMER or selected_node(claim):
+        return None
+    if not facts.pods:
+        return Cause(
+            "waits-for-consumer",
+            f'It waits for its first consumer: class "{facts.class_name}" binds late, and no pod '
+            "uses the claim yet.",
+            "Start a pod that mounts the claim.",
+            is_problem=False,
+        )
+    why = f": {facts.pod_problem}" if facts.pod_problem else "."
+    return Cause(
+        "waits-for-consumer",
+        f"It waits for its first consumer: pod {facts.pods[0]} uses it, but the scheduler has "
+        f"not chosen a node for it{why}",
+        "See the pod: kubectl describe pod.",
+    )
+
+
+def _selector(facts: ClaimFacts) -> Cause | None:
+    if ((facts.claim or {}).get("spec") or {}).get("selector") is None:
+        return None
+    return Cause(
+        "selector",
+        "It has a selector, which works only for volumes made by hand; none is provisioned.",
+        "Create the claim again without spec.selector.",
+    )
+
+
+def _not_requested(facts: ClaimFacts) -> Cause | None:
+    if provisioner_annotation(facts.claim or {}) is not None:
+        return None
+    return Cause(
+        "not-requested",
+        "kube-controller-manager has not asked for a volume yet (the annotation "
+        "volume.kubernetes.io/storage-provisioner is missing).",
+        "If this lasts, look at kube-controller-manager.",
+    )
+
+
+def _held(facts: ClaimFacts) -> Cause | None:
+    if facts.state is None:
+        return None
+    return queueing.paused(
+        facts.state,
+        facts.driver_name,
+        facts.breaker,
+        facts.class_pause,
+        facts.class_pause_until,
+    )
+
+
+def _running(facts: ClaimFacts) -> Cause | None:
+    return queueing.running(facts.state) if facts.state is not None else None
+
+
+def _unsaved(facts: ClaimFacts) -> Cause | None:
+    """The volume exists in the storage; only its object is missing."""
+    state = facts.state
+    if state is None or state.unsaved is None:
+        return None
+    found = queueing.last_error(state, facts.last_error)
+    why = f": {found[0]}" if found else "."
+    return Cause(
+        "save-refused",
+        f"The volume was created, but the API server does not take its PersistentVolume{why}",
+        f"Remove what refuses it (webhook, policy, quota, rights). {queueing.next_try(state)} "
+        "The volume is kept and CreateVolume is not repeated.",
+        state.due,
+    )
+
+
+def _node(facts: ClaimFacts) -> Cause | None:
+    node = facts.node
+    if node is None or not (facts.driver or {}).get("topology"):
+        return None
+    if not node.exists:
+        return Cause(
+            "node-gone",
+            f'The scheduler chose node "{node.name}", which does not exist any more.',
+            "The claim is given back to the scheduler; delete the pod if this lasts.",
+        )
+    if node.csi_drivers is None or facts.driver_name not in node.csi_drivers:
+        return Cause(
+            "node-lacks-driver",
+            f'Node "{node.name}" has no entry of driver "{facts.driver_name}" in its CSINode: the '
+            "driver is not registered there.",
+            "Check the driver's node pod on that node (node-driver-registrar).",
+        )
+    missing = [key for key in node.csi_drivers[facts.driver_name] if key not in node.labels]
+    if missing:
+        return Cause(
+            "node-lacks-label",
+            f'Node "{node.name}" lacks the topology label {missing[0]} that driver '
+            f'"{facts.driver_name}" announced for it.',
+            "Restart the driver's node pod there, so that kubelet sets the label again.",
+        )
+    return None
+
+
+def _secret(facts: ClaimFacts) -> Cause | None:
+    secret = facts.secret
+    if secret is None or not secret.problem:
+        return None
+    return Cause(
+        "secret-missing",
+        f'The provisioner secret {secret.namespace}/{secret.name} of class "{facts.class_name}" '
+        f"cannot be used: {secret.problem}.",
+        "Create the secret, or correct the class's csi.storage.k8s.io/provisioner-secret-* "
+        "parameters.",
+    )
+
+
+def _queued(facts: ClaimFacts) -> Cause | None:
+    if facts.state is None or facts.state.fails:
+        return None
+    return queueing.queued(facts.state)
+
+
+def _failed(facts: ClaimFacts) -> Cause | None:
+    """The last attempt failed: what was said, and when the next one comes."""
+    state = facts.state
+    if state is None or not (state.fails or state.abandoned_at or state.due):
+        return None
+    found = queueing.last_error(state, facts.last_error)
+    again = queueing.next_try(state)
+    if "slow_until" in queueing.memo_of(state):
+        return Cause(
+            "infeasible",
+            "The driver says that this request can never work"
+            + (f": {found[0]}" if found else "."),
+            f"Change the class's parameters or the claim. It is tried again slowly. {again}",
+            state.due,
+        )
+    if found is None:
+        if not state.due:
+            return queueing.queued(state)
+        return Cause(
+            "back-off",
+            f"It is looked at again later; no error is known. {again}",
+            "csi-fleet retry pvc NAMESPACE/NAME does it now.",
+            state.due,
+        )
+    message, at = found
+    if _EXHAUSTED in message:
+        return Cause(
+            "storage-full",
+            f"The storage is full or its quota is used up: {message}",
+            f"Free or add space, or ask for less. {again}",
+            state.due,
+        )
+    age = duration(max(0.0, facts.now - at))
+    if "rpc error: code" not in message:
+        return Cause("attempt-failed", f"The last attempt failed {age} ago: {message}", again)
+    return Cause(
+        "driver-error",
+        f"The driver answered {age} ago: {message}",
+        f"See the driver's log. {again} csi-fleet retry does it now.",
+        state.due,
+    )
+
+
+def _retry_queued(facts: ClaimFacts) -> Cause | None:
+    return queueing.queued(facts.state) if facts.state is not None else None
+
+
+def _unseen(facts: ClaimFacts) -> Cause:
+    created = stamp(((facts.claim or {}).get("metadata") or {}).get("creationTimestamp", ""))
+    if facts.watchers == 0:
+        return Cause(
+            "no-watcher",
+            "No csi-fleet watcher is alive, so new claims are not seen.",
+            "Start the watcher, or look at why it ended; nothing is lost meanwhile.",
+        )
+    if found := queueing.last_error(facts.state, facts.last_error):
+        return Cause(
+            "last-error",
+            f"It is not queued now. The last error, at {moment(found[1])}: {found[0]}",
+            "csi-fleet retry pvc NAMESPACE/NAME looks at it again.",
+        )
+    age = duration(max(0.0, facts.now - created)) if created else "a while"
+    return Cause(
+        "not-queued",
+        f"It is not queued although a watcher is alive; it exists since {age}.",
+        "csi-fleet retry pvc NAMESPACE/NAME queues it; the resync does it too, by --resync-period.",
+    )
+
+
+_LOOKS: Final[tuple[Callable[[ClaimFacts], Cause | None], ...]] = (
+    _absent,
+    _bound,
+    _class,
+    _selector,
+    _late,
+    _unserved,
+    _not_requested,
+    _held,
+    _running,
+    _unsaved,
+    _queued,
+    _node,
+    _secret,
+    _failed,
+    _retry_queued,
+)

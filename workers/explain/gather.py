@@ -1,0 +1,340 @@
+"""Reads what `explain` concludes from: the API server and Redis, a dozen requests at most.
+
+A right that the reader lacks costs only the fact it guards; the API server itself must answer.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from workers import constants as k
+from workers.errors import ApiError, AttemptError
+from workers.explain.facts import ClaimFacts, NodeFacts, Quota, SecretFacts, VolumeFacts
+from workers.explain.words import stamp
+from workers.kube import paths
+from workers.kube.errors import NotFoundError, Unreachable
+from workers.queue.inspect import read_key
+from workers.queue.keys import claim_key, volume_key
+from workers.translate import secrets as secret_rules
+from workers.translate.claims import claim_class_name, selected_node
+from workers.translate.fields import text_map
+from workers.translate.names import volume_name
+from workers.translate.quantity import QuantityError, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import redis
+
+    from workers.kube.objects import JsonObject
+    from workers.kube.resources import KubeResources
+    from workers.queue.breakers import Breakers
+    from workers.queue.pauses import Pauses
+    from workers.queue.presence import Presence
+    from workers.queue.registry import DriverRegistry
+
+T = TypeVar("T")
+
+QUOTAS: Final = paths.Resource("", "v1", "resourcequotas", "ResourceQuota", namespaced=True)
+CSI_DRIVERS: Final = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
+_CLUSTER_SOURCES: Final = frozenset({"persistentvolume-controller"})
+
+
+class Gatherer:
+    """Reads facts.
+
+    Args:
+        kube: the API server; the rights of a reader suffice.
+        redis_client: the queue's Redis.
+    """
+
+    def __init__(
+        self,
+        kube: KubeResources,
+        redis_client: redis.Redis,
+        *,
+        registry: DriverRegistry,
+        breakers: Breakers,
+        pauses: Pauses,
+        presence: Presence,
+    ) -> None:
+        self._kube = kube
+        self._redis = redis_client
+        self._registry = registry
+        self._breakers = breakers
+        self._pauses = pauses
+        self._presence = presence
+
+    def claim(self, namespace: str, name: str) -> ClaimFacts:
+        """Facts about one claim.
+
+        Raises:
+            ApiError: the API server does not answer, or refuses to show the claim.
+            QueueUnavailable: Redis does not answer.
+        """
+        facts = ClaimFacts(namespace, name, now=time.time())
+        try:
+            claim = self._kube.get_claim(namespace, name)
+        except NotFoundError:
+            nothing: tuple[Quota, ...] = ()
+            return replace(facts, quotas=_quietly(lambda: self._quotas(namespace), nothing))
+        class_name = claim_class_name(claim)
+        storage_class = self._class(class_name)
+        driver_name = str((storage_class or {}).get("provisioner") or "")
+        records = self._registry.alive()
+        queue_name, record = find_driver(records, driver_name, selected_node(claim))
+        uid = claim["metadata"]["uid"]
+        key = claim_key(queue_name or driver_name, namespace, name, uid)
+        pv_name = domain_of(record, uid)
+        facts = replace(
+            facts,
+            claim=claim,
+            class_name=class_name,
+            names_class=(claim.get("spec") or {}).get("storageClassName") is not None,
+            storage_class=storage_class,
+            driver_name=driver_name,
+            driver=record,
+            known_drivers=tuple(sorted({str(one.get("name")) for one in records.values()})),
+            state=read_key(self._redis, key, pv_name) if driver_name else None,
+            watchers=len(self._presence.alive()),
+            workers=len(self._presence.workers()),
+            **self._holds(queue_name or driver_name, class_name),
+        )
+        volume = self._volume((claim.get("spec") or {}).get("volumeName") or pv_name)
+        facts = replace(facts, volume=volume)
+        if (claim.get("status") or {}).get("phase") == "Bound":
+            return facts
+        return self._pending(facts, claim, pv_name)
+
+    def _pending(self, facts: ClaimFacts, claim: JsonObject, pv_name: str) -> ClaimFacts:
+        """What only an unbound claim needs."""
+        node = selected_node(claim)
+        pods, problem = ((), "") if node else self._pods(facts.namespace, facts.name)
+        exists = None if facts.driver is not None else self._csi_driver(facts.driver_name)
+        return replace(
+            facts,
+            csi_driver_exists=exists,
+            pods=pods,
+            pod_problem=problem,
+            node=_quietly(lambda: self._node(node), None) if node else None,
+            secret=self._secret(facts.storage_class, claim, pv_name),
+            last_error=self._last_error(facts.namespace, claim["metadata"]["uid"]),
+        )
+
+    def volume(self, name: str) -> VolumeFacts:
+        """Facts about one volume; raises as `claim`."""
+        volume = self._volume(name)
+        records = self._registry.alive()
+        owner = owner_of(volume or {})
+        queue_name, record = find_driver(records, owner, "")
+        facts = VolumeFacts(
+            name,
+            now=time.time(),
+            volume=volume,
+            owner=owner,
+            driver=record,
+            known_drivers=tuple(sorted({str(one.get("name")) for one in records.values()})),
+            state=read_key(self._redis, volume_key(queue_name or owner, name), name),
+            watchers=len(self._presence.alive()),
+            workers=len(self._presence.workers()),
+            **self._holds(queue_name or owner, claim_class_name(volume or {})),
+        )
+        if volume is None:
+            return facts
+        return replace(
+            facts,
+            attachments=_quietly(lambda: self._attachments(name), {}),
+            last_error=self._last_error("default", volume["metadata"]["uid"]),
+        )
+
+    def _holds(self, queue_name: str, class_name: str) -> dict[str, Any]:
+        """Breaker of the driver and pause of the class."""
+        breaker = self._breakers.states().get(queue_name)
+        pause = self._pauses.of_class(class_name) if class_name else None
+        return {
+            "breaker": breaker.reason if breaker is not None and breaker.is_open else "",
+            "class_pause": None if pause is None else pause.reason,
+            "class_pause_until": 0.0 if pause is None else pause.until_ms / 1000,
+        }
+
+    def _class(self, name: str) -> JsonObject | None:
+        if not name:
+            return None
+        try:
+            return self._kube.get_class(name)
+        except NotFoundError:
+            return None
+
+    def _volume(self, name: str) -> JsonObject | None:
+        try:
+            return self._kube.get_volume(name)
+        except NotFoundError:
+            return None
+
+    def _csi_driver(self, name: str) -> bool | None:
+        if not name:
+            return None
+        try:
+            self._kube.get(CSI_DRIVERS, name)
+        except NotFoundError:
+            return False
+        except Unreachable:
+            raise
+        except ApiError:
+            return None
+        return True
+
+    def _quotas(self, namespace: str) -> tuple[Quota, ...]:
+        found = []
+        for quota in self._kube.list(QUOTAS, namespace=namespace):
+            status = quota.get("status") or {}
+            used = status.get("used") or {}
+            for resource, hard in (status.get("hard") or {}).items():
+                about_claims = "persistentvolumeclaims" in resource or "storage" in resource
+                if about_claims and _reached(used.get(resource, "0"), hard):
+                    name = quota["metadata"]["name"]
+                    found.append(Quota(name, resource, used.get(resource, "0"), hard))
+        return tuple(found)
+
+    def _pods(self, namespace: str, claim_name: str) -> tuple[tuple[str, ...], str]:
+        names, problem = [], ""
+        nothing: list[JsonObject] = []
+        pods = _quietly(lambda: list(self._kube.list(paths.PODS, namespace=namespace)), nothing)
+        for pod in pods:
+            if not _mounts(pod, claim_name):
+                continue
+            names.append(pod["metadata"]["name"])
+            for condition in (pod.get("status") or {}).get("conditions") or ():
+                if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+                    problem = problem or condition.get("message") or ""
+        return tuple(names), problem
+
+    def _node(self, name: str) -> NodeFacts:
+        try:
+            labels = self._kube.get_node(name)["metadata"].get("labels") or {}
+        except NotFoundError:
+            return NodeFacts(name, exists=False)
+        try:
+            csi_node = self._kube.get_csi_node(name)
+        except NotFoundError:
+            return NodeFacts(name, exists=True, labels=labels)
+        drivers = {
+            one["name"]: tuple(one.get("topologyKeys") or ())
+            for one in (csi_node.get("spec") or {}).get("drivers") or ()
+        }
+        return NodeFacts(name, exists=True, csi_drivers=drivers, labels=labels)
+
+    def _secret(
+        self, storage_class: JsonObject | None, claim: JsonObject, pv_name: str
+    ) -> SecretFacts | None:
+        """Whether the provisioner secret is there; its data is looked at by nobody."""
+        if storage_class is None:
+            return None
+        kind = secret_rules.SecretKind.PROVISIONER
+        try:
+            ref = secret_rules.resolve(kind, text_map(storage_class, "parameters"), pv_name, claim)
+        except AttemptError:
+            return None  # the attempt itself says what is wrong with the class
+        if ref is None:
+            return None
+        try:
+            self._kube.get_secret(ref.namespace, ref.name)
+        except NotFoundError as error:
+            return SecretFacts(ref.namespace, ref.name, str(error))
+        except Unreachable:
+            raise
+        except ApiError:
+            return SecretFacts(ref.namespace, ref.name, "")
+        return SecretFacts(ref.namespace, ref.name, "")
+
+    def _attachments(self, name: str) -> Mapping[str, str]:
+        return {
+            one["metadata"]["name"]: one["spec"]["nodeName"]
+            for one in self._kube.list_attachments()
+            if (one["spec"].get("source") or {}).get("persistentVolumeName") == name
+        }
+
+    def _last_error(self, namespace: str, uid: str) -> tuple[str, float] | None:
+        """The newest warning that is not the cluster's own."""
+        selector = f"involvedObject.uid={uid},type=Warning"
+        nothing: list[JsonObject] = []
+        events = _quietly(
+            lambda: list(
+                self._kube.list(paths.EVENTS, namespace=namespace, fieldSelector=selector)
+            ),
+            nothing,
+        )
+        found = [
+            (event.get("message") or "", stamp(event.get("lastTimestamp") or ""))
+            for event in events
+            if (event.get("source") or {}).get("component") not in _CLUSTER_SOURCES
+        ]
+        return max(found, key=lambda one: one[1], default=None)
+
+
+def find_driver(
+    records: Mapping[str, Mapping[str, Any]], provisioner: str, node: str
+) -> tuple[str, Mapping[str, Any] | None]:
+    """Queue name and record of the worker-served driver of a provisioner name, ("", None)."""
+    if not provisioner:
+        return "", None
+    matching = [
+        (name, record)
+        for name, record in sorted(records.items())
+        if provisioner
+        in {record.get("name"), record.get("in_tree_name"), *(record.get("additional_names") or ())}
+    ]
+    on_node = [one for one in matching if node and one[1].get("node") == node]
+    found = on_node or matching
+    return found[0] if found else ("", None)
+
+
+def domain_of(record: Mapping[str, Any] | None, uid: str) -> str:
+    """The name of the claim's PV under its driver's settings (P-121)."""
+    rules = (record or {}).get("rules") or {}
+    try:
+        return volume_name(
+            rules.get("volume_name_prefix", "pvc"), rules.get("volume_name_uuid_length", -1), uid
+        )
+    except AttemptError:
+        return f"claim:{uid}"
+
+
+def owner_of(volume: Mapping[str, Any]) -> str:
+    """The driver that made a volume, "" for none (L-071)."""
+    annotations = (volume.get("metadata") or {}).get("annotations") or {}
+    spec = volume.get("spec") or {}
+    return str(
+        annotations.get(k.ANN_MIGRATED_TO)
+        or annotations.get(k.ANN_PROVISIONED_BY)
+        or (spec.get("csi") or {}).get("driver")
+        or ""
+    )
+
+
+def _mounts(pod: Mapping[str, Any], claim_name: str) -> bool:
+    for volume in (pod.get("spec") or {}).get("volumes") or ():
+        if (volume.get("persistentVolumeClaim") or {}).get("claimName") == claim_name:
+            return True
+        if volume.get("ephemeral") and f"{pod['metadata']['name']}-{volume['name']}" == claim_name:
+            return True
+    return False
+
+
+def _reached(used: str, hard: str) -> bool:
+    try:
+        return parse(used) >= parse(hard)
+    except QuantityError:
+        return False
+
+
+def _quietly(read: Callable[[], T], default: T) -> T:
+    """What cannot be read for lack of rights is left out."""
+    try:
+        return read()
+    except Unreachable:
+        raise
+    except ApiError:
+        return default

@@ -1,0 +1,194 @@
+"""What does the queue say about a key that waits? Causes shared by claims and volumes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from workers.explain.facts import Cause
+from workers.explain.words import duration, moment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workers.queue.inspect import KeyState
+
+# A Celery message nobody took for so long means that no worker thread is free.
+TICKET_SECONDS: Final = 3.0
+# A call that runs longer than this is worth a word.
+LONG_SECONDS: Final = 2.0
+_RUNNING: Final = {"claims": "CreateVolume", "volumes": "DeleteVolume"}
+_FOLLOW_UP: Final = "Nothing; ask again in a moment."
+
+
+def unserved(
+    name: str, known: tuple[str, ...], *, is_csi_driver: bool | None, workers: int, waits: bool
+) -> Cause:
+    """No worker serves the driver."""
+    served = ", ".join(known) or "none"
+    if workers == 0:
+        return Cause(
+            "no-worker",
+            "No csi-fleet worker is alive, so nothing is provisioned for any driver.",
+            "Start workers, or look at why they ended: their pods, `csi-fleet status`.",
+        )
+    if is_csi_driver or waits:
+        return Cause(
+            "driver-not-registered",
+            f'Driver "{name}" is installed, but no worker is connected to it.',
+            "Check that the driver runs and that a worker is told its socket (--csi-address or "
+            "--drivers-file); what waits goes on by itself once it is connected. Served now: "
+            f"{served}.",
+        )
+    return Cause(
+        "unknown-provisioner",
+        f'Provisioner "{name}" is not known: no worker serves it and no CSIDriver object has '
+        "this name.",
+        f"Correct the class's provisioner, or install that driver. Served now: {served}.",
+    )
+
+
+def paused(
+    state: KeyState, driver: str, breaker: str, pause: str | None, until: float
+) -> Cause | None:
+    """An operator, the breaker or the Lease holds the lane, or the class is paused."""
+    for one in state.pauses:
+        end = f" until {moment(one.until)}" if one.until else ""
+        reason = one.reason or "no reason given"
+        if one.kind == "operator":
+            return Cause(
+                "paused",
+                f'An operator paused driver "{driver}"{end}: {reason}.',
+                f"csi-fleet resume --driver={driver}",
+                one.until,
+            )
+        if one.kind == "breaker":
+            return Cause(
+                "breaker-open",
+                f'Driver "{driver}" does not work at the moment, so it is given a rest{end}: '
+                f"{breaker or reason}.",
+                "Look at the driver's pod and log. Claims go on by themselves when it answers "
+                "Probe; none is failed meanwhile.",
+                one.until,
+            )
+        return Cause(
+            "lease-elsewhere",
+            f'Another provisioner holds the Lease of driver "{driver}": {reason}.',
+            "Remove the csi-provisioner sidecar beside the driver; work goes on when its Lease "
+            "runs out.",
+            one.until,
+        )
+    if pause is None:
+        return None
+    end = f" until {moment(until)}" if until else ""
+    return Cause(
+        "class-paused",
+        f"An operator paused its storage class{end}: {pause or 'no reason given'}.",
+        "csi-fleet resume --class=NAME",
+        until,
+    )
+
+
+def running(state: KeyState) -> Cause | None:
+    """A worker is at it."""
+    if state.lease is None:
+        return None
+    process, started = state.lease
+    host = ":".join(process.split(":")[:2])
+    seconds = state.now - started
+    call = _RUNNING.get(state.key.kind, "")
+    is_calling = bool(state.trail) and state.trail[-1].event == "intent"
+    if is_calling and seconds > LONG_SECONDS:
+        return Cause(
+            "driver-slow",
+            f"The driver has been working on {call} for {duration(seconds)} (worker {host}).",
+            "Wait, or look at the driver's log; the call is repeated if it takes longer than "
+            "--timeout.",
+        )
+    return Cause(
+        "running",
+        f"Worker {host} is at it since {duration(seconds)}.",
+        _FOLLOW_UP,
+        is_problem=False,
+    )
+
+
+def queued(state: KeyState) -> Cause | None:
+    """It waits for its turn, for a worker, or for another key of the same volume."""
+    if state.blocked_by:
+        return Cause(
+            "volume-busy",
+            f"Another task works on the same volume: {state.blocked_by}.",
+            _FOLLOW_UP,
+        )
+    if state.ticket_at:
+        age = state.now - state.ticket_at
+        if age < TICKET_SECONDS:
+            return Cause(
+                "ticketed", "It is its turn; a worker takes it now.", _FOLLOW_UP, is_problem=False
+            )
+        return Cause(
+            "no-free-worker",
+            f"It is its turn since {duration(age)}, but no worker thread has taken it.",
+            "Workers are busy or gone: see `csi-fleet status`; raise --workers or --concurrency.",
+        )
+    if not state.position:
+        return None
+    place = _place(state)
+    if state.limits is None:
+        return Cause(
+            "no-limits",
+            f"No worker has said how much the driver may do at once, so nothing starts; {place}.",
+            "Start a worker that serves the driver.",
+        )
+    if state.in_use >= state.limits.concurrency:
+        return Cause(
+            "limit-reached",
+            f"The driver's limit is reached: {state.in_use} of {state.limits.concurrency} "
+            f"tasks run; {place}.",
+            "Wait; or raise --worker-threads if the driver can do more at once.",
+        )
+    if state.limits.rate_per_second > 0:
+        return Cause(
+            "rate-limited",
+            f"The driver's rate of {state.limits.rate_per_second:g} per second is used up; "
+            f"{place}.",
+            "Wait; or raise the rate of the driver.",
+        )
+    return Cause("queued", f"It waits for its turn; {place}.", _FOLLOW_UP, is_problem=False)
+
+
+def _place(state: KeyState) -> str:
+    order = "retries" if state.is_retry else "first attempts"
+    waited = f", waiting {duration(state.now - state.since)}" if state.since else ""
+    return f"position {state.position} of {state.waiting} among {order}{waited}"
+
+
+def memo_of(state: KeyState | None) -> Mapping[str, Any]:
+    """What the last failure left with the key; {} for nothing readable."""
+    try:
+        found = msgspec.json.decode(state.memo) if state is not None and state.memo else {}
+    except msgspec.DecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def last_error(state: KeyState | None, event: tuple[str, float] | None) -> tuple[str, float] | None:
+    """The newest error: of the trail, else of the events."""
+    notes = [note for note in (state.trail if state else ()) if note.event == "error"]
+    if notes and (event is None or notes[-1].at >= event[1] - 1):
+        return notes[-1].detail, notes[-1].at
+    return event
+
+
+def next_try(state: KeyState) -> str:
+    """When the next attempt comes, in words."""
+    if state.abandoned_at:
+        return "It was given up and is not tried again by itself."
+    if state.due:
+        due = f"{moment(state.due)}, in {duration(max(0.0, state.due - state.now))}"
+        return f"Attempt {state.fails + 1} comes at {due}."
+    if state.position or state.ticket_at:
+        return f"Attempt {state.fails + 1} waits for its turn."
+    return ""

@@ -1,0 +1,58 @@
+"""An explanation as a person reads it, and as a program does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from workers.explain.words import duration, moment
+
+if TYPE_CHECKING:
+    from workers.explain.facts import Cause
+    from workers.explain.timeline import Entry
+    from workers.queue.inspect import KeyState
+
+
+def as_json(
+    kind: str, name: str, cause: Cause, state: KeyState | None, entries: list[Entry]
+) -> dict[str, Any]:
+    """The explanation for `-o json`; times in seconds since 1970, 0 = none."""
+    queue: dict[str, Any] = {}
+    if state is not None:
+        queue = {
+            "key": state.key.text,
+            "position": state.position,
+            "waiting": state.waiting,
+            "failures": state.fails,
+            "next_attempt": state.due,
+            "worker": state.lease[0] if state.lease else "",
+            "in_use": state.in_use,
+            "limit": state.limits.concurrency if state.limits else 0,
+        }
+    return {
+        "kind": kind,
+        "name": name,
+        "cause": cause.code,
+        "problem": cause.is_problem,
+        "text": cause.text,
+        "advice": cause.advice,
+        "until": cause.until,
+        "queue": queue,
+        "timeline": [{"at": entry.at, "text": entry.text} for entry in entries],
+    }
+
+
+def as_lines(title: str, cause: Cause, entries: list[Entry], now: float) -> list[str]:
+    """The explanation as lines of plain text."""
+    lines = [title, "", f"  {cause.text}"]
+    if cause.advice:
+        lines.append(f"  -> {cause.advice}")
+    if entries:
+        lines += ["", "What happened:"]
+    before = None
+    for entry in entries:
+        gap = f" (+{duration(entry.at - before)})" if before and entry.at - before >= 1 else ""
+        lines.append(f"  {moment(entry.at)}  {entry.text}{gap}")
+        before = entry.at
+    if entries:
+        lines.append(f"  {moment(now)}  now")
+    return lines

@@ -1,0 +1,96 @@
+"""What happened to a claim or volume, in order, from its trail and its object's time stamps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workers.explain.words import duration, stamp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from workers.queue.inspect import Note
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line; `at` in seconds since 1970."""
+
+    at: float
+    text: str
+
+
+def timeline(
+    notes: Iterable[Note], claim: Mapping[str, Any] | None, volume: Mapping[str, Any] | None
+) -> list[Entry]:
+    """Return the history, oldest first. Time stamps of objects have whole seconds."""
+    entries = [Entry(note.at, text) for note in notes if (text := _words(note.event, note.detail))]
+    if claim is not None:
+        entries += _of_claim(claim)
+    if volume is not None:
+        metadata = volume["metadata"]
+        saved = any("PersistentVolume saved" in entry.text for entry in entries)
+        if not saved and (at := stamp(metadata.get("creationTimestamp") or "")):
+            entries.append(Entry(at, f"PersistentVolume {metadata['name']} saved"))
+        if at := stamp(metadata.get("deletionTimestamp") or ""):
+            entries.append(Entry(at, "volume marked for deletion"))
+    # Whole seconds of the API server must not come after what they caused.
+    return sorted(entries, key=lambda entry: entry.at)
+
+
+def _of_claim(claim: Mapping[str, Any]) -> list[Entry]:
+    metadata = claim["metadata"]
+    entries = []
+    if at := stamp(metadata.get("creationTimestamp") or ""):
+        entries.append(Entry(at, "claim created"))
+    if at := stamp(metadata.get("deletionTimestamp") or ""):
+        entries.append(Entry(at, "claim marked for deletion"))
+    if (claim.get("status") or {}).get("phase") == "Bound" and (at := _status_time(metadata)):
+        # The end of that second: binding comes last.
+        entries.append(Entry(at + 0.999, "claim bound"))
+    return entries
+
+
+def _status_time(metadata: Mapping[str, Any]) -> float:
+    times = [
+        stamp(entry.get("time") or "")
+        for entry in metadata.get("managedFields") or ()
+        if entry.get("subresource") == "status"
+    ]
+    return max(times, default=0.0)
+
+
+def _words(event: str, detail: str) -> str:
+    parts = detail.split()
+    if event == "queued":
+        return "queued as a retry" if detail else "seen and queued"
+    if event == "taken":
+        return f"taken by worker {':'.join(detail.split(':')[:2])}"
+    if event == "intent":
+        return "attempt recorded, the driver is asked"
+    if event == "rpc" and len(parts) == 3:
+        return f"{parts[0]}: {parts[1]} in {float(parts[2]):.3f} s"
+    if event == "api" and len(parts) == 4:
+        return _api(*parts)
+    if event == "failed" and len(parts) == 2:
+        delay = int(parts[1])
+        if delay < 0:
+            return f"failed {parts[0]} times and given up"
+        return f"failure {parts[0]}, next attempt in {duration(delay / 1000)}"
+    if event == "released" and detail.isdigit():
+        return f"put back, looked at again in {duration(int(detail) / 1000)}"
+    return {
+        "error": f"error: {detail}",
+        "blocked": f"waits for {detail}, which works on the same volume",
+        "lost": f"worker {':'.join(detail.split(':')[:2])} is gone, another one takes over",
+        "end": f"result: {detail}" if detail else "",
+        "done": "finished",
+    }.get(event, "")
+
+
+def _api(verb: str, resource: str, status: str, seconds: str) -> str:
+    took = f"({status}) in {float(seconds):.3f} s"
+    if resource == "persistentvolumes" and verb == "create" and status == "201":
+        return f"PersistentVolume saved {took}"
+    return f"API server: {verb} {resource} {took}"

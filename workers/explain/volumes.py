@@ -1,0 +1,126 @@
+"""What is a volume waiting for? The first cause, from facts alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from workers.constants import FINALIZER_VOLUME
+from workers.explain import queueing
+from workers.explain.facts import Cause, VolumeFacts
+from workers.explain.words import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def volume_cause(facts: VolumeFacts) -> Cause:
+    """Return the first cause."""
+    if facts.volume is None:
+        if facts.state is not None and facts.state.unsaved is not None:
+            found = queueing.last_error(facts.state, facts.last_error)
+            why = f": {found[0]}" if found else "."
+            return Cause(
+                "save-refused",
+                f"The volume exists in the storage, but the API server does not take it{why}",
+                "Remove what refuses it; it is tried again by itself.",
+                facts.state.due,
+            )
+        return Cause(
+            "not-found", f"There is no volume {facts.name}.", "Check the name: kubectl get pv"
+        )
+    settled = _settled(facts, facts.volume)
+    return settled or _deletion(facts, facts.volume)
+
+
+def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
+    """A volume that csi-fleet has nothing to do with now."""
+    spec, metadata = volume.get("spec") or {}, volume["metadata"]
+    phase = (volume.get("status") or {}).get("phase") or ""
+    policy = spec.get("persistentVolumeReclaimPolicy")
+    if not facts.owner:
+        return Cause(
+            "not-ours",
+            "No provisioner made this volume; csi-fleet leaves it alone.",
+            is_problem=False,
+        )
+    if phase == "Bound" and not metadata.get("deletionTimestamp"):
+        claim = spec.get("claimRef") or {}
+        return Cause(
+            "in-use",
+            f"It is bound to claim {claim.get('namespace')}/{claim.get('name')}.",
+            is_problem=False,
+        )
+    if phase == "Bound":
+        return Cause(
+            "still-bound",
+            "It is marked as deleted, but a claim is still bound to it.",
+            "It is deleted once the claim is gone.",
+        )
+    if policy != "Delete":
+        return Cause(
+            "kept",
+            f"Its reclaim policy is {policy}: it is kept when its claim goes.",
+            "Set persistentVolumeReclaimPolicy to Delete if it should be deleted.",
+            is_problem=False,
+        )
+    if phase not in {"Released", "Failed"} and not metadata.get("deletionTimestamp"):
+        return Cause("waiting", f"Its phase is {phase or 'not set yet'}.", is_problem=False)
+    return None
+
+
+def _deletion(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause:
+    """A volume that should go."""
+    if facts.driver is None:
+        waits = facts.state is not None and facts.state.is_known
+        return queueing.unserved(
+            facts.owner, facts.known_drivers, is_csi_driver=True, workers=facts.workers, waits=waits
+        )
+    if facts.attachments:
+        node = min(facts.attachments.values())
+        return Cause(
+            "attached",
+            f"It is still attached to node {node}.",
+            "It is deleted when the VolumeAttachment is gone; see the attacher if this lasts.",
+        )
+    state = facts.state
+    if state is not None:
+        for cause in (
+            queueing.paused(
+                state, facts.owner, facts.breaker, facts.class_pause, facts.class_pause_until
+            ),
+            queueing.running(state),
+            None if state.fails else queueing.queued(state),
+        ):
+            if cause is not None:
+                return cause
+        found = queueing.last_error(state, facts.last_error)
+        if found and (state.fails or state.due):
+            age = duration(max(0.0, facts.now - found[1]))
+            return Cause(
+                "driver-error" if "rpc error" in found[0] else "attempt-failed",
+                f"The last deletion failed {age} ago: {found[0]}",
+                queueing.next_try(state),
+                state.due,
+            )
+        if cause := queueing.queued(state):
+            return cause
+    others = [
+        name for name in volume["metadata"].get("finalizers") or () if name != FINALIZER_VOLUME
+    ]
+    if volume["metadata"].get("deletionTimestamp") and others:
+        return Cause(
+            "foreign-finalizer",
+            f"Its deletion waits for another controller's finalizer: {others[0]}.",
+            "See the controller that owns this finalizer.",
+        )
+    if facts.watchers == 0:
+        return Cause(
+            "no-watcher",
+            "No csi-fleet watcher is alive, so its release is not seen.",
+            "Start the watcher; nothing is lost meanwhile.",
+        )
+    return Cause(
+        "not-queued",
+        "It is not queued although it should be deleted.",
+        "csi-fleet retry pv NAME queues it; the resync does it too, by --resync-period.",
+    )

@@ -1,0 +1,35 @@
+"""Times as a person says them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`."""
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    for size, name, part, part_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min")):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size} {name}" + (f" {rest} {part_name}" if rest else "")
+    if whole >= 60:
+        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
+    return f"{whole} s"
+
+
+def moment(at: float) -> str:
+    """`14:03:05Z` of today, with the date otherwise; UTC."""
+    when = datetime.fromtimestamp(at, UTC)
+    if when.date() == datetime.now(UTC).date():
+        return when.strftime("%H:%M:%SZ")
+    return when.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def stamp(text: str) -> float:
+    """Seconds since 1970 of an API time stamp, 0 if it is none."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0
