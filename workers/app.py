@@ -123,9 +123,13 @@ def beat_settings(settings: Settings) -> dict[str, Any]:
     }
 
 
+# Redis list = routing key, without any table of bindings.
+DIRECT: Final = Exchange("")
+
+
 def queue_for(name: str) -> Queue:
     """The Celery queue of one Redis list, bound to the default exchange."""
-    return Queue(name, Exchange(""), routing_key=name)
+    return Queue(name, DIRECT, routing_key=name)
 
 
 def publisher(app: FleetApp) -> Callable[[Iterable[Key]], None]:
@@ -151,7 +155,9 @@ def publisher(app: FleetApp) -> Callable[[Iterable[Key]], None]:
             task,
             args=(key.text,),
             producer=producer,
-            exchange="",
+            # The object, not "": an empty name makes Celery take the default queue's exchange, which
+            # knows no such key and drops the ticket into the default queue.
+            exchange=DIRECT,
             routing_key=celery_queue(key.driver),
             declare=[],
             argsrepr=key.text,
