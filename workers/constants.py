@@ -1,6 +1,6 @@
 """Upstream's exact annotation, finalizer and label names, each with its source.
 
-Source of all: kubernetes-csi/external-provisioner v6.3 and sig-storage-lib-external-provisioner v13.
+Source: kubernetes-csi/external-provisioner v6.3, sig-storage-lib-external-provisioner v13.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@ ProvisionerError
   ConfigError          stop at start, one line naming the flag; exit code in `exit_code`
   AttemptError         one attempt failed; `state` says what the storage may be doing
   IgnoredError         not ours: no event, no retry
-  TransientError       the system (not the driver) is not ready: retried without a back-off step or event
+  TransientError       the system itself is not ready: retried without a back-off step or event
     QueueUnavailable   Redis does not answer
     LeaseLost          another worker owns the volume now: no further write is allowed
+    DriverAway         the connection to the driver is gone; the call may or may not have arrived
     CatalogIncomplete  the watcher has not filled the catalog since Redis lost its data
   ApiError             the Kubernetes API refused; subclasses by HTTP status in workers.kube.errors
 ```
@@ -69,15 +70,19 @@ class TransientError(ProvisionerError):
     """The system itself is not ready; the key is retried without back-off step or event."""
 
 
-class QueueUnavailable(TransientError):
+class QueueUnavailable(TransientError):  # noqa: N818 - the word the whole system uses
     """Redis does not answer."""
 
 
-class LeaseLost(TransientError):
+class LeaseLost(TransientError):  # noqa: N818 - the word the whole system uses
     """The lease of this volume is gone; the holder must not write any more (G9)."""
 
 
-class CatalogIncomplete(TransientError):
+class DriverAway(TransientError):
+    """The connection to the driver is gone: its keys wait, without event and back-off (S-020)."""
+
+
+class CatalogIncomplete(TransientError):  # noqa: N818 - the word the whole system uses
     """The watcher has not (re)written the catalog yet, so nothing may be concluded from a gap."""
 
 

@@ -10,12 +10,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from csi_client.errors import CsiError
-from workers.errors import ApiError, AttemptError, State, TransientError
+from csi_client.errors import DEADLINE_EXCEEDED, CsiError
+from workers.errors import ApiError, AttemptError, DriverAway, State, TransientError
 from workers.migration.classes import dropped_parameters, is_migrated, translate_class
 from workers.migration.to_in_tree import volume_to_in_tree
 from workers.provision import nodes, sourcing
-from workers.provision.intent import Intent
+from workers.provision.intent import STAGE_BACKGROUND, Intent
 from workers.provision.steps import Step
 from workers.topology.affinity import node_affinity
 from workers.topology.pin import Pin
@@ -64,6 +64,7 @@ class Attempt:
         storage_class: the original class, in-tree or not.
         is_rehearsal: only the request is wanted: nothing is marked, nobody is told (D-011).
         intent: what an earlier attempt left; None for a first one. Updated as this one goes on.
+        is_poll: an earlier call of this attempt is known to go on in the driver.
     """
 
     work: ClaimPass
@@ -73,9 +74,11 @@ class Attempt:
     is_rehearsal: bool = False
     selected_node: str = field(init=False)
     was_sent: bool = field(init=False, default=False)
+    is_poll: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.selected_node = claims.selected_node(self.claim)
+        self.is_poll = self.intent is not None and self.intent.stage == STAGE_BACKGROUND
 
     def run(self) -> JsonObject:
         """Returns the complete PV, already recorded in Redis.
@@ -155,12 +158,12 @@ class Attempt:
         )
         requirements, pin = self.topology(storage_class)
         return self.request(
-            name,
-            values,
-            capabilities,
-            content,
-            requirements,
-            pin,
+            name=name,
+            values=values,
+            capabilities=capabilities,
+            content=content,
+            requirements=requirements,
+            pin=pin,
             fs_type=fs_type,
             vac_name=vac_name,
             migrated=migrated,
@@ -168,13 +171,13 @@ class Attempt:
 
     def request(
         self,
+        *,
         name: str,
         values: dict[str, str],
         capabilities: list[csi.VolumeCapability],
         content: ContentSource | None,
         requirements: csi.TopologyRequirement | None,
         pin: Pin | None,
-        *,
         fs_type: str,
         vac_name: str,
         migrated: bool,
@@ -294,8 +297,23 @@ class Attempt:
         work.runtime.steps.reach(Step.CREATE_VOLUME, work.lease)
         self.was_sent = True
         try:
-            response = work.driver.client.create_volume(prepared.request, on_slow=self.keep_copy)
+            response = work.driver.client.create_volume(
+                prepared.request,
+                on_slow=self.keep_copy,
+                timeout_seconds=work.driver.timeout_seconds(
+                    "create", self.storage_class["metadata"].get("name", "")
+                ),
+            )
+        except DriverAway:
+            # It may have arrived: finished when the driver is back, without event or back-off.
+            if work.lease.is_held():
+                self.remember_background()
+            else:
+                self.leave_behind()
+            raise
         except CsiError as error:
+            if error.code == DEADLINE_EXCEEDED and not self.is_poll:
+                work.driver.health.timed_out("create")
             if not work.lease.is_held():
                 self.leave_behind()
             raise AttemptError(str(error), self.state_of(error), code=error.code) from None

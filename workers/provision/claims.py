@@ -254,7 +254,7 @@ class ClaimPass:
 
 
 def slow_delay_seconds(memo: str, storage_class: JsonObject | None) -> float:
-    """Seconds an infeasible claim still has to wait; 0 if none or its class was replaced (L-060)."""
+    """Seconds an infeasible claim still waits; 0 if none or its class was replaced (L-060)."""
     if not memo:
         return 0.0
     try:
