@@ -58,3 +58,17 @@ def write_table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]
     for row in [list(head), *texts]:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         write(line.rstrip())
+
+
+def clear() -> None:
+    """An empty screen."""
+    sys.stdout.write("\x1b[2J\x1b[H")
+
+
+def ask(question: str) -> str:
+    """The answer of the person at the terminal, "" when there is none."""
+    if not (sys.stdin.isatty() and is_terminal()):
+        return ""
+    sys.stdout.write(question)
+    sys.stdout.flush()
+    return sys.stdin.readline().strip()

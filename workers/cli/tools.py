@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -47,7 +49,14 @@ def run(command: Command, settings: Settings) -> int:
     if settings.tool.output not in {"", "text", "json"}:
         raise ConfigError(f"-o {settings.tool.output}: give json, or leave it out")
     module = import_module(f"workers.cli.{_MODULES[command]}")
-    return int(module.run(Tools(with_redis(settings))))
+    try:
+        code = int(module.run(Tools(with_redis(settings))))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; Python would complain once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
 
 
 def with_redis(settings: Settings) -> Settings:

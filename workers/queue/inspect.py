@@ -266,3 +266,27 @@ def _pauses(values: list[bytes | None], now: float) -> Iterator[Pause]:
         until, _, reason = text(value).partition(" ")
         if until.isdigit() and (until == "0" or float(until) / 1000 > now):
             yield Pause(kind, reason, float(until) / 1000)
+
+
+def read_redis(client: redis.Redis) -> dict[str, str]:
+    """Redis' own state and settings; "?" for what it does not tell us (an ACL may hide CONFIG)."""
+    with redis_errors():
+        facts: dict[str, Any] = client.info()
+    return {
+        "version": str(facts.get("redis_version", "?")),
+        "memory": str(facts.get("used_memory_human", "?")),
+        "memory_limit": str(facts.get("maxmemory_human", "?")),
+        "policy": str(facts.get("maxmemory_policy", "?")),
+        "clients": str(facts.get("connected_clients", "?")),
+        "appendonly": "yes" if facts.get("aof_enabled") else "no",
+        "last_save": str(facts.get("rdb_last_bgsave_status", "?")),
+        "role": str(facts.get("role", "?")),
+        "evicted": str(facts.get("evicted_keys", "?")),
+    }
+
+
+def read_time(client: redis.Redis) -> float:
+    """The time of Redis in seconds since 1970."""
+    with redis_errors():
+        seconds, microseconds = client.time()
+    return float(seconds) + float(microseconds) / 1e6

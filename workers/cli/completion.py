@@ -1,0 +1,66 @@
+"""`csi-fleet completion bash|zsh|fish`: prints the script that completes commands and flags."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from workers.cli import terminal
+from workers.errors import ConfigError
+from workers.flags import Command
+from workers.flagtable import FLAGS
+
+if TYPE_CHECKING:
+    from workers.cli.tools import Tools
+
+SHELLS: Final = ("bash", "zsh", "fish")
+_OBJECTS: Final = {Command.EXPLAIN: "pvc pv", Command.RETRY: "pvc pv"}
+
+
+def run(tools: Tools) -> int:
+    """The command. `eval "$(csi-fleet completion bash)"` in the shell's start file uses it."""
+    arguments = tools.settings.arguments
+    if len(arguments) != 1 or arguments[0] not in SHELLS:
+        raise ConfigError(f"give one of {', '.join(SHELLS)}")
+    terminal.write(fish() if arguments[0] == "fish" else bash(is_zsh=arguments[0] == "zsh"))
+    return 0
+
+
+def words(command: Command) -> str:
+    """Flags and objects a command takes, separated by blanks."""
+    flags = [f"--{name}" for name, flag in sorted(FLAGS.items()) if command in flag.commands]
+    extra = _OBJECTS.get(command, " ".join(SHELLS) if command is Command.COMPLETION else "")
+    return " ".join([extra, *flags]).strip()
+
+
+def bash(*, is_zsh: bool) -> str:
+    """A completion function for bash; zsh runs it too."""
+    cases = "\n".join(f"    {command}) words='{words(command)}' ;;" for command in Command)
+    head = "autoload -U +X bashcompinit && bashcompinit\n" if is_zsh else ""
+    return f"""{head}_csi_fleet() {{
+  local current="${{COMP_WORDS[COMP_CWORD]}}" words='{" ".join(Command)}'
+  if [ "$COMP_CWORD" -gt 1 ]; then
+    case "${{COMP_WORDS[1]}}" in
+{cases}
+    esac
+  fi
+  COMPREPLY=( $(compgen -W "$words" -- "$current") )
+}}
+complete -o default -F _csi_fleet csi-fleet"""
+
+
+def fish() -> str:
+    """Completions for fish."""
+    lines = [
+        "complete -c csi-fleet -f -n __fish_use_subcommand -a "
+        f"'{' '.join(command for command in Command)}'"
+    ]
+    for command in Command:
+        seen = f"'__fish_seen_subcommand_from {command}'"
+        lines += [
+            f"complete -c csi-fleet -n {seen} -l {name}"
+            for name, flag in sorted(FLAGS.items())
+            if command in flag.commands
+        ]
+        if objects := _OBJECTS.get(command):
+            lines.append(f"complete -c csi-fleet -f -n {seen} -a '{objects}'")
+    return "\n".join(lines)

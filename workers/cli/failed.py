@@ -1,0 +1,65 @@
+"""`csi-fleet failed`: what keeps failing or was given up, and why; `--replay` tries it again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from workers.cli import terminal
+from workers.cli.retry import retry_now
+from workers.explain.words import duration, moment
+from workers.queue.inspect import FailedKey, failed_keys, read_time
+
+if TYPE_CHECKING:
+    from workers.cli.tools import Tools
+
+_HEAD: Final = ("KIND", "OBJECT", "DRIVER", "FAILURES", "NEXT", "WHY")
+_WIDTH: Final = 100
+
+
+def run(tools: Tools) -> int:
+    """The command. Arguments are namespaces to show; none shows all."""
+    driver, namespaces = tools.settings.tool.driver, set(tools.settings.arguments)
+    found = [
+        one
+        for one in failed_keys(tools.redis)
+        if (not driver or one.key.driver.partition("@")[0] == driver)
+        and (not namespaces or one.key.tenant in namespaces)
+    ]
+    now = read_time(tools.redis)
+    if tools.is_json:
+        terminal.write_json([_json(one) for one in found])
+    elif found:
+        terminal.write_table("failing", _HEAD, [_row(one, now) for one in found])
+    else:
+        terminal.write("nothing fails")
+    if tools.settings.tool.replay:
+        for one in found:
+            retry_now(tools, one.key)
+        if not tools.is_json:
+            terminal.write(f"{len(found)} queued again")
+    return 0
+
+
+def _row(one: FailedKey, now: float) -> list[object]:
+    if one.abandoned_at:
+        again = f"given up {moment(one.abandoned_at)}"
+    elif one.due:
+        again = f"in {duration(max(0.0, one.due - now))}" + (" (slow)" if one.infeasible else "")
+    else:
+        again = "queued"
+    error = one.error if len(one.error) <= _WIDTH else f"{one.error[: _WIDTH - 3]}..."
+    return [one.key.kind, one.key.object, one.key.driver, one.fails, again, error or "-"]
+
+
+def _json(one: FailedKey) -> dict[str, object]:
+    return {
+        "kind": one.key.kind,
+        "object": one.key.object,
+        "uid": one.key.uid,
+        "driver": one.key.driver,
+        "failures": one.fails,
+        "next_attempt": one.due,
+        "given_up": one.abandoned_at,
+        "infeasible": one.infeasible,
+        "error": one.error,
+    }

@@ -1,0 +1,76 @@
+"""`csi-fleet pause`, `resume` and `drain`: stop the work for a driver or a storage class."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from workers.cli import terminal
+from workers.errors import ConfigError
+from workers.explain.words import duration
+from workers.flags import Command
+
+if TYPE_CHECKING:
+    from workers.cli.tools import Tools
+
+POLL_SECONDS: Final = 0.5
+
+
+def run(tools: Tools) -> int:
+    """The command; `drain` ends with 1 when work still runs after --wait."""
+    tool, command = tools.settings.tool, tools.settings.command
+    if bool(tool.driver) == bool(tool.storage_class):
+        choice = "--driver=NAME" if command is Command.DRAIN else "--driver=NAME or --class=NAME"
+        raise ConfigError(f"give {choice}")
+    if tool.storage_class:
+        return _of_class(tools)
+    known = queue_names(tools, tool.driver)
+    if command is Command.RESUME:
+        for name in known:
+            tools.pauses.resume_driver(name)
+        terminal.write(f"driver {tool.driver} goes on")
+        return 0
+    seconds = tool.for_seconds or None
+    for name in known:
+        tools.pauses.pause_driver(name, tool.reason, seconds=seconds)
+    end = f" for {duration(tool.for_seconds)}" if seconds else ""
+    terminal.write(f"driver {tool.driver} is paused{end}; running work ends by itself")
+    return drain(tools, known) if command is Command.DRAIN else 0
+
+
+def drain(tools: Tools, names: list[str]) -> int:
+    """Waits until nothing of the drivers runs."""
+    end, before = time.monotonic() + tools.settings.tool.wait_seconds, -1
+    while True:
+        left = sum(tools.pauses.draining(name) for name in names)
+        if left != before:
+            terminal.write(f"{left} tasks run")
+        if not left:
+            return 0
+        if time.monotonic() > end:
+            terminal.write("still running after --wait; the pause stays")
+            return 1
+        before = left
+        time.sleep(POLL_SECONDS)
+
+
+def queue_names(tools: Tools, driver: str) -> list[str]:
+    """Queue names of a driver: one, or one per node. One that is not served can be paused too."""
+    records = tools.registry.alive()
+    found = [name for name, record in sorted(records.items()) if record.get("name") == driver]
+    if not found:
+        served = ", ".join(sorted(records)) or "none"
+        terminal.write(f"note: no worker serves driver {driver} now (served: {served})")
+    return found or [driver]
+
+
+def _of_class(tools: Tools) -> int:
+    tool = tools.settings.tool
+    name = tool.storage_class
+    if tools.settings.command is Command.RESUME:
+        was_paused = tools.pauses.resume_class(name)
+        terminal.write(f"class {name} {'goes on' if was_paused else 'was not paused'}")
+        return 0
+    tools.pauses.pause_class(name, tool.reason, seconds=tool.for_seconds or None)
+    terminal.write(f"class {name} is paused; attempts in progress are finished")
+    return 0

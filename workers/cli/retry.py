@@ -1,0 +1,56 @@
+"""`csi-fleet retry pvc NAMESPACE/NAME` or `pv NAME`: the next attempt now, with a clean slate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workers.cli import terminal
+from workers.cli.tools import named_object
+from workers.errors import ConfigError
+from workers.explain.gather import find_driver, owner_of
+from workers.kube.errors import NotFoundError
+from workers.queue.keys import Key, claim_key, volume_key
+from workers.translate.claims import claim_class_name, provisioner_annotation, selected_node
+
+if TYPE_CHECKING:
+    from workers.cli.tools import Tools
+
+
+def run(tools: Tools) -> int:
+    """The command; 0 when the key was queued."""
+    kind, namespace, name = named_object(tools.settings.arguments, "retry")
+    try:
+        key = _claim(tools, namespace, name) if kind == "pvc" else _volume(tools, name)
+    except NotFoundError as error:
+        raise ConfigError(str(error), exit_code=1) from error
+    retry_now(tools, key)
+    terminal.write(f"{kind} {key.object} is queued; see csi-fleet explain {kind} {key.object}")
+    return 0
+
+
+def retry_now(tools: Tools, key: Key) -> None:
+    """Drops failures, memo and delay of a key and makes it ready."""
+    tools.queue.forget(key)
+    tools.queue.add([key])
+
+
+def _claim(tools: Tools, namespace: str, name: str) -> Key:
+    claim = tools.kube.get_claim(namespace, name)
+    provisioner = provisioner_annotation(claim) or ""
+    if not provisioner and (class_name := claim_class_name(claim)):
+        provisioner = tools.kube.get_class(class_name)["provisioner"]
+    queue_name = _served(tools, provisioner, selected_node(claim))
+    return claim_key(queue_name, namespace, name, claim["metadata"]["uid"])
+
+
+def _volume(tools: Tools, name: str) -> Key:
+    return volume_key(_served(tools, owner_of(tools.kube.get_volume(name)), ""), name)
+
+
+def _served(tools: Tools, provisioner: str, node: str) -> str:
+    queue_name, record = find_driver(tools.registry.alive(), provisioner, node)
+    if record is None:
+        raise ConfigError(
+            f'no worker serves driver "{provisioner}": there is nobody to retry it', exit_code=1
+        )
+    return queue_name
