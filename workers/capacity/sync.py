@@ -23,7 +23,7 @@ from workers.capacity.objects import (
 from workers.capacity.plan import make_plan
 from workers.capacity.publishing import PLAN, POLL, digest_of
 from workers.constants import LABEL_DRIVER_NAME, LABEL_MANAGED_BY
-from workers.errors import AttemptError
+from workers.errors import AttemptError, CatalogIncomplete
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from workers.provision.outcome import Action, Outcome, done, retry, wait
 from workers.queue.catalog import KIND_CLASSES
@@ -46,6 +46,7 @@ GONE: Final = "gone:"
 _UPDATE_TRIES: Final = 3
 # Another worker of the driver publishes, this one does not: flags differ while they are changed.
 _NOT_HERE_SECONDS: Final = 5.0
+_CATALOG_SECONDS: Final = 0.1
 
 
 def capacity_domain(driver: Driver, key: Key) -> str:
@@ -97,8 +98,12 @@ class CapacityPass:
         object and those of a class that was made anew.
         """
         publishing, state = self.publishing, self.lease.catalog
-        wanted = publishing.wanted(self.driver, state)
-        uids = publishing.class_uids(wanted, state)
+        try:
+            wanted = publishing.wanted(self.driver, state)
+            uids = publishing.class_uids(wanted, state)
+        except CatalogIncomplete:
+            # Usual at the start: the watcher lists nodes once a driver needs them.
+            return wait(_CATALOG_SECONDS, "the catalog is not complete yet")
         noticed = self.store.noticed(self.queue_name) or {}
         known_uids = noticed.get("classes") or {}
         record = {"digest": digest_of(wanted, uids), "classes": known_uids}
