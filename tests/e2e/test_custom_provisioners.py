@@ -35,24 +35,31 @@ def fleet(tmp_path_factory, kubeconfig, folder, redis_binary):
         yield fleet
 
 
-@pytest.fixture
-def plain(fleet, folder):
-    return plugins.ScriptedProvisioner(folder, TAG)
+def plugin(kind, folder, scene):
+    """The plug-in as the test sees it, with rules and calls of its own namespace."""
+    found = kind(folder, TAG)
+    found.script.namespace = scene.namespace
+    return found
 
 
 @pytest.fixture
-def guarded(fleet, folder):
-    return plugins.Guarded(folder, TAG)
+def plain(fleet, folder, scene):
+    return plugin(plugins.ScriptedProvisioner, folder, scene)
 
 
 @pytest.fixture
-def block(fleet, folder):
-    return plugins.Block(folder, TAG)
+def guarded(fleet, folder, scene):
+    return plugin(plugins.Guarded, folder, scene)
 
 
 @pytest.fixture
-def backoff(fleet, folder):
-    return plugins.Backoff(folder, TAG)
+def block(fleet, folder, scene):
+    return plugin(plugins.Block, folder, scene)
+
+
+@pytest.fixture
+def backoff(fleet, folder, scene):
+    return plugin(plugins.Backoff, folder, scene)
 
 
 def class_of(scene, plugin, name="", **body):

@@ -1,7 +1,7 @@
 """Provisioners that do what a test writes into a folder, for `csi-fleet run --provisioner`.
 
-Each kind has its folder below TEST_PLUGIN_DIR: `rules.json` maps a claim's name to a list of words,
-one per call, the last one stays; `calls.jsonl` is what was called; `volumes/` are the volumes. The
+Each kind has its folder below TEST_PLUGIN_DIR: `rules.json` maps a claim to a list of words, one
+per call, the last one stays; `calls.jsonl` is what was called; `volumes/` are the volumes. The
 provisioner's name is `<TEST_PLUGIN_TAG>.example.com/<kind>`.
 """
 
@@ -43,8 +43,10 @@ class ScriptedProvisioner:
         self.script = Script((folder or Path(os.environ["TEST_PLUGIN_DIR"])) / self.kind)
 
     def provision(self, options: ProvisionOptions) -> ProvisionResult:
-        word = self.script.next("provision", options.claim["metadata"]["name"])
-        self.script.note("provision", options.claim["metadata"]["name"], options.selected_node)
+        metadata = options.claim["metadata"]
+        claim = f"{metadata['namespace']}/{metadata['name']}"
+        word = self.script.next("provision", claim)
+        self.script.note("provision", claim, options.selected_node)
         kind, _, text = word.partition(":")
         if kind == "ignored":
             raise Ignored("not mine")
@@ -73,7 +75,8 @@ class ScriptedProvisioner:
 
     def delete(self, volume: dict[str, Any]) -> None:
         name = volume["metadata"]["name"]
-        claim = volume["spec"]["claimRef"]["name"]
+        reference = volume["spec"]["claimRef"]
+        claim = f"{reference['namespace']}/{reference['name']}"
         word = self.script.next("delete", claim)
         self.script.note("delete", claim, None)
         if word == "ignored":
@@ -115,17 +118,21 @@ ALL = (ScriptedProvisioner, Guarded, Block, Backoff)
 
 
 class Script:
-    """The folder of one kind, as plug-in and test see it."""
+    """The folder of one kind, as plug-in and test see it.
+
+    A test sets `namespace`, so that `set` and `calls` need only the claim's name.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.namespace = ""
         self.volumes = folder / "volumes"
         self.volumes.mkdir(parents=True, exist_ok=True)
 
     def set(self, action: str, claim: str, *words: str) -> None:
         """What the next calls do; the last word stays."""
         rules = self._rules()
-        rules[f"{action} {claim}"] = list(words)
+        rules[f"{action} {self.namespace}/{claim}"] = list(words)
         self._write(rules)
 
     def next(self, action: str, claim: str) -> str:
@@ -144,7 +151,8 @@ class Script:
         path = self.folder / "calls.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         found = [json.loads(line) for line in lines]
-        return [one for one in found if (one["action"], one["claim"]) == (action, claim)]
+        wanted = (action, f"{self.namespace}/{claim}")
+        return [one for one in found if (one["action"], one["claim"]) == wanted]
 
     def _rules(self) -> dict[str, list[str]]:
         path = self.folder / "rules.json"
