@@ -34,9 +34,7 @@ def objects(request):
 
 
 def named(objects, kind, name):
-    return next(
-        one for one in objects if one["kind"] == kind and one["metadata"]["name"] == name
-    )
+    return next(one for one in objects if one["kind"] == kind and one["metadata"]["name"] == name)
 
 
 def workloads(objects):

