@@ -1,0 +1,53 @@
+"""A roll-over from csi-provisioner and back by way of its Lease (M-020, F-020)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from tests.support.csi_driver import DirectoryDriver
+from tests.support.fleet import Fleet
+from tests.support.waiting import wait_until
+from workers.leasename import lease_name
+
+
+def test_m020_work_waits_for_a_foreign_holder_and_the_lease_is_given_back(
+    tmp_path, kubeconfig, scene, redis_binary
+):
+    """F-020: nothing is asked of the driver while a csi-provisioner may still be at work."""
+    with DirectoryDriver() as driver:
+        name = lease_name(driver.name)
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{scene.namespace}/leases/{name}"
+        scene.api.create(
+            {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": name, "namespace": scene.namespace},
+                "spec": {
+                    "holderIdentity": "go-provisioner",
+                    "leaseDurationSeconds": 600,
+                    "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+                },
+            }
+        )
+        scene.claim("data", scene.storage_class(driver.name))
+        with Fleet(
+            tmp_path / "fleet",
+            kubeconfig,
+            [driver],
+            "--leader-election",
+            f"--leader-election-namespace={scene.namespace}",
+            "--leader-election-lease-duration=4s",
+            "--leader-election-renew-deadline=3s",
+            "--leader-election-retry-period=1s",
+        ) as fleet:
+            wait_until(
+                lambda: "is held by go-provisioner" in fleet.log_text(), 20, "the wait is told"
+            )
+            assert driver.calls("CreateVolume") == []
+            scene.api.patch(path, {"spec": {"holderIdentity": ""}})
+            scene.wait_bound("data", timeout_seconds=20)
+            spec = scene.api.get(path)["spec"]
+            assert "_" in spec["holderIdentity"]
+            assert spec["leaseDurationSeconds"] == 4
+            fleet.stop()
+        assert not scene.api.get(path)["spec"].get("holderIdentity")
