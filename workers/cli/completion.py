@@ -50,10 +50,8 @@ complete -o default -F _csi_fleet csi-fleet"""
 
 def fish() -> str:
     """Completions for fish."""
-    lines = [
-        "complete -c csi-fleet -f -n __fish_use_subcommand -a "
-        f"'{' '.join(command for command in Command)}'"
-    ]
+    commands = " ".join(Command)
+    lines = [f"complete -c csi-fleet -f -n __fish_use_subcommand -a '{commands}'"]
     for command in Command:
         seen = f"'__fish_seen_subcommand_from {command}'"
         lines += [

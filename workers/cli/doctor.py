@@ -1,0 +1,200 @@
+"""`csi-fleet doctor`: is everything there that csi-fleet needs? Each check is one line."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from csi_client.client import CsiClient
+from csi_client.connection import CsiAddressError
+from csi_client.errors import CsiError
+from workers.cli import terminal
+from workers.errors import ApiError, ProvisionerError
+from workers.kube import paths
+from workers.queue.inspect import read_redis, read_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from workers.cli.tools import Tools
+
+OK: Final = "ok"
+WARN: Final = "warn"
+FAIL: Final = "FAIL"
+SKEW_SECONDS: Final = 2.0
+OLDEST_REDIS: Final = (6, 2)
+OLDEST_KUBERNETES: Final = 25
+ACCESS_REVIEWS: Final = paths.Resource(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview"
+)
+
+# verbs, group, resource, namespaced in ours, without it.
+RIGHTS: Final = (
+    ("get list watch", "", "persistentvolumeclaims", False, FAIL),
+    ("get list watch create delete patch", "", "persistentvolumes", False, FAIL),
+    ("get list watch", "storage.k8s.io", "storageclasses", False, FAIL),
+    ("get list watch", "storage.k8s.io", "csinodes", False, FAIL),
+    ("get list watch", "", "nodes", False, FAIL),
+    ("list watch", "storage.k8s.io", "volumeattachments", False, WARN),
+    ("create patch", "", "events", False, FAIL),
+    ("get list create patch delete", "", "configmaps", True, FAIL),
+    ("get", "", "secrets", False, WARN),
+    ("update", "", "persistentvolumeclaims", False, WARN),
+    ("get list update", "snapshot.storage.k8s.io", "volumesnapshots", False, WARN),
+    ("get list", "snapshot.storage.k8s.io", "volumesnapshotcontents", False, WARN),
+    ("get", "storage.k8s.io", "volumeattributesclasses", False, WARN),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of one check."""
+
+    check: str
+    state: str
+    text: str
+
+
+def run(tools: Tools) -> int:
+    """The command; 1 when something fails that csi-fleet cannot work without."""
+    found = list(findings(tools))
+    if tools.is_json:
+        terminal.write_json(
+            [{"check": one.check, "state": one.state, "text": one.text} for one in found]
+        )
+    else:
+        terminal.write_table(
+            "doctor",
+            ("CHECK", "STATE", "RESULT"),
+            [[one.check, one.state, one.text] for one in found],
+        )
+    return 1 if any(one.state == FAIL for one in found) else 0
+
+
+def findings(tools: Tools) -> Iterator[Finding]:
+    """Every check; one that cannot be made is a failure, not the end."""
+    checks: tuple[tuple[str, Callable[[Tools], Iterator[Finding]]], ...] = (
+        ("api server", api_server),
+        ("rights", rights),
+        ("redis", redis_settings),
+        ("system", system),
+        ("driver", drivers),
+    )
+    for name, check in checks:
+        try:
+            yield from check(tools)
+        except ProvisionerError as error:
+            yield Finding(name, FAIL, str(error))
+
+
+def api_server(tools: Tools) -> Iterator[Finding]:
+    """Version of the API server."""
+    version = tools.kube.client.get("/version")
+    minor = "".join(c for c in str(version.get("minor", "")) if c.isdigit())
+    is_old = minor.isdigit() and int(minor) < OLDEST_KUBERNETES
+    text = f"Kubernetes {version.get('gitVersion')}"
+    yield Finding(
+        "api server", WARN if is_old else OK, text + (", older than tested" if is_old else "")
+    )
+
+
+def rights(tools: Tools) -> Iterator[Finding]:
+    """What this account may do, asked of the API server one by one."""
+    lacking = {FAIL: list[str](), WARN: list[str]()}
+    count = 0
+    for verbs, group, resource, is_own, severity in RIGHTS:
+        for verb in verbs.split():
+            count += 1
+            namespace = tools.settings.kube.namespace if is_own else ""
+            if not _may(tools, verb, group, resource, namespace):
+                lacking[severity].append(f"{verb} {resource}" + (f".{group}" if group else ""))
+    for severity, names in lacking.items():
+        if names:
+            yield Finding("rights", severity, f"this account may not: {', '.join(names)}")
+    if not any(lacking.values()):
+        yield Finding("rights", OK, f"all {count} that are needed")
+
+
+def _may(tools: Tools, verb: str, group: str, resource: str, namespace: str) -> bool:
+    attributes = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
+    review = {
+        "apiVersion": ACCESS_REVIEWS.api_version,
+        "kind": ACCESS_REVIEWS.kind,
+        "spec": {"resourceAttributes": attributes},
+    }
+    answer = tools.kube.client.create(ACCESS_REVIEWS.path(), review)
+    return bool((answer.get("status") or {}).get("allowed"))
+
+
+def redis_settings(tools: Tools) -> Iterator[Finding]:
+    """Version, eviction, persistence and clock of Redis."""
+    facts = read_redis(tools.redis)
+    parts = tuple(int(part) for part in facts["version"].split(".")[:2] if part.isdigit())
+    yield Finding(
+        "redis version",
+        OK if parts >= OLDEST_REDIS else FAIL,
+        facts["version"] + ("" if parts >= OLDEST_REDIS else ": 6.2 or newer is needed"),
+    )
+    is_safe = facts["policy"] == "noeviction"
+    advice = "" if is_safe else ": set maxmemory-policy noeviction, or records of attempts get lost"
+    yield Finding("redis eviction", OK if is_safe else FAIL, facts["policy"] + advice)
+    if facts["evicted"] not in {"0", "?"}:
+        yield Finding("redis eviction", FAIL, f"{facts['evicted']} keys were evicted already")
+    if facts["role"] != "master":
+        yield Finding("redis role", FAIL, f"{facts['role']}: writes are refused there")
+    is_kept = facts["appendonly"] == "yes"
+    yield Finding(
+        "redis persistence",
+        OK if is_kept else WARN,
+        "appendonly" if is_kept else "none: after a restart all claims are looked at again, slower",
+    )
+    skew = abs(read_time(tools.redis) - time.time())
+    yield Finding(
+        "clock",
+        OK if skew < SKEW_SECONDS else WARN,
+        f"{skew:.1f} s between this machine and Redis",
+    )
+
+
+def system(tools: Tools) -> Iterator[Finding]:
+    """Living parts and served drivers."""
+    watchers = [one for one in tools.presence.alive() if one.role == "watcher"]
+    workers = tools.presence.workers()
+    yield Finding("watchers", OK if watchers else FAIL, f"{len(watchers)} alive")
+    yield Finding("workers", OK if workers else FAIL, f"{len(workers)} alive")
+    served = sorted(tools.registry.alive())
+    yield Finding("drivers", OK if served else WARN, ", ".join(served) or "none is served")
+    for name, one in tools.breakers.states().items():
+        if one.is_open:
+            yield Finding(f"driver {name}", FAIL, f"breaker {one.state}: {one.reason}")
+
+
+def drivers(tools: Tools) -> Iterator[Finding]:
+    """The handshake with each --csi-address that was given."""
+    if "csi-address" not in tools.settings.explicit:
+        return
+    for address in tools.settings.driver.csi_addresses:
+        yield _handshake(address)
+
+
+def _handshake(address: str) -> Finding:
+    try:
+        client = CsiClient(address, timeout_seconds=5.0, allow_tcp=True)
+    except CsiAddressError as error:
+        return Finding(f"driver {address}", FAIL, str(error))
+    try:
+        if not client.wait_connected(5.0):
+            return Finding(f"driver {address}", FAIL, "nobody answers at the socket")
+        name, version = client.plugin_info()
+        is_ready = client.probe()
+        can = client.controller_capabilities()
+    except (CsiError, ApiError) as error:
+        return Finding(f"driver {address}", FAIL, str(error))
+    finally:
+        client.close()
+    if not is_ready:
+        return Finding(f"driver {address}", WARN, f"{name} {version} is not ready (Probe)")
+    if "CREATE_DELETE_VOLUME" not in can:
+        return Finding(f"driver {address}", FAIL, f"{name} cannot create volumes")
+    return Finding(f"driver {address}", OK, f"{name} {version}: {', '.join(sorted(can))}")

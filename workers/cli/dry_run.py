@@ -1,0 +1,100 @@
+"""`csi-fleet dry-run pvc NAMESPACE/NAME` or `-f FILE`: the request the driver would get."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from csi_client.redact import redact
+from workers.cli import terminal
+from workers.cli.tools import named_object
+from workers.errors import ConfigError, IgnoredError
+from workers.explain.gather import find_driver
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
+from workers.provision.rehearsal import rehearse
+from workers.queue.catalog import CatalogReader
+from workers.translate.claims import claim_class_name, selected_node
+
+if TYPE_CHECKING:
+    from workers.cli.tools import Tools
+    from workers.kube.objects import JsonObject
+
+ANN_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+
+
+def run(tools: Tools) -> int:
+    """The command; secrets are masked, nothing is called or changed."""
+    try:
+        claim = _from_file(tools) if tools.settings.tool.filename else _from_cluster(tools)
+        storage_class = _class(tools, claim)
+        provisioner = str(storage_class.get("provisioner"))
+        _, record = find_driver(tools.registry.alive(), provisioner, selected_node(claim))
+        if record is None:
+            raise ConfigError(
+                f'no worker serves driver "{provisioner}", so its capabilities are not known',
+                exit_code=1,
+            )
+        request = rehearse(
+            tools.kube.client,
+            CatalogReader(tools.redis),
+            settings=tools.settings,
+            record=record,
+            claim=claim,
+            storage_class=storage_class,
+        )
+    except (NotFoundError, IgnoredError) as error:
+        raise ConfigError(str(error), exit_code=1) from error
+    shown = {"driver": record["name"], "request": json.loads(redact(request))}
+    terminal.write_json(shown if tools.is_json else shown["request"])
+    return 0
+
+
+def _from_cluster(tools: Tools) -> JsonObject:
+    kind, namespace, name = named_object(tools.settings.arguments, "dry-run")
+    if kind != "pvc":
+        raise ConfigError("dry-run works for claims: csi-fleet dry-run pvc NAMESPACE/NAME")
+    return tools.kube.get_claim(namespace, name)
+
+
+def _from_file(tools: Tools) -> JsonObject:
+    name = tools.settings.tool.filename
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+        documents = list(yaml.safe_load_all(text))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--filename {name}: {' '.join(str(error).split())}") from error
+    claims = [
+        one
+        for one in documents
+        if isinstance(one, dict) and one.get("kind") == "PersistentVolumeClaim"
+    ]
+    if len(claims) != 1:
+        raise ConfigError(
+            f"--filename {name}: one PersistentVolumeClaim is wanted, {len(claims)} found"
+        )
+    return claims[0]
+
+
+def _class(tools: Tools, claim: JsonObject) -> JsonObject:
+    name = claim_class_name(claim)
+    if name:
+        return tools.kube.get_class(name)
+    if (claim.get("spec") or {}).get("storageClassName") is not None:
+        raise ConfigError("the claim asks for no storage class: nothing is provisioned")
+    defaults = [one for one in tools.kube.list(paths.STORAGE_CLASSES) if _is_default(one)]
+    if not defaults:
+        raise ConfigError("the claim names no storage class and there is no default one")
+    # As the API server chooses: the newest, then the first by name.
+    newest = max(one["metadata"]["creationTimestamp"] for one in defaults)
+    chosen = [one for one in defaults if one["metadata"]["creationTimestamp"] == newest]
+    return min(chosen, key=lambda one: str(one["metadata"]["name"]))
+
+
+def _is_default(storage_class: dict[str, Any]) -> bool:
+    annotations = storage_class["metadata"].get("annotations") or {}
+    return annotations.get(ANN_DEFAULT_CLASS) == "true"
