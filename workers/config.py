@@ -126,6 +126,7 @@ def _driver(line: CommandLine) -> settings.DriverSettings:
         csi_addresses=() if central else values["csi-address"],
         provisioners=values["provisioner"],
         drivers_file=values["drivers-file"],
+        drivers_pool=values["drivers-pool"],
         timeout_seconds=values["timeout"],
     )
 

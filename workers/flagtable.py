@@ -153,6 +153,8 @@ OWN_FLAGS: Final = (
     Flag("drivers-file", _STRING, "", "YAML file with the drivers to serve (central mode); "
          "reloaded when it changes. Replaces the default of --csi-address.",
          _RUN_WORKER, upstream=False),
+    Flag("drivers-pool", _STRING, "", "Serve only the drivers of --drivers-file with this `pool`; "
+         "empty serves those without one.", _RUN_WORKER, upstream=False),
     Flag("provisioner", Kind.STRINGS, "", "Provisioner of your own to serve: MODULE:CLASS or an "
          "entry point of group csi_fleet.provisioners (docs/custom-provisioners.md). May be "
          "repeated. Replaces the default of --csi-address.", _RUN_WORKER, upstream=False),

@@ -30,6 +30,9 @@ class DriverSettings:
     drivers_file: str = ""
     """Path of the YAML file of central mode; "" for none."""
 
+    drivers_pool: str = ""
+    """Pool of the file's drivers that this worker serves; "": those without a pool."""
+
     timeout_seconds: float = 10.0
     """Deadline of each CSI call, above 0; default 10."""
 

@@ -100,7 +100,11 @@ class FakeStorage:
         self.calls: list[str] = []
 
     def create_volume(
-        self, request: csi.CreateVolumeRequest, *, on_slow: Callable[[], None] | None = None
+        self,
+        request: csi.CreateVolumeRequest,
+        *,
+        on_slow: Callable[[], None] | None = None,
+        timeout_seconds: float | None = None,
     ) -> csi.CreateVolumeResponse:
         plan = self.plans.pop(0) if self.plans else None
         self.calls.append("create")

@@ -249,7 +249,11 @@ class FakeDriverClient:
         self.is_slow = False
 
     def create_volume(
-        self, request: csi.CreateVolumeRequest, *, on_slow: Callable[[], None] | None = None
+        self,
+        request: csi.CreateVolumeRequest,
+        *,
+        on_slow: Callable[[], None] | None = None,
+        timeout_seconds: float | None = None,
     ) -> csi.CreateVolumeResponse:
         self.created.append(request)
         if self.is_slow and on_slow is not None:

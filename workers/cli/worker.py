@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final
 
 from celery.exceptions import SecurityWarning
 
-from workers.app import SYSTEM_QUEUE, FleetApp, make_app, publisher, queue_for
+from workers.app import FleetApp, make_app, publisher
 from workers.capacity.publishing import Publishing
+from workers.cli.consumers import CeleryConsumers
 from workers.cli.diagnostics import ready_file, serve_process
 from workers.custom.loading import load_all
 from workers.errors import ApiError, QueueUnavailable
@@ -35,19 +36,22 @@ from workers.observability.health import Heartbeats
 from workers.observability.http import Checks, always_ok
 from workers.observability.metrics import Metrics
 from workers.observability.requests import api_observer, csi_observer
+from workers.provision.central import Central
 from workers.provision.clusters import Clusters
 from workers.provision.fleet import KINDS, Fleet
 from workers.provision.leadership import Leadership, QueueLanes
 from workers.provision.periodic import Periodic
 from workers.provision.runtime import Runtime
 from workers.provision.safekeeping import Safekeeping
+from workers.provision.seats import Seats
+from workers.queue.breakers import Breakers
 from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CatalogReader
 from workers.queue.connection import connect
 from workers.queue.correlate import Create, EventBudget, Patch
 from workers.queue.intents import IntentStore
 from workers.queue.leases import Heartbeat
-from workers.queue.names import celery_queue
+from workers.queue.pauses import Pauses
 from workers.queue.periods import Periods
 from workers.queue.registry import DriverRegistry
 from workers.queue.workqueue import WorkQueue
@@ -95,6 +99,7 @@ class WorkerProcess:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.app: FleetApp = make_app(settings)
+        self.consumers = CeleryConsumers(self.app)
         self.metrics = Metrics()
         self.heartbeats = Heartbeats()
         self.http: DiagnosticsServer | None = None
@@ -113,8 +118,8 @@ class WorkerProcess:
         )
         self.kube = KubeResources(client)
         settings = self.settings = replace(settings, gates=discovered_gates(settings, self.kube))
-        self.fleet = Fleet(settings, observer=csi_observer(self.metrics))
         redis = connect(settings.redis.url_with_credentials())
+        self.make_fleet(Breakers(redis, publish=publisher(self.app)))
         self.queue = WorkQueue(
             redis,
             publish=publisher(self.app),
@@ -165,6 +170,8 @@ class WorkerProcess:
             ),
             clusters=clusters,
             driver_of=self.fleet.driver_of,
+            pauses=Pauses(redis, self.queue),
+            seats=Seats(self.fleet.seats, self.consumers.hold),
             metrics=self.metrics,
             capacity=self.capacity,
             periodic=self.periodic,
@@ -173,6 +180,23 @@ class WorkerProcess:
         # Last: what waits for the driver to be asked must not wait for our own start any more.
         self.fleet.connect_all()
         self.fleet.add(load_all(settings.driver.provisioners, settings))
+        if self.central is not None:
+            self.central.start()
+
+    def make_fleet(self, breakers: Breakers) -> None:
+        """The drivers of this process and, in central mode, the file they come from."""
+        settings = self.settings
+        self.fleet = Fleet(
+            settings,
+            observer=csi_observer(self.metrics),
+            breakers=breakers,
+            consumers=self.consumers,
+            on_breaker=lambda name, is_open: self.metrics.breaker_open.labels(name).set(is_open),
+        )
+        path = settings.driver.drivers_file
+        self.central = (
+            Central(self.fleet, Path(path), pool=settings.driver.drivers_pool) if path else None
+        )
 
     def elections(self) -> Leadership:
         """The Leases of a drop-in replacement (F-020, M-020)."""
@@ -222,6 +246,7 @@ class WorkerProcess:
             ("drivers", self.keep_drivers),
             ("periodic", self.periodic.run),
             ("leases", self.keep_leases),
+            ("drivers-file", self.follow_file),
         ):
             threading.Thread(target=target, name=name, daemon=True).start()
 
@@ -257,12 +282,14 @@ class WorkerProcess:
         """Announces the drivers as long as the process lives."""
         self.fleet.keep(self.queue, self.registry)
 
+    def follow_file(self) -> None:
+        """Reads the drivers file again when it changes, if there is one."""
+        if self.central is not None:
+            self.central.run()
+
     def consume(self) -> int:
         """Runs Celery until a signal; returns its exit code."""
-        names = [SYSTEM_QUEUE, *(celery_queue(d.queue_name) for d in self.fleet.drivers())]
-        self.app.amqp.queues.clear()
-        for name in names:
-            self.app.amqp.queues.select_add(queue_for(name))
+        self.consumers.start()
         worker = self.app.Worker(
             hostname=f"worker-{threading.get_native_id()}@{socket.gethostname()}",
             pool="threads",
@@ -286,6 +313,8 @@ class WorkerProcess:
     def stop(self) -> None:
         """Hands everything back; safe to call twice."""
         self._stopped.set()
+        if self.central is not None:
+            self.central.stop()
         self.periodic.stop()
         if self.leadership is not None:
             self.leadership.stop()

@@ -32,6 +32,7 @@ from workers.observability import trail
 from workers.provision import measure, saving
 from workers.provision.intent import Intent
 from workers.provision.outcome import Action, Outcome, done, retry
+from workers.provision.pausing import class_pause
 from workers.provision.reschedule import clear_selected_node
 from workers.provision.steps import Step
 from workers.translate import claims as rules
@@ -148,7 +149,10 @@ class ClaimPass:
                 return retry("class of another provisioner")
             self.forget_intent()
             return done("class of another provisioner")
-        return self.provision(claim, live, storage_class, intent)
+        paused = (
+            class_pause(self.runtime, rules.claim_class_name(claim)) if intent is None else None
+        )
+        return paused or self.provision(claim, live, storage_class, intent)
 
     def provision(
         self,

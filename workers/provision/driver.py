@@ -16,9 +16,10 @@ from workers.capacity.objects import MANAGED_BY, managed_by
 from workers.errors import ConfigError
 from workers.migration.plugins import in_tree_name
 from workers.provision.backend import Backend, CsiBackend
+from workers.provision.health import Health
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from csi_client.client import CsiClient
     from workers.config import Settings
@@ -37,6 +38,8 @@ class Driver:
         identity: value of the identity volume attribute (P-010).
         node_segments: accessible topology of the local node; None outside node deployment.
         backend: who makes and removes its volumes.
+        health: told of calls that were not answered.
+        class_timeouts: seconds by operation (`create`, `delete`) by storage class.
     """
 
     name: str
@@ -50,6 +53,8 @@ class Driver:
     node_id: str = ""
     node_segments: dict[str, str] | None = None
     backend: Backend = field(default_factory=CsiBackend)
+    health: Health = field(default_factory=Health)
+    class_timeouts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,6 +65,10 @@ class Driver:
     def event_source(self) -> str:
         """The component that events on claims and volumes carry (P-802, L-006)."""
         return self.name
+
+    def timeout_seconds(self, operation: str, class_name: str) -> float | None:
+        """Deadline of a call for a volume of that class; None takes the driver's own."""
+        return self.class_timeouts.get(class_name, {}).get(operation)
 
     def supports(self, capability: str) -> bool:
         """True if the controller or the plug-in reports the capability (P-008)."""

@@ -92,6 +92,8 @@ class DriverSpec:
         limits: by operation; those left out come from the flags.
         flags: values by flag name, parsed.
         threads: threads of one worker process that may be inside this driver; None: a fair part.
+        allow_tcp: false beside the driver (`--csi-address`).
+        tls_stamp: digest of the TLS files' content.
     """
 
     name: str
@@ -104,11 +106,12 @@ class DriverSpec:
     flags: Mapping[str, Any] = field(default_factory=dict)
     threads: int | None = None
     allow_tcp: bool = True
+    tls_stamp: str = ""
 
     @property
     def connection(self) -> tuple[object, ...]:
         """What cannot change without connecting again."""
-        return self.name, self.endpoint, self.tls, self.timeouts, self.flags
+        return self.name, self.endpoint, self.tls, self.tls_stamp, self.timeouts, self.flags
 
     def settings(self, base: Settings) -> Settings:
         """The process's settings with this driver's own values."""
@@ -136,27 +139,31 @@ class DriverSpec:
             {
                 "cloning": settings.provision.cloning_protection_threads,
                 "capacity": settings.capacity.threads,
+                "sweep": 1,
             }.get(kind, settings.provision.worker_threads)
         )
 
 
-def read(path: Path, *, pool: str = "") -> dict[str, DriverSpec]:
+def read_text(path: Path) -> str:
+    """Content of the file.
+
+    Raises:
+        ConfigError: one line that names the file.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the drivers file: {error.strerror}") from None
+
+
+def parse(content: str, path: Path, *, pool: str = "") -> dict[str, DriverSpec]:
     """Drivers of the file that belong to the pool, by name.
 
     Raises:
         ConfigError: one line that names the file, the line, what is wrong and what to write.
     """
-    try:
-        content = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8 text") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read the drivers file: {error.strerror}") from None
-    return parse(content, path, pool=pool)
-
-
-def parse(content: str, path: Path, *, pool: str = "") -> dict[str, DriverSpec]:
-    """As `read`, for content that was read already."""
     top = load(content, str(path)).mapping({"defaults", "drivers"}, required={"drivers"})
     defaults = DriverSpec("", "")
     if "defaults" in top:
@@ -261,8 +268,9 @@ def _limits(entry: Entry) -> dict[str, LaneLimits]:
             raise entry.error("serial means one call at a time; leave out the other limits")
         if fields["serial"].text() not in {"true", "false"}:
             raise fields["serial"].error("serial is true or false")
-        # One lane for all calls: see `DriverSpec.is_serial`.
-        return dict.fromkeys(RPCS, LaneLimits(1)) if fields["serial"].text() == "true" else {}
+        return (
+            dict.fromkeys(RPCS, LaneLimits(1, total=1)) if fields["serial"].text() == "true" else {}
+        )
     for name, value in fields.items():
         numbers = value.mapping({"concurrency", "rate", "burst"}, required={"concurrency"})
         if "burst" in numbers and "rate" not in numbers:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from workers.observability.metrics import Metrics
 from workers.observability.running import RunningWork
+from workers.provision.seats import Seats
 from workers.provision.steps import LeasedSteps, Steps
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from workers.provision.safekeeping import Safekeeping
     from workers.queue.catalog import CatalogReader
     from workers.queue.intents import IntentStore
+    from workers.queue.pauses import Pauses
     from workers.queue.workqueue import WorkQueue
 
 
@@ -46,6 +49,8 @@ class Runtime:
     clusters: Clusters
     driver_of: Callable[[str], Driver | None]
     steps: Steps = field(default_factory=LeasedSteps)
+    pauses: Pauses | None = None
+    seats: Seats = field(default_factory=lambda: Seats(lambda _: sys.maxsize))
     metrics: Metrics = field(default_factory=Metrics)
     capacity: Publishing | None = None
     periodic: Periodic | None = None

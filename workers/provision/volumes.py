@@ -22,6 +22,7 @@ from workers.migration.to_csi import volume_to_csi
 from workers.observability import trail
 from workers.provision import measure
 from workers.provision.outcome import Outcome, done, retry
+from workers.provision.pausing import class_pause
 from workers.provision.sourcing import AWAY
 from workers.provision.steps import Step
 from workers.topology.affinity import is_accessible
@@ -51,6 +52,11 @@ def sync_volume(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Out
     return VolumePass(runtime, driver, key, lease).run()
 
 
+def class_of(volume: JsonObject) -> str:
+    """Name of the volume's class, "" for none."""
+    return volume["spec"].get("storageClassName") or ""
+
+
 @dataclass(slots=True)
 class VolumePass:
     """One pass over one PV, under its lease."""
@@ -76,7 +82,7 @@ class VolumePass:
             is_guard_willing=backend.is_guard_willing(volume),
         ):
             return done("nothing to do")
-        return self.delete(volume)
+        return class_pause(self.runtime, class_of(volume)) or self.delete(volume)
 
     def keep_finalizer(self, volume: JsonObject) -> JsonObject:
         """L-072; the patched object is used from here on."""
@@ -129,7 +135,11 @@ class VolumePass:
             self.check_not_attached(volume)
         self.runtime.steps.reach(Step.DELETE_VOLUME, self.lease)
         try:
-            self.driver.client.delete_volume(handle, secrets)
+            self.driver.client.delete_volume(
+                handle,
+                secrets,
+                timeout_seconds=self.driver.timeout_seconds("delete", class_of(volume)),
+            )
         except CsiError as error:
             raise AttemptError(str(error), State.FINISHED, code=error.code) from None
 

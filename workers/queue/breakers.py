@@ -30,7 +30,7 @@ from workers.queue.scripts import Scripts, text
 from workers.queue.tickets import Tickets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     import redis
 
@@ -129,9 +129,23 @@ class Breakers:
         step, cool_down = round(RECOVERY_SECONDS * 1000), round(COOL_DOWN_SECONDS * 1000)
         return int(self._scripts.run("throttle", lane, step, cool_down))
 
-    def keep(self, records: Mapping[str, Mapping[str, Any]], *, ttl_seconds: float) -> bool:
-        """Announce all drivers this process serves, in one call; True when the registry changed."""
-        flat = [part for name, record in records.items() for part in (name, encode(record))]
+    def keep(
+        self,
+        records: Mapping[str, Mapping[str, Any]],
+        connected: Container[str],
+        *,
+        ttl_seconds: float,
+    ) -> bool:
+        """Announce all drivers this process serves, in one call; True when the registry changed.
+
+        Args:
+            records: what others may know of each driver, by queue name.
+            connected: those this process has a connection to.
+            ttl_seconds: announced for so long.
+        """
+        flat: list[str | bytes | int] = []
+        for name, record in records.items():
+            flat += [name, encode(record), int(name in connected)]
         ttl_ms = round(ttl_seconds * 1000)
         return bool(self._scripts.run("drivers_keep", self.process_id, ttl_ms, *flat))
 

@@ -55,10 +55,22 @@ def run(
     if driver is None:
         _log.warning("ticket dropped, driver %s is not served here", key.driver)
         return
+    with runtime.seats.seat(key.driver):
+        work_on(runtime, driver, key, domain, work)
+
+
+def work_on(
+    runtime: Runtime,
+    driver: Driver,
+    key: Key,
+    domain: Callable[[Driver, Key], str],
+    work: Callable[[Runtime, Driver, Key, Lease], Outcome],
+) -> None:
+    """From the lease to its release."""
     try:
         lease = runtime.queue.take(key, domain(driver, key))
     except TransientError as error:
-        _log.warning("key %s not taken: %s", text, error)
+        _log.warning("key %s not taken: %s", key.text, error)
         return
     runtime.metrics.tickets.labels(key.kind, "dropped" if lease is None else "taken").inc()
     if lease is None:

@@ -1,18 +1,19 @@
--- DRIVERS_KEEP(process, ttl_ms, name, record, ...): the process serves these drivers, all in one call.
+-- DRIVERS_KEEP(process, ttl_ms, name, record, connected, ...): the process serves these drivers.
 -- Touches drivers (hash), drivers_until (zset), links:<driver> (zset), versions (hash, field
 -- drivers). Idempotent. Returns 1 when the set of drivers or a record changed.
 local process, ttl = ARGV[2], tonumber(ARGV[3])
-local changed, mine = false, {}
-for i = 4, #ARGV, 2 do
+local changed = false
+for i = 4, #ARGV, 3 do
   local name, record = ARGV[i], ARGV[i + 1]
-  mine[name] = true
   if redis.call('HGET', K.drivers, name) ~= record then
     redis.call('HSET', K.drivers, name, record)
     changed = true
   end
   redis.call('ZADD', K.drivers_until, now + ttl, name)
-  redis.call('ZADD', K.links .. name, now + ttl, process)
-  redis.call('PEXPIRE', K.links .. name, 4 * ttl)
+  if ARGV[i + 2] == '1' then
+    redis.call('ZADD', K.links .. name, now + ttl, process)
+    redis.call('PEXPIRE', K.links .. name, 4 * ttl)
+  end
 end
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', K.drivers_until, '-inf', now)) do
   redis.call('ZREM', K.drivers_until, name)

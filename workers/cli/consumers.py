@@ -1,0 +1,100 @@
+"""Whose tickets does this worker fetch right now? Celery's queues, changed while it runs.
+
+What is wanted is a set; Celery's event loop is asked to make it so, after each change and when the
+worker has (re)connected. A list that is left keeps its tickets for whoever serves the driver next.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from celery import bootsteps
+
+from workers.app import SYSTEM_QUEUE, queue_for
+from workers.queue.names import celery_queue
+
+if TYPE_CHECKING:
+    from workers.app import FleetApp
+
+_log = logging.getLogger(__name__)
+
+
+class CeleryConsumers:
+    """The queues of one worker process; any thread may change them."""
+
+    def __init__(self, app: FleetApp) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+        self._served: set[str] = set()
+        self._held: set[str] = set()
+        self._consumer: Any = None
+        app.steps["consumer"].add(_step(self))
+
+    def serve(self, queue_name: str) -> None:
+        """Fetch tickets of this driver."""
+        with self._lock:
+            self._served.add(celery_queue(queue_name))
+        self._ask()
+
+    def leave(self, queue_name: str) -> None:
+        """Fetch none any more."""
+        with self._lock:
+            self._served.discard(celery_queue(queue_name))
+        self._ask()
+
+    def hold(self, queue_name: str, is_full: bool) -> None:
+        """Fetch none while its seats are taken."""
+        with self._lock:
+            (self._held.add if is_full else self._held.discard)(celery_queue(queue_name))
+        self._ask()
+
+    def wanted(self) -> set[str]:
+        """Names of the Celery queues to fetch from."""
+        with self._lock:
+            return {SYSTEM_QUEUE} | (self._served - self._held)
+
+    def start(self) -> None:
+        """Gives the application its first queues; before the worker is made."""
+        self._app.amqp.queues.clear()
+        for name in self.wanted():
+            self._app.amqp.queues.select_add(queue_for(name))
+
+    def connected(self, consumer: Any) -> None:
+        """Celery's consumer runs, for the first time or again."""
+        self._consumer = consumer
+        self._ask()
+
+    def _ask(self) -> None:
+        consumer = self._consumer
+        if consumer is not None:
+            consumer.call_soon(self._arrange)
+
+    def _arrange(self) -> None:
+        """In the event loop: add and cancel until Celery's set is the wanted one."""
+        consumer = self._consumer
+        task_consumer = getattr(consumer, "task_consumer", None)
+        if task_consumer is None:  # connecting; `connected` follows
+            return
+        wanted, current = self.wanted(), {queue.name for queue in task_consumer.queues}
+        for name in wanted - current:
+            self._app.amqp.queues.add(queue_for(name))
+            consumer.add_task_queue(name)
+        for name in current - wanted:
+            consumer.cancel_task_queue(name)
+
+
+def _step(consumers: CeleryConsumers) -> type[bootsteps.StartStopStep]:
+    """The step that learns of Celery's consumer after its task queues are set up."""
+
+    class QueueStep(bootsteps.StartStopStep):
+        """Runs at each (re)connection."""
+
+        requires = ("celery.worker.consumer.tasks:Tasks",)
+
+        def start(self, parent: Any) -> None:
+            """The task consumer exists now."""
+            consumers.connected(parent)
+
+    return QueueStep

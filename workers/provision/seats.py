@@ -1,0 +1,75 @@
+"""How many threads of this process may be inside one driver?
+
+A driver that hangs must not take the threads of the others. A worker with several drivers gives
+each a part; at its end the process stops fetching tickets of that driver, which then wait in Redis
+for a free thread here or at another worker. A ticket fetched a moment too late is worked on.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SHARE = 4
+"""With the usual 64 threads, three hanging drivers leave 16 to all others."""
+
+
+class Consumers(Protocol):
+    """Whose tickets does this process fetch?"""
+
+    def serve(self, queue_name: str) -> None:
+        """Fetch tickets of this driver."""
+
+    def leave(self, queue_name: str) -> None:
+        """Fetch none any more."""
+
+    def hold(self, queue_name: str, is_full: bool) -> None:
+        """Fetch none while its seats are taken."""
+
+
+class Seats:
+    """Threads inside each driver.
+
+    Args:
+        limit: seats of a driver by queue name.
+        hold: told when the last seat is taken, and when one is free again.
+    """
+
+    def __init__(
+        self, limit: Callable[[str], int], hold: Callable[[str, bool], None] = lambda *_: None
+    ) -> None:
+        self._limit = limit
+        self._hold = hold
+        self._lock = threading.Lock()
+        self._taken: dict[str, int] = {}
+        self._full: set[str] = set()
+
+    @contextmanager
+    def seat(self, queue_name: str) -> Iterator[None]:
+        """Take a seat for the time of one ticket; never waits."""
+        self._change(queue_name, 1)
+        try:
+            yield
+        finally:
+            self._change(queue_name, -1)
+
+    def taken(self, queue_name: str) -> int:
+        """Threads inside the driver now."""
+        return self._taken.get(queue_name, 0)
+
+    def _change(self, queue_name: str, by: int) -> None:
+        with self._lock:
+            count = self._taken.get(queue_name, 0) + by
+            if count:
+                self._taken[queue_name] = count
+            else:
+                self._taken.pop(queue_name, None)
+            is_full = count >= self._limit(queue_name)
+            if is_full == (queue_name in self._full):
+                return
+            (self._full.add if is_full else self._full.discard)(queue_name)
+            self._hold(queue_name, is_full)
