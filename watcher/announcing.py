@@ -9,7 +9,7 @@ from workers.errors import TransientError
 from workers.queue.presence import TTL_SECONDS, Presence
 
 if TYPE_CHECKING:
-    import redis
+    from workers.queue.connection import RedisClient
 
 ROLE: Final = "watcher"
 
@@ -21,7 +21,7 @@ class Announcing:
         client: the Redis client.
     """
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: RedisClient) -> None:
         self._presence = Presence(client)
         self._stopped = threading.Event()
 

@@ -1,4 +1,4 @@
-"""`csi-fleet audit`: leaked volumes and PVs without one. Reports; deletes only what is confirmed."""
+"""`csi-fleet audit`: leaked volumes and PVs without one. Deletes only what is confirmed."""
 
 from __future__ import annotations
 
@@ -69,24 +69,22 @@ def connect(tools: Tools) -> tuple[CsiClient, str]:
         )
     except CsiAddressError as error:
         raise ConfigError(f"--csi-address {addresses[0]}: {error}") from error
+    name, problem = "", ""
     try:
-        if not client.wait_connected(5.0):
-            raise ConfigError(
-                f"--csi-address {addresses[0]}: no driver answers; run the audit where its socket "
-                "is, for example with kubectl exec in the worker's container",
-                exit_code=1,
-            )
-        name, _ = client.plugin_info()
-        if "LIST_VOLUMES" not in client.controller_capabilities():
-            raise ConfigError(
-                f"driver {name} cannot list its volumes (no LIST_VOLUMES)", exit_code=1
+        if client.wait_connected(5.0):
+            name, _ = client.plugin_info()
+            if "LIST_VOLUMES" not in client.controller_capabilities():
+                problem = f"driver {name} cannot list its volumes (no LIST_VOLUMES)"
+        else:
+            problem = (
+                "no driver answers; run the audit where its socket is, for example with kubectl "
+                "exec in the worker's container"
             )
     except CsiError as error:
+        problem = str(error)
+    if problem:
         client.close()
-        raise ConfigError(f"--csi-address {addresses[0]}: {error}", exit_code=1) from error
-    except ConfigError:
-        client.close()
-        raise
+        raise ConfigError(f"--csi-address {addresses[0]}: {problem}", exit_code=1)
     return client, name
 
 

@@ -16,7 +16,7 @@ from workers.flags import Command
 from workers.kube.client import KubeClient
 from workers.kube.resources import KubeResources
 from workers.queue.breakers import Breakers
-from workers.queue.connection import connect
+from workers.queue.connection import RedisClient, connect
 from workers.queue.pauses import Pauses
 from workers.queue.presence import Presence
 from workers.queue.registry import DriverRegistry
@@ -24,8 +24,6 @@ from workers.queue.workqueue import WorkQueue
 from workers.settings import RedisSettings
 
 if TYPE_CHECKING:
-    import redis
-
     from workers.config import Settings
 
 _MODULES: Final = {
@@ -96,7 +94,7 @@ class Tools:
         return KubeResources(client)
 
     @cached_property
-    def redis(self) -> redis.Redis:
+    def redis(self) -> RedisClient:
         """The queue's Redis.
 
         Raises:

@@ -26,11 +26,10 @@ from workers.translate.quantity import QuantityError, parse
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import redis
-
     from workers.kube.objects import JsonObject
     from workers.kube.resources import KubeResources
     from workers.queue.breakers import Breakers
+    from workers.queue.connection import RedisClient
     from workers.queue.pauses import Pauses
     from workers.queue.presence import Presence
     from workers.queue.registry import DriverRegistry
@@ -53,7 +52,7 @@ class Gatherer:
     def __init__(
         self,
         kube: KubeResources,
-        redis_client: redis.Redis,
+        redis_client: RedisClient,
         *,
         registry: DriverRegistry,
         breakers: Breakers,

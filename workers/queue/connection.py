@@ -18,6 +18,9 @@ from workers.errors import QueueUnavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# For those who only hand a client on.
+RedisClient = redis.Redis
+
 # Pitfalls 8: half-open connections are found within the time-out, a fail-over within the retries.
 SOCKET_TIMEOUT_SECONDS = 5.0
 RETRIES = 3
