@@ -64,6 +64,7 @@ class Chaos:
             if name in LOSES_LEASES:
                 self.lease_ends.append(before)
             self.feed(0)
+            self.system.note_undeclared()
             pause = self.random.uniform(0.2, 2.0)
             end = time.monotonic() + pause
             wait_until(lambda end=end: time.monotonic() >= end, 5, "pause")

@@ -204,6 +204,9 @@ class System:
             return False
         with redis.Redis.from_url(self.redis.url, decode_responses=True) as client:
             processes = set(client.zrange("csifleet:procs", 0, -1))
+            # A dead process stands there until its time is over: `<host>:<pid>:<random>`.
+            pids = {str(part.process.pid) for part in parts if part.process is not None}
+            processes = {name for name in processes if name.split(":")[-2] in pids}
             leases = [value.split(" ", 4) for value in client.hvals("csifleet:leases")]
             records = client.hgetall("csifleet:intents")
         held = {lease[4] for lease in leases if lease[1] in processes}
@@ -224,6 +227,11 @@ class System:
                 at = f"{call.started_at:.2f} - {call.ended_at or 0:.2f}"
                 found.append(f"{at} {call.method} {call.volumes} {call.code}")
         return found
+
+    def note_undeclared(self) -> None:
+        """Look for Redis keys that names.py does not list; `assert_at_rest` fails on any."""
+        with suppress(redis.RedisError), redis.Redis.from_url(self.redis.url) as client:
+            self.undeclared |= set(undeclared_keys(client))
 
     def queue_left(self) -> list[str]:
         """Every entry of the queue structures and of Celery's lists."""
