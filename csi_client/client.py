@@ -213,6 +213,27 @@ class CsiClient:
                 )
             seen.add(token)
 
+    def call(
+        self,
+        method: str,
+        request: Message,
+        answer_type: type[_Answer],
+        *,
+        timeout_seconds: float | None = None,
+        scrub: bool = True,
+    ) -> _Answer:
+        """Make any call of the CSI spec, for tools; `method` is `<Service>/<Method>`.
+
+        Args:
+            method: such as `Controller/CreateSnapshot`.
+            request: its request.
+            answer_type: class of its answer.
+            timeout_seconds: deadline, default the client's.
+            scrub: False leaves an error's text as the driver wrote it; only for requests whose
+                secrets are made up.
+        """
+        return self._call(method, request, answer_type, timeout_seconds, scrub=scrub)
+
     def _call(
         self,
         method: str,
@@ -222,6 +243,7 @@ class CsiClient:
         *,
         on_slow: Callable[[], None] | None = None,
         slow_after_seconds: float = 0.0,
+        scrub: bool = True,
     ) -> _Answer:
         """Make one call: log, encode, send, decode, observe. `method` is `<Service>/<Method>`."""
         rpc = f"/csi.v1.{method}"
@@ -235,7 +257,8 @@ class CsiClient:
             data = self._send(rpc, payload, timeout, on_slow, slow_after_seconds)
             answer = _decode(answer_type, data, rpc)
         except errors.CsiError as error:
-            error.details = redact.scrub(error.details, request)
+            if scrub:
+                error.details = redact.scrub(error.details, request)
             self._observe(rpc, error.code_name, started)
             _log.debug("GRPC error", extra={"method": rpc, "error": str(error)})
             raise

@@ -79,6 +79,10 @@ def dispatch(command: Command, settings: Settings, argv: Sequence[str]) -> int:
         from workers.cli.run import replace_by_module  # noqa: PLC0415
 
         replace_by_module("watcher", argv)
+    if command is Command.CONFORMANCE:
+        from workers.cli import conformance  # noqa: PLC0415
+
+        return conformance.run(settings)
     if command in TOOLS:
         from workers.cli import tools  # noqa: PLC0415
 

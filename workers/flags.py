@@ -34,6 +34,7 @@ class Command(StrEnum):
     DRY_RUN = "dry-run"
     AUDIT = "audit"
     DOCTOR = "doctor"
+    CONFORMANCE = "conformance"
     COMPLETION = "completion"
     VERSION = "version"
 

@@ -38,7 +38,8 @@ UPSTREAM_FLAGS: Final = (
          "absolute path or unix://. May be repeated to serve several drivers.",
          _RUN_WORKER | _DRIVER_TOOLS),
     Flag("timeout", _DURATION, "10s", "Deadline of each CSI call (creation, deletion, capacity "
-         "and the identity calls at start).", _RUN_WORKER | _DRIVER_TOOLS),
+         "and the identity calls at start).",
+         _RUN_WORKER | _DRIVER_TOOLS | {Command.CONFORMANCE}),
     # The API server.
     Flag("kubeconfig", _STRING, "", "Client configuration file. The environment variable "
          "KUBECONFIG, when set, overrides it.", _CLUSTER),

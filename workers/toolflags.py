@@ -18,6 +18,7 @@ _REPORTS: Final = frozenset(
         Command.DRY_RUN,
         Command.AUDIT,
         Command.DOCTOR,
+        Command.CONFORMANCE,
     }
 )
 _HOLDS: Final = frozenset({Command.PAUSE, Command.RESUME, Command.DRAIN})
@@ -26,6 +27,7 @@ _STATUS: Final = frozenset({Command.STATUS})
 _FAILED: Final = frozenset({Command.FAILED})
 _DRY_RUN: Final = frozenset({Command.DRY_RUN})
 _AUDIT: Final = frozenset({Command.AUDIT})
+_CONFORMANCE: Final = frozenset({Command.CONFORMANCE})
 
 TOOL_FLAGS: Final = (
     Flag("output", Kind.STRING, "", "Empty for people, `json` for programs.", _REPORTS,
@@ -51,6 +53,12 @@ TOOL_FLAGS: Final = (
          _AUDIT, upstream=False),
     Flag("confirm", Kind.STRING, "", "The id given to --delete once more; without it a terminal is "
          "asked.", _AUDIT, upstream=False),
+    Flag("endpoint", Kind.STRING, "", "Address of the CSI driver to check: unix:///path or "
+         "tcp://host:port.", _CONFORMANCE, upstream=False),
+    Flag("parameter", Kind.STRINGS, "", "KEY=VALUE of the storage class for the check. May be "
+         "repeated.", _CONFORMANCE, upstream=False),
+    Flag("size", Kind.QUANTITY, "1Gi", "Size of each volume the check makes.", _CONFORMANCE,
+         upstream=False),
 )  # fmt: skip
 
 
@@ -70,6 +78,9 @@ class ToolSettings:
     grace_seconds: float = 60.0
     delete: str = ""
     confirm: str = ""
+    endpoint: str = ""
+    parameters: tuple[str, ...] = ()
+    size: str = "1Gi"
 
 
 def tool_settings(values: Mapping[str, Any]) -> ToolSettings:
@@ -87,4 +98,7 @@ def tool_settings(values: Mapping[str, Any]) -> ToolSettings:
         grace_seconds=values["grace"],
         delete=values["delete"],
         confirm=values["confirm"],
+        endpoint=values["endpoint"],
+        parameters=values["parameter"],
+        size=values["size"],
     )

@@ -1,0 +1,65 @@
+"""`csi-fleet conformance --endpoint unix:///csi/csi.sock`: checks a live CSI driver.
+
+Needs no cluster and no Redis. Exit code 0 when nothing breaks, 1 when something does, 2 for a
+command line that cannot work.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from csi_client.client import CsiClient
+from csi_client.connection import CsiAddressError
+from csi_client.errors import CsiError
+from workers.conformance.driver import check_driver
+from workers.errors import AttemptError, ConfigError
+from workers.translate import quantity
+
+if TYPE_CHECKING:
+    from workers.config import Settings
+
+CONNECT_SECONDS: Final = 10.0
+
+
+def run(settings: Settings) -> int:
+    """The command; prints the report and returns the exit code."""
+    tool = settings.tool
+    if not tool.endpoint:
+        raise ConfigError("--endpoint is needed: unix:///csi/csi.sock or tcp://host:port")
+    parameters = dict(_pair(text) for text in tool.parameters)
+    try:
+        size = quantity.parse(tool.size)
+    except AttemptError as error:
+        raise ConfigError(f"--size: {error.message}") from error
+    try:
+        client = CsiClient(
+            tool.endpoint.removeprefix("tcp://"),
+            timeout_seconds=settings.driver.timeout_seconds,
+            allow_tcp=tool.endpoint.startswith("tcp://"),
+        )
+    except CsiAddressError as error:
+        raise ConfigError(f"--endpoint: {error}") from error
+    try:
+        if not client.wait_connected(CONNECT_SECONDS):
+            raise ConfigError(f"--endpoint: no driver answers at {tool.endpoint}", exit_code=1)
+        report = check_driver(client, parameters=parameters, size_bytes=size)
+    except CsiError as error:
+        raise ConfigError(f"--endpoint: the driver does not say who it is: {error}") from error
+    finally:
+        client.close()
+    if tool.output == "json":
+        sys.stdout.write(msgspec.json.encode(asdict(report)).decode() + "\n")
+    else:
+        sys.stdout.write(report.text())
+    return 1 if report.broken else 0
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ConfigError(f"--parameter {text!r} is not KEY=VALUE")
+    return key, value

@@ -1,0 +1,214 @@
+"""Checks of CreateVolume: the call that is repeated until it has a final answer."""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from csi_client import errors
+from csi_client import messages as csi
+from csi_client.errors import CsiError
+from workers.conformance.faults import Faulty, LostAnswer
+from workers.conformance.report import Broken, Check
+from workers.conformance.subject import TRY_AGAIN, Subject
+
+MAX_ID_BYTES: Final = 128
+PARALLEL: Final = 6
+SHORT_SECONDS: Final = 0.002
+SECRET: Final = "conformance-secret-8f1c"  # noqa: S105 - made up, to be looked for in answers
+TOO_BIG: Final = 2**62
+
+
+def missing_name(subject: Subject) -> None:
+    """No name, no idempotency."""
+    request = subject.request("")
+    subject.refused(
+        "CreateVolume without a name",
+        lambda: subject.client.create_volume(request),
+        errors.INVALID_ARGUMENT,
+    )
+
+
+def missing_capabilities(subject: Subject) -> None:
+    """A required field."""
+    request = subject.request(subject.name(), volume_capabilities=[])
+    subject.refused(
+        "CreateVolume without volume capabilities",
+        lambda: subject.client.create_volume(request),
+        errors.INVALID_ARGUMENT,
+    )
+
+
+def answer(subject: Subject) -> None:
+    """Id and size of the answer."""
+    volume = subject.create(subject.name())
+    if not volume.volume_id:
+        raise Broken("CreateVolume answered without a volume id")
+    if len(volume.volume_id.encode()) > MAX_ID_BYTES:
+        raise Broken(f"the volume id has more than {MAX_ID_BYTES} bytes")
+    if 0 < volume.capacity_bytes < subject.size_bytes:
+        raise Broken(
+            f"a volume of {volume.capacity_bytes} bytes was given for a request of "
+            f"{subject.size_bytes}"
+        )
+
+
+def too_big(subject: Subject) -> None:
+    """A size nobody has must not be answered with less."""
+    name = subject.name()
+    try:
+        volume = subject.create(name, capacity_range=csi.CapacityRange(required_bytes=TOO_BIG))
+    except CsiError as error:
+        if error.code in {errors.OUT_OF_RANGE, errors.RESOURCE_EXHAUSTED, errors.INVALID_ARGUMENT}:
+            return
+        raise Broken(f"a request of 4 EiB was answered {error.code_name}") from None
+    if 0 < volume.capacity_bytes < TOO_BIG:
+        raise Broken(f"4 EiB were requested, {volume.capacity_bytes} bytes were given")
+
+
+def contradiction(subject: Subject) -> None:
+    """A limit below the required size."""
+    bad = csi.CapacityRange(required_bytes=2 * subject.size_bytes, limit_bytes=subject.size_bytes)
+    subject.refused(
+        "CreateVolume with limit_bytes below required_bytes",
+        lambda: subject.create(subject.name(), capacity_range=bad),
+        errors.OUT_OF_RANGE,
+        errors.INVALID_ARGUMENT,
+    )
+
+
+def repeat(subject: Subject) -> None:
+    """Same request, same volume."""
+    name = subject.name()
+    _same(subject.create(name), _again(subject, name))
+
+
+def lost_answer(subject: Subject) -> None:
+    """The answer got lost: the repeat finds the volume instead of making a second one."""
+    name = subject.name()
+    create = Faulty(subject.create, lose_answers=1)
+    before = _listed(subject)
+    with contextlib.suppress(LostAnswer):
+        create(name)
+    volume = _again(subject, name)
+    if before is not None:
+        new = [one for one in _listed(subject) or [] if one not in before]
+        if new.count(volume.volume_id) != 1:
+            raise Broken("ListVolumes does not show the volume exactly once")
+        others = [one for one in new if one in subject.volumes and one != volume.volume_id]
+        if others:
+            raise Broken(f"one name made several volumes: {', '.join(sorted({*new}))}")
+
+
+def deadline(subject: Subject) -> None:
+    """The caller gave up early; asking again ends with one volume."""
+    name = subject.name()
+    for _ in range(3):
+        try:
+            request = subject.request(name)
+            answered = subject.client.create_volume(request, timeout_seconds=SHORT_SECONDS)
+        except CsiError as error:
+            if error.code not in TRY_AGAIN:
+                raise Broken(
+                    f"a call that was given up was answered {error.code_name}; only codes that "
+                    "leave the end open may be used"
+                ) from None
+        else:
+            subject.volumes.append(answered.volume.volume_id)
+    first = subject.create_patiently(name)
+    _same(first, _again(subject, name))
+
+
+def concurrent(subject: Subject) -> None:
+    """Several callers at once: one volume, the others get it too or ABORTED."""
+    name = subject.name()
+
+    def attempt(_: int) -> str:
+        try:
+            return subject.create(name).volume_id
+        except CsiError as error:
+            if error.code in TRY_AGAIN:
+                return ""
+            raise Broken(
+                f"of {PARALLEL} calls at once for one name one was answered {error.code_name}: "
+                f"{error.details}"
+            ) from None
+
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        ids = {one for one in pool.map(attempt, range(PARALLEL)) if one}
+    ids.add(subject.create_patiently(name).volume_id)
+    if len(ids) > 1:
+        raise Broken(f"{PARALLEL} calls at once for one name made {len(ids)} volumes")
+
+
+def other_size(subject: Subject) -> None:
+    """The name is taken by a volume that does not fit."""
+    name = subject.name()
+    volume = subject.create(name)
+    if not volume.capacity_bytes:
+        return  # a driver that does not know sizes cannot tell
+    bigger = csi.CapacityRange(required_bytes=2 * max(volume.capacity_bytes, subject.size_bytes))
+    subject.refused(
+        "CreateVolume with a known name and twice the size",
+        lambda: subject.create(name, capacity_range=bigger),
+        errors.ALREADY_EXISTS,
+    )
+
+
+def two_names(subject: Subject) -> None:
+    """Two claims, two volumes."""
+    one, two = subject.create(subject.name()), subject.create(subject.name())
+    if one.volume_id == two.volume_id:
+        raise Broken(f"two names got one volume, {one.volume_id}")
+
+
+def secret_echo(subject: Subject) -> None:
+    """Error texts reach events, which every user of the namespace can read."""
+    request = subject.request("", secrets={"password": SECRET})
+    try:
+        subject.client.call(
+            "Controller/CreateVolume", request, csi.CreateVolumeResponse, scrub=False
+        )
+    except CsiError as error:
+        if SECRET in error.details:
+            raise Broken("the error text repeats a secret of the request") from None
+
+
+def _again(subject: Subject, name: str) -> csi.Volume:
+    try:
+        return subject.create_patiently(name)
+    except CsiError as error:
+        raise Broken(f"the same CreateVolume again was answered {error}") from None
+
+
+def _same(first: csi.Volume, second: csi.Volume) -> None:
+    if first.volume_id != second.volume_id:
+        raise Broken(
+            f"the same CreateVolume twice gave two ids, {first.volume_id} and {second.volume_id}"
+        )
+    if first.capacity_bytes != second.capacity_bytes:
+        raise Broken("the same CreateVolume twice gave two sizes")
+    if first.volume_context != second.volume_context:
+        raise Broken("the same CreateVolume twice gave two volume contexts")
+
+
+def _listed(subject: Subject) -> list[str] | None:
+    return subject.listed() if "LIST_VOLUMES" in subject.capabilities else None
+
+
+_LEAK: Final = "After a time-out the provisioner asks again by name; here that leaks a volume"
+CHECKS: Final = (
+    Check("create-missing-name", "Without a name no repeat can be recognised", missing_name),
+    Check("create-missing-capabilities", "The field is required by CSI", missing_capabilities),
+    Check("create-answer", "The PV would promise what the volume is not", answer),
+    Check("create-too-big", "The claim would be bound to a volume that is too small", too_big),
+    Check("create-contradiction", "The PV would break one of the two limits", contradiction),
+    Check("create-repeat", _LEAK, repeat),
+    Check("create-lost-answer", _LEAK, lost_answer),
+    Check("create-deadline", _LEAK, deadline),
+    Check("create-concurrent", _LEAK, concurrent),
+    Check("create-other-size", "Two claims would get one volume without notice", other_size),
+    Check("create-two-names", "Two claims would share their data", two_names),
+    Check("create-secret-echo", "Event texts would show passwords to users", secret_echo),
+)

@@ -1,0 +1,84 @@
+"""Checks of DeleteVolume and of what is left afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from csi_client import errors
+from csi_client import messages as csi
+from csi_client.errors import CsiError
+from workers.conformance.report import Broken, Check
+
+if TYPE_CHECKING:
+    from workers.conformance.subject import Subject
+
+
+def missing_id(subject: Subject) -> None:
+    """A required field."""
+    subject.refused(
+        "DeleteVolume without an id", lambda: subject.delete(""), errors.INVALID_ARGUMENT
+    )
+
+
+def unknown(subject: Subject) -> None:
+    """Gone already is a success."""
+    _must_work(subject, subject.name(), "DeleteVolume of an id that does not exist")
+
+
+def repeat(subject: Subject) -> None:
+    """Also a second time."""
+    volume = subject.create(subject.name())
+    _must_work(subject, volume.volume_id, "DeleteVolume")
+    _must_work(subject, volume.volume_id, "the same DeleteVolume again")
+
+
+def really(subject: Subject) -> None:
+    """OK means gone."""
+    volume = subject.create(subject.name())
+    _must_work(subject, volume.volume_id, "DeleteVolume")
+    if "LIST_VOLUMES" in subject.capabilities and volume.volume_id in subject.listed():
+        raise Broken("DeleteVolume was answered OK, but ListVolumes still shows the volume")
+    request = csi.ValidateVolumeCapabilitiesRequest(
+        volume_id=volume.volume_id,
+        volume_capabilities=subject.request("x").volume_capabilities,
+        volume_context=volume.volume_context,
+        parameters=dict(subject.parameters),
+        secrets=dict(subject.secrets),
+    )
+    subject.refused(
+        "ValidateVolumeCapabilities of a deleted volume",
+        lambda: subject.client.call(
+            "Controller/ValidateVolumeCapabilities",
+            request,
+            csi.ValidateVolumeCapabilitiesResponse,
+        ),
+        errors.NOT_FOUND,
+    )
+
+
+def then_create(subject: Subject) -> None:
+    """A name is free again once its volume is gone."""
+    name = subject.name()
+    first = subject.create(name)
+    _must_work(subject, first.volume_id, "DeleteVolume")
+    try:
+        subject.create(name)
+    except CsiError as error:
+        raise Broken(f"a deleted volume's name could not be used again: {error}") from None
+
+
+def _must_work(subject: Subject, volume_id: str, what: str) -> None:
+    try:
+        subject.delete(volume_id)
+    except CsiError as error:
+        raise Broken(f"{what} was answered {error.code_name} instead of OK") from None
+
+
+_STUCK: Final = "A deletion is repeated until it is OK, so the PV would stay for ever"
+CHECKS: Final = (
+    Check("delete-missing-id", "The field is required by CSI", missing_id),
+    Check("delete-unknown", _STUCK, unknown),
+    Check("delete-repeat", _STUCK, repeat),
+    Check("delete-really", "Storage that nobody sees any more would be used up", really),
+    Check("delete-then-create", "A retried claim would never get its volume", then_create),
+)

@@ -1,0 +1,59 @@
+"""Drives a live CSI driver through the life of volumes and tells in words what breaks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from workers.conformance import creating, deleting, honesty, sources
+from workers.conformance.report import Check, Report, run_checks
+from workers.conformance.subject import GIB, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from csi_client.client import CsiClient
+
+CHECKS: Final[tuple[Check[Subject], ...]] = (
+    *honesty.CHECKS,
+    *creating.CHECKS,
+    *deleting.CHECKS,
+    *sources.CHECKS,
+)
+
+
+def check_driver(
+    client: CsiClient,
+    *,
+    parameters: Mapping[str, str] | None = None,
+    secrets: Mapping[str, str] | None = None,
+    size_bytes: int = GIB,
+) -> Report:
+    """Run all checks; everything they make is deleted again.
+
+    Args:
+        client: connected to the driver; nothing else should use that storage meanwhile.
+        parameters: of the StorageClass.
+        secrets: of the provisioner secret.
+        size_bytes: of each volume; a handful exist at a time.
+
+    Raises:
+        CsiError: the driver does not even answer the identity calls.
+    """
+    known = client.plugin_capabilities() | client.controller_capabilities()
+    name, _ = client.plugin_info()
+
+    def make() -> Subject:
+        return Subject(client, parameters or {}, secrets or {}, size_bytes, known)
+
+    checks = [Check(one.name, one.why, _cleaned(one)) for one in CHECKS]
+    return run_checks(checks, f"CSI driver {name}", make)
+
+
+def _cleaned(check: Check[Subject]) -> Callable[[Subject], None]:
+    def run(subject: Subject) -> None:
+        try:
+            check.run(subject)
+        finally:
+            subject.clean_up()
+
+    return run

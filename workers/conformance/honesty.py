@@ -1,0 +1,135 @@
+"""Checks of what the driver says about itself, and of the calls that list."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from csi_client import errors
+from csi_client import messages as csi
+from csi_client.errors import CsiError
+from workers.conformance.report import Broken, Check
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from workers.conformance.subject import Subject
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9.]*[a-zA-Z0-9])?")
+MAX_NAME: Final = 63
+
+# Capability -> a harmless call of it.
+CALLS: Final[dict[str, tuple[str, type[Message], type[Message]]]] = {
+    "LIST_VOLUMES": (
+        "Controller/ListVolumes", csi.ListVolumesRequest, csi.ListVolumesResponse),
+    "GET_CAPACITY": (
+        "Controller/GetCapacity", csi.GetCapacityRequest, csi.GetCapacityResponse),
+    "LIST_SNAPSHOTS": (
+        "Controller/ListSnapshots", csi.ListSnapshotsRequest, csi.ListSnapshotsResponse),
+    "CREATE_DELETE_SNAPSHOT": (
+        "Controller/DeleteSnapshot", csi.DeleteSnapshotRequest, csi.DeleteSnapshotResponse),
+    "EXPAND_VOLUME": (
+        "Controller/ControllerExpandVolume",
+        csi.ControllerExpandVolumeRequest,
+        csi.ControllerExpandVolumeResponse,
+    ),
+    "PUBLISH_UNPUBLISH_VOLUME": (
+        "Controller/ControllerPublishVolume",
+        csi.ControllerPublishVolumeRequest,
+        csi.ControllerPublishVolumeResponse,
+    ),
+    "MODIFY_VOLUME": (
+        "Controller/ControllerModifyVolume",
+        csi.ControllerModifyVolumeRequest,
+        csi.ControllerModifyVolumeResponse,
+    ),
+}  # fmt: skip
+
+
+def identity(subject: Subject) -> None:
+    """Name, version, readiness."""
+    name, version = subject.client.plugin_info()
+    if len(name) > MAX_NAME or not _NAME.fullmatch(name):
+        raise Broken(f"driver name {name!r} is no domain name of at most {MAX_NAME} characters")
+    if not version:
+        raise Broken("GetPluginInfo has no vendor_version")
+    if not subject.client.probe():
+        raise Broken("Probe says that the driver is not ready")
+
+
+def capabilities(subject: Subject) -> None:
+    """What the provisioner asks for at start."""
+    if "UNKNOWN" in subject.capabilities:
+        raise Broken("a capability of type UNKNOWN is reported")
+    for name in ("CONTROLLER_SERVICE", "CREATE_DELETE_VOLUME"):
+        if name not in subject.capabilities:
+            raise Broken(f"{name} is not reported")
+
+
+def honest(subject: Subject) -> None:
+    """A reported call exists."""
+    missing = [
+        name
+        for name, call in CALLS.items()
+        if name in subject.capabilities and _code(subject, call) == errors.UNIMPLEMENTED
+    ]
+    if missing:
+        raise Broken(f"{', '.join(missing)} is reported, but its call answers Unimplemented")
+
+
+def capacity(subject: Subject) -> None:
+    """A number that can be published."""
+    subject.need("GET_CAPACITY")
+    answer = subject.client.get_capacity(
+        csi.GetCapacityRequest(parameters=dict(subject.parameters))
+    )
+    if answer.available_capacity < 0:
+        raise Broken(f"available_capacity is {answer.available_capacity}")
+
+
+def paging(subject: Subject) -> None:
+    """Every volume once, whatever the page size."""
+    subject.need("LIST_VOLUMES")
+    made = {subject.create(subject.name()).volume_id for _ in range(3)}
+    token, found, pages = "", list[str](), 0
+    while pages == 0 or token:
+        page = _page(subject, token, 1)
+        if len(page.entries) > 1:
+            raise Broken(f"max_entries=1 was answered with {len(page.entries)} entries")
+        found += [entry.volume.volume_id for entry in page.entries]
+        token, pages = page.next_token, pages + 1
+        if pages > 10_000:
+            raise Broken("pages never end")
+    doubles = sorted({one for one in found if found.count(one) > 1})
+    if doubles:
+        raise Broken(f"pages show volumes twice: {', '.join(doubles)}")
+    if missing := made - set(found):
+        raise Broken(f"pages leave volumes out: {', '.join(sorted(missing))}")
+    subject.refused(
+        "ListVolumes with a token the driver never gave",
+        lambda: _page(subject, "no-such-token", 1),
+        errors.ABORTED,
+    )
+
+
+def _page(subject: Subject, token: str, size: int) -> csi.ListVolumesResponse:
+    request = csi.ListVolumesRequest(starting_token=token, max_entries=size)
+    return subject.client.call("Controller/ListVolumes", request, csi.ListVolumesResponse)
+
+
+def _code(subject: Subject, call: tuple[str, Any, Any]) -> int | None:
+    method, request_type, answer_type = call
+    try:
+        subject.client.call(method, request_type(), answer_type)
+    except CsiError as error:
+        return error.code
+    return errors.OK
+
+
+CHECKS: Final = (
+    Check("identity", "The provisioner cannot register the driver", identity),
+    Check("capabilities", "The provisioner refuses such a driver", capabilities),
+    Check("capability-honesty", "The system relies on what is reported", honest),
+    Check("capacity", "The scheduler decides by this number", capacity),
+    Check("list-paging", "Tools that compare volumes and PVs would see ghosts or gaps", paging),
+)

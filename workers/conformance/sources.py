@@ -1,0 +1,136 @@
+"""Checks of clones, snapshots and topology: what the answer must repeat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from csi_client import errors
+from csi_client import messages as csi
+from csi_client.errors import CsiError
+from workers.conformance.report import Broken, Check, Skipped
+
+if TYPE_CHECKING:
+    from workers.conformance.subject import Subject
+
+_Source = csi.VolumeContentSource
+
+
+def _of_volume(volume_id: str) -> csi.VolumeContentSource:
+    return _Source(volume=_Source.VolumeSource(volume_id=volume_id))
+
+
+def _of_snapshot(snapshot_id: str) -> csi.VolumeContentSource:
+    return _Source(snapshot=_Source.SnapshotSource(snapshot_id=snapshot_id))
+
+
+def clone(subject: Subject) -> None:
+    """Made from a volume, and says so."""
+    subject.need("CLONE_VOLUME")
+    source = _of_volume(subject.create(subject.name()).volume_id)
+    _check_echo(subject.create(subject.name(), volume_content_source=source), source)
+
+
+def clone_of_unknown(subject: Subject) -> None:
+    """A source that is not there."""
+    subject.need("CLONE_VOLUME")
+    source = _of_volume(subject.name())
+    subject.refused(
+        "a clone of a volume that does not exist",
+        lambda: subject.create(subject.name(), volume_content_source=source),
+        errors.NOT_FOUND,
+    )
+
+
+def restore(subject: Subject) -> None:
+    """Made from a snapshot, and says so."""
+    subject.need("CREATE_DELETE_SNAPSHOT")
+    taken = subject.snapshot(subject.name("snapshot"), subject.create(subject.name()).volume_id)
+    if not taken.ready_to_use:
+        raise Skipped("the snapshot was not ready at once")
+    source = _of_snapshot(taken.snapshot_id)
+    _check_echo(subject.create(subject.name(), volume_content_source=source), source)
+
+
+def restore_of_unknown(subject: Subject) -> None:
+    """A snapshot that is not there."""
+    subject.need("CREATE_DELETE_SNAPSHOT")
+    source = _of_snapshot(subject.name("snapshot"))
+    subject.refused(
+        "a volume from a snapshot that does not exist",
+        lambda: subject.create(subject.name(), volume_content_source=source),
+        errors.NOT_FOUND,
+    )
+
+
+def snapshot_repeat(subject: Subject) -> None:
+    """Same name and source, same snapshot; other source, refused."""
+    subject.need("CREATE_DELETE_SNAPSHOT")
+    volume, other = subject.create(subject.name()), subject.create(subject.name())
+    name = subject.name("snapshot")
+    first, second = (subject.snapshot(name, volume.volume_id) for _ in range(2))
+    if first.snapshot_id != second.snapshot_id:
+        raise Broken("the same CreateSnapshot twice gave two ids")
+    if first.creation_time != second.creation_time:
+        raise Broken("the same CreateSnapshot twice gave two creation times: it was taken again")
+    subject.refused(
+        "CreateSnapshot with a known name and another source",
+        lambda: subject.snapshot(name, other.volume_id),
+        errors.ALREADY_EXISTS,
+    )
+
+
+def snapshot_delete(subject: Subject) -> None:
+    """Gone already is a success."""
+    subject.need("CREATE_DELETE_SNAPSHOT")
+    taken = subject.snapshot(subject.name("snapshot"), subject.create(subject.name()).volume_id)
+    for what, snapshot_id in (
+        ("DeleteSnapshot", taken.snapshot_id),
+        ("the same DeleteSnapshot again", taken.snapshot_id),
+        ("DeleteSnapshot of an id that does not exist", subject.name("snapshot")),
+    ):
+        try:
+            subject.delete_snapshot(snapshot_id)
+        except CsiError as error:
+            raise Broken(f"{what} was answered {error.code_name} instead of OK") from None
+
+
+def topology(subject: Subject) -> None:
+    """A volume says where it can be used, and that is where it was asked for."""
+    subject.need("VOLUME_ACCESSIBILITY_CONSTRAINTS")
+    try:
+        segments = dict(subject.client.node_info().accessible_topology.segments)
+    except CsiError as error:
+        raise Skipped(f"NodeGetInfo: {error.code_name}; run it where the node service is") from None
+    if not segments:
+        raise Broken("NodeGetInfo names no segment although topology is reported")
+    wanted = csi.Topology(segments=segments)
+    volume = subject.create(
+        subject.name(),
+        accessibility_requirements=csi.TopologyRequirement(requisite=[wanted], preferred=[wanted]),
+    )
+    found = [dict(one.segments) for one in volume.accessible_topology]
+    if not found:
+        raise Broken("the answer has no accessible_topology although topology is reported")
+    if segments not in found:
+        raise Broken(f"{segments} was required, the volume is in {found}")
+
+
+def _check_echo(volume: csi.Volume, source: csi.VolumeContentSource) -> None:
+    if volume.content_source != source:
+        raise Broken("the answer does not repeat the content source of the request")
+
+
+_EMPTY: Final = (
+    "The provisioner takes such a volume for an empty one and deletes it, so the claim never binds"
+)
+CHECKS: Final = (
+    Check("clone-echo", _EMPTY, clone),
+    Check(
+        "clone-of-unknown", "The user would get an empty volume for a full one", clone_of_unknown
+    ),
+    Check("snapshot-echo", _EMPTY, restore),
+    Check("snapshot-of-unknown", "The user would get an empty volume", restore_of_unknown),
+    Check("snapshot-repeat", "A retry would change or double a snapshot", snapshot_repeat),
+    Check("snapshot-delete", "The snapshot object would stay for ever", snapshot_delete),
+    Check("topology-echo", "Pods would be scheduled to nodes that cannot reach it", topology),
+)

@@ -1,0 +1,132 @@
+"""A live CSI driver as the checks see it: volumes with names of their own, removed afterwards."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from csi_client import errors
+from csi_client import messages as csi
+from csi_client.errors import CsiError
+from workers.conformance.report import Broken, Skipped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from csi_client.client import CsiClient
+
+GIB: Final = 2**30
+# Codes after which a caller just asks again.
+TRY_AGAIN: Final = frozenset(
+    {errors.ABORTED, errors.UNAVAILABLE, errors.DEADLINE_EXCEEDED, errors.CANCELLED}
+)
+
+
+@dataclass(slots=True)
+class Subject:
+    """One driver during one check.
+
+    Attributes:
+        client: connected.
+        parameters: what the driver needs in a StorageClass.
+        secrets: what it needs in a provisioner secret.
+        size_bytes: size of the volumes that are made.
+    """
+
+    client: CsiClient
+    parameters: Mapping[str, str]
+    secrets: Mapping[str, str]
+    size_bytes: int
+    capabilities: frozenset[str]
+    volumes: list[str] = field(default_factory=list)
+    snapshots: list[str] = field(default_factory=list)
+
+    def need(self, *names: str) -> None:
+        """Skip the check for drivers without these capabilities."""
+        if missing := [name for name in names if name not in self.capabilities]:
+            raise Skipped(f"the driver does not report {', '.join(missing)}")
+
+    def name(self, kind: str = "volume") -> str:
+        """A name nobody else uses."""
+        return f"conformance-{kind}-{uuid.uuid4().hex}"
+
+    def request(self, name: str, **fields: Any) -> csi.CreateVolumeRequest:
+        """A plain request: RWO file system of the usual size; fields replace."""
+        mode = csi.VolumeCapability.AccessMode(
+            mode=csi.VolumeCapability.AccessMode.Mode.Value("SINGLE_NODE_WRITER")
+        )
+        capability = csi.VolumeCapability(
+            mount=csi.VolumeCapability.MountVolume(), access_mode=mode
+        )
+        usual: dict[str, Any] = {
+            "name": name,
+            "capacity_range": csi.CapacityRange(required_bytes=self.size_bytes),
+            "volume_capabilities": [capability],
+            "parameters": dict(self.parameters),
+            "secrets": dict(self.secrets),
+        }
+        return csi.CreateVolumeRequest(**(usual | fields))
+
+    def create(self, name: str, **fields: Any) -> csi.Volume:
+        """CreateVolume; what it made goes away after the check."""
+        answer = self.client.create_volume(self.request(name, **fields))
+        self.volumes.append(answer.volume.volume_id)
+        return answer.volume
+
+    def create_patiently(self, name: str, tries: int = 20) -> csi.Volume:
+        """As the provisioner does it: the same request until there is a final answer."""
+        while True:
+            try:
+                return self.create(name)
+            except CsiError as error:
+                tries -= 1
+                if error.code not in TRY_AGAIN or not tries:
+                    raise
+
+    def delete(self, volume_id: str) -> None:
+        """DeleteVolume."""
+        self.client.delete_volume(volume_id, dict(self.secrets))
+
+    def snapshot(self, name: str, source: str) -> csi.Snapshot:
+        """CreateSnapshot; removed after the check."""
+        request = csi.CreateSnapshotRequest(
+            name=name, source_volume_id=source, secrets=dict(self.secrets)
+        )
+        answer = self.client.call(
+            "Controller/CreateSnapshot", request, csi.CreateSnapshotResponse
+        ).snapshot
+        self.snapshots.append(answer.snapshot_id)
+        return answer
+
+    def delete_snapshot(self, snapshot_id: str) -> None:
+        """DeleteSnapshot."""
+        request = csi.DeleteSnapshotRequest(snapshot_id=snapshot_id, secrets=dict(self.secrets))
+        self.client.call("Controller/DeleteSnapshot", request, csi.DeleteSnapshotResponse)
+
+    def listed(self) -> list[str]:
+        """Ids of all volumes, page after page."""
+        pages = self.client.list_volumes()
+        return [entry.volume.volume_id for page in pages for entry in page.entries]
+
+    def refused(self, what: str, call: Callable[[], object], *codes: int) -> CsiError:
+        """Runs a call that must fail with one of the codes; any failure if none is named."""
+        try:
+            call()
+        except CsiError as error:
+            if codes and error.code not in codes:
+                wanted = " or ".join(errors.CODE_NAMES[code] for code in codes)
+                raise Broken(f"{what} was answered {error.code_name} instead of {wanted}") from None
+            return error
+        wanted = " or ".join(errors.CODE_NAMES[code] for code in codes) or "an error"
+        raise Broken(f"{what} was answered OK instead of {wanted}")
+
+    def clean_up(self) -> None:
+        """Removes what the check made; a driver that cannot is found by other checks."""
+        for snapshot_id in self.snapshots:
+            with suppress(CsiError):
+                self.delete_snapshot(snapshot_id)
+        for volume_id in self.volumes:
+            with suppress(CsiError):
+                self.delete(volume_id)
