@@ -1,0 +1,242 @@
+"""Many light CSI drivers in one process: a socket each, made to misbehave one by one.
+
+```
+with DriverHost(folder, ["a.csi.example.org", ...]) as host:
+    host.set_mode("a.csi.example.org", mode="hang")     # or exhausted, unavailable, slow, gone, ok
+    host.address("a.csi.example.org")
+    host.figures()["a.csi.example.org"]["most_creates"]
+```
+The drivers keep their volumes in memory, which outlives a closed socket (mode `gone`) but not the
+process. Unlike the directory driver they write nothing per call, so hundreds fit on one machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from google.protobuf.message import Message
+
+from csi_client import messages as csi
+from tests.support.processes import Process, start_process
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+POLL_SECONDS = 0.05
+
+
+class DriverHost:
+    """The process as a test sees it."""
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        self.folder = folder
+        self.names = list(names)
+        self._modes: dict[str, dict[str, Any]] = {}
+        self._process: Process | None = None
+
+    def address(self, name: str) -> str:
+        """Path of the driver's socket."""
+        return str(self.folder / f"{self.names.index(name)}.s")
+
+    def set_mode(self, name: str, **mode: Any) -> None:
+        """`mode` ok, hang, exhausted, unavailable, gone; `delay` seconds of each creation."""
+        self._modes[name] = mode
+        draft = self.folder / "modes.draft"
+        draft.write_text(json.dumps(self._modes))
+        draft.replace(self.folder / "modes.json")
+
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """Per driver: creates, most_creates, most_calls (at once), volumes, times of creations."""
+        request = self.folder / "figures.json"
+        request.unlink(missing_ok=True)
+        wait_until(request.exists, 10, "the host writes its figures")
+        found: dict[str, dict[str, Any]] = json.loads(request.read_text())
+        return found
+
+    def start(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "names.json").write_text(json.dumps(self.names))
+        self._process = start_process(
+            "driver-host",
+            [sys.executable, "-m", "tests.support.driver_host", str(self.folder)],
+            log=self.folder / "host.log",
+            cwd=ROOT,
+        )
+        wait_until((self.folder / "ready").exists, 30, "all drivers listen")
+        return self
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+class LightDriver:
+    """One driver inside the host; all calls run in the event loop."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name = name
+        self.path = path
+        self.mode: dict[str, Any] = {}
+        self.server: grpc.aio.Server | None = None
+        self.volumes: dict[str, int] = {}
+        self.now = {"create": 0, "delete": 0}
+        self.most = {"create": 0, "delete": 0, "any": 0}
+        self.starts: list[float] = []
+
+    async def follow(self, mode: dict[str, Any]) -> None:
+        """Take on a mode; a gone driver has no socket."""
+        self.mode = mode
+        if mode.get("mode") == "gone":
+            if self.server is not None:
+                server, self.server = self.server, None
+                await server.stop(0)
+        elif self.server is None:
+            self.path.unlink(missing_ok=True)
+            self.server = grpc.aio.server()
+            for service, methods in self._methods().items():
+                self.server.add_generic_rpc_handlers(
+                    (grpc.method_handlers_generic_handler(service, methods),)
+                )
+            self.server.add_insecure_port(f"unix:{self.path}")
+            await self.server.start()
+
+    def _methods(self) -> dict[str, dict[str, Any]]:
+        def unary(work: Any, request: type[Message]) -> Any:
+            return grpc.unary_unary_rpc_method_handler(
+                work, request.FromString, lambda answer: answer.SerializeToString()
+            )
+
+        return {
+            "csi.v1.Identity": {
+                "Probe": unary(self.probe, csi.ProbeRequest),
+                "GetPluginInfo": unary(self.plugin_info, csi.GetPluginInfoRequest),
+                "GetPluginCapabilities": unary(self.plugin, csi.GetPluginCapabilitiesRequest),
+            },
+            "csi.v1.Controller": {
+                "ControllerGetCapabilities": unary(
+                    self.controller, csi.ControllerGetCapabilitiesRequest
+                ),
+                "CreateVolume": unary(self.create, csi.CreateVolumeRequest),
+                "DeleteVolume": unary(self.delete, csi.DeleteVolumeRequest),
+            },
+        }
+
+    async def probe(self, _: Any, context: Any) -> csi.ProbeResponse:
+        if self.mode.get("mode") == "unavailable":
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "told to be unavailable")
+        return csi.ProbeResponse()
+
+    async def plugin_info(self, _: Any, __: Any) -> csi.GetPluginInfoResponse:
+        return csi.GetPluginInfoResponse(name=self.name, vendor_version="1")
+
+    async def plugin(self, _: Any, __: Any) -> csi.GetPluginCapabilitiesResponse:
+        service = csi.PluginCapability.Service(
+            type=csi.PluginCapability.Service.Type.CONTROLLER_SERVICE
+        )
+        return csi.GetPluginCapabilitiesResponse(
+            capabilities=[csi.PluginCapability(service=service)]
+        )
+
+    async def controller(self, _: Any, __: Any) -> csi.ControllerGetCapabilitiesResponse:
+        rpc = csi.ControllerServiceCapability.RPC(
+            type=csi.ControllerServiceCapability.RPC.Type.CREATE_DELETE_VOLUME
+        )
+        return csi.ControllerGetCapabilitiesResponse(
+            capabilities=[csi.ControllerServiceCapability(rpc=rpc)]
+        )
+
+    async def create(self, request: Any, context: Any) -> csi.CreateVolumeResponse:
+        self.starts.append(time.time())
+        async with _Counted(self, "create"):
+            await self._misbehave(context)
+            size = request.capacity_range.required_bytes or 1
+            self.volumes.setdefault(request.name, size)
+            return csi.CreateVolumeResponse(
+                volume=csi.Volume(volume_id=request.name, capacity_bytes=size)
+            )
+
+    async def delete(self, request: Any, context: Any) -> csi.DeleteVolumeResponse:
+        async with _Counted(self, "delete"):
+            await self._misbehave(context)
+            self.volumes.pop(request.volume_id, None)
+            return csi.DeleteVolumeResponse()
+
+    async def _misbehave(self, context: Any) -> None:
+        await asyncio.sleep(self.mode.get("delay", 0))
+        mode = self.mode.get("mode", "ok")
+        if mode == "hang":
+            await asyncio.sleep(3600)
+        if mode == "exhausted":
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "told to be full")
+        if mode == "unavailable":
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "told to be unavailable")
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "creates": len(self.starts),
+            "most_creates": self.most["create"],
+            "most_calls": self.most["any"],
+            "volumes": len(self.volumes),
+            "starts": self.starts[-20000:],
+        }
+
+
+class _Counted:
+    """Calls that are awaited at the same time; a cancelled one leaves at once."""
+
+    def __init__(self, driver: LightDriver, kind: str) -> None:
+        self._driver = driver
+        self._kind = kind
+
+    async def __aenter__(self) -> None:
+        driver = self._driver
+        driver.now[self._kind] += 1
+        driver.most[self._kind] = max(driver.most[self._kind], driver.now[self._kind])
+        driver.most["any"] = max(driver.most["any"], sum(driver.now.values()))
+
+    async def __aexit__(self, *_: object) -> None:
+        self._driver.now[self._kind] -= 1
+
+
+async def serve(folder: Path) -> None:
+    """Run all drivers until the process is killed."""
+    names = json.loads((folder / "names.json").read_text())
+    drivers = {name: LightDriver(name, folder / f"{index}.s") for index, name in enumerate(names)}
+    ready, figures, modes_file = folder / "ready", folder / "figures.json", folder / "modes.json"
+    seen = ""
+    for driver in drivers.values():
+        await driver.follow({})
+    ready.touch()
+    while True:
+        if modes_file.exists() and (text := modes_file.read_text()) != seen:
+            seen = text
+            for name, mode in json.loads(text).items():
+                if drivers[name].mode != mode:
+                    await drivers[name].follow(mode)
+        if not figures.exists():
+            draft = folder / "figures.draft"
+            draft.write_text(json.dumps({n: driver.figures() for n, driver in drivers.items()}))
+            draft.replace(figures)
+        await asyncio.sleep(POLL_SECONDS)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1])))
