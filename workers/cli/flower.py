@@ -30,7 +30,7 @@ def arguments(settings: Settings) -> list[str]:
 
 
 def tls_options(url: str) -> dict[str, object] | None:
-    """What Flower's own Redis client needs for a rediss:// URL: it reads no TLS file from the query.
+    """What Flower's own Redis client needs for rediss://; it reads no TLS file from the query.
 
     Returns None for a connection without TLS. Celery's connections take the URL as it is.
     """

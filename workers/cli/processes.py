@@ -10,6 +10,12 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from workers.cli import forking
+
+if TYPE_CHECKING:
+    from workers.cli.forking import ForkedProcess
 
 PR_SET_PDEATHSIG = 1
 RESTART_BASE_SECONDS = 1.0
@@ -36,7 +42,7 @@ class Child:
     argv: list[str]
     env: dict[str, str]
     ready: bool = False
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | ForkedProcess | None = None
     failures: int = 0
     next_start: float = field(default=0.0)
 
@@ -48,6 +54,10 @@ class Child:
             start_new_session=True,
             preexec_fn=die_with_parent,  # noqa: PLW1509 - the supervisor has one thread
         )
+
+    def fork(self) -> None:
+        """As `start`, but out of this process, which has imported everything already."""
+        self.process = forking.fork(self.argv, self.env, die_with_parent)
 
     def exit_code(self) -> int | None:
         """Exit code if it has ended, else None; a signal gives 128 + its number."""

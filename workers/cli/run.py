@@ -1,7 +1,7 @@
 """`csi-fleet run`: the whole system as one foreground program.
 
-A supervisor without logic of its own: Redis (embedded unless --redis-url), watcher, workers and
-beat as child processes. A part that fails while starting ends the program with that part's exit code
+A supervisor without logic of its own: Redis (embedded unless --redis-url), watcher, workers
+and beat as child processes. A part that fails while starting ends the program with that part's exit code
 (F-014); a part that dies later is started again with back-off. SIGTERM stops all of it cleanly.
 """
 
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from workers.cli import embedded_redis
+from workers.cli import embedded_redis, forking
 from workers.cli.processes import Child, stop_all
 from workers.flags import Command
 from workers.flagtable import FLAGS
@@ -91,9 +91,18 @@ class Supervisor:
         self.add("watcher", Command.WATCHER, ["watcher"], env)
         for index in range(self.settings.process.workers):
             self.add(f"worker-{index}", Command.WORKER, ["workers", "worker"], env)
+        if self.http is None:
+            forking.preload()
         for child in self.children:
-            child.start()
+            self.begin(child)
         self.add("beat", Command.BEAT, ["workers", "beat"], env)
+
+    def begin(self, child: Child) -> None:
+        """First starts are forks of what is imported already, later ones new interpreters."""
+        if self.http is None and not child.failures and forking.is_possible():
+            child.fork()
+        else:
+            child.start()
 
     def serve(self, redis_url: str) -> str:
         """Starts the endpoint; returns the folder the parts export through."""
@@ -136,7 +145,7 @@ class Supervisor:
         """Starts, restarts or gives up one part; a code ends the whole program."""
         if child.process is None:
             if time.monotonic() >= child.next_start and self.may_start(child):
-                child.start()
+                self.begin(child)
             return None
         if not child.ready and self.is_ready(child):
             child.ready = True

@@ -104,6 +104,7 @@ class WorkerProcess:
         self.heartbeats = Heartbeats()
         self.http: DiagnosticsServer | None = None
         self._stopped = threading.Event()
+        self._connected: dict[str, bool] = {}
 
     def connect(self) -> None:
         """API server, Redis, drivers; each with one clear line on failure (P-001)."""
@@ -267,8 +268,12 @@ class WorkerProcess:
         """Brings the gauges of this process up to date."""
         self.app.runtime.running.publish()
         for driver in self.fleet.drivers():
-            connected = self.metrics.driver_connected.labels(driver.name)
-            connected.set(int(getattr(driver.client, "is_connected", True)))
+            is_connected = getattr(driver.client, "is_connected", True)
+            if (
+                self._connected.get(driver.name) is not is_connected
+            ):  # hundreds, four times a second
+                self._connected[driver.name] = is_connected
+                self.metrics.driver_connected.labels(driver.name).set(int(is_connected))
 
     def serve(self) -> None:
         """Metrics and probes, if wanted; alive means that the threads still go round."""
