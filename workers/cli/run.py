@@ -1,8 +1,9 @@
 """`csi-fleet run`: the whole system as one foreground program.
 
 A supervisor without logic of its own: Redis (embedded unless --redis-url), watcher, workers
-and beat as child processes. A part that fails while starting ends the program with that part's exit code
-(F-014); a part that dies later is started again with back-off. SIGTERM stops all of it cleanly.
+and beat as child processes. A part that fails while starting ends the program with that part's
+exit code (F-014); a part that dies later is started again with back-off. SIGTERM stops all of it
+cleanly.
 """
 
 from __future__ import annotations
