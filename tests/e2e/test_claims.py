@@ -132,6 +132,14 @@ def test_t060_the_call_ends_at_the_timeout(fleet, driver, scene):
     # Seconds between the two starts: the timeout of 3 and the first back-off of 1, plus slack.
     assert 3.9 < second.started_at - first.started_at < 8
     scene.wait_event("data", "context deadline exceeded")
+    # Before the claim goes: a driver that works on for a client that left makes the volume again.
+    wait_until(
+        lambda: all(
+            one.ended_at for one in driver.calls("CreateVolume") if one.request["name"] == name
+        ),
+        10,
+        "both calls end",
+    )
 
 
 def test_t057_a_claim_deleted_in_background_is_finished_and_reclaimed(fleet, driver, scene):
