@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import uuid
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import yaml
@@ -20,6 +21,7 @@ from workers.config import parse
 from workers.errors import ConfigError
 from workers.observability.lanes import LaneCollector
 from workers.observability.metrics import Metrics
+from workers.provision import driversfile
 
 ROOT = Path(__file__).resolve().parents[2]
 K8S = ROOT / "k8s"
@@ -136,7 +138,7 @@ def test_restricted_level_refuses_the_example_driver_of_the_sidecar_overlay(api,
 def pods_refused(api, namespace, item, *, without):
     spec = copy.deepcopy(pod_spec(item))
     spec["containers"] = [one for one in spec["containers"] if one["name"] != without]
-    # What this control plane does not have: accounts of the namespace, priority outside kube-system.
+    # What this namespace does not have: accounts, and priorities of the system.
     for absent in ("serviceAccountName", "automountServiceAccountToken", "priorityClassName"):
         spec.pop(absent, None)
     pod = {"apiVersion": "v1", "kind": "Pod", "spec": spec}
@@ -173,9 +175,8 @@ def test_every_command_line_is_accepted_by_our_parser(objects, tmp_path):
     """A flag that a release drops or renames fails here, not in a cluster."""
     for item in workloads(objects):
         for container in containers(item):
-            if not container["image"].startswith("csi-fleet:"):
-                if container["image"] != "csi-fleet":
-                    continue
+            if container["image"].partition(":")[0] != "csi-fleet":
+                continue
             command, *arguments = container["args"]
             env = {one["name"]: one.get("value", "x") for one in container.get("env", [])}
             for name, value in env.items():
@@ -255,6 +256,16 @@ def test_redis_keeps_nothing_on_a_provisioned_volume():
     assert {"name": "data", "emptyDir": {"sizeLimit": "2Gi"}} in redis["volumes"]
 
 
+def test_drivers_file_of_the_central_overlay_is_understood(tmp_path):
+    content = (K8S / "overlays/prod-central/drivers.yaml").read_text()
+    mounted = "/etc/csi-fleet/driver-tls"
+    assert mounted in content
+    for name in ("ca.crt", "tls.crt", "tls.key"):
+        (tmp_path / name).touch()
+    content = content.replace(mounted, str(tmp_path))
+    assert list(driversfile.parse(content, tmp_path / "drivers.yaml")) == ["csi.example.org"]
+
+
 def test_alerts_and_autoscaler_name_metrics_that_exist():
     """A renamed metric would leave an alert silent for ever."""
     objects = render(K8S / "overlays/prod-central")
@@ -284,5 +295,5 @@ def exported_names():
 class Lane:
     ready = retry = ticketed = running = delayed = blocked = 0
     head_age_seconds = oldest_ticket_seconds = 0.0
-    paused: dict[str, str] = {"breaker": "x"}
+    paused: ClassVar = {"breaker": "x"}
     limits = None

@@ -32,6 +32,7 @@ class Components:
 
     def start(
         self, command: str, kubeconfig: Path | None = None, *flags: str, name: str = "",
+        wait: bool = True,
         **env: str,
     ) -> Process:  # fmt: skip
         """Start one and, except for Flower, wait until it says that it is ready."""
@@ -51,7 +52,7 @@ class Components:
             cwd=ROOT,
         )
         self.processes[name] = process
-        if command != "flower":
+        if wait and command != "flower":
             wait_until(
                 lambda: any(state.glob("*.ready")) or self._ended(process),
                 START_SECONDS,

@@ -106,7 +106,7 @@ class Fleet:
     def workers(self) -> list[int]:
         """Process ids of the worker processes that run now."""
         assert self.process is not None
-        return [pid for pid in _children(self.process.pid) if "worker" in _arguments(pid)]
+        return [pid for pid in _children(self.process.pid) if "worker" in _names(pid)]
 
     @contextmanager
     def extra_worker(self) -> Iterator[Process]:
@@ -307,8 +307,10 @@ def _children(pid: int) -> list[int]:
     return [int(one) for one in path.read_text().split()]
 
 
-def _arguments(pid: int) -> list[str]:
+def _names(pid: int) -> list[str]:
+    """Arguments of a started part, words of a forked one's name."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        return arguments + Path(f"/proc/{pid}/comm").read_text().split()
     except OSError:
         return []

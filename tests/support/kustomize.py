@@ -32,11 +32,11 @@ def render(directory: Path) -> list[JsonObject]:
     Raises:
         ValueError: a field or patch operation that is not implemented here.
     """
-    return _accumulate(directory.resolve(), [])
+    return accumulate(directory.resolve(), [])
 
 
-def _accumulate(directory: Path, inherited: list[JsonObject]) -> list[JsonObject]:
-    """`inherited`: what a component is applied to."""
+def accumulate(directory: Path, inherited: list[JsonObject]) -> list[JsonObject]:
+    """Objects of one kustomization; `inherited` is what a component is applied to."""
     given = yaml.safe_load((directory / "kustomization.yaml").read_text())
     if unknown := set(given) - _KNOWN:
         raise ValueError(f"{directory}: not implemented: {sorted(unknown)}")
@@ -47,7 +47,7 @@ def _accumulate(directory: Path, inherited: list[JsonObject]) -> list[JsonObject
     for generator in given.get("configMapGenerator", []):
         objects.append(_config_map(directory, generator, given.get("generatorOptions", {})))
     for name in given.get("components", []):
-        objects = _accumulate((directory / name).resolve(), objects)
+        objects = accumulate((directory / name).resolve(), objects)
     for patch in given.get("patches", []):
         _patch(objects, patch)
     for item in objects:

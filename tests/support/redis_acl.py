@@ -56,6 +56,14 @@ _OURS: Final = (
     "rpush ltrim lrange"
 )
 _CONSUME: Final = "zrevrangebyscore lpush rpush rpop brpop llen"
+_SCHEDULE: Final = (
+    "multi exec get set del exists pexpire pttl sadd srem smembers hget hset hsetnx zadd zrem "
+    "zrank zrange zrangebyscore zrevrangebyscore zscore lpush llen"
+)
+_MONITOR: Final = (
+    "time get set del exists pexpire sadd srem smembers zadd zrem zscore zrange zrangebyscore "
+    "hget hset hdel"
+)
 _TALK: Final = "publish subscribe psubscribe unsubscribe punsubscribe"
 _BROKER_KEYS: Final = "~unacked* ~_kombu.* ~celeryev* ~*.pidbox"
 # A subscription by pattern needs the very pattern here, so the database number is fixed.
@@ -64,15 +72,9 @@ _CHANNELS: Final = "&/0.celery.pidbox &/0.celeryev/*"
 COMMANDS: Final = {
     "watcher": (_CONNECT, _SCRIPT, _TRANSACTION, _OURS),
     "worker": (_CONNECT, _SCRIPT, _TRANSACTION, _OURS, _CONSUME, _TALK),
-    "beat": (
-        _CONNECT, _SCRIPT, "multi exec get set del exists pexpire pttl sadd srem smembers hget "
-        "hset hsetnx zadd zrem zrank zrange zrangebyscore zrevrangebyscore zscore lpush llen",
-    ),
-    "flower": (
-        _CONNECT, _SCRIPT, _TRANSACTION, "time get set del exists pexpire sadd srem smembers zadd zrem "
-        "zscore zrange zrangebyscore hget hset hdel", _CONSUME, _TALK,
-    ),
-}  # fmt: skip
+    "beat": (_CONNECT, _SCRIPT, _SCHEDULE),
+    "flower": (_CONNECT, _SCRIPT, _TRANSACTION, _MONITOR, _CONSUME, _TALK),
+}
 OTHER_KEYS: Final = {
     "watcher": f"~{CELERY_QUEUE_PREFIX}*",
     "worker": f"~{CELERY_QUEUE_PREFIX}* ~csifleet.system {_BROKER_KEYS} {_CHANNELS}",

@@ -1,0 +1,101 @@
+"""The manifests' service accounts and rights on a test cluster, and tokens to act as them."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from tests.support.controlplane import ControlPlane
+from tests.support.kube_api import JsonObject, KubeApi
+from tests.support.kustomize import accumulate, render
+
+K8S = Path(__file__).resolve().parents[2] / "k8s"
+NAMESPACE = "csi-fleet"
+RIGHTS = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+# Not in prod-central: an alpha gate, and a Lease that no work depends on.
+EXTRA = ("feature-cross-namespace", "feature-leader-election")
+
+
+class Right(NamedTuple):
+    """One verb on one resource; `namespace` is empty for the whole cluster."""
+
+    account: str
+    namespace: str
+    group: str
+    resource: str
+    verb: str
+
+
+def manifests() -> list[JsonObject]:
+    """Accounts and rights with every feature."""
+    objects = render(K8S / "overlays" / "prod-central")
+    for name in EXTRA:
+        objects = accumulate((K8S / "components" / name).resolve(), objects)
+    return [one for one in objects if one["kind"] in RIGHTS]
+
+
+def rights(objects: list[JsonObject]) -> set[Right]:
+    """What the roles and bindings give to whom."""
+    rules = {
+        (one["kind"], one["metadata"]["name"]): one["rules"]
+        for one in objects
+        if one["kind"] in {"ClusterRole", "Role"}
+    }
+    found = set()
+    for binding in objects:
+        if not binding["kind"].endswith("Binding"):
+            continue
+        place = binding["metadata"].get("namespace", "")
+        for rule in rules[binding["roleRef"]["kind"], binding["roleRef"]["name"]]:
+            for subject in binding["subjects"]:
+                found |= {
+                    Right(subject["name"], place, group, resource, verb)
+                    for group in rule["apiGroups"]
+                    for resource in rule["resources"]
+                    for verb in rule["verbs"]
+                }
+    return found
+
+
+def install(api: KubeApi) -> list[JsonObject]:
+    """Apply namespace, accounts and rights."""
+    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    objects = manifests()
+    for item in objects:
+        api.apply(item)
+    return objects
+
+
+def kubeconfig_for(plane: ControlPlane, account: str) -> Path:
+    """A kubeconfig with a token of the service account, in the pod's stead."""
+    path = plane.service_account_kubeconfig(NAMESPACE, account)
+    token = yaml.safe_load(path.read_text())["users"][0]["user"]["token"]
+    assert token.count(".") == 2, "a signed token of the TokenRequest API"
+    return path
+
+
+def audited(plane: ControlPlane, account: str) -> dict[int, set[Right]]:
+    """What an account asked for so far, by status code; discovery and reviews left out."""
+    user = f"system:serviceaccount:{NAMESPACE}:{account}"
+    found: dict[int, set[Right]] = defaultdict(set)
+    for line in plane.audit_log.read_text().splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        target = event.get("objectRef")
+        if event["user"]["username"] != user or not target or "resource" not in target:
+            continue
+        right = Right(
+            account,
+            target.get("namespace", ""),
+            target.get("apiGroup", ""),
+            target["resource"],
+            event["verb"],
+        )
+        found[event["responseStatus"]["code"]].add(right)
+    return found
