@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 MOUNTINFO = Path("/proc/self/mountinfo")
+KILL_SECONDS = 2.0
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -214,12 +215,21 @@ class CommandMounter:
         try:
             output, _ = process.communicate(timeout=limit or self._timeout)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            with self._lock:
-                self._stuck[str(target)] = process
+            self._kill(target, process)
             raise RpcError("DEADLINE_EXCEEDED", f"{command[0]} took too long") from None
         if process.returncode:
             raise _classified(command[0], output.strip())
+
+    def _kill(self, target: Path, process: subprocess.Popen[str]) -> None:
+        """The helper's whole group; one stuck in the kernel is left, its target refused."""
+        os.killpg(process.pid, signal.SIGKILL)
+        if process.stdout is not None:
+            process.stdout.close()
+        try:
+            process.wait(KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            with self._lock:
+                self._stuck[str(target)] = process
 
 
 def _classified(command: str, output: str) -> RpcError:
