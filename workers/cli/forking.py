@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
@@ -103,6 +104,10 @@ def _become(argv: Sequence[str], env: Mapping[str, str], prepare: Callable[[], N
     code = 1
     try:
         os.setsid()
+        with contextlib.suppress(
+            OSError
+        ):  # what `ps -o comm` shows: a fork keeps its parent's line
+            Path("/proc/self/comm").write_text(" ".join(a for a in argv[:2] if a[:1] != "-"))
         prepare()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
