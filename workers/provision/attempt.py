@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from csi_client.errors import DEADLINE_EXCEEDED, CsiError
-from workers.errors import ApiError, AttemptError, DriverAway, State, TransientError
+from workers.errors import ApiError, AttemptError, DriverAway, State
 from workers.migration.classes import dropped_parameters, is_migrated, translate_class
 from workers.migration.to_in_tree import volume_to_in_tree
 from workers.provision import nodes, sourcing
@@ -95,13 +95,9 @@ class Attempt:
                 raise AttemptError(error.message, State.NO_CHANGE) from error
             raise
         self.record_intent(prepared)
-        try:
-            volume = self.accept(prepared, self.create(prepared))
-            self.work.runtime.steps.reach(Step.RECORD_VOLUME, self.work.lease)
-            self.work.runtime.intents.created(self.work.lease.domain, self.current.record(), volume)
-        except TransientError:
-            self.leave_behind()
-            raise
+        volume = self.accept(prepared, self.create(prepared))
+        self.work.runtime.steps.reach(Step.RECORD_VOLUME, self.work.lease)
+        self.work.runtime.intents.created(self.work.lease.domain, self.current.record(), volume)
         return volume
 
     @property
@@ -306,16 +302,11 @@ class Attempt:
             )
         except DriverAway:
             # It may have arrived: finished when the driver is back, without event or back-off.
-            if work.lease.is_held():
-                self.remember_background()
-            else:
-                self.leave_behind()
+            self.remember_background()
             raise
         except CsiError as error:
             if error.code == DEADLINE_EXCEEDED and not self.is_poll:
                 work.driver.health.timed_out("create")
-            if not work.lease.is_held():
-                self.leave_behind()
             raise AttemptError(str(error), self.state_of(error), code=error.code) from None
         return response
 
@@ -340,12 +331,6 @@ class Attempt:
             self.work.runtime.steps.reach(Step.COPY_INTENT, self.work.lease)
             self.intent = self.work.runtime.safekeeping.copy(self.work.lease.domain, known)
             self.work.has_copy = self.intent.has_copy
-
-    def leave_behind(self) -> None:
-        """The volume may exist, and lease or Redis went before that was recorded."""
-        if self.was_sent:
-            work = self.work
-            work.runtime.safekeeping.leave_behind(work.key, work.lease.domain, self.current)
 
     def accept(self, prepared: Prepared, response: csi.CreateVolumeResponse) -> JsonObject:
         """Steps 23 and 24: checks, clean-up of what is not usable, the PV."""

@@ -90,6 +90,8 @@ class ClaimPass:
         self.started = time.monotonic()
         live = self.read_claim()
         self.record = intent
+        if intent is not None and not intent.is_failed:
+            self.runtime.safekeeping.open(self.lease, intent)
         if unsaved is not None and saving.claim_uid(unsaved) == self.key.uid:
             return self.driver.backend.resume(self, unsaved, live)
         if live is None and intent is not None and intent.is_failed:

@@ -53,6 +53,8 @@ class Safekeeping:
         self._namespace = namespace
         self._queue = queue
         self._left: dict[str, tuple[Key, Intent]] = {}
+        # Attempts of passes under way, by lease token.
+        self._open: dict[str, Intent] = {}
 
     def begin(self, lease: Lease, intent: Intent) -> None:
         """Records the attempt in Redis; must succeed before the driver is asked.
@@ -62,6 +64,23 @@ class Safekeeping:
             QueueUnavailable: it is not recorded, so the driver must not be asked.
         """
         self._intents.begin(lease.domain, intent.record(), lease)
+        self.open(lease, intent)
+
+    def open(self, lease: Lease, intent: Intent) -> None:
+        """This pass goes on with an attempt: until `close` its record is in our memory too."""
+        self._open[lease.token] = intent
+
+    def close(self, lease: Lease, *, is_settled: bool) -> None:
+        """The pass is over; call once for every lease.
+
+        Args:
+            lease: of the pass.
+            is_settled: Redis confirmed the outcome, so what it remembers of the attempt is right.
+                Else an attempt without end is left behind: the record in Redis may be gone.
+        """
+        intent = self._open.pop(lease.token, None)
+        if intent is not None and not is_settled:
+            self.leave_behind(lease.key, lease.domain, intent)
 
     def copy(self, domain: str, intent: Intent) -> Intent:
         """Puts the intent into a ConfigMap too.
@@ -122,6 +141,7 @@ class Safekeeping:
             return intent
         kept = replace(intent, has_copy=False).failed()
         self._intents.begin(lease.domain, kept.record(), lease)
+        self._open.pop(lease.token, None)
         return kept
 
     def drop_copy(self, domain: str) -> bool:
@@ -137,6 +157,7 @@ class Safekeeping:
         """Drops the intent, the unsaved volume and the copy; safe to call twice."""
         if not has_copy or self.drop_copy(lease.domain):
             self._intents.finish(lease.domain, lease)
+            self._open.pop(lease.token, None)
 
     def storage_class(self, name: str, state: CatalogState | None) -> JsonObject | None:
         """The class from the catalog, else live: the catalog may be a moment behind."""

@@ -113,11 +113,11 @@ def attempt(
 def finish(runtime: Runtime, driver: Driver, lease: Lease, outcome: Outcome) -> None:
     """Gives the key back.
 
-    A lease that went meanwhile changes nothing in Redis; the key is then added once more, because
-    after a Redis that lost its data nobody else may know of it. While Redis is away the queue
-    remembers what to write.
+    A lease that went meanwhile changes nothing in Redis; the key is then added once more and an
+    attempt without end put back, because after a Redis that lost its data nobody else may know of
+    it. While Redis is away queue and safekeeping remember what to write.
     """
-    provision, is_owner = driver.settings.provision, True
+    provision, is_owner = driver.settings.provision, False
     runtime.steps.reach(Step.FINISH_KEY, lease)
     try:
         if outcome.action is Action.DONE:
@@ -138,3 +138,4 @@ def finish(runtime: Runtime, driver: Driver, lease: Lease, outcome: Outcome) -> 
             runtime.queue.add([lease.key])
     except TransientError as error:
         _log.warning("key %s not released: %s", lease.key.text, error)
+    runtime.safekeeping.close(lease, is_settled=is_owner or outcome.finish_intent)

@@ -17,6 +17,7 @@ from tests.support.crash_world import CLAIM, UID, VOLUME, CrashWorld, Owner
 from tests.support.fake_cluster import DRIVER
 from workers.kube.errors import ForbiddenError
 from workers.provision.steps import Step
+from workers.queue.keys import lane_name
 
 TIMEOUT = CsiError(errors.DEADLINE_EXCEEDED, "context deadline exceeded")
 INTERNAL = CsiError(errors.INTERNAL, "told to fail")
@@ -166,13 +167,22 @@ def test_c148_death_and_redis_lost_everything(redis_client, scenario):
         settled(world, is_redis_kept=False)
 
 
+@pytest.mark.parametrize("is_noticed", [False, True], ids=["unnoticed", "noticed"])
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["claim stays", "claim deleted"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_redis_lost_everything_while_the_owner_lives(redis_client, scenario):
-    """The wipe comes before each effect; the process goes on and must not forget its call."""
+def test_redis_lost_everything_while_the_owner_lives(
+    redis_client, scenario, is_deleted, is_noticed
+):
+    """The wipe comes before each effect; the process goes on and must not forget its call.
+
+    Once its heartbeat noticed, it has no lease and may write nothing more under it (G9).
+    """
     for effect in count():
         world = begin(redis_client, scenario)
         owner = world.owner()
-        was_reached = wipe_before(world, owner, effect)
+        was_reached = wipe_before(
+            world, owner, effect, is_deleted=is_deleted, is_noticed=is_noticed
+        )
         world.live(owner)
         if not was_reached:
             assert effect > 2
@@ -180,17 +190,15 @@ def test_redis_lost_everything_while_the_owner_lives(redis_client, scenario):
         settled(world, is_redis_kept=False)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_redis_wiped_and_claim_deleted_while_the_owner_lives(redis_client, scenario):
-    for effect in count():
-        world = begin(redis_client, scenario)
-        owner = world.owner()
-        was_reached = wipe_before(world, owner, effect, delete=True)
-        world.live(owner)
-        if not was_reached:
-            assert effect > 2
-            return
-        settled(world, is_redis_kept=False)
+def test_key_of_a_lost_lease_is_added_at_once(redis_client):
+    """Not only by the look each minute."""
+    world = begin(redis_client, "happy")
+    owner = world.owner()
+    wipe_before(world, owner, 5, is_deleted=False, is_noticed=True)
+    one_pass(world, owner)
+    assert world.died_at is Step.FINISH_KEY
+    owner.queue.set_limits(lane_name("claims", DRIVER), 10)
+    assert [key.object for key in world.tickets] == ["default/data"]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -215,7 +223,9 @@ def test_the_one_bound_death_wipe_and_deletion_at_once(redis_client, scenario):
         settled(world)
 
 
-def wipe_before(world: CrashWorld, owner: Owner, effect: int, *, delete: bool = False) -> list:
+def wipe_before(
+    world: CrashWorld, owner: Owner, effect: int, *, is_deleted: bool, is_noticed: bool
+) -> list[Step]:
     """Plan a wipe just before the n-th effect; the returned list is filled when it happens."""
     happened: list[Step] = []
     reach = owner.steps.reach
@@ -225,8 +235,10 @@ def wipe_before(world: CrashWorld, owner: Owner, effect: int, *, delete: bool = 
             happened.append(step)
             world.died_at = step
             world.wipe()
-            if delete:
+            if is_deleted:
                 world.delete_claim()
+            if is_noticed:
+                owner.queue.heartbeat()
         reach(step, lease)
 
     owner.runtime.steps.reach = wipe_and_reach
