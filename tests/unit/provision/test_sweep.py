@@ -78,12 +78,12 @@ def is_protected(world):
 @pytest.mark.parametrize(
     ("claims", "stays"),
     [
-        pytest.param([], False, id="C-125 no claim"),
-        pytest.param([{"phase": "Pending"}], True, id="C-125 pending"),
+        pytest.param([], False, id="C-125 T-195 no claim"),
+        pytest.param([{"phase": "Pending"}], True, id="C-125 T-194 pending"),
         pytest.param([{"phase": ""}], True, id="C-125 empty phase"),
-        pytest.param([{"phase": "Bound"}], False, id="C-125 bound"),
-        pytest.param([{"phase": "Bound"}, {"phase": "Pending"}], True, id="C-125 one of two"),
-        pytest.param([{"phase": "Pending", "field": "dataSourceRef"}], True, id="C-125 by ref"),
+        pytest.param([{"phase": "Bound"}], False, id="C-125 T-195 bound"),
+        pytest.param([{"phase": "Bound"}, {"phase": "Pending"}], True, id="C-125 T-196 one of two"),
+        pytest.param([{"phase": "Pending", "field": "dataSourceRef"}], True, id="C-125 T-194 by ref"),
         pytest.param(
             [
                 {
@@ -94,10 +94,10 @@ def is_protected(world):
                 }
             ],
             True,
-            id="C-125 from another namespace",
+            id="C-125 T-194 from another namespace",
         ),
         pytest.param([{"phase": "Pending", "namespace": "else"}], False, id="C-125 other snapshot"),
-        pytest.param([{"phase": "Pending", "group": "x.io"}], False, id="C-125 wrong group"),
+        pytest.param([{"phase": "Pending", "group": "x.io"}], False, id="C-125 T-197 wrong group"),
         pytest.param([{"phase": "Pending", "group": None}], True, id="C-125 no group"),
     ],
 )
@@ -207,7 +207,7 @@ def test_sn005_our_own_young_finalizer_is_skipped():
     assert not young(1, fieldsV1={})
 
 
-def test_c127_who_sweeps(world):
+def test_c127_t198_who_sweeps(world):
     off = Settings(provision=ProvisionSettings(snapshot_orphan_sweep_seconds=0))
     assert can_sweep(world.driver)
     assert not can_sweep(replace(world.driver, settings=off))
