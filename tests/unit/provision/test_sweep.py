@@ -83,7 +83,9 @@ def is_protected(world):
         pytest.param([{"phase": ""}], True, id="C-125 empty phase"),
         pytest.param([{"phase": "Bound"}], False, id="C-125 T-195 bound"),
         pytest.param([{"phase": "Bound"}, {"phase": "Pending"}], True, id="C-125 T-196 one of two"),
-        pytest.param([{"phase": "Pending", "field": "dataSourceRef"}], True, id="C-125 T-194 by ref"),
+        pytest.param(
+            [{"phase": "Pending", "field": "dataSourceRef"}], True, id="C-125 T-194 by ref"
+        ),
         pytest.param(
             [
                 {
