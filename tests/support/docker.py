@@ -1,0 +1,171 @@
+"""A Docker engine of our own from Debian's packages, with local stand-ins for the base images.
+
+No registry is needed: debootstrap makes a Debian with Python and Redis, imported under the names
+that Dockerfile and compose.yaml use. Needs root. Everything lives in one folder, the daemon on a
+socket of its own, and ends by pid.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.support.processes import Process, start_process
+from tests.support.waiting import wait_until
+
+PROGRAMS = ("dockerd", "docker", "docker-compose", "debootstrap", "iptables")
+PACKAGES = ("docker.io", "docker-compose", "debootstrap", "iptables")
+SUITE = "bookworm"
+PYTHON_IMAGE = "python:3.11-slim-bookworm"
+REDIS_IMAGE = "redis:7.2-bookworm"
+INSIDE = "python3,python3-venv,ca-certificates,openssl,redis-server"
+CACHE = Path.home() / ".cache" / "csi-fleet" / "images"
+AUTHORITIES = Path("etc/ssl/certs/ca-certificates.crt")
+# What the official Redis image has: its number, its folder.
+REDIS_RECIPE = f"""\
+FROM {PYTHON_IMAGE}
+RUN groupadd -g 999 redis7 && useradd -u 999 -g 999 -M redis7 && install -d -o 999 -g 999 /data
+WORKDIR /data
+CMD ["redis-server"]
+"""
+
+
+class DockerUnavailableError(RuntimeError):
+    """This machine can run no engine; the text says why."""
+
+
+def install() -> None:
+    """Bring in what is missing, by apt.
+
+    Raises:
+        DockerUnavailableError: not root, or no apt.
+    """
+    missing = [one for one in PROGRAMS if shutil.which(one) is None]
+    if not missing:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise DockerUnavailableError(f"missing, and only root can install: {', '.join(missing)}")
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (
+        ["apt-get", "update", "-qq"],
+        ["apt-get", "install", "-qq", "-y", "--no-install-recommends", *PACKAGES],
+    ):
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise DockerUnavailableError(f"{' '.join(command)}: {done.stderr[-500:]}")
+
+
+class Engine:
+    """A running dockerd. `directory` must be short: sockets in it have at most 107 bytes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.host = f"unix://{directory / 'docker.sock'}"
+        self._process: Process | None = None
+
+    def start(self) -> Engine:
+        """Start and wait until it answers.
+
+        Raises:
+            DockerUnavailableError: it ended; the text is the end of its log.
+        """
+        install()
+        if os.geteuid() != 0:
+            raise DockerUnavailableError("dockerd needs root")
+        self._process = start_process(
+            "dockerd",
+            [
+                *("dockerd", "--host", self.host, "--data-root", str(self.directory / "data")),
+                *("--exec-root", str(self.directory / "exec")),
+                *("--pidfile", str(self.directory / "docker.pid")),
+            ],
+            log=self.directory / "dockerd.log",
+        )
+        wait_until(self._answers, 60, "dockerd answers", fatal=DockerUnavailableError)
+        return self
+
+    def stop(self) -> None:
+        """End the daemon and remove its files."""
+        if self._process:
+            self._process.stop(30)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def run(self, *arguments: str, text: str | None = None, timeout_seconds: float = 900) -> str:
+        """One docker command; returns what it printed.
+
+        Raises:
+            RuntimeError: it failed; with the end of its output.
+        """
+        return self.command(["docker", *arguments], text=text, timeout_seconds=timeout_seconds)
+
+    def command(
+        self,
+        command: Sequence[str],
+        *,
+        text: str | None = None,
+        timeout_seconds: float = 900,
+        cwd: Path | None = None,
+        **env: str,
+    ) -> str:
+        """Any program that speaks to this engine."""
+        # Classic builder: BuildKit's front end would come from a registry.
+        surroundings = {**os.environ, "DOCKER_HOST": self.host, "DOCKER_BUILDKIT": "0", **env}
+        surroundings.pop("KUBECONFIG", None)
+        done = subprocess.run(
+            command,
+            env=surroundings,
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_seconds,
+            cwd=cwd,
+        )
+        if done.returncode:
+            tail = (done.stdout + done.stderr)[-3000:]
+            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {tail}")
+        return done.stdout
+
+    def make_base_images(self) -> None:
+        """Import the stand-ins."""
+        self.run("import", "-c", "CMD python3", str(base_archive()), PYTHON_IMAGE)
+        self.run("build", "-q", "-t", REDIS_IMAGE, "-", text=REDIS_RECIPE)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        if not self._process.is_running():
+            raise DockerUnavailableError(f"dockerd ended:\n{self._process.log_tail(10)}")
+        try:
+            self.run("version", timeout_seconds=5)
+        except (RuntimeError, subprocess.TimeoutExpired):
+            return False
+        return True
+
+
+def base_archive() -> Path:
+    """A minimal Debian as an archive; made once and kept in the cache (about 80 s)."""
+    archive = CACHE / f"{SUITE}-python-redis.tar"
+    if archive.exists():
+        return archive
+    CACHE.mkdir(parents=True, exist_ok=True)
+    root = CACHE / f"{SUITE}.{os.getpid()}"
+    try:
+        subprocess.run(
+            ["debootstrap", "--variant=minbase", f"--include={INSIDE}", SUITE, str(root)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        # Packages come through whatever this machine trusts.
+        shutil.copyfile(Path("/") / AUTHORITIES, root / AUTHORITIES)
+        (root / "etc/pip.conf").write_text(f"[global]\ncert = /{AUTHORITIES}\n")
+        for path in (root / "var/cache/apt/archives").glob("*.deb"):
+            path.unlink()
+        draft = archive.with_suffix(f".{os.getpid()}")
+        subprocess.run(["tar", "-C", str(root), "-cf", str(draft), "."], check=True)
+        draft.replace(archive)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    return archive
