@@ -53,7 +53,7 @@ TRANSPORT: Final = {
 
 
 class FleetApp(Celery):
-    """Celery with a place for what the tasks need; `runtime` is set by the worker before it starts."""
+    """Celery with a place for what the tasks need; the worker sets `runtime` before it starts."""
 
     runtime: Any = None
 
@@ -155,9 +155,9 @@ def publisher(app: FleetApp) -> Callable[[Iterable[Key]], None]:
             task,
             args=(key.text,),
             producer=producer,
-            # The object, not "": an empty name makes Celery take the default queue's exchange, which
-            # knows no such key and drops the ticket into the default queue.
-            exchange=DIRECT,
+            # The object, not "": an empty name makes Celery take the default queue's exchange,
+            # which knows no such key and drops the ticket into the default queue.
+            exchange=DIRECT,  # type: ignore[arg-type]  # celery-types knows only names
             routing_key=celery_queue(key.driver),
             declare=[],
             argsrepr=key.text,

@@ -78,7 +78,7 @@ class LeaseLost(TransientError):  # noqa: N818 - the word the whole system uses
     """The lease of this volume is gone; the holder must not write any more (G9)."""
 
 
-class DriverAway(TransientError):
+class DriverAway(TransientError):  # noqa: N818 - the word the whole system uses
     """The connection to the driver is gone: its keys wait, without event and back-off (S-020)."""
 
 
