@@ -293,6 +293,7 @@ class CsiClient:
         except ValueError:
             # gRPC's way to say that the channel is closed; nothing was sent.
             failure = errors.NoStatusError("the connection to the driver is closed", rpc=rpc)
+        self._link.look()  # whoever judges the failure asks whether the connection is gone
         # Outside the handlers, so that no gRPC exception hangs on as __context__ (see above).
         raise failure
 

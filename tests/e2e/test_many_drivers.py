@@ -42,7 +42,7 @@ def file(tmp_path):
 
 
 @pytest.fixture
-def central(redis_binary):
+def central(tmp_path, kubeconfig, file, redis_binary):
     """Starts the program over the drivers file."""
 
     def start(*flags):

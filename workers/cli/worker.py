@@ -271,7 +271,7 @@ class WorkerProcess:
             is_connected = getattr(driver.client, "is_connected", True)
             if (
                 self._connected.get(driver.name) is not is_connected
-            ):  # hundreds, four times a second
+            ):  # there may be hundreds
                 self._connected[driver.name] = is_connected
                 self.metrics.driver_connected.labels(driver.name).set(int(is_connected))
 

@@ -40,7 +40,8 @@ class Central:
         self._fleet = fleet
         self._path = path
         self._pool = pool
-        self._seen = ""
+        self._seen = self._told = ""
+        self._tls_files: list[Path] = []
         self._stopped = threading.Event()
 
     def start(self) -> None:
@@ -49,23 +50,28 @@ class Central:
         Raises:
             ConfigError: it is unusable; there is no good set to go on with.
         """
-        specs, self._seen = self._read()
-        self._fleet.apply(specs)
+        self._seen = self._stamp()
+        self._fleet.apply(self._read())
 
     def poll(self) -> bool:
-        """Looks once; True when something changed. A bad file keeps the last good set."""
+        """Looks once; True when something changed. A bad file keeps the last good set.
+
+        Parsing takes a tenth of a second for hundreds of drivers, so only changes are parsed.
+        """
         try:
-            specs, seen = self._read()
+            seen = self._stamp()
             if seen == self._seen:
                 return False
+            self._seen = seen
+            specs = self._read()
             self._fleet.apply(specs)
         except ConfigError as error:
-            mark = f"bad {error}"
-            if mark != self._seen:
+            if str(error) != self._told:
                 _log.error("%s; the drivers of the last good file are served", error)
-                self._seen = mark
+            # Read again each time: what is missing may be a file that is about to come.
+            self._told, self._seen = str(error), ""
             return False
-        self._seen = seen
+        self._told = ""
         _log.info("drivers file read again: %d drivers", len(specs))
         return True
 
@@ -81,22 +87,32 @@ class Central:
         """Ends `run`."""
         self._stopped.set()
 
-    def _read(self) -> tuple[dict[str, DriverSpec], str]:
-        content = read_text(self._path)
-        digest = hashlib.sha256(content.encode())
-        specs = parse(content, self._path, pool=self._pool)
+    def _stamp(self) -> str:
+        """Changes with the content of the file and of the TLS files it named last."""
+        digest = hashlib.sha256(read_text(self._path).encode())
+        for file in self._tls_files:
+            digest.update(_digest(file))
+        return digest.hexdigest()
+
+    def _read(self) -> dict[str, DriverSpec]:
+        specs = parse(read_text(self._path), self._path, pool=self._pool)
+        files: list[Path] = []
         for name, spec in specs.items():
             if spec.tls is None:
                 continue
-            files = (spec.tls.ca, spec.tls.certificate, spec.tls.key)
-            stamp = hashlib.sha256(b"\0".join(_bytes(file) for file in files if file)).hexdigest()
-            digest.update(stamp.encode())
+            own = [file for file in (spec.tls.ca, spec.tls.certificate, spec.tls.key) if file]
+            stamp = b"".join(_digest(file) for file in own).hex()
             specs[name] = replace(spec, tls_stamp=stamp)
-        return specs, digest.hexdigest()
+            files += own
+        if files != self._tls_files:
+            self._tls_files = files
+            self._seen = self._stamp()
+        return specs
 
 
-def _bytes(file: Path) -> bytes:
+def _digest(file: Path) -> bytes:
+    """Of the file's content; a missing one is a content of its own (it may be about to come)."""
     try:
-        return file.read_bytes()
+        return hashlib.sha256(file.read_bytes()).digest()
     except OSError as error:
-        raise ConfigError(f"TLS file {file}: {error.strerror}") from None
+        return (error.strerror or "unreadable").encode()

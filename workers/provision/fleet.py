@@ -24,7 +24,7 @@ from workers.provision.driversfile import DriverSpec
 from workers.provision.health import Health, SharedHealth
 from workers.provision.link import RETRY_SECONDS, TELL_AFTER_SECONDS, Link, open_link
 from workers.provision.seats import SHARE
-from workers.queue.breakers import KINDS
+from workers.queue.breakers import KINDS, record_text
 from workers.queue.keys import lane_name
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_SECONDS: Final = 30.0
 REGISTRATION_TTL_SECONDS: Final = 15.0
-TICK_SECONDS: Final = 0.25
+TICK_SECONDS: Final = 0.5
 BREAKER_SECONDS: Final = 1.0
 LOST_AGAIN_SECONDS: Final = 2.0
 HANDSHAKE_THREADS: Final = 8
@@ -75,6 +75,7 @@ class Fleet:
         self._drivers: dict[str, Driver] = {}
         self._links: dict[str, Link] = {}
         self._seats: dict[str, int] = {}
+        self._records: dict[str, tuple[Driver, str | bytes]] = {}
         self._states: dict[str, BreakerState] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -242,7 +243,7 @@ class Fleet:
         is_connected, losses = client.is_connected, client.connection_losses
         if link.is_served:
             if is_connected and losses == link.losses:
-                return
+                return  # nearly always: hundreds of drivers are looked at twice a second
             self._lose(link)
         if link.shaking is not None:
             if link.shaking.done():
@@ -350,6 +351,7 @@ class Fleet:
                 self._consumers.leave(name)
             self._drivers.pop(name, None)
             self._seats.pop(name, None)
+            self._records.pop(name, None)
             _log.info("driver %s is not served any more", link.name)
         # Passes that run may end; the client goes with the last of them.
         timer = threading.Timer(link.settings.driver.timeout_seconds, link.client.close)
@@ -370,11 +372,18 @@ class Fleet:
                 )
             return
         parted = {x.driver.queue_name for x in self._links.values() if x.driver and not x.is_served}
-        records = {driver.queue_name: driver.record() for driver in drivers}
+        records = {driver.queue_name: self._record(driver) for driver in drivers}
         if records:
             self._breakers.keep(
                 records, records.keys() - parted, ttl_seconds=REGISTRATION_TTL_SECONDS
             )
+
+    def _record(self, driver: Driver) -> str | bytes:
+        """Its text, made once: a driver changes only by a new handshake."""
+        known = self._records.get(driver.queue_name)
+        if known is None or known[0] is not driver:
+            known = self._records[driver.queue_name] = driver, record_text(driver.record())
+        return known[1]
 
     def _judge(self, breakers: Breakers) -> None:
         """Learns of failures seen elsewhere; Probe decides when an open breaker is tried again."""

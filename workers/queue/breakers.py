@@ -71,6 +71,11 @@ class BreakerState:
         return self.state in {"open", "lost"}
 
 
+def record_text(record: Mapping[str, Any]) -> str | bytes:
+    """A driver's record as `Breakers.keep` takes it; made once, for it is sent each few seconds."""
+    return encode(record)
+
+
 class Breakers:
     """Breakers of all drivers as one process sees them. Methods raise QueueUnavailable.
 
@@ -131,7 +136,7 @@ class Breakers:
 
     def keep(
         self,
-        records: Mapping[str, Mapping[str, Any]],
+        records: Mapping[str, str | bytes],
         connected: Container[str],
         *,
         ttl_seconds: float,
@@ -139,13 +144,13 @@ class Breakers:
         """Announce all drivers this process serves, in one call; True when the registry changed.
 
         Args:
-            records: what others may know of each driver, by queue name.
+            records: what others may know of each driver, by queue name; from `record_text`.
             connected: those this process has a connection to.
             ttl_seconds: announced for so long.
         """
         flat: list[str | bytes | int] = []
         for name, record in records.items():
-            flat += [name, encode(record), int(name in connected)]
+            flat += [name, record, int(name in connected)]
         ttl_ms = round(ttl_seconds * 1000)
         return bool(self._scripts.run("drivers_keep", self.process_id, ttl_ms, *flat))
 
