@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 import pytest
 
@@ -13,7 +11,6 @@ from tests.support.fake_cluster import DRIVER, TOPOLOGY, World
 from workers.config import Settings
 from workers.constants import ANN_SELECTED_NODE, ANN_SELECTED_NODE_ALPHA
 from workers.kube.errors import ConflictError, ForbiddenError, NotFoundError
-from workers.provision.claims import slow_delay_seconds
 from workers.provision.outcome import Action
 from workers.settings import ProvisionSettings
 from workers.topology.cluster import ClusterTopology
@@ -413,60 +410,6 @@ def test_t138_a_selected_node_without_topology_changes_nothing():
     world.claim_pass(world.add_claim(annotations={ANN_SELECTED_NODE: "nowhere"}))
     assert not world.client.created[0].HasField("accessibility_requirements")
     assert "nodeAffinity" not in world.volumes()[DOMAIN]["spec"]
-
-
-@pytest.mark.parametrize("seconds", [300.0, 77.0])
-def test_t059_c044_an_infeasible_claim_waits_silently(seconds):
-    """P-414, L-060; the wait is --retry-interval-max (D-023)."""
-    settings = Settings(provision=ProvisionSettings(retry_interval_max_seconds=seconds))
-    world = World(settings)
-    world.add_class()
-    claim = world.add_claim()
-    world.client.answers = [rpc(3, "no such pool")]
-    first = world.claim_pass(claim)
-    assert first.delay_seconds == pytest.approx(seconds)
-    assert in_progress(world) is None
-    told = list(world.events.seen)
-    for _ in range(3):
-        again = world.claim_pass(claim)
-        assert again.action is Action.RETRY
-        assert again.delay_seconds == pytest.approx(seconds, abs=5)
-    assert len(world.client.created) == 1
-    assert world.events.seen == told
-    assert told[-1][2] == (
-        "Volume provisioning failed with infeasible error. Retries will be delayed. "
-        "rpc error: code = InvalidArgument desc = no such pool"
-    )
-
-
-def test_c045_a_replaced_class_ends_the_wait(world, claim):
-    world.client.answers = [rpc(3)]
-    world.claim_pass(claim)
-    world.kube.drop("storageclasses.storage.k8s.io", "fast")
-    world.add_class()
-    world.claim_pass(claim)
-    assert set(world.volumes()) == {DOMAIN}
-
-
-def test_c046_the_wait_ends_by_itself(world, claim, monkeypatch):
-    world.client.answers = [rpc(3)]
-    world.claim_pass(claim)
-    now = time.time()
-    monkeypatch.setattr("workers.provision.claims.time.time", lambda: now + 301)
-    world.claim_pass(claim)
-    assert set(world.volumes()) == {DOMAIN}
-
-
-def test_c047_an_internal_error_does_not_slow_down(world, claim):
-    world.client.answers = [rpc(13)]
-    assert world.claim_pass(claim).delay_seconds == 0
-    world.claim_pass(claim)
-    assert len(world.client.created) == 2
-
-
-@pytest.mark.parametrize("memo", ["", "{", "[]", '{"slow_until": "soon", "class_uid": ""}', "{}"])
-def test_an_unreadable_memo_never_delays(memo):
-    assert slow_delay_seconds(memo, None) == 0
 
 
 def test_c050_allowed_topologies_and_node_reach_the_request():
