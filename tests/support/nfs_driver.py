@@ -1,0 +1,95 @@
+"""The NFS CSI driver's services, called directly on the fake mounter, and requests for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from csi_client import messages as csi
+from examples.nfs_csi_driver.controller import VolumeService
+from examples.nfs_csi_driver.errors import RpcError
+from examples.nfs_csi_driver.mounters import FakeMounter
+from examples.nfs_csi_driver.node import NodeService
+from examples.nfs_csi_driver.parameters import RESERVED
+from examples.nfs_csi_driver.records import Locks
+from examples.nfs_csi_driver.settings import Settings
+from examples.nfs_csi_driver.snapshots import SnapshotService
+
+MODES = csi.VolumeCapability.AccessMode.Mode
+CLASS = {"server": "nfs1", "share": "/data"}
+META = {
+    "csi.storage.k8s.io/pvc/name": "claim",
+    "csi.storage.k8s.io/pvc/namespace": "team",
+    "csi.storage.k8s.io/pv/name": "pvc-1",
+}
+
+
+class Driver:
+    """All services over one fake mounter."""
+
+    def __init__(self, root, **settings):
+        settings = {"delete_in_background": False} | settings
+        self.settings = Settings(node_id="node-1", state_dir=root, **settings)
+        self.mounter = FakeMounter(root)
+        self.volumes = VolumeService(self.settings, self.mounter, Locks())
+        self.snapshots = SnapshotService(self.volumes)
+        self.node = NodeService(self.volumes)
+        self.share = self.mounter.place("nfs1", "data")
+
+    def create(self, name="pvc-1", parameters=None, size=1024, mode="SINGLE_NODE_WRITER", **fields):
+        return self.volumes.create_volume(
+            csi.CreateVolumeRequest(
+                name=name,
+                parameters=CLASS if parameters is None else parameters,
+                capacity_range=csi.CapacityRange(required_bytes=size),
+                **({"volume_capabilities": [capability(mode)]} | fields),
+            )
+        ).volume
+
+    def delete(self, volume_id, **fields):
+        self.volumes.delete_volume(csi.DeleteVolumeRequest(volume_id=volume_id, **fields))
+
+    def snapshot(self, name, volume_id, **fields):
+        return self.snapshots.create_snapshot(
+            csi.CreateSnapshotRequest(name=name, source_volume_id=volume_id, **fields)
+        ).snapshot
+
+    def publish(self, volume, target, mode="SINGLE_NODE_WRITER", context=None, **fields):
+        self.node.node_publish_volume(
+            csi.NodePublishVolumeRequest(
+                volume_id=volume if isinstance(volume, str) else volume.volume_id,
+                target_path=str(target),
+                volume_capability=capability(mode),
+                volume_context=volume.volume_context if context is None else context,
+                **fields,
+            )
+        )
+
+    def unpublish(self, volume, target):
+        self.node.node_unpublish_volume(
+            csi.NodeUnpublishVolumeRequest(volume_id=volume.volume_id, target_path=str(target))
+        )
+
+    def names(self):
+        """Directories of the share, without the driver's own."""
+        return sorted(one.name for one in self.share.iterdir() if one.name != RESERVED)
+
+
+def capability(mode="SINGLE_NODE_WRITER", *flags):
+    return csi.VolumeCapability(
+        mount=csi.VolumeCapability.MountVolume(mount_flags=flags),
+        access_mode=csi.VolumeCapability.AccessMode(mode=MODES.Value(mode)),
+    )
+
+
+def from_snapshot(snapshot_id):
+    source = csi.VolumeContentSource.SnapshotSource(snapshot_id=snapshot_id)
+    return {"volume_content_source": csi.VolumeContentSource(snapshot=source)}
+
+
+def from_volume(volume_id):
+    source = csi.VolumeContentSource.VolumeSource(volume_id=volume_id)
+    return {"volume_content_source": csi.VolumeContentSource(volume=source)}
+
+
+def refused(code):
+    return pytest.raises(RpcError, check=lambda error: error.code == code)
