@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import uuid
 
 import pytest
 
 from tests.support import plugins
-from tests.support.fleet import Fleet
+from tests.support.fleet import Fleet, environment, program
 from tests.support.waiting import wait_until
 from workers.constants import (
     ANN_PROVISIONED_BY,
@@ -336,3 +337,35 @@ def test_c077_an_ignored_volume_stays_without_event_or_retry(plain, scene):
     assert scene.volume(name)["status"]["phase"] == "Released"
     assert len(plain.script.calls("delete", "data")) == 1
     assert volume_events(scene, name) == set()
+
+
+def test_pause_explain_and_status_know_a_plugin(fleet, kubeconfig, plain, scene):
+    """A plug-in is a driver to all tools, the slash in its name included."""
+
+    def tool(*words):
+        flags = [f"--kubeconfig={kubeconfig}", f"--redis-url={fleet.redis_url}"]
+        done = subprocess.run(
+            [*program(), words[0], *flags, *words[1:]],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=environment(),
+        )
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    assert plain.name in tool("status")
+    tool("pause", f"--driver={plain.name}", "--reason=maintenance of the disks")
+    try:
+        scene.claim("data", class_of(scene, plain))
+        wait_until(
+            lambda: "maintenance of the disks" in tool("explain", "pvc", f"{scene.namespace}/data"),
+            30,
+            "explain tells of the pause",
+        )
+        assert plain.script.calls("provision", "data") == []
+    finally:
+        tool("resume", f"--driver={plain.name}")
+    scene.wait_bound("data")
+    assert "bound" in tool("explain", "pvc", f"{scene.namespace}/data").lower()
