@@ -27,7 +27,7 @@ import os, sys
 from workers.provision import steps
 allowed = steps.LeasedSteps.reach
 def reach(self, step, lease):
-    if step.value == os.environ["DIES_BEFORE"]:
+    if step.value == os.environ["DIES_BEFORE"] and lease.key.kind == "claims":
         os._exit(9)
     allowed(self, step, lease)
 steps.LeasedSteps.reach = reach
