@@ -1,0 +1,60 @@
+"""The commands a person runs beside the system: `csi-fleet explain`, `status`, `audit`, ..."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.support.fleet import environment, program
+from tests.support.waiting import wait_until
+
+
+class Tool:
+    """Runs commands against one cluster and one Redis."""
+
+    def __init__(self, kubeconfig: str | Path, redis_url: str) -> None:
+        self.flags = [f"--kubeconfig={kubeconfig}", f"--redis-url={redis_url}"]
+
+    def run(self, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+        """Run one command; output is a pipe, so it is plain."""
+        return subprocess.run(
+            [*program(), arguments[0], *self.flags, *arguments[1:]],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=environment(),
+        )
+
+    def ok(self, *arguments: str) -> str:
+        """Run one that must succeed; returns what it printed."""
+        done = self.run(*arguments)
+        assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+        return done.stdout
+
+    def json(self, *arguments: str) -> Any:
+        """Run one with `-o json`."""
+        done = self.run(*arguments, "-o", "json")
+        assert done.stdout, done.stderr
+        return json.loads(done.stdout)
+
+    def explain(self, kind: str, name: str) -> str:
+        """The text of explain."""
+        return self.run("explain", kind, name).stdout
+
+    def wait_cause(self, kind: str, name: str, cause: str, timeout_seconds: float = 20) -> str:
+        """Until explain gives that cause; returns its whole text."""
+        last = ""
+
+        def found() -> bool:
+            nonlocal last
+            last = self.explain(kind, name)
+            if not last.startswith(f"{kind} {name}: {cause}\n"):
+                raise AssertionError(last)
+            return True
+
+        wait_until(found, timeout_seconds, f"{kind} {name} is explained as {cause}")
+        return last

@@ -1,0 +1,48 @@
+"""What an audit may report: only what two looks agree on, never what may be in flight."""
+
+from __future__ import annotations
+
+from workers.explain.audit import Look, compare
+
+FIRST = Look(at=100.0, listed={"v1": 1, "leak": 5}, volumes={"v1": ("pv1", "u1")})
+SECOND = Look(at=160.0, listed={"v1": 1, "leak": 5}, volumes={"v1": ("pv1", "u1")})
+
+
+def changed(look, **changes):
+    values = {name: getattr(look, name) for name in Look.__slots__}
+    return Look(**(values | changes))
+
+
+def test_a_leak_is_found():
+    assert dict(compare(FIRST, SECOND).orphans) == {"leak": 5}
+
+
+def test_a_pv_without_volume_is_found():
+    volumes = {"v1": ("pv1", "u1"), "gone": ("pv2", "u2")}
+    found = compare(changed(FIRST, volumes=volumes), changed(SECOND, volumes=volumes))
+    assert dict(found.missing) == {"pv2": "gone"}
+
+
+def test_one_look_is_not_enough():
+    assert compare(changed(FIRST, listed={"v1": 1}), SECOND).orphans == {}
+    volumes = {"v1": ("pv1", "u1"), "new": ("pv3", "u3")}
+    assert compare(FIRST, changed(SECOND, volumes=volumes)).missing == {}
+
+
+def test_an_attempt_in_flight_is_never_listed():
+    found = compare(changed(FIRST, in_flight={"pvc-x": 90.0}), SECOND)
+    assert (found.orphans, found.undecided) == ({}, 1)
+    # Begun after the first look: it cannot have made what was there before.
+    assert compare(FIRST, changed(SECOND, in_flight={"pvc-y": 150.0})).orphans == {"leak": 5}
+
+
+def test_unsaved_and_saved_meanwhile_are_no_orphans():
+    assert compare(changed(FIRST, unsaved=frozenset({"leak"})), SECOND).orphans == {}
+    volumes = {"v1": ("pv1", "u1"), "leak": ("pv9", "u9")}
+    assert compare(FIRST, changed(SECOND, volumes=volumes)).orphans == {}
+
+
+def test_a_pv_being_deleted_is_not_missing():
+    volumes = {"gone": ("pv2", "u2")}
+    first = changed(FIRST, volumes=volumes, deleting=frozenset({"gone"}))
+    assert compare(first, changed(SECOND, volumes=volumes)).missing == {}

@@ -1,0 +1,216 @@
+"""The order of causes and their words, from facts alone; e2e/test_explain.py has them live."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from workers.explain.claims import claim_cause
+from workers.explain.facts import ClaimFacts, NodeFacts, SecretFacts, VolumeFacts
+from workers.explain.text import as_json, as_lines
+from workers.explain.timeline import Entry, timeline
+from workers.explain.volumes import volume_cause
+from workers.explain.words import duration
+from workers.queue.inspect import KeyState, Note, Pause
+from workers.queue.keys import claim_key, volume_key
+from workers.queue.limits import LaneLimits
+
+NOW = 1_800_000_000.0
+KEY = claim_key("d", "shop", "data", "u1")
+ANNOTATIONS = {"volume.kubernetes.io/storage-provisioner": "d"}
+CLAIM = {
+    "metadata": {
+        "namespace": "shop",
+        "name": "data",
+        "uid": "u1",
+        "annotations": ANNOTATIONS,
+        "creationTimestamp": "2027-01-15T07:59:00Z",
+    },
+    "spec": {"storageClassName": "fast"},
+    "status": {"phase": "Pending"},
+}
+STATE = KeyState(KEY, NOW, limits=LaneLimits(2))
+FACTS = ClaimFacts(
+    "shop",
+    "data",
+    now=NOW,
+    claim=CLAIM,
+    class_name="fast",
+    names_class=True,
+    storage_class={"provisioner": "d"},
+    driver_name="d",
+    driver={"name": "d", "topology": True},
+    known_drivers=("d",),
+    state=STATE,
+    watchers=1,
+    workers=1,
+)
+
+
+def state(**changes):
+    return replace(FACTS, state=replace(STATE, **changes))
+
+
+def claim(**spec):
+    return replace(FACTS, claim={**CLAIM, "spec": {**CLAIM["spec"], **spec}})
+
+
+ERROR = Note(NOW - 3, "error", "rpc error: code = Internal desc = boom")
+CASES = [
+    pytest.param(replace(FACTS, claim=None), "not-found", "There is no claim", id="absent"),
+    pytest.param(replace(FACTS, class_name="", names_class=False), "no-class", "no default class",
+                 id="no class"),
+    pytest.param(replace(FACTS, storage_class=None), "class-missing", "does not exist",
+                 id="class missing"),
+    pytest.param(claim(selector={}), "selector", "selector", id="selector"),
+    pytest.param(replace(FACTS, storage_class={"provisioner": "d",
+                 "volumeBindingMode": "WaitForFirstConsumer"}), "waits-for-consumer",
+                 "no pod uses", id="late binding"),
+    pytest.param(replace(FACTS, driver=None, csi_driver_exists=False), "unknown-provisioner",
+                 "not known", id="unknown provisioner"),
+    pytest.param(replace(FACTS, driver=None, csi_driver_exists=True), "driver-not-registered",
+                 "no worker is connected", id="not registered"),
+    pytest.param(replace(FACTS, driver=None, workers=0), "no-worker", "No csi-fleet worker",
+                 id="no worker"),
+    pytest.param(replace(FACTS, claim={**CLAIM, "metadata": {**CLAIM["metadata"],
+                 "annotations": {}}}), "not-requested", "has not asked", id="not requested"),
+    pytest.param(state(pauses=(Pause("operator", "upgrade", 0.0),)), "paused", "upgrade",
+                 id="paused"),
+    pytest.param(state(pauses=(Pause("breaker", "socket lost", NOW + 5),)), "breaker-open",
+                 "socket lost", id="breaker"),
+    pytest.param(state(pauses=(Pause("lease", "old-pod", 0.0),)), "lease-elsewhere", "old-pod",
+                 id="lease"),
+    pytest.param(replace(FACTS, class_pause="audit"), "class-paused", "audit", id="class paused"),
+    pytest.param(state(lease=("host:7:ab", NOW - 1)), "running", "Worker host:7", id="running"),
+    pytest.param(state(lease=("host:7:ab", NOW - 9), trail=(Note(NOW - 9, "intent", ""),)),
+                 "driver-slow", "CreateVolume for 9.0 s", id="driver slow"),
+    pytest.param(state(unsaved={"x": 1}, trail=(Note(NOW, "error", "webhook says no"),)),
+                 "save-refused", "webhook says no", id="save refused"),
+    pytest.param(state(blocked_by="volumes|d|pv|"), "volume-busy", "volumes|d|pv|", id="blocked"),
+    pytest.param(state(ticket_at=NOW - 1), "ticketed", "takes it now", id="ticketed"),
+    pytest.param(state(ticket_at=NOW - 60), "no-free-worker", "1 min", id="no free worker"),
+    pytest.param(state(position=3, waiting=9, in_use=2, since=NOW - 30), "limit-reached",
+                 "2 of 2 tasks run; position 3 of 9 among first attempts, waiting 30 s",
+                 id="limit"),
+    pytest.param(state(position=1, waiting=1, limits=LaneLimits(9, 2.5, 1)), "rate-limited",
+                 "2.5 per second", id="rate"),
+    pytest.param(state(position=1, waiting=1, limits=None), "no-limits", "nothing starts",
+                 id="no limits"),
+    pytest.param(state(position=1, waiting=4, limits=LaneLimits(9)), "queued",
+                 "position 1 of 4", id="queued"),
+    pytest.param(replace(FACTS, node=NodeFacts("n1", exists=False)), "node-gone", '"n1"',
+                 id="node gone"),
+    pytest.param(replace(FACTS, node=NodeFacts("n1", exists=True, csi_drivers={})),
+                 "node-lacks-driver", "CSINode", id="node lacks driver"),
+    pytest.param(replace(FACTS, node=NodeFacts("n1", exists=True, csi_drivers={"d": ("z",)})),
+                 "node-lacks-label", "label z", id="node lacks label"),
+    pytest.param(replace(FACTS, secret=SecretFacts("shop", "key", 'secrets "key" not found')),
+                 "secret-missing", "shop/key", id="secret missing"),
+    pytest.param(state(fails=1, due=NOW + 1, memo='{"slow_until": 1}', trail=(ERROR,)),
+                 "infeasible", "can never work", id="infeasible"),
+    pytest.param(state(fails=1, due=NOW + 60, trail=(Note(NOW - 3, "error",
+                 "rpc error: code = ResourceExhausted desc = full"),)), "storage-full", "full",
+                 id="storage full"),
+    pytest.param(state(fails=2, due=NOW + 60, trail=(ERROR,)), "driver-error",
+                 "The driver answered 3.0 s ago", id="driver error"),
+    pytest.param(state(fails=1, due=NOW + 60, trail=(Note(NOW, "error", "snapshot not ready"),)),
+                 "attempt-failed", "snapshot not ready", id="other error"),
+    pytest.param(state(fails=1, due=NOW + 60), "back-off", "no error is known", id="back-off"),
+    pytest.param(state(fails=9, abandoned_at=NOW, trail=(ERROR,)), "driver-error", "boom",
+                 id="given up"),
+    pytest.param(replace(FACTS, watchers=0), "no-watcher", "No csi-fleet watcher", id="no watcher"),
+    pytest.param(FACTS, "not-queued", "not queued", id="not queued"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("facts", "code", "words"), CASES)
+def test_cause(facts, code, words):
+    cause = claim_cause(facts)
+    assert (cause.code, words in cause.text) == (code, True), cause
+
+
+def test_what_must_be_there_first_comes_first():
+    """A missing class is told before the pause that would hold the claim as well."""
+    paused = replace(STATE, pauses=(Pause("operator", "x", 0.0),))
+    assert claim_cause(replace(FACTS, state=paused, storage_class=None)).code == "class-missing"
+
+
+def test_every_problem_says_what_to_do():
+    for case in CASES:
+        cause = claim_cause(case.values[0])
+        assert cause.advice or not cause.is_problem, cause.code
+
+
+def volume(phase="Released", policy="Delete", **metadata):
+    return {
+        "metadata": {
+            "name": "pv",
+            "annotations": {"pv.kubernetes.io/provisioned-by": "d"},
+            **metadata,
+        },
+        "spec": {"persistentVolumeReclaimPolicy": policy, "claimRef": {}},
+        "status": {"phase": phase},
+    }
+
+
+VOLUME_STATE = KeyState(volume_key("d", "pv"), NOW, limits=LaneLimits(2))
+VOLUME = VolumeFacts(
+    "pv", NOW, volume(), owner="d", driver={"name": "d"}, state=VOLUME_STATE, watchers=1, workers=1
+)
+DELETING = {"deletionTimestamp": "2027-01-15T08:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [
+        (replace(VOLUME, volume=None), "not-found"),
+        (replace(VOLUME, owner=""), "not-ours"),
+        (replace(VOLUME, volume=volume("Bound")), "in-use"),
+        (replace(VOLUME, volume=volume("Bound", **DELETING)), "still-bound"),
+        (replace(VOLUME, volume=volume(policy="Retain")), "kept"),
+        (replace(VOLUME, volume=volume("Available")), "waiting"),
+        (replace(VOLUME, driver=None), "driver-not-registered"),
+        (replace(VOLUME, attachments={"a": "n1"}), "attached"),
+        (replace(VOLUME, state=replace(VOLUME_STATE, fails=1, due=NOW, trail=(ERROR,))),
+         "driver-error"),
+        (replace(VOLUME, volume=volume(**DELETING, finalizers=["other/x"])), "foreign-finalizer"),
+        (replace(VOLUME, watchers=0), "no-watcher"),
+        (VOLUME, "not-queued"),
+    ],
+)  # fmt: skip
+def test_volume_cause(facts, code):
+    assert volume_cause(facts).code == code
+
+
+def test_timeline_says_it_in_words_and_in_order():
+    notes = [
+        Note(10.0, "queued", ""),
+        Note(10.1, "taken", "host:7:ab"),
+        Note(10.2, "rpc", "CreateVolume DeadlineExceeded 10.001"),
+        Note(10.3, "failed", "1 1000"),
+        Note(10.4, "strange", "of a newer version"),
+    ]
+    assert [entry.text for entry in timeline(notes, None, None)] == [
+        "seen and queued",
+        "taken by worker host:7",
+        "CreateVolume: DeadlineExceeded in 10.001 s",
+        "failure 1, next attempt in 1.0 s",
+    ]
+
+
+def test_text_and_json_agree():
+    cause = claim_cause(CASES[2].values[0])
+    lines = as_lines("pvc shop/data", cause, [Entry(NOW, "claim created")], NOW)
+    shown = as_json("pvc", "shop/data", cause, STATE, [Entry(NOW, "claim created")])
+    assert shown["text"] in "\n".join(lines)
+    assert shown["advice"] in "\n".join(lines)
+    assert shown["queue"]["key"] == KEY.text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.42, "0.4 s"), (12, "12 s"), (185, "3 min 5 s"), (7800, "2 h 10 min"), (90000, "1 d 1 h")],
+)
+def test_duration(seconds, text):
+    assert duration(seconds) == text
