@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from csi_client import tlscheck
 from csi_client.connection import CsiAddressError
 from csi_client.errors import CsiError
 from workers.errors import ConfigError
@@ -28,20 +28,14 @@ TELL_AFTER_SECONDS: Final = 3.0
 TELL_EVERY_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 1.0
 
-# What the TLS library says, in the order of telling, and what an operator should look at.
-_TLS_REASONS: Final = (
-    (r"certificate has expired|certificate expired", "a certificate has expired: renew it"),
-    (r"hostname verification", "the driver's certificate carries another name: check serverName"),
-    (
-        r"certificate.?required|peer did not return a certificate|bad certificate",
-        "the driver wants a client certificate: set tls.certificate and tls.key",
-    ),
-    (
-        r"unknown ca|certificate.?verify.?failed|self.signed|unable to get.*issuer",
-        "the certificate is not signed by the CA that was given: check tls.ca",
-    ),
-    (r"wrong version number|packet length|http2", "one side speaks TLS, the other does not"),
-)
+_REMEDIES: Final = {
+    tlscheck.EXPIRED: "renew it",
+    tlscheck.WRONG_NAME: "check tls.serverName",
+    tlscheck.UNKNOWN_CA: "check tls.ca",
+    tlscheck.NO_CERTIFICATE: "set tls.certificate and tls.key",
+    tlscheck.NOT_ACCEPTED: "check tls.certificate and the driver's CA for clients",
+    tlscheck.NOT_TLS: "remove tls or let the driver use it",
+}
 
 
 @dataclass(eq=False)
@@ -98,10 +92,17 @@ class Link:
 
     def diagnose(self) -> str:
         """Why there is no connection, in one line; runs in a thread of its own."""
+        place = f"driver {self.name} at {self.spec.endpoint}"
+        if self.spec.tls is not None:
+            host, _, port = self.spec.endpoint.removeprefix("dns:///").rpartition(":")
+            refusal = tlscheck.refusal(host.strip("[]"), int(port), self.spec.tls)
+            if refusal:
+                remedy = _REMEDIES.get(refusal, "check the tls files")
+                return f"{place}: TLS refused: {refusal}: {remedy}"
         try:
             self.client.probe(timeout_seconds=PROBE_SECONDS)
         except CsiError as error:
-            return f"driver {self.name} at {self.spec.endpoint}: {reason(error.details)}"
+            return f"{place}: not connected: {' '.join(error.details.split())[:200]}"
         return ""
 
     def tell(self, line: str) -> None:
@@ -110,16 +111,6 @@ class Link:
         if line and (line != self.told or now - self.told_at > TELL_EVERY_SECONDS):
             self.told, self.told_at = line, now
             _log.warning("%s", line)
-
-
-def reason(details: str) -> str:
-    """A transport's complaint in the words of who can mend it."""
-    for pattern, text in _TLS_REASONS:
-        if re.search(pattern, details, re.IGNORECASE):
-            return f"TLS refused: {text}"
-    if re.search(r"handshake|ssl|tls", details, re.IGNORECASE):
-        return f"TLS refused: {' '.join(details.split())[:200]}"
-    return f"not connected: {' '.join(details.split())[:200]}"
 
 
 def open_link(

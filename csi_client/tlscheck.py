@@ -1,0 +1,98 @@
+"""Why does TLS to a driver fail? The standard library's words, where gRPC only says "closed".
+
+With TLS 1.3 a server refuses the client's certificate after the client believes the handshake to be
+over, and gRPC's servers do so without a reason. So the own certificate is examined here as well.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from csi_client.connection import TlsFiles
+
+TIMEOUT_SECONDS: Final = 5.0
+# The client's side of an HTTP/2 start: preface and empty SETTINGS (RFC 9113, 3.4).
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
+
+EXPIRED: Final = "a certificate has expired"
+WRONG_NAME: Final = "the driver's certificate carries another name"
+UNKNOWN_CA: Final = "the driver's certificate is not signed by the given CA"
+NO_CERTIFICATE: Final = "the driver wants a client certificate"
+NOT_ACCEPTED: Final = "the driver does not accept our client certificate"
+NOT_TLS: Final = "the driver does not speak TLS"
+
+
+def refusal(host: str, port: int, tls: TlsFiles) -> str:
+    """One of the constants above, another short text, or "" when TLS is not the trouble.
+
+    Connects once; blocks for 5 s at most.
+    """
+    if tls.certificate is not None and tls.key is not None:
+        trouble = own_certificate_trouble(tls.certificate, tls.key)
+        if trouble:
+            return trouble
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        context.set_alpn_protocols(["h2"])
+        if tls.certificate is not None:
+            context.load_cert_chain(tls.certificate, tls.key)
+        with (
+            socket.create_connection((host, port), TIMEOUT_SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=tls.server_name or host) as secure,
+        ):
+            secure.sendall(_PREFACE)
+            if secure.recv(1):
+                return ""
+    except ssl.SSLCertVerificationError as error:
+        return _verification(error.verify_message)
+    except ssl.SSLError as error:
+        reason = (error.reason or "").upper()
+        if "ALERT" not in reason and ("VERSION" in reason or "RECORD" in reason):
+            return NOT_TLS
+    except ConnectionResetError:
+        pass
+    except OSError:
+        return ""
+    # The server hung up after the handshake: it is about our certificate.
+    return NOT_ACCEPTED if tls.certificate is not None else NO_CERTIFICATE
+
+
+def own_certificate_trouble(certificate: Path, key: Path) -> str:
+    """`EXPIRED`, another short text, or "": judged by a handshake with ourselves, in memory."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        server.load_cert_chain(certificate, key)
+        client.load_verify_locations(certificate)
+    except (ssl.SSLError, OSError) as error:
+        return f"client certificate and key cannot be used: {error}"
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(to_client, to_server)
+    theirs = server.wrap_bio(to_server, to_client, server_side=True)
+    try:
+        for _ in range(3):
+            for side in (ours, theirs):
+                try:
+                    side.do_handshake()
+                except ssl.SSLWantReadError:
+                    continue
+    except ssl.SSLCertVerificationError as error:
+        return EXPIRED if "expired" in error.verify_message else ""
+    except ssl.SSLError:
+        return ""
+    return ""
+
+
+def _verification(message: str) -> str:
+    if "expired" in message:
+        return EXPIRED
+    if "ostname mismatch" in message or "IP address mismatch" in message:
+        return WRONG_NAME
+    return UNKNOWN_CA

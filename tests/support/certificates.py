@@ -1,0 +1,32 @@
+"""Certificates for tests of mutual TLS, made by the openssl command."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def make_ca(folder: Path, name: str) -> None:
+    """`<name>.pem` and `<name>.key`."""
+    subject = ("-days", "2", "-subj", f"/CN={name}", "-keyout", f"{name}.key")
+    openssl(folder, "req", "-x509", *_KEY, *subject, "-out", f"{name}.pem")
+
+
+def make_certificate(folder: Path, ca: str, name: str, host: str, *, days: int = 2) -> None:
+    """`<name>.pem` and `<name>.key`, signed by a CA of `make_ca`; negative days: expired."""
+    openssl(
+        folder,
+        *("req", *_KEY, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr"),
+    )
+    (folder / f"{name}.ext").write_text(f"subjectAltName=DNS:{host}\n")
+    openssl(
+        folder,
+        *("x509", "-req", "-in", f"{name}.csr", "-CA", f"{ca}.pem", "-CAkey", f"{ca}.key"),
+        *("-CAcreateserial", "-days", str(days), "-extfile", f"{name}.ext", "-out", f"{name}.pem"),
+    )
