@@ -1,4 +1,4 @@
-"""compose.yaml for real: built, started with three workers, used, one container killed, torn down."""
+"""compose.yaml for real: built, started with three workers, used, one killed, torn down."""
 
 from __future__ import annotations
 
