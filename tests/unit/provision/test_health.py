@@ -1,0 +1,81 @@
+"""What a failed call means for the calls to come."""
+
+from __future__ import annotations
+
+import pytest
+
+from csi_client import errors
+from csi_client.errors import CsiError
+from workers.provision.health import SharedHealth
+from workers.provision.seats import Seats
+
+
+class FakeBreakers:
+    def __init__(self):
+        self.told = []
+
+    def failed(self, driver, reason):
+        self.told.append(("failed", driver))
+        return "closed"
+
+    def succeeded(self, driver):
+        self.told.append(("ok", driver))
+        return "closed"
+
+    def throttle(self, lane):
+        self.told.append(("throttle", lane))
+        return 1
+
+
+@pytest.fixture
+def breakers():
+    return FakeBreakers()
+
+
+@pytest.fixture
+def health(breakers):
+    health = SharedHealth(breakers)
+    health.attach("d")
+    return health
+
+
+CASES = [
+    pytest.param("create", CsiError(14, "no"), [("failed", "d")], id="unavailable"),
+    pytest.param("delete", CsiError(4, "late"), [("failed", "d")], id="delete timed out"),
+    pytest.param("create", CsiError(4, "late"), [], id="create timed out, the attempt decides"),
+    pytest.param("create", CsiError(8, "full"), [("throttle", "claims|d")], id="exhausted"),
+    pytest.param("delete", CsiError(10, "busy"), [("throttle", "volumes|d")], id="aborted"),
+    pytest.param("create", CsiError(13, "Throttling: x"), [("throttle", "claims|d")], id="words"),
+    pytest.param("create", CsiError(8, "big", from_transport=True), [], id="message too large"),
+    pytest.param("create", CsiError(13, "broken"), [], id="an answer like another"),
+    pytest.param("create", CsiError(errors.CANCELLED, "x"), [], id="cancelled"),
+]
+
+
+@pytest.mark.parametrize(("operation", "error", "told"), CASES)
+def test_error(health, breakers, operation, error, told):
+    health.failed(operation, error)
+    assert breakers.told == told
+
+
+def test_answers_are_news_only_after_failures(health, breakers):
+    """No round trip to Redis while all is well."""
+    health.answered()
+    assert breakers.told == []
+    health.timed_out("create")
+    health.answered()
+    health.answered()
+    assert breakers.told == [("failed", "d"), ("ok", "d")]
+
+
+def test_seats_are_held_when_the_last_is_taken_and_freed_again():
+    told = []
+    seats = Seats(lambda _: 2, lambda name, is_full: told.append((name, is_full)))
+    with seats.seat("d"), seats.seat("e"):
+        with seats.seat("d"):
+            assert told == [("d", True)]
+            with seats.seat("d"):  # fetched a moment too late
+                assert seats.taken("d") == 3
+            assert told == [("d", True)]
+        assert told == [("d", True), ("d", False)]
+    assert (seats.taken("d"), told[-1]) == (0, ("d", False))
