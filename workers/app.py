@@ -160,7 +160,8 @@ def publisher(app: FleetApp) -> Callable[[Iterable[Key]], None]:
             exchange=DIRECT,  # type: ignore[arg-type]  # celery-types knows only names
             routing_key=celery_queue(key.driver),
             declare=[],
-            argsrepr=key.text,
+            # What Flower shows and searches; the argument itself is the key.
+            argsrepr=f"{key.object} {key.driver}",
             ignore_result=True,
         )
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 _EXHAUSTED: Final = "code = ResourceExhausted"
+# As workers.provision.saving tells it.
+_NOT_SAVED: Final = "failed to save volume "
 
 
 def claim_cause(facts: ClaimFacts) -> Cause:
@@ -127,6 +129,14 @@ def _late(facts: ClaimFacts) -> Cause | None:
     storage_class = facts.storage_class or {}
     if storage_class.get("volumeBindingMode") != WAIT_FOR_FIRST_CONSUMER or selected_node(claim):
         return None
+    if found := queueing.last_error(facts.state, facts.last_error):
+        return Cause(
+            "rescheduled",
+            "The node that the scheduler had chosen did not do, so the claim was given back to "
+            f"it: {found[0]}",
+            "The scheduler chooses again for the next pod; see why that node lacks the driver or "
+            "the room.",
+        )
     if not facts.pods:
         return Cause(
             "waits-for-consumer",
@@ -269,6 +279,14 @@ def _failed(facts: ClaimFacts) -> Cause | None:
             state.due,
         )
     message, at = found
+    if message.startswith(_NOT_SAVED):
+        return Cause(
+            "save-refused",
+            "The volume was created, but the API server does not take its PersistentVolume: "
+            f"{message}",
+            f"Remove what refuses it (webhook, policy, quota, rights). {again}",
+            state.due,
+        )
     if _EXHAUSTED in message:
         return Cause(
             "storage-full",

@@ -1,0 +1,397 @@
+"""`csi-fleet explain`: the text a person reads for each cause, on a real API server (issue 10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.csi_driver import DirectoryDriver
+from tests.support.fleet import Fleet
+from tests.support.kube_api import KubeApiError
+from tests.support.redis_server import RedisServer
+from tests.support.tool import Tool
+from tests.support.waiting import wait_until
+
+LATE = {"volumeBindingMode": "WaitForFirstConsumer"}
+ZONE = "zone.example.org/zone"
+FLAGS = ("--worker-threads=2", "--timeout=20s", "--retry-interval-start=5s")
+
+
+@pytest.fixture(scope="module")
+def driver_of_file():
+    with DirectoryDriver() as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def zoned(tmp_path_factory):
+    """A driver with topology."""
+    with DirectoryDriver(arguments=["--topology", f"{ZONE}=z1"]) as driver:
+        yield driver
+
+
+@pytest.fixture
+def driver(driver_of_file):
+    yield driver_of_file
+    driver_of_file.set_rules()
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory, kubeconfig, driver_of_file, zoned, redis_binary):
+    drivers = [driver_of_file, zoned]
+    with Fleet(tmp_path_factory.mktemp("fleet"), kubeconfig, drivers, *FLAGS) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def tool(fleet, kubeconfig):
+    return Tool(kubeconfig, fleet.redis_url)
+
+
+@pytest.fixture
+def plain(scene, driver):
+    """A class of the driver that binds at once."""
+    return scene.storage_class(driver.name, "plain")
+
+
+@pytest.fixture
+def node(api, scene):
+    """A node of the scene's name, without CSINode."""
+    metadata = {"name": scene.name}
+    api.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+    yield scene.name
+    for path in ("/apis/storage.k8s.io/v1/csinodes", "/api/v1/nodes"):
+        if api.find(f"{path}/{scene.name}"):
+            api.delete(f"{path}/{scene.name}")
+
+
+def csi_node(api, name: str, driver: str, *keys: str) -> None:
+    entry = {"name": driver, "nodeID": name, "topologyKeys": list(keys)}
+    body = {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": name}}
+    api.create(body | {"spec": {"drivers": [entry]}})
+
+
+def test_bound_with_the_timeline(tool, scene, plain, driver):
+    """Seen, queued, taken by, each RPC with duration and code, saved, bound."""
+    driver.set_rules({"method": "CreateVolume", "delay_seconds": 0.2})
+    scene.claim("data", plain)
+    scene.wait_bound("data")
+    text = tool.explain("pvc", f"{scene.namespace}/data")
+    uid = scene.get("data")["metadata"]["uid"]
+    assert f"It is bound to volume pvc-{uid}." in text
+    steps = [
+        "claim created",
+        "seen and queued",
+        "taken by worker ",
+        "attempt recorded, the driver is asked",
+        "CreateVolume: OK in 0.2",
+        "PersistentVolume saved (201) in ",
+        "result: provisioned",
+        "claim bound",
+    ]
+    places = [text.find(step) for step in steps]
+    assert -1 not in places, text
+    assert places == sorted(places), text
+    answer = tool.json("explain", "pvc", f"{scene.namespace}/data")
+    assert (answer["cause"], answer["problem"]) == ("bound", False)
+    assert [entry["at"] for entry in answer["timeline"]] == sorted(
+        entry["at"] for entry in answer["timeline"]
+    )
+    assert f"It is bound to claim {scene.namespace}/data." in tool.explain("pv", f"pvc-{uid}")
+
+
+def test_no_such_claim(tool, scene):
+    done = tool.run("explain", "pvc", f"{scene.namespace}/nothing")
+    assert done.returncode == 1
+    assert f"There is no claim {scene.namespace}/nothing." in done.stdout
+
+
+def test_no_class(tool, scene, fleet):
+    scene.claim("data", "")
+    assert "It asks for no storage class (an empty name), so nothing is provisioned" in (
+        tool.wait_cause("pvc", f"{scene.namespace}/data", "no-class")
+    )
+
+
+def test_class_missing(tool, scene, fleet):
+    scene.claim("data", "no-such-class")
+    text = tool.wait_cause("pvc", f"{scene.namespace}/data", "class-missing")
+    assert 'Storage class "no-such-class" does not exist.' in text
+
+
+def test_unknown_provisioner(tool, scene, driver):
+    scene.claim("data", scene.storage_class("nobody.example.org"))
+    text = tool.wait_cause("pvc", f"{scene.namespace}/data", "unknown-provisioner")
+    assert 'Provisioner "nobody.example.org" is not known' in text
+    assert "Served now: " in text
+    assert driver.name in text
+
+
+def test_driver_installed_but_not_registered(tool, scene, api, fleet):
+    name = f"{scene.name}.example.org"
+    api.create({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": name}})
+    try:
+        scene.claim("data", scene.storage_class(name))
+        text = tool.wait_cause("pvc", f"{scene.namespace}/data", "driver-not-registered")
+        assert f'Driver "{name}" is installed, but no worker is connected to it.' in text
+    finally:
+        api.delete(f"/apis/storage.k8s.io/v1/csidrivers/{name}")
+
+
+def test_waits_for_first_consumer(tool, scene, driver, fleet):
+    scene.claim("data", scene.storage_class(driver.name, "late", **LATE))
+    text = tool.wait_cause("pvc", f"{scene.namespace}/data", "waits-for-consumer")
+    assert "binds late, and no pod uses the claim yet." in text
+    assert "-> Start a pod that mounts the claim." in text
+
+
+def test_pod_without_a_node(tool, scene, driver, api, fleet):
+    scene.claim("data", scene.storage_class(driver.name, "late", **LATE))
+    api.create({"apiVersion": "v1", "kind": "ServiceAccount",
+                "metadata": {"name": "own", "namespace": scene.namespace}})  # fmt: skip
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}
+    spec = {
+        "serviceAccountName": "own",
+        "automountServiceAccountToken": False,
+        "containers": [{"name": "c", "image": "none"}],
+        "volumes": [volume],
+    }
+    metadata = {"name": "reader", "namespace": scene.namespace}
+    api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    text = tool.wait_cause("pvc", f"{scene.namespace}/data", "waits-for-consumer")
+    assert "pod reader uses it, but the scheduler has not chosen a node for it." in text
+
+
+def test_a_node_that_does_not_do_gives_the_claim_back(tool, scene, zoned, api, node, fleet):
+    """No CSINode, then one without the driver, then a node without the driver's label."""
+    name = f"{scene.namespace}/data"
+    scene.claim("data", scene.storage_class(zoned.name, "late", **LATE))
+    given_back = "The node that the scheduler had chosen did not do"
+    scene.select_node("data", node)
+    text = tool.wait_cause("pvc", name, "rescheduled")
+    assert given_back in text
+    assert f'csinode.storage.k8s.io "{node}" not found' in text
+    csi_node(api, node, "other.example.org", ZONE)
+    scene.select_node("data", node)
+    wait_until(lambda: "CSINode" in explained(tool, name), 20, "the driver is missing there")
+
+
+def explained(tool, name: str) -> str:
+    """The sentence of the cause alone."""
+    return tool.json("explain", "pvc", name)["text"]
+
+
+def test_secret_missing(tool, scene, driver, fleet):
+    prefix = "csi.storage.k8s.io/provisioner-secret"
+    parameters = {f"{prefix}-name": "key", f"{prefix}-namespace": scene.namespace}
+    scene.claim("data", scene.storage_class(driver.name, "secret", parameters=parameters))
+    text = tool.wait_cause("pvc", f"{scene.namespace}/data", "secret-missing")
+    assert f'The provisioner secret {scene.namespace}/key of class "{scene.name}-secret"' in text
+    assert 'secrets "key" not found' in text
+
+
+def test_selector(tool, scene, plain, fleet):
+    scene.claim("data", plain, selector={"matchLabels": {"a": "b"}})
+    text = tool.wait_cause("pvc", f"{scene.namespace}/data", "selector")
+    assert "It has a selector" in text
+
+
+def test_quota_used_up(tool, scene, plain, api, fleet):
+    metadata = {"name": "few", "namespace": scene.namespace}
+    hard = {"persistentvolumeclaims": "1"}
+    api.create({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata,
+                "spec": {"hard": hard}})  # fmt: skip
+    path = f"/api/v1/namespaces/{scene.namespace}/resourcequotas/few"
+    # What the quota controller writes, which a test's control plane may not run.
+    api.patch(f"{path}/status", {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}})
+    scene.claim("one", plain)
+    with pytest.raises(KubeApiError, match="exceeded quota"):
+        scene.claim("two", plain)
+    text = tool.wait_cause("pvc", f"{scene.namespace}/two", "quota")
+    assert "quota few of the namespace is used up: persistentvolumeclaims 1 of 1" in text
+
+
+def test_storage_full(tool, scene, plain, driver, fleet):
+    driver.set_rules(
+        {"method": "CreateVolume", "code": "RESOURCE_EXHAUSTED", "message": "pool p1 is full"}
+    )
+    scene.claim("data", plain)
+    text = tool.wait_cause("pvc", f"{scene.namespace}/data", "storage-full")
+    assert "The storage is full or its quota is used up: rpc error: " in text
+    assert "desc = pool p1 is full" in text
+
+
+def test_limit_queue_position_and_slow_driver(tool, scene, plain, driver, fleet):
+    driver.set_rules({"method": "CreateVolume", "hang": True})
+    for number in range(4):
+        scene.claim(f"data-{number}", plain)
+
+    def causes():
+        found = {}
+        for number in range(4):
+            answer = tool.json("explain", "pvc", f"{scene.namespace}/data-{number}")
+            found.setdefault(answer["cause"], []).append(answer["text"])
+        counts = {cause: len(texts) for cause, texts in found.items()}
+        if counts != {"driver-slow": 2, "limit-reached": 2}:
+            raise AssertionError(found)
+        return found
+
+    found = wait_until(causes, 40, "two run and two wait")
+    assert "The driver has been working on CreateVolume for " in found["driver-slow"][0]
+    assert {text.split(",")[0] for text in found["limit-reached"]} == {
+        "The driver's limit is reached: 2 of 2 tasks run; position 1 of 2 among first attempts",
+        "The driver's limit is reached: 2 of 2 tasks run; position 2 of 2 among first attempts",
+    }
+
+
+def test_paused_driver_and_resume(tool, scene, plain, driver, fleet):
+    tool.ok("pause", f"--driver={driver.name}", "--reason=array upgrade", "--for=1h")
+    try:
+        scene.claim("data", plain)
+        text = tool.wait_cause("pvc", f"{scene.namespace}/data", "paused")
+        assert f'An operator paused driver "{driver.name}" until ' in text
+        assert ": array upgrade." in text
+        assert f"-> csi-fleet resume --driver={driver.name}" in text
+        assert "paused: array upgrade" in tool.run("status").stdout
+    finally:
+        tool.ok("resume", f"--driver={driver.name}")
+    scene.wait_bound("data")
+
+
+def test_paused_class(tool, scene, plain, driver, fleet):
+    tool.ok("pause", f"--class={plain}", "--reason=audit")
+    scene.claim("data", plain)
+    text = tool.wait_cause("pvc", f"{scene.namespace}/data", "class-paused")
+    assert "An operator paused its storage class: audit." in text
+    tool.ok("resume", f"--class={plain}")
+    scene.wait_bound("data")
+
+
+def test_driver_error_back_off_failed_and_replay(tool, scene, plain, driver, fleet):
+    driver.set_rules({"method": "CreateVolume", "code": "INTERNAL", "message": "disk on fire"})
+    scene.claim("data", plain)
+    text = tool.wait_cause("pvc", f"{scene.namespace}/data", "driver-error")
+    assert "ago: rpc error: code = Internal desc = disk on fire" in text
+    assert "Attempt 2 comes at " in text or "Attempt 3 comes at " in text
+    assert "error: rpc error: code = Internal desc = disk on fire" in text
+    listed = tool.ok("failed", scene.namespace)
+    assert f"claims  {scene.namespace}/data" in listed
+    assert "disk on fire" in listed
+    driver.set_rules()
+    tool.ok("failed", scene.namespace, "--replay")
+    scene.wait_bound("data", timeout_seconds=4)
+
+
+def test_infeasible_then_retry(tool, scene, plain, driver, fleet):
+    driver.set_rules(
+        {"method": "CreateVolume", "code": "INVALID_ARGUMENT", "message": "no such tier"}
+    )
+    scene.claim("data", plain)
+    name = f"{scene.namespace}/data"
+    text = tool.wait_cause("pvc", name, "infeasible")
+    assert "The driver says that this request can never work" in text
+    assert "no such tier" in text
+    driver.set_rules()
+    tool.ok("retry", "pvc", name)
+    scene.wait_bound("data", timeout_seconds=10)
+
+
+def test_api_server_refuses_the_volume(tool, scene, plain, api, fleet):
+    policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["persistentvolumes"],
+    }
+    expression = (
+        "!has(object.spec.claimRef) || object.spec.claimRef.namespace != "
+        f"'{scene.namespace}' || object.metadata.name == 'allowed'"
+    )
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": scene.name}}
+    api.create(kind | {"kind": "ValidatingAdmissionPolicy", "spec": {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": expression, "message": "no volumes today"}],
+    }})  # fmt: skip
+    api.create(kind | {"kind": "ValidatingAdmissionPolicyBinding", "spec": {
+        "policyName": scene.name, "validationActions": ["Deny"],
+    }})  # fmt: skip
+    probe = {"apiVersion": "v1", "kind": "PersistentVolume",
+             "metadata": {"name": f"{scene.name}-probe"},
+             "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+                      "claimRef": {"namespace": scene.namespace, "name": "x"},
+                      "hostPath": {"path": "/none"}}}  # fmt: skip
+
+    def is_refused():
+        try:
+            api.create(probe)
+        except KubeApiError:
+            return True
+        api.delete(f"/api/v1/persistentvolumes/{scene.name}-probe")
+        return False
+
+    try:
+        wait_until(is_refused, 30, "the policy works", interval_seconds=0.5)
+        scene.claim("data", plain)
+        text = tool.wait_cause("pvc", f"{scene.namespace}/data", "save-refused")
+        assert "The volume was created, but the API server does not take its PersistentVolume" in (
+            text
+        )
+        assert "no volumes today" in text
+    finally:
+        api.delete(f"{policies}ybindings/{scene.name}")
+        api.delete(f"{policies}ies/{scene.name}")
+    scene.wait_bound("data")
+
+
+def test_a_volume_that_cannot_be_deleted(tool, scene, plain, driver, fleet):
+    scene.claim("data", plain)
+    scene.wait_bound("data")
+    name = f"pvc-{scene.get('data')['metadata']['uid']}"
+    driver.set_rules({"method": "DeleteVolume", "code": "INTERNAL", "message": "still mounted"})
+    scene.delete("data")
+    text = tool.wait_cause("pv", name, "driver-error")
+    assert "The last deletion failed " in text
+    assert "desc = still mounted" in text
+    driver.set_rules()
+    tool.ok("retry", "pv", name)
+    scene.wait_gone(10)
+
+
+def test_kept_volume_and_foreign_volume(tool, scene, driver, api, fleet):
+    retained = scene.storage_class(driver.name, "kept", reclaimPolicy="Retain")
+    scene.claim("data", retained)
+    scene.wait_bound("data")
+    name = f"pvc-{scene.get('data')['metadata']['uid']}"
+    scene.delete("data")
+    text = tool.wait_cause("pv", name, "kept")
+    assert "Its reclaim policy is Retain: it is kept when its claim goes." in text
+
+
+def test_dead_driver_then_no_worker(tmp_path, scene, kubeconfig, redis_binary):
+    """A driver that died, then nobody at all."""
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    own_redis = RedisServer(redis_binary, folder).start()
+    try:
+        own = Tool(kubeconfig, own_redis.url)
+        with DirectoryDriver() as driver:
+            plain = scene.storage_class(driver.name)
+            with Fleet(tmp_path, kubeconfig, [driver], *FLAGS, redis_url=own_redis.url):
+                driver.kill()
+                scene.claim("data", plain)
+                name = f"{scene.namespace}/data"
+                text = own.wait_cause("pvc", name, "breaker-open")
+                assert f'Driver "{driver.name}" does not work at the moment' in text
+                assert "-> Look at the driver's pod and log." in text
+        text = own.wait_cause("pvc", name, "no-worker")
+        assert "No csi-fleet worker is alive" in text
+    finally:
+        own_redis.kill()
+
+
+def test_usage_errors_are_one_line(tool):
+    done = tool.run("explain", "pvc", "nameonly")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "give `csi-fleet explain pvc NAMESPACE/NAME`" in done.stderr

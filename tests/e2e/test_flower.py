@@ -1,0 +1,134 @@
+"""Flower in a real browser: login required, claims found by name, nothing can be changed."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.support.browser import page_text, screenshot
+from tests.support.csi_driver import DirectoryDriver
+from tests.support.fleet import Fleet, environment, program
+from tests.support.processes import start_process
+from tests.support.waiting import wait_until
+
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+LOGIN = ("viewer", "see-only")
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def driver_of_file():
+    with DirectoryDriver("fast.csi.example.org") as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory, kubeconfig, driver_of_file, redis_binary):
+    with Fleet(tmp_path_factory.mktemp("fleet"), kubeconfig, [driver_of_file]) as fleet:
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def flower(fleet, tmp_path_factory):
+    """Its address without the login."""
+    port, directory = free_port(), tmp_path_factory.mktemp("flower")
+    process = start_process(
+        "flower",
+        [*program(), "flower", f"--flower-port={port}", f"--redis-url={fleet.redis_url}"],
+        log=directory / "flower.log",
+        env=environment(CSI_FLEET_FLOWER_BASIC_AUTH=":".join(LOGIN)),
+        cwd=Path(__file__).parents[2],
+    )
+    url = f"127.0.0.1:{port}"
+    try:
+        wait_until(
+            lambda: requests.get(f"http://{url}/healthcheck", timeout=2).ok, 40, "Flower answers"
+        )
+        yield url
+    finally:
+        process.stop()
+
+
+def signed_in(url: str, path: str) -> str:
+    return f"http://{LOGIN[0]}:{LOGIN[1]}@{url}{path}"
+
+
+@pytest.fixture(scope="module")
+def known_worker(flower):
+    """Flower knows the worker; it shows tasks that start from now on."""
+    wait_until(
+        lambda: requests.get(signed_in(flower, "/api/workers?refresh=1"), timeout=20).json(),
+        40,
+        "Flower knows the worker",
+    )
+
+
+@pytest.fixture
+def claim(scene, driver_of_file, known_worker):
+    """A claim that was provisioned while Flower looked."""
+    name = "orders-db"
+    scene.claim(name, scene.storage_class(driver_of_file.name))
+    scene.wait_bound(name)
+    return f"{scene.namespace}/{name}"
+
+
+def test_login_is_required(flower):
+    for path in ("/", "/tasks", "/api/tasks", "/workers"):
+        assert requests.get(f"http://{flower}{path}", timeout=5).status_code == 401, path
+        wrong = requests.get(f"http://{flower}{path}", auth=("viewer", "guess"), timeout=5)
+        assert wrong.status_code == 401, path
+    assert "claims.sync" not in page_text(f"http://{flower}/tasks")
+
+
+def test_a_claims_task_is_found_by_its_name(flower, claim, driver_of_file):
+    query = f"{signed_in(flower, '/api/tasks')}?search=args:orders-db"
+
+    def found():
+        tasks = requests.get(query, timeout=10).json().values()
+        return [one for one in tasks if claim in (one["args"] or "")]
+
+    task = wait_until(found, 20, "Flower has the claim's task")[0]
+    assert task["name"] == "claims.sync"
+    assert task["args"] == f"{claim} {driver_of_file.name}"
+    text = wait_until(
+        lambda: (page := page_text(signed_in(flower, "/tasks"))) and claim in page and page,
+        60,
+        "the page shows the claim",
+    )
+    assert "claims.sync" in text
+
+
+def test_screens_for_the_documentation(flower, claim, tmp_path):
+    """Written to docs/images with UPDATE_IMAGES=1, else only made."""
+    folder = IMAGES if os.environ.get("UPDATE_IMAGES") == "1" else tmp_path
+    folder.mkdir(exist_ok=True)
+    for name, path in (("flower-tasks", "/tasks"), ("flower-workers", "/")):
+        picture = folder / f"{name}.png"
+        screenshot(signed_in(flower, path), picture)
+        data = picture.read_bytes()
+        assert data.startswith(b"\x89PNG")
+        assert 5_000 < len(data) < 200_000
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/worker/shutdown/any",
+        "/api/worker/pool/restart/any",
+        "/api/task/revoke/00000000-0000-0000-0000-000000000000",
+        "/api/task/async-apply/claims.sync",
+        "/api/task/send-task/claims.sync",
+    ],
+)
+def test_nothing_can_be_changed(flower, path):
+    answer = requests.post(signed_in(flower, path), json={"args": ["x"]}, timeout=20)
+    assert answer.status_code in {401, 403, 404, 405}, answer.text
