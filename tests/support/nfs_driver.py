@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from csi_client import messages as csi
@@ -26,70 +31,86 @@ META = {
 class Driver:
     """All services over one fake mounter."""
 
-    def __init__(self, root, **settings):
-        settings = {"delete_in_background": False} | settings
-        self.settings = Settings(node_id="node-1", state_dir=root, **settings)
+    def __init__(self, root: Path, **settings: Any) -> None:
+        usual: dict[str, Any] = {"delete_in_background": False, "node_id": "node-1"}
+        self.settings = Settings(state_dir=root, **(usual | settings))
         self.mounter = FakeMounter(root)
         self.volumes = VolumeService(self.settings, self.mounter, Locks())
         self.snapshots = SnapshotService(self.volumes)
         self.node = NodeService(self.volumes)
         self.share = self.mounter.place("nfs1", "data")
 
-    def create(self, name="pvc-1", parameters=None, size=1024, mode="SINGLE_NODE_WRITER", **fields):
+    def create(
+        self,
+        name: str = "pvc-1",
+        parameters: Mapping[str, str] | None = None,
+        size: int = 1024,
+        mode: str = "SINGLE_NODE_WRITER",
+        **fields: Any,
+    ) -> csi.Volume:
+        usual: dict[str, Any] = {"volume_capabilities": [capability(mode)]}
         return self.volumes.create_volume(
             csi.CreateVolumeRequest(
                 name=name,
                 parameters=CLASS if parameters is None else parameters,
                 capacity_range=csi.CapacityRange(required_bytes=size),
-                **({"volume_capabilities": [capability(mode)]} | fields),
+                **(usual | fields),
             )
         ).volume
 
-    def delete(self, volume_id, **fields):
+    def delete(self, volume_id: str, **fields: Any) -> None:
         self.volumes.delete_volume(csi.DeleteVolumeRequest(volume_id=volume_id, **fields))
 
-    def snapshot(self, name, volume_id, **fields):
+    def snapshot(self, name: str, volume_id: str, **fields: Any) -> csi.Snapshot:
         return self.snapshots.create_snapshot(
             csi.CreateSnapshotRequest(name=name, source_volume_id=volume_id, **fields)
         ).snapshot
 
-    def publish(self, volume, target, mode="SINGLE_NODE_WRITER", context=None, **fields):
+    def publish(
+        self,
+        volume: csi.Volume | str,
+        target: Path,
+        mode: str = "SINGLE_NODE_WRITER",
+        context: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> None:
+        own = {} if isinstance(volume, str) else volume.volume_context
         self.node.node_publish_volume(
             csi.NodePublishVolumeRequest(
                 volume_id=volume if isinstance(volume, str) else volume.volume_id,
                 target_path=str(target),
                 volume_capability=capability(mode),
-                volume_context=volume.volume_context if context is None else context,
+                volume_context=own if context is None else context,
                 **fields,
             )
         )
 
-    def unpublish(self, volume, target):
+    def unpublish(self, volume: csi.Volume, target: Path) -> None:
         self.node.node_unpublish_volume(
             csi.NodeUnpublishVolumeRequest(volume_id=volume.volume_id, target_path=str(target))
         )
 
-    def names(self):
+    def names(self) -> list[str]:
         """Directories of the share, without the driver's own."""
         return sorted(one.name for one in self.share.iterdir() if one.name != RESERVED)
 
 
-def capability(mode="SINGLE_NODE_WRITER", *flags):
+def capability(mode: str = "SINGLE_NODE_WRITER", *flags: str) -> csi.VolumeCapability:
     return csi.VolumeCapability(
         mount=csi.VolumeCapability.MountVolume(mount_flags=flags),
         access_mode=csi.VolumeCapability.AccessMode(mode=MODES.Value(mode)),
     )
 
 
-def from_snapshot(snapshot_id):
+def from_snapshot(snapshot_id: str) -> dict[str, Any]:
     source = csi.VolumeContentSource.SnapshotSource(snapshot_id=snapshot_id)
     return {"volume_content_source": csi.VolumeContentSource(snapshot=source)}
 
 
-def from_volume(volume_id):
+def from_volume(volume_id: str) -> dict[str, Any]:
     source = csi.VolumeContentSource.VolumeSource(volume_id=volume_id)
     return {"volume_content_source": csi.VolumeContentSource(volume=source)}
 
 
-def refused(code):
+def refused(code: str) -> AbstractContextManager[Any]:
     return pytest.raises(RpcError, check=lambda error: error.code == code)
