@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 
 LATE = {"volumeBindingMode": "WaitForFirstConsumer"}
 ZONE = "zone.example.org/zone"
-FLAGS = ("--worker-threads=2", "--timeout=20s", "--retry-interval-start=5s")
+FLAGS = ("--worker-threads=2", "--timeout=60s", "--retry-interval-start=5s")
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,16 @@ def driver(driver_of_file):
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory, kubeconfig, driver_of_file, zoned, redis_binary):
-    drivers = [driver_of_file, zoned]
+def slow():
+    """A driver for one test that keeps its two places taken."""
+    with DirectoryDriver() as driver:
+        driver.set_rules({"method": "CreateVolume", "delay_seconds": 40})
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory, kubeconfig, driver_of_file, zoned, slow, redis_binary):
+    drivers = [driver_of_file, zoned, slow]
     with Fleet(tmp_path_factory.mktemp("fleet"), kubeconfig, drivers, *FLAGS) as fleet:
         yield fleet
 
@@ -220,8 +228,8 @@ def test_storage_full(tool, scene, plain, driver, fleet):
     assert "desc = pool p1 is full" in text
 
 
-def test_limit_queue_position_and_slow_driver(tool, scene, plain, driver, fleet):
-    driver.set_rules({"method": "CreateVolume", "hang": True})
+def test_limit_queue_position_and_slow_driver(tool, scene, slow, fleet):
+    plain = scene.storage_class(slow.name)
     for number in range(4):
         scene.claim(f"data-{number}", plain)
 

@@ -64,11 +64,11 @@ def signed_in(url: str, path: str) -> str:
 
 @pytest.fixture(scope="module")
 def known_worker(flower):
-    """Flower knows the worker; it shows tasks that start from now on."""
+    """Flower asked the worker for its events and gets them: beat's tick comes every 5 s."""
     wait_until(
-        lambda: requests.get(signed_in(flower, "/api/workers?refresh=1"), timeout=20).json(),
-        40,
-        "Flower knows the worker",
+        lambda: requests.get(signed_in(flower, "/api/tasks"), timeout=20).json(),
+        60,
+        "Flower sees tasks",
     )
 
 

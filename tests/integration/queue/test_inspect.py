@@ -1,0 +1,92 @@
+"""A key's state, its trail and all lanes are read cheaply, however much waits (issue 10)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from workers.observability import trail
+from workers.observability.exposition import Exposition
+from workers.observability.lanes import LaneCollector
+from workers.queue.inspect import failed_keys, read_key, read_sizes
+from workers.queue.keys import claim_key, lane_name
+from workers.queue.limits import read_stats
+from workers.queue.presence import Presence
+from workers.queue.workqueue import WorkQueue
+
+
+@pytest.fixture
+def queue(redis_client):
+    queue = WorkQueue(redis_client, publish=lambda keys: None)
+    queue.register_process()
+    queue.set_limits(lane_name("claims", "d"), 1)
+    yield queue
+    queue.close()
+
+
+def key_of(name: str):
+    return claim_key("d", "shop", name, f"uid-{name}")
+
+
+def test_a_trail_tells_each_step_in_order(queue, redis_client):
+    key = key_of("one")
+    queue.add([key])
+    lease = queue.take(key)
+    with trail.collect():
+        trail.note("rpc", "CreateVolume Internal 0.100")
+        trail.note("error", "rpc error: code = Internal\ndesc = boom")
+        queue.fail(lease, base_seconds=60, cap_seconds=60)
+    state = read_key(redis_client, key, "pv")
+    assert [note.event for note in state.trail] == ["queued", "taken", "rpc", "error", "failed"]
+    assert state.trail[3].detail == "rpc error: code = Internal desc = boom"
+    assert [note.at for note in state.trail] == sorted(note.at for note in state.trail)
+    assert state.fails == 1
+    assert 50 < state.due - state.now < 61
+    assert [(one.key, one.error) for one in failed_keys(redis_client)] == [
+        (key, "rpc error: code = Internal desc = boom")
+    ]
+
+
+def test_a_trail_is_bounded_and_ends(queue, redis_client):
+    key = key_of("one")
+    for _ in range(30):
+        queue.add([key])
+        queue.done(queue.take(key))
+    name = f"csifleet:trail:claims|shop/one|{key.uid}"
+    assert redis_client.llen(name) == 40
+    assert 3500 < redis_client.ttl(name) <= 3600
+
+
+def test_position_among_ten_thousand_in_milliseconds(queue, redis_client):
+    """The cost of explain in Redis does not grow with what waits."""
+    queue.add(key_of(f"n{number}") for number in range(10_000))
+    started = time.monotonic()
+    state = read_key(redis_client, key_of("n9999"), "pv")
+    seconds = time.monotonic() - started
+    assert state.waiting == 9_999
+    assert state.position == 9_999
+    assert seconds < 0.2
+    redis_client.flushall()  # else the look for undeclared keys takes long
+
+
+def test_a_scrape_of_200_drivers_is_bounded(queue, redis_client):
+    for number in range(200):
+        for kind in ("claims", "volumes", "cloning", "capacity", "sweep"):
+            queue.set_limits(lane_name(kind, f"driver-{number}"), 10)
+        queue.add([claim_key(f"driver-{number}", "shop", f"c{number}", f"u{number}")])
+    lanes = LaneCollector(lambda: read_stats(redis_client), lambda: read_sizes(redis_client))
+    started = time.monotonic()
+    families = list(Exposition(lanes).collect())
+    seconds = time.monotonic() - started
+    series = sum(len(family.samples) for family in families)
+    assert seconds < 3.0
+    assert series < 11 * 1_001 + 200
+
+
+def test_presence_names_the_living(redis_client, queue):
+    presence = Presence(redis_client)
+    presence.announce("watcher")
+    assert [one.role for one in presence.alive()] == ["watcher"]
+    assert len(presence.workers()) == 1
+    assert presence.workers()[0].pid
