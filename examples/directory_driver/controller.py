@@ -119,7 +119,9 @@ class DirectoryDriver:
             segments=segments,
             parameters=dict(request.parameters),
         )
-        return csi.CreateVolumeResponse(volume=self._volume_message(self._store.add_volume(volume)))
+        made = self._store.add_volume(volume)
+        _check_compatible(made, request, source)
+        return csi.CreateVolumeResponse(volume=self._volume_message(made))
 
     def delete_volume(self, request: csi.DeleteVolumeRequest) -> csi.DeleteVolumeResponse:
         """Remove the volume; OK also when there is none."""

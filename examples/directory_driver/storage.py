@@ -121,10 +121,16 @@ class DirectoryStore:
     def add_volume(self, volume: Volume) -> Volume:
         """Make the directory and copy the source's content into it.
 
+        A volume that another call has made meanwhile is returned as it is: check it like one that
+        was found.
+
         Raises:
             StorageError: NOT_FOUND, the source does not exist.
         """
         with self._lock:
+            known = self._volumes.get(volume.volume_id)
+            if known is not None:
+                return known
             content = self._source_content(volume.source)
             _write(self._volumes_dir, volume.volume_id, volume, content)
             self._volumes[volume.volume_id] = volume

@@ -396,7 +396,7 @@ MAIN_FLOW = [
 
 
 @pytest.mark.parametrize(("account", "resource", "verbs"), MAIN_FLOW)
-def test_without_the_right_nothing_is_bound_and_with_it_all_goes_on(  # noqa: PLR0917
+def test_without_the_right_nothing_is_bound_and_with_it_all_goes_on(
     plane, api, parts, scene, driver, account, resource, verbs
 ):
     """Taken away and given back while running; nothing is lost meanwhile."""

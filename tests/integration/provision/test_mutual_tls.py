@@ -110,7 +110,7 @@ def test_right_certificates_are_served(driver, good, caplog, monkeypatch):
         ),
     ],
 )
-def test_wrong_one_is_refused_in_one_line(  # noqa: PLR0917
+def test_wrong_one_is_refused_in_one_line(
     driver, good, folder, change, expected, caplog, monkeypatch
 ):
     files = {
