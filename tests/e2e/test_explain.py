@@ -44,7 +44,7 @@ def slow():
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory, kubeconfig, driver_of_file, zoned, slow, redis_binary):
+def fleet(tmp_path_factory, kubeconfig, driver_of_file, zoned, slow):
     drivers = [driver_of_file, zoned, slow]
     with Fleet(tmp_path_factory.mktemp("fleet"), kubeconfig, drivers, *FLAGS) as fleet:
         yield fleet
@@ -169,7 +169,7 @@ def test_pod_without_a_node(tool, scene, driver, api, fleet):
     assert "pod reader uses it, but the scheduler has not chosen a node for it." in text
 
 
-def test_a_node_that_does_not_do_gives_the_claim_back(tool, scene, zoned, api, node, fleet):
+def test_a_node_that_does_not_do_gives_the_claim_back(tool, scene, zoned, api, node):
     """No CSINode, then one without the driver, then a node without the driver's label."""
     name = f"{scene.namespace}/data"
     scene.claim("data", scene.storage_class(zoned.name, "late", **LATE))
@@ -240,6 +240,7 @@ def test_limit_queue_position_and_slow_driver(tool, scene, slow, fleet):
             found.setdefault(answer["cause"], []).append(answer["text"])
         counts = {cause: len(texts) for cause, texts in found.items()}
         if counts != {"driver-slow": 2, "limit-reached": 2}:
+            print(found)
             raise AssertionError(found)
         return found
 

@@ -46,9 +46,7 @@ def exported() -> set[str]:
     lanes = LaneCollector(lambda: {LANE.lane: LANE}, lambda: read_sizes(Answers()))
     text = generate_latest(Exposition(metrics.registry, lanes)).decode()
     return {
-        sample.name
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
+        sample.name for family in text_string_to_metric_families(text) for sample in family.samples
     }
 
 

@@ -1,0 +1,178 @@
+"""`csi-fleet audit`, `dry-run` and `doctor` on a real API server with a real driver."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from csi_client import messages as csi
+from tests.support.csi_driver import DirectoryDriver
+from tests.support.fleet import Fleet, program
+from tests.support.tool import Tool
+
+
+@pytest.fixture(scope="module")
+def driver_of_file():
+    with DirectoryDriver() as driver:
+        yield driver
+
+
+@pytest.fixture
+def driver(driver_of_file):
+    yield driver_of_file
+    driver_of_file.set_rules()
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory, kubeconfig, driver_of_file, redis_binary):
+    flags = ["--timeout=30s", "--extra-create-metadata"]
+    with Fleet(tmp_path_factory.mktemp("fleet"), kubeconfig, [driver_of_file], *flags) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def tool(fleet, kubeconfig):
+    return Tool(kubeconfig, fleet.redis_url)
+
+
+def leak(driver) -> str:
+    """A volume that no claim knows of; returns its id."""
+    capability = csi.VolumeCapability(
+        mount=csi.VolumeCapability.MountVolume(),
+        access_mode=csi.VolumeCapability.AccessMode(
+            mode=csi.VolumeCapability.AccessMode.SINGLE_NODE_WRITER
+        ),
+    )
+    client = driver.client()
+    try:
+        request = csi.CreateVolumeRequest(name="leaked", volume_capabilities=[capability])
+        return client.create_volume(request).volume.volume_id
+    finally:
+        client.close()
+
+
+def lose(driver, volume_id: str) -> None:
+    """Delete a volume behind everybody's back."""
+    client = driver.client()
+    try:
+        client.delete_volume(volume_id, {})
+    finally:
+        client.close()
+
+
+def test_a_leak_and_a_missing_volume_are_found_and_only_the_named_one_is_deleted(
+    tool, scene, driver
+):
+    plain = scene.storage_class(driver.name)
+    scene.claim("kept", plain)
+    scene.claim("lost", plain)
+    claims = scene.wait_bound()
+    lost_pv = claims["lost"]["spec"]["volumeName"]
+    kept_id = scene.volume(claims["kept"]["spec"]["volumeName"])["spec"]["csi"]["volumeHandle"]
+    lost_id = scene.volume(lost_pv)["spec"]["csi"]["volumeHandle"]
+    leaked_id = leak(driver)
+    lose(driver, lost_id)
+    audit = ("audit", f"--csi-address={driver.address}", "--grace=1s")
+
+    found = tool.json(*audit)
+    assert list(found["orphans"]) == [leaked_id]
+    assert found["missing"] == {lost_pv: lost_id}
+
+    for wrong in (kept_id, "no-such-id"):
+        done = tool.run(*audit, f"--delete={wrong}", f"--confirm={wrong}")
+        assert done.returncode == 1
+        assert "does not list it as a volume without a PV; nothing is deleted" in done.stderr
+    done = tool.run(*audit, f"--delete={leaked_id}")
+    assert "not confirmed" in done.stderr
+    assert {leaked_id, kept_id} <= set(driver.volumes())
+
+    done = tool.run(*audit, f"--delete={leaked_id}", f"--confirm={leaked_id}")
+    assert f"volume {leaked_id} is deleted" in done.stdout
+    assert set(driver.volumes()) == {kept_id}
+
+
+def test_a_volume_in_flight_is_never_listed(tool, scene, driver):
+    """The driver has made it and lets the caller wait: volume, but no PV."""
+    driver.set_rules({"method": "CreateVolume", "hang": True, "after_work": True, "times": 1})
+    scene.claim("slow", scene.storage_class(driver.name))
+    wait = tool.wait_cause("pvc", f"{scene.namespace}/slow", "driver-slow")
+    assert "CreateVolume" in wait
+    assert any(
+        one["name"].endswith(scene.get("slow")["metadata"]["uid"])
+        for one in driver.volumes().values()
+    )
+    found = tool.json("audit", f"--csi-address={driver.address}", "--grace=1s")
+    assert found["orphans"] == {}
+    assert found["undecided"] >= 1
+    scene.wait_bound("slow")
+
+
+def test_dry_run_gives_the_request_without_calling(tool, scene, driver, tmp_path):
+    prefix = "csi.storage.k8s.io/provisioner-secret"
+    parameters = {
+        "tier": "gold",
+        f"{prefix}-name": "key",
+        f"{prefix}-namespace": scene.namespace,
+    }
+    name = scene.storage_class(driver.name, parameters=parameters)
+    scene.secret("key", password="aHVudGVyMg==")
+    before = len(driver.calls("CreateVolume"))
+    draft = tmp_path / "claim.yaml"
+    claim = {
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "draft", "namespace": scene.namespace},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": name,
+            "resources": {"requests": {"storage": "3Gi"}},
+        },
+    }
+    draft.write_text(json.dumps(claim))
+    text = tool.ok("dry-run", "-f", str(draft))
+    assert "hunter2" not in text
+    request = json.loads(text)
+    assert request["secrets"] == "***stripped***"
+    assert request["capacity_range"]["required_bytes"] == 3 * 2**30
+    assert len(driver.calls("CreateVolume")) == before
+
+    scene.claim("real", name, "3Gi")
+    scene.wait_bound("real")
+    sent = driver.calls("CreateVolume")[-1].request
+    planned = json.loads(tool.ok("dry-run", "pvc", f"{scene.namespace}/real"))
+    assert planned["name"] == sent["name"]
+    assert planned["parameters"] == sent["parameters"]
+    assert planned["parameters"]["csi.storage.k8s.io/pvc/name"] == "real"
+
+
+def test_doctor_and_status_find_nothing_wrong(tool, driver):
+    checks = {one["check"]: one for one in tool.json("doctor", f"--csi-address={driver.address}")}
+    assert checks["rights"]["state"] == "ok"
+    assert checks["redis eviction"]["text"] == "noeviction"
+    assert checks[f"driver {driver.address}"]["state"] == "ok"
+    assert driver.name in checks["drivers"]["text"]
+    report = tool.json("status")
+    assert report["problems"] == []
+    assert report["drivers"][driver.name]["state"] == "ok"
+    assert "DRIVER" in tool.ok("status")
+
+
+def test_drain_waits_for_running_work(tool, scene, driver):
+    driver.set_rules({"method": "CreateVolume", "delay_seconds": 4})
+    scene.claim("data", scene.storage_class(driver.name))
+    tool.wait_cause("pvc", f"{scene.namespace}/data", "driver-slow")
+    try:
+        text = tool.ok("drain", f"--driver={driver.name}", "--reason=upgrade")
+        assert text.splitlines()[-2:] == ["1 tasks run", "0 tasks run"]
+        scene.wait_bound("data", timeout_seconds=5)
+    finally:
+        tool.ok("resume", f"--driver={driver.name}")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completions_name_commands_and_flags(shell):
+    command = [*program(), "completion", shell]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "explain" in text
+    assert "redis-url" in text
