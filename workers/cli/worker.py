@@ -269,9 +269,7 @@ class WorkerProcess:
         self.app.runtime.running.publish()
         for driver in self.fleet.drivers():
             is_connected = getattr(driver.client, "is_connected", True)
-            if (
-                self._connected.get(driver.name) is not is_connected
-            ):  # there may be hundreds
+            if self._connected.get(driver.name) is not is_connected:  # there may be hundreds
                 self._connected[driver.name] = is_connected
                 self.metrics.driver_connected.labels(driver.name).set(int(is_connected))
 
