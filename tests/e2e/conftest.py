@@ -54,8 +54,13 @@ def driver(drivers):
     drivers[0].set_rules()
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """A cluster of one's own may have a certificate nobody signed; ours is checked."""
+    """Within a shuffled file, tests marked `last` close it: they judge what the others left."""
+    files = {}
     for item in items:
+        files.setdefault(item.path, len(files))
+        # A cluster of one's own may have a certificate nobody signed; ours is checked.
         if Path(item.path).is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.filterwarnings("ignore:Unverified HTTPS request"))
+    items.sort(key=lambda item: (files[item.path], item.get_closest_marker("last") is not None))

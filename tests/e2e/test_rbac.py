@@ -434,9 +434,10 @@ def test_without_the_right_nothing_is_bound_and_with_it_all_goes_on(
     scene.wait_bound(timeout_seconds=90)
 
 
+@pytest.mark.last
 @pytest.mark.parametrize("account", ["watcher", "worker"])
 def test_every_right_is_used_and_no_other_is_asked_for(plane, api, parts, account):
-    """Runs last: what the audit log holds of all features above.
+    """What the audit log holds of all features above.
 
     A right that no request of this file used would be one too many; a refusal, apart from those
     provoked above, one too few.

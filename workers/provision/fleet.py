@@ -23,7 +23,7 @@ from workers.provision.driver import Driver, handshake, wait_ready
 from workers.provision.driversfile import DriverSpec
 from workers.provision.health import Health, SharedHealth
 from workers.provision.link import RETRY_SECONDS, TELL_AFTER_SECONDS, Link, open_link
-from workers.provision.seats import SHARE
+from workers.provision.seats import default_seats
 from workers.queue.breakers import KINDS, record_text
 from workers.queue.keys import lane_name
 
@@ -96,8 +96,7 @@ class Fleet:
         limit = self._seats.get(queue_name)
         if limit is not None:
             return limit
-        threads = self._settings.process.concurrency
-        return threads if len(self._drivers) < 2 else max(1, threads // SHARE)
+        return default_seats(self._settings.process.concurrency, len(self._drivers))
 
     def connect_all(self) -> None:
         """Connects every `--csi-address` and shakes hands (P-001 to P-010).

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 SHARE = 4
 """With the usual 64 threads, three hanging drivers leave 16 to all others."""
 
+FEWEST = 2
+"""A pool too small to share still lets one slow call and a quick one go side by side."""
+
+
+def default_seats(threads: int, drivers: int) -> int:
+    """Threads of a pool that may be inside one of its drivers: all, if it is the only one."""
+    return threads if drivers < 2 else min(threads, max(FEWEST, threads // SHARE))
+
 
 class Consumers(Protocol):
     """Whose tickets does this process fetch?"""

@@ -7,7 +7,7 @@ import pytest
 from csi_client import errors
 from csi_client.errors import CsiError
 from workers.provision.health import SharedHealth
-from workers.provision.seats import Seats
+from workers.provision.seats import Seats, default_seats
 
 
 class FakeBreakers:
@@ -66,6 +66,14 @@ def test_answers_are_news_only_after_failures(health, breakers):
     health.answered()
     health.answered()
     assert breakers.told == [("failed", "d"), ("ok", "d")]
+
+
+@pytest.mark.parametrize(
+    ("threads", "drivers", "seats"),
+    [(64, 1, 64), (64, 2, 16), (64, 200, 16), (4, 3, 2), (1, 3, 1)],
+)
+def test_a_driver_of_several_gets_a_part_of_the_threads(threads, drivers, seats):
+    assert default_seats(threads, drivers) == seats
 
 
 def test_seats_are_held_when_the_last_is_taken_and_freed_again():
