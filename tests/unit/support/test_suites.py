@@ -57,3 +57,29 @@ def test_pending_file_names_cases_once() -> None:
     """A reason after `#` is for the reader."""
     lines = [line for line in parity.PENDING.read_text().splitlines() if line and line[0] != "#"]
     assert len(lines) == len(parity.pending_cases())
+
+
+def write_suite(root, body):
+    folder = root / "tests" / "e2e"
+    folder.mkdir(parents=True)
+    (folder / "test_it.py").write_text(f"from pathlib import Path\n\n{body}")
+
+
+def test_a_test_that_passes_alone_is_flaky(tmp_path, monkeypatch):
+    monkeypatch.setattr(suites, "ROOT", tmp_path)
+    write_suite(
+        tmp_path,
+        "def test_other():\n    pass\n\n"
+        "def test_second_time():\n"
+        f"    mark = Path({str(tmp_path)!r}, 'mark')\n"
+        "    seen = mark.exists()\n    mark.touch()\n    assert seen\n",
+    )
+    outcome = suites.run_pytest("e2e")
+    assert (outcome.ok, outcome.passed, outcome.failed, outcome.flaky) == (True, 2, 0, 1)
+
+
+def test_a_test_that_fails_twice_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(suites, "ROOT", tmp_path)
+    write_suite(tmp_path, "def test_never():\n    assert not Path('.')\n")
+    outcome = suites.run_pytest("e2e")
+    assert (outcome.ok, outcome.passed, outcome.failed, outcome.flaky) == (False, 0, 1, 0)
