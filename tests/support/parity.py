@@ -24,7 +24,6 @@ from tests.support.controlplane import ControlPlane
 
 ROOT = Path(__file__).resolve().parents[2]
 PARITY = ROOT.parent / "shared" / "parity"
-PENDING = ROOT / "tests" / "parity" / "pending.txt"
 JOBS = 3  # each job is a whole csi-fleet: watcher, worker, beat and Redis
 
 
@@ -35,12 +34,6 @@ def command_template() -> str:
         f"{program} run --kubeconfig={{kubeconfig}} --csi-address={{csi_address}} "
         "--leader-election=false {flags}"
     )
-
-
-def pending_cases() -> frozenset[str]:
-    """Ids in `pending.txt`."""
-    lines = (line.partition("#")[0].strip() for line in PENDING.read_text().splitlines())
-    return frozenset(line for line in lines if line)
 
 
 def run_cases(kubeconfig: Path, cases: list[Path], options: argparse.Namespace) -> set[str]:
@@ -84,33 +77,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--logs", type=Path, help="folder for csi-fleet's output, a file a case")
     parser.add_argument("--max-diffs", type=int, help="lines of difference shown per case")
     parser.add_argument("--kubeconfig", type=Path, help="use this cluster, start none")
-    parser.add_argument("--leave-out-pending", action="store_true", help=f"see {PENDING.name}")
     options = parser.parse_args(arguments)
     if not PARITY.is_dir():
         print("parity: the recorded cases (../shared/parity) are not in this checkout; none run")
         return 1 if os.environ.get("CI") == "true" else 0
-    pending = pending_cases()
     cases = sorted((PARITY / "cases").glob("*.json"))
-    unknown = pending - {case.stem for case in cases}
-    if unknown:
-        print(f"{PENDING.name} names no case: {' '.join(sorted(unknown))}")
-        return 1
     cases = [case for case in cases if re.search(options.only, case.stem)]
     defects = [case for case in cases if is_defect(case)]
     if defects:
         print(f"defects of the reference, not compared: {' '.join(case.stem for case in defects)}")
     cases = [case for case in cases if case not in defects]
-    if options.leave_out_pending:
-        cases = [case for case in cases if case.stem not in pending]
-        print(f"{len(cases)} cases, {len(pending)} pending ones left out ({PENDING.name})")
     if not cases:
         print("no such case")
         return 1
     passed = run_on_cluster(cases, options)
-    failed = [case.stem for case in cases if case.stem not in passed | pending]
-    surprising = sorted(passed & pending)
-    if surprising:
-        print(f"no longer pending, remove from {PENDING.name}: {' '.join(surprising)}")
+    failed = [case.stem for case in cases if case.stem not in passed]
     if failed:
         print(f"failed: {' '.join(failed)}")
     print(f"{len(passed)} passed, {len(failed)} failed", flush=True)

@@ -53,12 +53,6 @@ def test_absent_parity_cases_are_said_and_fail_ci_only(
     assert "none run" in capsys.readouterr().out
 
 
-def test_pending_file_names_cases_once() -> None:
-    """A reason after `#` is for the reader."""
-    lines = [line for line in parity.PENDING.read_text().splitlines() if line and line[0] != "#"]
-    assert len(lines) == len(parity.pending_cases())
-
-
 def write_suite(root, body):
     folder = root / "tests" / "e2e"
     folder.mkdir(parents=True)
