@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from workers.provision import nodes, saving
+from workers.provision import precheck, saving
 from workers.provision.attempt import Attempt
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class CsiBackend:
         self, work: ClaimPass, claim: JsonObject, storage_class: JsonObject | None
     ) -> Outcome | None:
         """L-022, L-025 and the node gate."""
-        return nodes.should_provision(work, claim, storage_class)
+        return precheck.should_provision(work, claim, storage_class)
 
     def attempt(
         self, work: ClaimPass, claim: JsonObject, storage_class: JsonObject, intent: Intent | None

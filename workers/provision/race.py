@@ -20,6 +20,7 @@ from workers import constants as k
 from workers.errors import ApiError, AttemptError, IgnoredError
 from workers.kube.errors import ConflictError
 from workers.nodemode.ownership import is_enough, owner_delay_seconds
+from workers.provision.attempt import Attempt
 from workers.provision.outcome import Action, Outcome, done, retry
 from workers.provision.sourcing import AWAY
 from workers.translate import claims
@@ -118,8 +119,6 @@ def _available_bytes(
     work: ClaimPass, claim: JsonObject, storage_class: JsonObject
 ) -> Iterator[int]:
     """Ask for each requisite topology in turn, or once without; nothing is marked (D-011)."""
-    from workers.provision.attempt import Attempt  # noqa: PLC0415 - the two call each other
-
     attempt = Attempt(work, claim, storage_class, None, is_rehearsal=True)
     attempt.selected_node = work.driver.settings.node.node_name
     request = attempt.prepare().request
