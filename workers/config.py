@@ -173,6 +173,7 @@ def _capacity(line: CommandLine, environ: Mapping[str, str]) -> settings.Capacit
         poll_interval_seconds=values["capacity-poll-interval"],
         ownerref_level=values["capacity-ownerref-level"],
         threads=values["capacity-threads"],
+        always_topology=values["capacity-always-topology"],
         namespace=environ.get("NAMESPACE", ""),
         pod_name=environ.get("POD_NAME", ""),
     )

@@ -48,8 +48,8 @@ UPSTREAM_FLAGS: Final = (
     Flag("kube-api-qps", _FLOAT, "5", "Requests per second to the API server, per process.",
          _CLUSTER),
     Flag("kube-api-burst", _INT, "10", "Burst of kube-api-qps.", _CLUSTER),
-    Flag("kube-api-capacity-qps", _FLOAT, "1", "Writes of CSIStorageCapacity objects per second, "
-         "apart from all other requests.", _RULES),
+    Flag("kube-api-capacity-qps", _FLOAT, "1", "Writes of CSIStorageCapacity objects per second "
+         "and driver, over all worker processes, apart from all other requests.", _RULES),
     Flag("kube-api-capacity-burst", _INT, "5", "Burst of kube-api-capacity-qps.", _RULES),
     # Volumes.
     Flag("volume-name-prefix", _STRING, "pvc", "Volume and PV name are this, a dash and the UID "
@@ -165,6 +165,9 @@ OWN_FLAGS: Final = (
          "--automaxprocs one per CPU of the quota.", frozenset({Command.RUN}), upstream=False),
     Flag("concurrency", _UINT, "0", "Threads per worker process; 0 means twice --worker-threads, "
          "at most 64.", _RUN_WORKER, upstream=False),
+    Flag("capacity-always-topology", _BOOL, "false", "Send an (empty) topology with GetCapacity "
+         "also to a driver without VOLUME_ACCESSIBILITY_CONSTRAINTS, as csi-provisioner does; the "
+         "CSI text forbids it.", _RUN_WORKER, upstream=False),
     Flag("lease-ttl", _DURATION, "4s", "Time after which the work of a silent worker process is "
          "given to others.", _SCHEDULE, upstream=False),
     Flag("resync-period", _DURATION, "15m", "Period in which every unfinished claim and volume is "

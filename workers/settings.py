@@ -54,7 +54,7 @@ class KubeSettings:
     """Requests that may go out at once before `qps` holds; default 10."""
 
     capacity_qps: float = 1.0
-    """Writes of capacity objects per second; default 1."""
+    """Writes of capacity objects per second and driver, over all processes; default 1."""
 
     capacity_burst: int = 5
     """Burst of `capacity_qps`; default 5."""
@@ -128,6 +128,9 @@ class CapacitySettings:
 
     threads: int = 1
     """Simultaneous GetCapacity calls per driver; 0 makes none; default 1."""
+
+    always_topology: bool = False
+    """Whether GetCapacity carries a topology whatever the driver supports; default no."""
 
     namespace: str = ""
     """Variable NAMESPACE: where the objects live; set when `enabled`."""

@@ -110,9 +110,16 @@ class ClassCatalog:
 class CapacityWorld:
     """One driver that publishes capacity."""
 
-    def __init__(self, client: redis.Redis, *, owner_level: int = -1, **capacity: Any) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        *,
+        owner_level: int = -1,
+        kube: KubeSettings | None = None,
+        **capacity: Any,
+    ) -> None:
         settings = Settings(
-            kube=KubeSettings(capacity_qps=-1),
+            kube=kube or KubeSettings(capacity_qps=-1),
             capacity=CapacitySettings(
                 enabled=True, namespace=NAMESPACE, ownerref_level=owner_level, **capacity
             ),
@@ -125,6 +132,7 @@ class CapacityWorld:
         self.kube, self.client, self.catalog = ObjectsKube(), CapacityClient(), ClassCatalog()
         self.clusters = FakeClusters()
         self.tickets: list[Key] = []
+        self.waits: list[float] = []
         self.queue = WorkQueue(client, publish=self.tickets.extend)
         self.queue.register_process()
         self.queue.set_limits(f"capacity|{DRIVER}", 100)
@@ -137,6 +145,7 @@ class CapacityWorld:
             catalog=cast("Any", self.catalog),
             clusters=cast("Any", self.clusters),
             periods=Periods(client),
+            sleep=self.waits.append,
         )
         self.driver = replace(base.driver, client=cast("Any", self.client))
         self.runtime = replace(

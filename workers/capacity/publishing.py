@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.capacity.items import Wanted, wanted_items
@@ -18,13 +19,12 @@ from workers.capacity.owners import owner_reference
 from workers.capacity.refresh import after_delete, after_provision
 from workers.errors import ApiError, CatalogIncomplete, ConfigError
 from workers.kube import paths
-from workers.kube.throttle import Throttle
 from workers.queue.catalog import KIND_CLASSES
 from workers.queue.keys import capacity_key
 from workers.topology.segments import node_segment, segment_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from workers.capacity.items import Item
     from workers.config import Settings
@@ -67,6 +67,7 @@ class Publishing:
         clusters: segments.
         periods: clock of the poll.
         metrics: where the gauges are, None for none.
+        sleep: waits that many seconds.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Publishing:
         clusters: Clusters,
         periods: Periods,
         metrics: Metrics | None = None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.store = store
         self.resource: Resource = paths.CAPACITIES
@@ -90,8 +92,8 @@ class Publishing:
         self._clusters = clusters
         self._periods = periods
         self._metrics = metrics
+        self._sleep = sleep
         self._owner: dict[str, Any] | None = None
-        self._throttles: dict[str, Throttle] = {}
         self._changes: list[tuple[Driver, str, State | Mapping[str, Any]]] = []
         self._lock = threading.Lock()
 
@@ -178,17 +180,23 @@ class Publishing:
         }
 
     def wait_for_turn(self, driver: Driver) -> None:
-        """Wait until the next write is allowed by `--kube-api-capacity-qps` (CAP-071)."""
+        """Wait until the next write is allowed by `--kube-api-capacity-qps` (CAP-071).
+
+        The rate is the driver's over all processes; more workers write no faster.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
         kube = self._settings.kube
         if kube.capacity_qps < 0:
             return
-        with self._lock:
-            throttle = self._throttles.get(driver.queue_name)
-            if throttle is None:
-                throttle = self._throttles[driver.queue_name] = Throttle(
-                    kube.capacity_qps or _DEFAULT_QPS, kube.capacity_burst or _DEFAULT_BURST
-                )
-        throttle.wait()
+        self._sleep(
+            self.store.turn(
+                driver.queue_name,
+                qps=kube.capacity_qps or _DEFAULT_QPS,
+                burst=kube.capacity_burst or _DEFAULT_BURST,
+            )
+        )
 
     # Triggers.
 

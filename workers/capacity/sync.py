@@ -167,6 +167,7 @@ class CapacityPass:
             storage_class,
             item.segment,
             has_topology="VOLUME_ACCESSIBILITY_CONSTRAINTS" in self.driver.plugin_capabilities,
+            always_send_topology=self.runtime.settings.capacity.always_topology,
         )
         try:
             sizes = sizes_of(self.driver.client.get_capacity(request))

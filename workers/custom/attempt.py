@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.custom.api import Ignored, ProvisionError, ProvisionOptions, ProvisionResult
-from workers.errors import AttemptError, IgnoredError, ProvisionerError, State, TransientError
+from workers.errors import AttemptError, IgnoredError, ProvisionerError, State
 from workers.provision.intent import Intent
 from workers.provision.safekeeping import SLOW_AFTER_SECONDS
 from workers.provision.steps import Step
@@ -51,13 +51,9 @@ class CustomAttempt:
         """
         options = self.options()
         self.record_intent(options)
-        try:
-            volume = self.complete(options.pv_name, self.call(options))
-            self.work.runtime.steps.reach(Step.RECORD_VOLUME, self.work.lease)
-            self.work.runtime.intents.created(self.work.lease.domain, self.current.record(), volume)
-        except TransientError:
-            self.leave_behind()
-            raise
+        volume = self.complete(options.pv_name, self.call(options))
+        self.work.runtime.steps.reach(Step.RECORD_VOLUME, self.work.lease)
+        self.work.runtime.intents.created(self.work.lease.domain, self.current.record(), volume)
         return volume
 
     @property
@@ -114,11 +110,9 @@ class CustomAttempt:
             except Ignored as ignored:
                 raise IgnoredError(ignored.reason) from None
             except ProvisionError as error:
-                self.leave_behind_if_lost()
                 raise AttemptError(error.message, error.state, code=error.code) from None
             except Exception as error:
                 _log.exception("provisioner %s failed unexpectedly", self.work.driver.name)
-                self.leave_behind_if_lost()
                 raise AttemptError(describe(error), State.BACKGROUND) from error
         if not isinstance(result, ProvisionResult):
             raise AttemptError(
@@ -160,17 +154,6 @@ class CustomAttempt:
             self.intent = work.runtime.safekeeping.copy(work.lease.domain, known)
             work.has_copy = self.intent.has_copy
             work.record = self.intent
-
-    def leave_behind_if_lost(self) -> None:
-        """The lease went during the call: whoever owns the volume now must know of the call."""
-        if not self.work.lease.is_held():
-            self.leave_behind()
-
-    def leave_behind(self) -> None:
-        """The volume may exist, and lease or Redis went before that was recorded."""
-        if self.was_sent:
-            work = self.work
-            work.runtime.safekeeping.leave_behind(work.key, work.lease.domain, self.current)
 
     def complete(self, name: str, result: ProvisionResult) -> JsonObject:
         """Step 9: the PV as it is saved.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from workers.queue.connection import redis_errors
 from workers.queue.names import NAMES
 from workers.queue.records import decode, encode
-from workers.queue.scripts import repaired, text
+from workers.queue.scripts import Scripts, repaired, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +34,14 @@ class CapacityStore:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
+        self._scripts = Scripts(client)
+
+    def turn(self, driver: str, *, qps: float, burst: int) -> float:
+        """Take the driver's next turn to write; returns the seconds to wait for it (CAP-071).
+
+        One token bucket for all processes: `qps` writes per second after a first `burst`.
+        """
+        return int(self._scripts.run("turn", driver, 1000 / qps, max(1, burst))) / 1000
 
     def known(self, driver: str, item: str) -> tuple[bool, dict[str, Any] | None]:
         """Return whether a plan was made since Redis lost its data, and the item's object."""

@@ -108,6 +108,7 @@ NAMES: Final = {
         _family("capacity_uids", "hash", "capacity", "driver: uid -> item, as `capacity`"),
         _family("capacity_obsolete", "hash", "capacity", "driver: name -> uid; until deleted"),
         RedisName("capacity_plans", "hash", "capacity", "driver -> what it was planned for"),
+        _family("capacity_turn", "string", "capacity", "driver: ms of a full write bucket; PX"),
         # Clocks.
         _family("period", "string", "periods", "work done this period; TTL is the period"),
         # Event budget (L-006), each with its TTL.

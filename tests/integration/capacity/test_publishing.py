@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from csi_client.errors import CsiError
 from tests.support.capacity_world import CAPACITIES, NAMESPACE, CapacityWorld
 from tests.support.fake_cluster import DRIVER
 from workers.errors import State
+from workers.provision.clusters import Clusters
+from workers.queue.capacities import CapacityStore
+from workers.queue.catalog import CACHED_KINDS, CatalogReader, CatalogWriter
 from workers.queue.keys import capacity_key
+from workers.settings import KubeSettings
 
 GIB = 2**30
 
@@ -337,3 +343,46 @@ def test_c113_unrelated_label_change_asks_nobody(world):
     world.clusters.topology = type(topology)({"node-z1": {DRIVER: ["zone"]}}, nodes)
     world.tick()
     assert (world.client.requests, world.kube.writes) == ([], [])
+
+
+def test_c114_nothing_is_concluded_before_classes_and_nodes_are_known(redis_client, world):
+    """Not known yet and known to be none are two things: only the second deletes objects."""
+    writer, reader = CatalogWriter(redis_client), CatalogReader(redis_client)
+    world.clusters.current = Clusters(reader).current
+    world.add_object("csisc-before", "fast", "z1")
+    epoch = writer.epoch()
+    for complete in ([], CACHED_KINDS[:1], CACHED_KINDS[:2]):
+        writer.mark_complete(complete, epoch)
+        world.tick()
+        world.poll()
+        assert (world.client.requests, world.kube.writes) == ([], [])
+    writer.mark_complete(CACHED_KINDS, epoch)
+    world.tick()
+    assert world.kube.writes == [("delete", "csisc-before")]
+
+
+def test_cap071_the_write_rate_is_the_drivers_over_all_processes(redis_client):
+    """CAP-071: two workers write no faster than one; each waits for its own turn."""
+    rate = KubeSettings(capacity_qps=0.001, capacity_burst=2)
+    worlds = [CapacityWorld(redis_client, kube=rate) for _ in range(2)]
+    for index, one in enumerate(worlds):
+        one.add_class("fast")
+        one.set_zones(*(f"z{index}{number}" for number in range(2)))
+        one.poll()
+    waits = [wait for one in worlds for wait in one.waits]
+    assert waits[:2] == [0, 0]
+    assert [990 < wait <= 1000 for wait in waits[2:3]] == [True]
+    assert CapacityStore(redis_client).turn("another", qps=0.001, burst=1) == 0
+
+
+def test_cap011_the_switch_sends_a_topology_all_the_same(redis_client):
+    """CAP-011: for drivers that relied on the reference's empty topology."""
+    for always in (False, True):
+        redis_client.flushall()
+        world = CapacityWorld(redis_client, always_topology=always)
+        world.driver = replace(world.driver, plugin_capabilities=frozenset({"CONTROLLER_SERVICE"}))
+        world.add_class("fast")
+        world.set_zones("z1", keys=())
+        world.tick()
+        sent = [request.HasField("accessible_topology") for request in world.client.requests]
+        assert sent == [always]
