@@ -16,12 +16,12 @@ STAMP := $(VENV)/.synced
 LOCK := requirements.lock
 # The lock serves every platform and Python from 3.11 on; hashes, and no index address in it.
 LOCK_FLAGS := --quiet --universal --generate-hashes --no-emit-index-url --no-header \
-  --all-extras --group test --group lint --python-version 3.11
+  --all-extras --group build --group test --group lint --python-version 3.11
 PACKAGES := csi_client workers watcher
 TYPED := $(PACKAGES) tests/support examples
 SUITES ?= unit integration e2e parity chaos
 
-.PHONY: help venv demo test unit integration e2e parity chaos bench check lint types \
+.PHONY: help venv demo test unit integration e2e compose-test parity chaos bench check lint types \
   imports spelling lock-check stubs-check shape proto lock format fetch clean
 
 help: ## list the targets
@@ -40,7 +40,7 @@ $(STAMP): $(LOCK) pyproject.toml
 	[ -x $(UV) ] && [ "$$($(UV) --version | cut -d' ' -f2)" = $(UV_VERSION) ] \
 	  || $(PY) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(UV) pip sync --quiet --require-hashes $(LOCK)
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(UV) pip install --quiet --no-deps --editable .
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 venv: $(STAMP) ## prepare .venv from the lock file
@@ -54,6 +54,9 @@ test: $(STAMP) ## all suites: unit, integration, e2e, parity, short chaos (SUITE
 
 unit integration e2e: $(STAMP) ## one suite
 	@$(PY) -m tests.support.suites $@
+
+compose-test: $(STAMP) ## compose.yaml for real on a Docker engine of its own (needs root, Debian); part of e2e
+	@$(PY) -m pytest -q tests/e2e/test_compose.py
 
 chaos: $(STAMP) ## everything dies at random, at length (CHAOS_CLAIMS=500 CHAOS_DELETES=250 CHAOS_SEED=n)
 	@CHAOS_CLAIMS=$(or $(CHAOS_CLAIMS),500) CHAOS_DELETES=$(or $(CHAOS_DELETES),250) \

@@ -12,7 +12,7 @@ import requests
 import yaml
 
 from tests.support.controlplane_binaries import binaries_directory
-from tests.support.docker import DockerUnavailableError, Engine
+from tests.support.docker import PYTHON_IMAGE, DockerUnavailableError, Engine
 from tests.support.fleet import Scene
 from tests.support.kube_api import KubeApi
 from tests.support.processes import free_port
@@ -195,6 +195,17 @@ def test_the_product_image_holds_no_tests_and_no_tools(healthy):
     for command in ("watcher", "worker", "beat", "flower"):
         assert "--redis-url" in engine.run("run", "--rm", "--read-only", "csi-fleet", command,
                                            "--help")  # fmt: skip
+
+
+def test_the_product_adds_little_to_its_base_image(engine, healthy):
+    """A tool, a test or a second copy of a library that slips in shows here first."""
+    sizes = [
+        int(engine.run("image", "inspect", "-f", "{{.Size}}", one))
+        for one in ("csi-fleet", PYTHON_IMAGE)
+    ]
+    added = (sizes[0] - sizes[1]) / 1e6
+    print(f"image: {sizes[0] / 1e6:.0f} MB, of it ours: {added:.0f} MB")
+    assert 50 < added < 140
 
 
 def test_compose_file_holds_no_secret():

@@ -33,7 +33,9 @@ def wheel(tmp_path_factory):
         if (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", target, source)
+    # With the locked build backend, as the image does it.
+    options = ("-q", "--no-deps", "--no-index", "--no-build-isolation")
+    run(sys.executable, "-m", "pip", "wheel", *options, "-w", target, source)
     return next(target.glob("csi_fleet-*.whl"))
 
 
