@@ -272,13 +272,17 @@ def _failed(facts: ClaimFacts) -> Cause | None:
     if found is None:
         if not state.due:
             return queueing.queued(state)
+        waits = [note.detail for note in state.trail if note.event == "waits"]
+        why = f": {waits[-1]}." if waits else "; no error is known."
         return Cause(
             "back-off",
-            f"It is looked at again later; no error is known. {again}",
+            f"It is looked at again later{why} {again}",
             "csi-fleet retry pvc NAMESPACE/NAME does it now.",
             state.due,
         )
     message, at = found
+    if cause := queueing.defect(state, message, again):
+        return cause
     if message.startswith(_NOT_SAVED):
         return Cause(
             "save-refused",

@@ -8,6 +8,7 @@ import msgspec
 
 from workers.explain.facts import Cause
 from workers.explain.words import duration, moment
+from workers.observability.trail import UNEXPECTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -180,6 +181,19 @@ def last_error(state: KeyState | None, event: tuple[str, float] | None) -> tuple
     if notes and (event is None or notes[-1].at >= event[1] - 1):
         return notes[-1].detail, notes[-1].at
     return event
+
+
+def defect(state: KeyState, message: str, again: str) -> Cause | None:
+    """A mistake of ours, not of the user, the driver or the cluster."""
+    if not message.startswith(UNEXPECTED):
+        return None
+    return Cause(
+        "internal-error",
+        f"This is a mistake of csi-fleet itself: {message}. Nothing is lost.",
+        f"Please report it with the traceback, which the worker's log has under the key "
+        f"{state.key.text}. {again}",
+        state.due,
+    )
 
 
 def next_try(state: KeyState) -> str:

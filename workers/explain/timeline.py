@@ -82,6 +82,7 @@ def _words(event: str, detail: str) -> str:
         return f"put back, looked at again in {duration(int(detail) / 1000)}"
     return {
         "error": f"error: {detail}",
+        "waits": f"interrupted: {detail}",
         "blocked": f"waits for {detail}, which works on the same volume",
         "lost": f"worker {':'.join(detail.split(':')[:2])} is gone, another one takes over",
         "end": f"result: {detail}" if detail else "",

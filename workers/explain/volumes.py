@@ -95,11 +95,14 @@ def _deletion(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause:
                 return cause
         found = queueing.last_error(state, facts.last_error)
         if found and (state.fails or state.due):
+            again = queueing.next_try(state)
+            if cause := queueing.defect(state, found[0], again):
+                return cause
             age = duration(max(0.0, facts.now - found[1]))
             return Cause(
                 "driver-error" if "rpc error" in found[0] else "attempt-failed",
                 f"The last deletion failed {age} ago: {found[0]}",
-                queueing.next_try(state),
+                again,
                 state.due,
             )
         if cause := queueing.queued(state):

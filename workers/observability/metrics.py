@@ -233,6 +233,12 @@ class Metrics:
         self.lease_losses = self._counter(
             "csi_fleet_lease_losses_total", "Attempts stopped by a lost lease.", "kind"
         )
+        self.unexpected_errors = self._counter(
+            "csi_fleet_unexpected_errors_total",
+            "Passes that ended with a mistake of csi-fleet itself; the log has the traceback.",
+            "kind",
+            "driver_name",
+        )
         self.tickets = self._counter(
             "csi_fleet_tickets_total",
             "Celery messages by kind of key and fate: taken or dropped.",

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # Per pass; the whole trail of a key is bounded in Redis too (`lib.lua`, TRAIL_NOTES).
 MAX_NOTES: Final = 16
 MAX_TEXT: Final = 400
+# Begins the note of a mistake of ours.
+UNEXPECTED: Final = "csi-fleet failed with an unexpected"
 
 
 @dataclass(slots=True)

@@ -29,6 +29,7 @@ from workers import constants as k
 from workers.errors import AttemptError, IgnoredError, State
 from workers.kube.errors import NotFoundError
 from workers.observability import trail
+from workers.observability.logging import get_logger
 from workers.provision import measure, saving
 from workers.provision.intent import Intent
 from workers.provision.outcome import Action, Outcome, done, retry
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from workers.provision.runtime import Runtime
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
+
+_log = get_logger()
 
 INVALID_ARGUMENT = 3
 
@@ -249,6 +252,7 @@ class ClaimPass:
         """An event on the claim, in the driver's name; never blocks."""
         if kind == "Warning":
             trail.note("error", message)
+            _log.warning("attempt failed", reason=reason, err=message)
         self.runtime.events.event(claim, kind, reason, message, component=self.driver.event_source)
 
     def forget_intent(self) -> None:

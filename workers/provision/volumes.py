@@ -104,6 +104,7 @@ class VolumePass:
             return done(error.reason)
         except AttemptError as error:
             trail.note("error", error.message)
+            _log.warning("deletion failed", extra={"err": error.message})
             self.runtime.metrics.delete_failed(volume)
             self.runtime.events.event(
                 volume,

@@ -7,13 +7,14 @@ claim is forgotten and no error is seen twice (style 6: the task's edge is the o
 
 from __future__ import annotations
 
-import logging
+import traceback
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from workers.errors import ApiError, LeaseLost, TransientError
 from workers.kube.errors import ServerError, TooManyRequestsError, Unreachable
 from workers.observability import trail
-from workers.observability.logging import log_fields
+from workers.observability.logging import get_logger, log_fields, log_v
 from workers.observability.metrics import work_queue_name
 from workers.provision.outcome import Action, Outcome, retry, wait
 from workers.provision.steps import Step
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from workers.provision.runtime import Runtime
     from workers.queue.leases import Lease
 
-_log = logging.getLogger(__name__)
+_log = get_logger()
 
 # The API server or Redis is away: look again soon, without a back-off step or an event.
 AWAY_SECONDS: Final = 1.0
@@ -49,11 +50,11 @@ def run(
     try:
         key = Key.parse(text)
     except ValueError as error:
-        _log.warning("ticket dropped: %s", error)
+        _log.warning("ticket dropped", err=error)
         return
     driver = runtime.driver_of(key.driver)
     if driver is None:
-        _log.warning("ticket dropped, driver %s is not served here", key.driver)
+        _log.warning("ticket dropped, its driver is not served here", key=text, driver=key.driver)
         return
     with runtime.seats.seat(key.driver):
         work_on(runtime, driver, key, domain, work)
@@ -70,7 +71,11 @@ def work_on(
     try:
         lease = runtime.queue.take(key, domain(driver, key))
     except TransientError as error:
-        _log.warning("key %s not taken: %s", key.text, error)
+        _log.warning("key not taken", key=key.text, err=error)
+        return
+    except Exception:  # noqa: BLE001 - the ticket is published again, see Lua `sweep`
+        _log.exception("unexpected error, key not taken", key=key.text)
+        runtime.metrics.unexpected_errors.labels(key.kind, driver.name).inc()
         return
     runtime.metrics.tickets.labels(key.kind, "dropped" if lease is None else "taken").inc()
     if lease is None:
@@ -78,11 +83,45 @@ def work_on(
     name = work_queue_name(key.kind)
     runtime.metrics.work_adds.labels(name).inc()
     runtime.metrics.work_queue_seconds.labels(name).observe(lease.waited_seconds)
-    with trail.collect(), log_fields(key=key.text), runtime.running.work(key.kind):
+    with trail.collect(), log_fields(**fields_of(key, driver)), runtime.running.work(key.kind):
         outcome = attempt(runtime, driver, key, lease, work)
         runtime.metrics.attempts.labels(key.kind, driver.name, outcome.action.value).inc()
         trail.note("end", outcome.reason)
-        finish(runtime, driver, lease, outcome)
+        log_v(4).info("pass ended", outcome=outcome.action.value, result=outcome.reason)
+        try:
+            finish(runtime, driver, lease, outcome)
+        except Exception as error:  # noqa: BLE001 - a lease nobody releases would hold the key
+            unexpected(runtime, driver, key, error)
+            give_back(runtime, lease)
+
+
+def fields_of(key: Key, driver: Driver) -> dict[str, str]:
+    """What every log line of a pass carries."""
+    fields = {"key": key.text, "driver": driver.name}
+    name = {"claims": "claim", "volumes": "volume"}.get(key.kind)
+    return fields | {name: key.object} if name else fields
+
+
+def unexpected(runtime: Runtime, driver: Driver, key: Key, error: Exception) -> None:
+    """Tell of a mistake of ours: log, metric and a note for `explain`.
+
+    The note names class and place only: nobody knows what such an error's text holds.
+    """
+    _log.exception("unexpected error, the key is retried with back-off")
+    runtime.metrics.unexpected_errors.labels(key.kind, driver.name).inc()
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{PurePath(frame.filename).name}:{frame.lineno}"
+    trail.note("error", f"{trail.UNEXPECTED} {type(error).__name__} at {place}")
+
+
+def give_back(runtime: Runtime, lease: Lease) -> None:
+    """Release a lease whose pass could not be ended in order."""
+    if lease.is_released:
+        return
+    try:
+        runtime.queue.release(lease, delay_seconds=AWAY_SECONDS, count=True)
+    except TransientError as error:
+        _log.warning("key not released", err=error)
 
 
 def attempt(
@@ -96,17 +135,20 @@ def attempt(
     try:
         return work(runtime, driver, key, lease)
     except LeaseLost as error:
-        _log.warning("%s", error)
+        _log.warning("lease lost", err=error)
+        trail.note("waits", "lease lost")
         runtime.metrics.lease_losses.labels(key.kind).inc()
         return wait(0, "lease lost")
     except (TransientError, Unreachable, ServerError, TooManyRequestsError) as error:
-        _log.warning("key %s waits: %s", key.text, error)
+        _log.warning("key waits", err=error)
+        trail.note("waits", str(error))
         return wait(AWAY_SECONDS, "away")
     except ApiError as error:
-        _log.warning("key %s: the API server refused: %s", key.text, error)
+        _log.warning("the API server refused", err=error)
+        trail.note("error", f"the API server refused: {error}")
         return retry("refused")
-    except Exception:  # noqa: BLE001 - one key's defect must not stop the others
-        _log.exception("key %s: unexpected error, the key is retried with back-off", key.text)
+    except Exception as error:  # noqa: BLE001 - one key's defect must not stop the others
+        unexpected(runtime, driver, key, error)
         return retry("unexpected")
 
 
@@ -137,5 +179,5 @@ def finish(runtime: Runtime, driver: Driver, lease: Lease, outcome: Outcome) -> 
         if not is_owner:
             runtime.queue.add([lease.key])
     except TransientError as error:
-        _log.warning("key %s not released: %s", lease.key.text, error)
+        _log.warning("key not released", err=error)
     runtime.safekeeping.close(lease, is_settled=is_owner or outcome.finish_intent)
