@@ -8,6 +8,7 @@ import pytest
 
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, Unreachable
 from workers.leasename import leader_identity, lease_name
+from workers.observability.metrics import Metrics
 from workers.provision.leadership import ANN_HOLDER, Election, Leadership, Standing
 from workers.settings import LeaderSettings
 
@@ -107,6 +108,27 @@ def test_a_free_lease_is_taken_and_renewed(leases, clock):
     assert election.step() is Standing.HELD
     assert leases.lease["spec"]["renewTime"] > first
     assert leases.lease["spec"]["leaseTransitions"] == 0
+
+
+def test_f024_a_holder_renews_unread_and_the_slow_path_is_counted(leases, clock):
+    """`leader_election_slowpath_total` counts renewals that had to read the Lease first."""
+    metrics = Metrics()
+    kept = Leadership(leases, SETTINGS, "host_1", FakeLanes(), metrics=metrics, clock=clock)
+    counter = metrics.leader_slowpath.labels("d")._value
+    reads = []
+    real = leases.get
+    leases.get = lambda *args, **named: reads.append(1) or real(*args, **named)
+    kept.step([("d", "d")])
+    for _ in range(3):
+        clock.now += 5
+        kept.step([("d", "d")])
+    assert (len(reads), counter.get()) == (1, 0)
+    leases.put(leases.lease)  # somebody touched it: our copy is stale
+    kept.step([("d", "d")])
+    assert (len(reads), counter.get()) == (2, 1)
+    kept.step([("d", "d")])
+    assert (len(reads), counter.get()) == (2, 1)
+    assert leases.lease["spec"]["holderIdentity"] == "host_1"
 
 
 def test_a_fellow_holds_it_and_everybody_works(leases, clock):
