@@ -51,6 +51,8 @@ REASON_PROVISIONING_SUCCEEDED: Final = "ProvisioningSucceeded"
 REASON_PROVISIONING_FAILED: Final = "ProvisioningFailed"
 REASON_PROVISIONING_CLEANUP_FAILED: Final = "ProvisioningCleanupFailed"
 REASON_VOLUME_FAILED_DELETE: Final = "VolumeFailedDelete"
+# Ours: nothing is tried at the moment.
+REASON_PROVISIONING_WAITING: Final = "ProvisioningWaiting"
 
 # In-tree migration (csi-translation-lib).
 ANN_AZURE_FILE_RESOURCE_GROUP: Final = "kubernetes.io/azure-file-resource-group"

@@ -27,6 +27,9 @@ import msgspec
 
 from workers import constants as k
 from workers.errors import AttemptError, IgnoredError, State
+from workers.explain.facts import Cause
+from workers.explain.lasting import LASTING_SECONDS
+from workers.explain.words import stamp
 from workers.kube.errors import NotFoundError
 from workers.observability import trail
 from workers.observability.logging import get_logger
@@ -157,7 +160,19 @@ class ClaimPass:
         paused = (
             class_pause(self.runtime, rules.claim_class_name(claim)) if intent is None else None
         )
-        return paused or self.provision(claim, live, storage_class, intent)
+        if paused is not None:
+            self.tell_pause(claim, paused)
+            return paused
+        return self.provision(claim, live, storage_class, intent)
+
+    def tell_pause(self, claim: JsonObject, paused: Outcome) -> None:
+        """One event when the pause of its class outlasts a claim's first minute."""
+        age = time.time() - stamp(claim["metadata"].get("creationTimestamp") or "")
+        if self.runtime.lasting is not None and age > LASTING_SECONDS:
+            name = rules.claim_class_name(claim)
+            advice = f"csi-fleet resume --class={name}"
+            cause = Cause("class-paused", f"An operator paused it: {paused.reason}.", advice)
+            self.runtime.lasting.tell(self.key, cause)
 
     def provision(
         self,

@@ -1,4 +1,4 @@
-"""What is due again: capacity polls and snapshot sweeps, whoever's clock notices first.
+"""What is due again: capacity polls, sweeps, events on what lasts, whoever's clock notices first.
 
 Each worker looks twice a second, beat's tick too; the periods themselves are marks in Redis, so a
 doubled, late or dead clock does no harm.
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from workers.capacity.publishing import Publishing
+    from workers.explain.lasting import Lasting
     from workers.provision.driver import Driver
     from workers.queue.periods import Periods
     from workers.queue.workqueue import WorkQueue
@@ -35,6 +36,7 @@ class Periodic:
         queue: where keys go.
         periods: the marks.
         capacity: capacity publishing.
+        lasting: events on claims that are held back for long; None for none.
     """
 
     def __init__(
@@ -44,11 +46,13 @@ class Periodic:
         queue: WorkQueue,
         periods: Periods,
         capacity: Publishing,
+        lasting: Lasting | None = None,
     ) -> None:
         self._drivers = drivers
         self._queue = queue
         self._periods = periods
         self._capacity = capacity
+        self._lasting = lasting
         self._stopped = threading.Event()
         self._is_started = False
 
@@ -70,6 +74,8 @@ class Periodic:
                 self._queue.add([key])
             elif self._periods.is_due(key.text, seconds):
                 self._queue.add([key])
+        if self._lasting is not None:
+            self._lasting.tick()
         self._is_started = True
 
     def run(self) -> None:

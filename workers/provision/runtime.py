@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from workers.capacity.publishing import Publishing
     from workers.config import Settings
+    from workers.explain.lasting import Lasting
     from workers.kube.events import EventRecorder
     from workers.kube.resources import KubeResources
     from workers.provision.clusters import Clusters
@@ -37,6 +38,7 @@ class Runtime:
             not serve it (any more).
         periodic: the clock of polls and sweeps.
         capacity: capacity publishing, told of every volume made or deleted; None without.
+        lasting: tells users of holds that last; None without.
     """
 
     settings: Settings
@@ -54,6 +56,7 @@ class Runtime:
     metrics: Metrics = field(default_factory=Metrics)
     capacity: Publishing | None = None
     periodic: Periodic | None = None
+    lasting: Lasting | None = None
     running: RunningWork = field(init=False)
 
     def __post_init__(self) -> None:

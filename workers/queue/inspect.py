@@ -149,6 +149,20 @@ def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
     )
 
 
+def waiting_keys(client: redis.Redis, lane: str, start: int, count: int) -> list[Key]:
+    """Keys that wait in a lane, first attempts before retries, by their rank in each.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    with redis_errors():
+        pipe = client.pipeline(transaction=False)
+        for family in ("ready", "retry"):
+            pipe.zrange(NAMES[family].full + lane, start, start + count - 1)
+        names = [text(name) for part in pipe.execute() for name in part]
+    return [key for name in names[:count] if (key := _parse(name)) is not None]
+
+
 @dataclass(frozen=True, slots=True)
 class FailedKey:
     """A key whose last attempt failed, or that was given up."""

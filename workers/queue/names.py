@@ -110,7 +110,7 @@ NAMES: Final = {
         RedisName("capacity_plans", "hash", "capacity", "driver -> what it was planned for"),
         _family("capacity_turn", "string", "capacity", "driver: ms of a full write bucket; PX"),
         # Clocks.
-        _family("period", "string", "periods", "work done this period; TTL is the period"),
+        _family("period", "string", "periods", "work done or told this period; TTL is the period"),
         # Event budget (L-006), each with its TTL.
         _family("event", "hash", "events", "identical events: name, count; 1 h"),
         _family("similar", "set", "events", "messages of similar events; 10 min after the last"),

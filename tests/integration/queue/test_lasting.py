@@ -1,0 +1,122 @@
+"""A hold that lasts is told once per claim, whoever looks (issue 10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.explain.lasting import KEYS_PER_LOOK, Lasting
+from workers.queue.breakers import Breakers
+from workers.queue.keys import claim_key, lane_name
+from workers.queue.periods import Periods
+from workers.queue.registry import DriverRegistry
+from workers.queue.workqueue import WorkQueue
+
+LANE = lane_name("claims", "d")
+
+
+class FakeEvents:
+    """Remembers what would be written."""
+
+    def __init__(self):
+        self.told = []
+
+    def event(self, involved, event_type, reason, message, *, component):
+        self.told.append((involved["metadata"]["name"], event_type, reason, message))
+
+
+class Now:
+    """Looks at every tick."""
+
+    def __init__(self, periods):
+        self._periods = periods
+
+    def is_due(self, name, seconds):
+        return name == "lasting" or self._periods.is_due(name, seconds)
+
+
+@pytest.fixture
+def queue(redis_client):
+    queue = WorkQueue(redis_client, publish=lambda keys: None)
+    queue.register_process()
+    queue.set_limits(LANE, 1)
+    yield queue
+    queue.close()
+
+
+@pytest.fixture
+def serve(redis_client):
+    registry = DriverRegistry(redis_client)
+    registry.register("d", {"name": "d"}, ttl_seconds=60)
+
+
+@pytest.fixture
+def looks(redis_client, queue):
+    """Two workers that look; any hold lasts long enough unless said otherwise."""
+
+    def make(lasting_seconds=0.0):
+        return Lasting(
+            redis_client,
+            queue=queue,
+            registry=DriverRegistry(redis_client),
+            breakers=Breakers(redis_client, publish=lambda keys: None),
+            periods=Now(Periods(redis_client)),
+            events=FakeEvents(),
+            lasting_seconds=lasting_seconds,
+        )
+
+    return make
+
+
+def add(queue, *names):
+    queue.add([claim_key("d", "shop", name, f"uid-{name}") for name in names])
+
+
+def test_a_pause_is_told_once_over_all_workers(queue, looks, serve):
+    queue.pause(LANE, "array upgrade", seconds=3600)
+    add(queue, "one", "two")
+    first, second = looks(), looks()
+    for worker in (first, second, first):
+        worker.tick()
+    told = first._events.told + second._events.told
+    assert sorted(name for name, *_ in told) == ["one", "two"]
+    assert {(kind, reason) for _, kind, reason, _ in told} == {("Warning", "ProvisioningWaiting")}
+    text = told[0][3]
+    assert text.startswith('An operator paused driver "d" until ')
+    assert text.endswith(": array upgrade. csi-fleet resume --driver=d")
+
+
+def test_a_new_cause_is_told_again(queue, looks, serve):
+    queue.pause(LANE, "array upgrade")
+    add(queue, "one")
+    worker = looks()
+    worker.tick()
+    queue.resume(LANE)
+    queue.pause(LANE, "socket lost", kind="breaker")
+    add(queue, "two")
+    worker.tick()
+    assert worker._events.told[0][3].startswith("An operator paused")
+    assert any("does not work at the moment" in text for *_, text in worker._events.told)
+
+
+def test_what_runs_soon_is_not_told(queue, looks, serve):
+    queue.pause(LANE, "array upgrade")
+    add(queue, "one")
+    worker = looks(lasting_seconds=60.0)
+    worker.tick()
+    assert worker._events.told == []
+
+
+def test_a_driver_that_nobody_serves_is_told(queue, looks):
+    queue.pause(LANE, "", kind="breaker")
+    add(queue, "one")
+    worker = looks()
+    worker.tick()
+    assert "no worker is connected to it" in worker._events.told[0][3]
+
+
+def test_work_per_look_is_bounded(queue, looks, serve):
+    queue.pause(LANE, "array upgrade")
+    add(queue, *(f"c{number}" for number in range(3 * KEYS_PER_LOOK)))
+    worker = looks()
+    worker.tick()
+    assert len(worker._events.told) == KEYS_PER_LOOK

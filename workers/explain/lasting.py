@@ -1,0 +1,118 @@
+"""One event on a claim when what holds it back lasts, for readers of `kubectl describe`.
+
+Told are the holds that no attempt tells of, because none is made: pauses, an open breaker, a
+driver without a worker, a used-up limit. A claim without class or driver has the cluster's own
+events. A mark in Redis keeps it at one event per key, cause and hour over all workers.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from workers.constants import REASON_PROVISIONING_WAITING
+from workers.explain import queueing
+from workers.queue.inspect import read_key, waiting_keys
+from workers.queue.keys import KIND_CLAIMS, Key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from workers.explain.facts import Cause
+    from workers.kube.events import EventRecorder
+    from workers.queue.breakers import Breakers
+    from workers.queue.connection import RedisClient
+    from workers.queue.periods import Periods
+    from workers.queue.registry import DriverRegistry
+    from workers.queue.workqueue import WorkQueue
+
+COMPONENT: Final = "csi-fleet"
+# A hold shorter than this is worth no event.
+LASTING_SECONDS: Final = 60.0
+LOOK_SECONDS: Final = 30.0
+# An event lives for an hour at the API server.
+REPEAT_SECONDS: Final = 3600.0
+# Keys of one lane looked at per round: with 10,000 waiting the events come in turns.
+KEYS_PER_LOOK: Final = 50
+
+
+class Lasting:
+    """Looks at waiting claims now and then; one worker of all does it per period."""
+
+    def __init__(
+        self,
+        redis_client: RedisClient,
+        *,
+        queue: WorkQueue,
+        registry: DriverRegistry,
+        breakers: Breakers,
+        periods: Periods,
+        events: EventRecorder,
+        lasting_seconds: float = LASTING_SECONDS,
+    ) -> None:
+        self._redis = redis_client
+        self._queue = queue
+        self._registry = registry
+        self._breakers = breakers
+        self._periods = periods
+        self._events = events
+        self._lasting_seconds = lasting_seconds
+
+    def tick(self) -> None:
+        """Look, if it is time.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        if not self._periods.is_due("lasting", LOOK_SECONDS):
+            return
+        lanes = {
+            lane: stats.ready + stats.retry
+            for lane, stats in self._queue.stats().items()
+            if lane.startswith(f"{KIND_CLAIMS}|")
+            and stats.ready + stats.retry
+            and stats.head_age_seconds >= self._lasting_seconds
+        }
+        if not lanes:
+            return
+        records = self._registry.alive()
+        turn = int(time.time() / LOOK_SECONDS)
+        for lane, waiting in lanes.items():
+            start = turn * KEYS_PER_LOOK % waiting if waiting > KEYS_PER_LOOK else 0
+            for key in waiting_keys(self._redis, lane, start, KEYS_PER_LOOK):
+                if cause := self._cause(key, records):
+                    self.tell(key, cause)
+
+    def tell(self, key: Key, cause: Cause) -> None:
+        """Write the event unless it was written within the hour."""
+        if not self._periods.is_due(f"told {cause.code} {key.uid}", REPEAT_SECONDS):
+            return
+        namespace, _, name = key.object.partition("/")
+        involved = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"namespace": namespace, "name": name, "uid": key.uid},
+        }
+        advice = f" {cause.advice}" if cause.is_problem and cause.advice else ""
+        self._events.event(
+            involved,
+            "Warning" if cause.is_problem else "Normal",
+            REASON_PROVISIONING_WAITING,
+            f"{cause.text}{advice}",
+            component=COMPONENT,
+        )
+
+    def _cause(self, key: Key, records: Mapping[str, Mapping[str, Any]]) -> Cause | None:
+        state = read_key(self._redis, key, key.uid)
+        if not state.position or state.now - state.since < self._lasting_seconds:
+            return None
+        record = records.get(key.driver)
+        name = str((record or {}).get("name") or key.driver)
+        if record is None:
+            return queueing.unserved(
+                name, tuple(sorted(records)), is_csi_driver=True, workers=1, waits=True
+            )
+        breaker = self._breakers.states().get(key.driver) if state.pauses else None
+        reason = breaker.reason if breaker is not None and breaker.is_open else ""
+        return queueing.paused(state, name, reason, None, 0.0) or queueing.queued(state)
