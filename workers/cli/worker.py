@@ -49,7 +49,7 @@ from workers.provision.seats import Seats
 from workers.queue.breakers import Breakers
 from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CatalogReader
-from workers.queue.connection import connect
+from workers.queue.connection import RedisClient, connect
 from workers.queue.correlate import Create, EventBudget, Patch
 from workers.queue.intents import IntentStore
 from workers.queue.leases import Heartbeat
@@ -152,19 +152,7 @@ class WorkerProcess:
         )
         self.capacity.prepare()
         self.leadership = self.elections() if settings.leader.enabled else None
-        self.events = EventRecorder(
-            client,
-            correlator=SharedCorrelator(EventBudget(redis)),
-            on_drop=lambda reason: self.metrics.events_dropped.labels(reason).inc(),
-        )
-        lasting = Lasting(
-            redis,
-            queue=self.queue,
-            registry=self.registry,
-            breakers=Breakers(redis, publish=publisher(self.app)),
-            periods=periods,
-            events=self.events,
-        )
+        lasting = self.make_events(client, redis, periods)
         self.periodic = Periodic(
             self.fleet.drivers,
             queue=self.queue,
@@ -201,6 +189,22 @@ class WorkerProcess:
         self.fleet.add(load_all(settings.driver.provisioners, settings))
         if self.central is not None:
             self.central.start()
+
+    def make_events(self, client: KubeClient, redis: RedisClient, periods: Periods) -> Lasting:
+        """What users are told, and the look for holds that last."""
+        self.events = EventRecorder(
+            client,
+            correlator=SharedCorrelator(EventBudget(redis)),
+            on_drop=lambda reason: self.metrics.events_dropped.labels(reason).inc(),
+        )
+        return Lasting(
+            redis,
+            queue=self.queue,
+            registry=self.registry,
+            breakers=Breakers(redis, publish=publisher(self.app)),
+            periods=periods,
+            events=self.events,
+        )
 
     def make_fleet(self, breakers: Breakers) -> None:
         """The drivers of this process and, in central mode, the file they come from."""
