@@ -270,6 +270,61 @@ def test_prometheus_rule_is_the_alert_file():
     assert rule["spec"]["groups"] == written["groups"]
 
 
+@pytest.mark.parametrize("overlay", ["prod-central", "prod-sidecar", "prod-node"])
+def test_watchers_and_workers_are_scraped_and_may_be(overlay):
+    """Wherever they run: a metrics Service selects them, the monitor and a policy let it in."""
+    objects = render(K8S / "overlays" / overlay)
+    monitor = named(objects, "ServiceMonitor", "csi-fleet")["spec"]
+    assert monitor["namespaceSelector"] == {"any": True}
+    wanted = monitor["selector"]["matchLabels"].items()
+    chosen = [one for one in objects if one["kind"] == "Service"
+              and wanted <= one["metadata"].get("labels", {}).items()]  # fmt: skip
+    policies = [
+        one
+        for one in objects
+        if one["kind"] == "NetworkPolicy" and one["metadata"]["name"] == "metrics"
+    ]
+    found = 0
+    for item in workloads(objects):
+        if not {one["name"] for one in containers(item)} & {"watcher", "worker"}:
+            continue
+        found += 1
+        labels = item["spec"]["template"]["metadata"]["labels"].items()
+        place = item["metadata"]["namespace"]
+        assert any(
+            one["metadata"]["namespace"] == place and one["spec"]["selector"].items() <= labels
+            and one["spec"]["ports"][0]["name"] == monitor["endpoints"][0]["port"]
+            for one in chosen
+        ), identity(item)  # fmt: skip
+        assert any(
+            one["metadata"]["namespace"] == place
+            and one["spec"]["podSelector"]["matchLabels"].items() <= labels
+            for one in policies
+        ), identity(item)  # fmt: skip
+    assert found == 2
+
+
+@ALL
+def test_copies_are_spread_and_guarded(objects):
+    """More than one copy: apart from each other, and a drain takes one at a time."""
+    for item in workloads(objects):
+        if item["spec"].get("replicas", 1) < 2:
+            continue
+        labels = item["spec"]["template"]["metadata"]["labels"]
+        (term,) = pod_spec(item)["affinity"]["podAntiAffinity"][
+            "preferredDuringSchedulingIgnoredDuringExecution"
+        ]
+        selected = term["podAffinityTerm"]["labelSelector"]["matchLabels"]
+        assert selected.items() <= labels.items()
+        budgets = [
+            one
+            for one in objects
+            if one["kind"] == "PodDisruptionBudget"
+            and one["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        ]
+        assert [one["spec"]["maxUnavailable"] for one in budgets] == [1], identity(item)
+
+
 def test_autoscaler_names_a_metric_that_exists():
     """A renamed metric would leave the number of workers as it is for ever."""
     hpa = named(render(K8S / "overlays/prod-central"), "HorizontalPodAutoscaler", "worker")

@@ -24,6 +24,7 @@ CLUSTER_KINDS = {
     "Namespace", "ClusterRole", "ClusterRoleBinding", "StorageClass", "PriorityClass",
     "CustomResourceDefinition",
 }  # fmt: skip
+WORKLOADS = {"Deployment", "DaemonSet"}
 
 
 def render(directory: Path) -> list[JsonObject]:
@@ -89,7 +90,7 @@ def _transform(item: JsonObject, given: Mapping[str, Any]) -> None:
 
 def pod_spec(item: Mapping[str, Any]) -> JsonObject | None:
     """The pod specification of a workload."""
-    template = item.get("spec", {}).get("template") if item["kind"] == "Deployment" else None
+    template = item.get("spec", {}).get("template") if item["kind"] in WORKLOADS else None
     return template["spec"] if template else None
 
 

@@ -78,9 +78,12 @@ def kubeconfig_for(plane: ControlPlane, account: str) -> Path:
     return path
 
 
-def audited(plane: ControlPlane, account: str) -> dict[int, set[Right]]:
-    """What an account asked for so far, by status code; discovery and reviews left out."""
-    user = f"system:serviceaccount:{NAMESPACE}:{account}"
+def audited(plane: ControlPlane, account: str, home: str = NAMESPACE) -> dict[int, set[Right]]:
+    """What an account asked for so far, by status code; discovery and reviews left out.
+
+    `home` is the account's own namespace.
+    """
+    user = f"system:serviceaccount:{home}:{account}"
     found: dict[int, set[Right]] = defaultdict(set)
     for line in plane.audit_log.read_text().splitlines():
         try:
