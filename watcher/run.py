@@ -63,6 +63,10 @@ class Watcher:
         resync_seconds: time between two looks at everything undecided; 0 for none.
         recovery: gives records of attempts their keys back.
         metrics: counts what the API server sends; None counts nothing.
+
+    Attributes:
+        undecided: the table of claims and volumes.
+        reflectors: by kind, those started so far.
     """
 
     def __init__(
@@ -95,7 +99,7 @@ class Watcher:
 
         period_seconds = recovery_seconds(resync_seconds)
         self._restorer = Restorer(restore, self.outbox.add, period_seconds=period_seconds)
-        self._reflectors: dict[str, Reflector[Any]] = {}
+        self.reflectors: dict[str, Reflector[Any]] = {}
         self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
 
@@ -114,7 +118,7 @@ class Watcher:
         self.keeper.stop()
         self._resync.stop()
         self._restorer.stop()
-        for reflector in tuple(self._reflectors.values()):
+        for reflector in tuple(self.reflectors.values()):
             reflector.stop()
         self.outbox.stop()
         for thread in self._threads:
@@ -123,7 +127,7 @@ class Watcher:
     @property
     def is_synced(self) -> bool:
         """Whether every started kind was listed and all of it is in Redis."""
-        reflectors = self._reflectors.values()
+        reflectors = self.reflectors.values()
         return (
             bool(reflectors)
             and all(reflector.health.is_synced for reflector in reflectors)
@@ -140,7 +144,7 @@ class Watcher:
                 "event_age_seconds": _age(now, reflector.health.event_at),
                 "error": reflector.health.error,
             }
-            for kind, reflector in self._reflectors.items()
+            for kind, reflector in self.reflectors.items()
         }
         return {
             "kinds": kinds,
@@ -157,9 +161,9 @@ class Watcher:
 
     def check_ready(self) -> str:
         """Say what keeps events from reaching the queue; "" if nothing does."""
-        if self.keeper.is_down or self.outbox.is_down or not self._reflectors:
+        if self.keeper.is_down or self.outbox.is_down or not self.reflectors:
             return "waiting for Redis"
-        behind = {kind: reflector.health for kind, reflector in self._reflectors.items()}
+        behind = {kind: reflector.health for kind, reflector in self.reflectors.items()}
         return "; ".join(
             f"{kind}: {health.error or 'not listed yet'}"
             for kind, health in behind.items()
@@ -172,7 +176,7 @@ class Watcher:
             self._start_core_reflectors()
         else:
             for kind in _CATALOG_KINDS:
-                if reflector := self._reflectors.get(kind):
+                if reflector := self.reflectors.get(kind):
                     reflector.relist()
             add_everything(self.undecided, self.outbox)
         self._restorer.ask()
@@ -204,8 +208,8 @@ class Watcher:
             (view.node or not view.add_finalizer) and view.name not in before.by_name
             for view in views
         )
-        if has_own_rules and "volumes" in self._reflectors:
-            self._reflectors["volumes"].relist()
+        if has_own_rules and "volumes" in self.reflectors:
+            self.reflectors["volumes"].relist()
 
     def _reflect_capacities(self, namespace: str, managed_by: str) -> None:
         sink = CapacitySink((namespace, managed_by), self.outbox, lambda: self.undecided.drivers)
@@ -236,7 +240,7 @@ class Watcher:
         metadata_only: bool = False,
         label_selector: str = "",
     ) -> None:
-        if kind in self._reflectors or self._stopped.is_set():
+        if kind in self.reflectors or self._stopped.is_set():
             return
         if self._metrics is not None:
             sink = CountingSink(sink, self._metrics.watch_events, resource.plural)
@@ -248,7 +252,7 @@ class Watcher:
             metadata_only=metadata_only,
             label_selector=label_selector,
         )
-        self._reflectors[kind] = reflector
+        self.reflectors[kind] = reflector
         self._start_thread(f"watch-{kind}", reflector.run)
 
     def _epoch(self) -> str:

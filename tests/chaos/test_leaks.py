@@ -10,13 +10,13 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from tests.support.chaos import System
 from tests.support.fleet import Scene
-from tests.support.kube_api import KubeApiError
+from tests.support.leaks import Told, source_goes_during_a_restore
+from tests.support.refusal import volumes_refused
 from tests.support.waiting import wait_until
 
 SECONDS = 60
@@ -120,7 +120,14 @@ def test_issue_486_everything_dies_during_create_and_the_claim_is_deleted(system
     nothing_leaked(system, scene)
 
 
-def test_issue_1449_worker_dies_while_in_background_and_the_claim_is_deleted(system, scene):
+def test_issue_1449_source_snapshot_and_claim_deleted_during_the_restore(system, scene):
+    """Several restores: the first that ends frees the snapshot, which is then gone for all."""
+    told = Told(system, scene, scene.own_class, 3)
+    source_goes_during_a_restore(told)
+    nothing_leaked(system, scene)
+
+
+def test_issue_311_worker_dies_while_in_background_and_the_claim_is_deleted(system, scene):
     system.driver.set_rules({**LOST_ANSWER, "times": 3})
     claim = scene.claim("gone", scene.own_class)
     called(system, claim)
@@ -182,65 +189,9 @@ def test_issue_1469_claims_deleted_as_soon_as_they_are_provisioned(system, scene
         assert story.count("CreateVolume") == 1
 
 
-@contextmanager
-def volumes_refused(system) -> Iterator[None]:
-    """An admission policy against PVs of our driver."""
-    group = "admissionregistration.k8s.io/v1"
-    meta = {"metadata": {"name": f"no-volumes-{system.driver.name}"}}
-    rule = {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
-        "operations": ["CREATE"],
-        "resources": ["persistentvolumes"],
-    }
-    expression = f"!has(object.spec.csi) || object.spec.csi.driver != '{system.driver.name}'"
-    policy = {
-        "apiVersion": group,
-        "kind": "ValidatingAdmissionPolicy",
-        **meta,
-        "spec": {
-            "matchConstraints": {"resourceRules": [rule]},
-            "validations": [{"expression": expression, "message": "no volumes today"}],
-        },
-    }
-    binding = {
-        "apiVersion": group,
-        "kind": "ValidatingAdmissionPolicyBinding",
-        **meta,
-        "spec": {"policyName": meta["metadata"]["name"], "validationActions": ["Deny"]},
-    }
-    probe = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": "probe"},
-        "spec": {
-            "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteOnce"],
-            "csi": {"driver": system.driver.name, "volumeHandle": "x"},
-        },
-    }
-
-    def is_refused() -> bool:
-        try:
-            system.api.request("POST", "/api/v1/persistentvolumes", probe, params={"dryRun": "All"})
-        except KubeApiError:
-            return True
-        return False
-
-    system.api.create(policy)
-    system.api.create(binding)
-    try:
-        wait_until(is_refused, SECONDS, "the policy holds")
-        yield
-    finally:
-        for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
-            system.api.delete(f"/apis/{group}/{kind}/{meta['metadata']['name']}")
-        wait_until(lambda: not is_refused(), SECONDS, "the policy is gone")
-
-
 def test_c051_volume_that_cannot_be_saved_is_kept_over_crashes_and_a_wipe(system, scene):
     """G8: the claim is told, nobody deletes the volume, and it is saved once that is allowed."""
-    with volumes_refused(system):
+    with volumes_refused(system.api, system.driver.name):
         claim = scene.claim("patient", scene.own_class)
         scene.wait_event("patient", "no volumes today")
         wait_until(system.copies, SECONDS, "the attempt is copied to a ConfigMap")
@@ -258,7 +209,7 @@ def test_c051_volume_that_cannot_be_saved_is_kept_over_crashes_and_a_wipe(system
 
 
 def test_c053_volume_that_cannot_be_saved_and_its_claim_is_deleted(system, scene):
-    with volumes_refused(system):
+    with volumes_refused(system.api, system.driver.name):
         claim = scene.claim("gone", scene.own_class)
         scene.wait_event("gone", "no volumes today")
         wait_until(system.copies, SECONDS, "the attempt is copied to a ConfigMap")

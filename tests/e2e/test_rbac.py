@@ -10,11 +10,8 @@ from __future__ import annotations
 import base64
 import uuid
 
-import grpc
 import pytest
 
-from csi_client import messages
-from csi_client._generated import csi_pb2_grpc
 from tests.support.components import Components
 from tests.support.controlplane import ControlPlane
 from tests.support.csi_driver import DirectoryDriver
@@ -30,9 +27,11 @@ from tests.support.shipped import (
     manifests,
     rights,
 )
+from tests.support.snapshots import GROUP as SNAPSHOT
+from tests.support.snapshots import add_snapshot, make_snapshot
 from tests.support.waiting import wait_until
 
-STORAGE, SNAPSHOT = "storage.k8s.io", "snapshot.storage.k8s.io"
+STORAGE = "storage.k8s.io"
 TABLE = [
     # account, namespace, group, resource, verbs
     ("watcher", "", "", "persistentvolumeclaims", "list watch"),
@@ -226,7 +225,7 @@ def test_restores_from_a_snapshot_of_another_namespace(parts, scene, driver):
     snapshot_id = make_snapshot(driver, handle)
     other = Scene(scene.api)
     try:
-        snapshot(other, driver, snapshot_id)
+        path = add_snapshot(other, driver, snapshot_id)
         grant(other, scene.namespace)
         source = {"apiGroup": SNAPSHOT, "kind": "VolumeSnapshot", "name": "snap",
                   "namespace": other.namespace}  # fmt: skip
@@ -234,45 +233,11 @@ def test_restores_from_a_snapshot_of_another_namespace(parts, scene, driver):
         scene.claim("waits", storage_class, size="900000Gi", dataSourceRef=source)
         scene.wait_bound("restored")
         scene.delete("waits")
-        path = f"/apis/{SNAPSHOT}/v1/namespaces/{other.namespace}/volumesnapshots/snap"
         wait_until(
             lambda: not scene.api.get(path)["metadata"].get("finalizers"), 60, "finalizer is gone"
         )
     finally:
         other.clean_up()
-
-
-def make_snapshot(driver, volume_id):
-    with grpc.insecure_channel(f"unix:{driver.address}") as channel:
-        stub = csi_pb2_grpc.ControllerStub(channel)
-        request = messages.CreateSnapshotRequest(source_volume_id=volume_id, name="s")
-        return stub.CreateSnapshot(request).snapshot.snapshot_id
-
-
-def snapshot(scene, driver, snapshot_id):
-    api = scene.api
-    content = f"content-{uuid.uuid4().hex[:8]}"
-    version = f"{SNAPSHOT}/v1"
-    created = api.create(
-        {"apiVersion": version, "kind": "VolumeSnapshot",
-         "metadata": {"name": "snap", "namespace": scene.namespace},
-         "spec": {"source": {"volumeSnapshotContentName": content}}}
-    )  # fmt: skip
-    reference = {"name": "snap", "namespace": scene.namespace, "uid": created["metadata"]["uid"],
-                 "kind": "VolumeSnapshot"}  # fmt: skip
-    api.create(
-        {"apiVersion": version, "kind": "VolumeSnapshotContent", "metadata": {"name": content},
-         "spec": {"driver": driver.name, "deletionPolicy": "Delete",
-                  "volumeSnapshotRef": reference, "source": {"snapshotHandle": snapshot_id}}}
-    )  # fmt: skip
-    status = {"readyToUse": True, "restoreSize": "1Gi", "boundVolumeSnapshotContentName": content}
-    base = f"/apis/{version}"
-    api.patch(f"{base}/namespaces/{scene.namespace}/volumesnapshots/snap/status",
-              {"status": status})  # fmt: skip
-    api.patch(
-        f"{base}/volumesnapshotcontents/{content}/status",
-        {"status": {"readyToUse": True, "restoreSize": 2**30, "snapshotHandle": snapshot_id}},
-    )
 
 
 def grant(scene, namespace):

@@ -8,7 +8,9 @@ stops. Everything else is answered by `other`.
 from __future__ import annotations
 
 import json
+import select
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -156,9 +158,17 @@ class FakeApi:
                     self.wfile.write(b"%x\r\n%s\n\r\n" % (len(line) + 1, line))
                     self.wfile.flush()
                 if reply.stays_open:
-                    api._stopped.wait(60)
+                    self._wait_for_the_end()
                     self.close_connection = True
                     return
                 self.wfile.write(b"0\r\n\r\n")
+
+            def _wait_for_the_end(self) -> None:
+                """Until the server stops or the client has left."""
+                deadline = time.monotonic() + 60
+                while time.monotonic() < deadline and not api._stopped.is_set():
+                    readable, _, _ = select.select([self.connection], [], [], 0.05)
+                    if readable:
+                        return
 
         return Handler

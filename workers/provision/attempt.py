@@ -147,11 +147,7 @@ class Attempt:
             fs_type,
             multi_writer=driver.supports("SINGLE_NODE_MULTI_WRITER"),
         )
-        content = (
-            sourcing.resolve(self.work, claim, source, protect=not self.is_rehearsal)
-            if source is not None
-            else None
-        )
+        content = self.content(source) if source is not None else None
         requirements, pin = self.topology(storage_class)
         return self.request(
             name=name,
@@ -228,6 +224,13 @@ class Attempt:
             )
             raise
 
+    def content(self, source: sources.DataSource) -> ContentSource:
+        """Step 15; once the driver was asked, the source of that call will do."""
+        try:
+            return sourcing.resolve(self.work, self.claim, source, protect=not self.is_rehearsal)
+        except AttemptError as error:
+            return sourcing.remembered(self.intent, error)
+
     def topology(
         self, storage_class: JsonObject, *, selected_node: str | None = None
     ) -> tuple[csi.TopologyRequirement | None, Pin | None]:
@@ -282,6 +285,7 @@ class Attempt:
             selected_node=self.selected_node,
             pin=pin,
             previous=self.intent,
+            source=sourcing.sent(prepared.request),
         )
         work.runtime.steps.reach(Step.RECORD_INTENT, work.lease)
         work.runtime.safekeeping.begin(work.lease, self.intent)

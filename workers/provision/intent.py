@@ -3,7 +3,8 @@
 Shape in Redis and, for slow or background attempts, in a ConfigMap (JSON):
 `{"key": key text, "driver": name, "claim": claim object, "selected_node": name or "",
 "pin": topology pin or null, "stage": "calling" | "background" | "failed", "has_copy": bool,
-"since": unix seconds of the first attempt, "store": progress of a plug-in's backoff store}`.
+"since": unix seconds of the first attempt, "source": {"snapshot_id" or "volume_id": handle} the
+driver copies from, if any, "store": progress of a plug-in's backoff store}`.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Intent:
     stage: str
     has_copy: bool
     since: float
+    source: JsonObject | None = None
     store: JsonObject | None = None
 
     @classmethod
@@ -63,6 +65,7 @@ class Intent:
         selected_node: str,
         pin: JsonObject | None,
         previous: Self | None,
+        source: JsonObject | None = None,
     ) -> Self:
         """The record written just before CreateVolume; keeps the first attempt's time and copy."""
         return cls(
@@ -74,6 +77,7 @@ class Intent:
             stage=STAGE_CALLING,
             has_copy=previous.has_copy if previous else False,
             since=previous.since if previous else time.time(),
+            source=source,
         )
 
     @classmethod
@@ -97,6 +101,7 @@ class Intent:
             stage=str(record.get("stage") or STAGE_CALLING),
             has_copy=bool(record.get("has_copy")),
             since=float(record.get("since") or time.time()),
+            source=record.get("source"),
             store=record.get("store"),
         )
 
@@ -111,6 +116,7 @@ class Intent:
             "stage": self.stage,
             "has_copy": self.has_copy,
             "since": self.since,
+            **({"source": self.source} if self.source else {}),
             **({"store": self.store} if self.store else {}),
         }
 

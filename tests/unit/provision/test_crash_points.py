@@ -277,6 +277,32 @@ def test_issue_1449_claim_and_source_snapshot_deleted_while_in_background(redis_
     assert world.storage.calls == ["create", "create", "delete"]
 
 
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["same worker", "another worker"])
+def test_issue_1449_claim_and_source_snapshot_gone_while_in_background(redis_client, is_restarted):
+    """Another restore took its finalizer off, or nobody may set one: the call's source will do."""
+    world = CrashWorld(redis_client)
+    restore(world)
+    world.storage.plans = [("after", TIMEOUT)]
+    owner = world.owner()
+    one_pass(world, owner)
+    world.kube.drop("volumesnapshots", "snap", "default")
+    world.kube.drop("volumesnapshotcontents", "content")
+    world.delete_claim()
+    world.live(world.owner() if is_restarted else owner)
+    settled(world)
+    assert world.storage.calls == ["create", "create", "delete"]
+
+
+def test_a_source_that_is_gone_before_the_first_call_is_an_error(redis_client):
+    """Only an attempt that may have left a volume goes on without its source."""
+    world = CrashWorld(redis_client)
+    restore(world)
+    world.kube.drop("volumesnapshots", "snap", "default")
+    one_pass(world, world.owner())
+    assert world.storage.calls == []
+    assert "ProvisioningFailed" in world.events.reasons()
+
+
 def test_issue_1469_volume_that_is_being_deleted_is_no_home(redis_client):
     """AlreadyExists of a dying PV: its backend volume may be gone, ours would have no PV."""
     world = CrashWorld(redis_client)

@@ -1,0 +1,98 @@
+"""How many volumes does each known way to leak them leave behind, here and with csi-provisioner?
+
+    python -m tests.bench.leaks [--peer /path/to/csi-provisioner] [--only 486] [--workers 2]
+
+Tells the stories of `tests/support/leaks.py` to a whole csi-fleet and, with `--peer`, to that
+program as one process that is started again after a second when it dies. Prints the table of
+docs/guarantees.md: leaked volumes of claims. Starts a control plane of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from tests.support.chaos import Part, System
+from tests.support.controlplane import ControlPlane
+from tests.support.fleet import API_RATE, environment
+from tests.support.leaks import STORIES, tell
+from tests.support.redis_server import find_redis_server
+from tests.support.waiting import wait_until
+
+FLAGS = ("--timeout=5s", "--retry-interval-max=4s")
+
+
+@dataclass
+class Peer(System):
+    """One csi-provisioner in place of our processes; Redis stays down."""
+
+    program: str = ""
+
+    def start(self) -> Self:
+        self.driver.start()
+        command = [
+            self.program,
+            f"--kubeconfig={self.plane.kubeconfig}",
+            f"--csi-address={self.driver.address}",
+            *API_RATE,
+            *FLAGS,
+        ]
+        log = self.directory / "peer.log"
+        self.parts["worker-0"] = Part("worker-0", command, log, environment())
+        self.parts["worker-0"].start()
+        wait_until(lambda: self.driver.calls("GetPluginInfo"), 60, "it asks the driver")
+        self._tender = threading.Thread(target=self._tend, daemon=True)
+        self._tender.start()
+        return self
+
+
+@contextmanager
+def running(name: str, program: str, plane: ControlPlane, folder: Path) -> Iterator[System]:
+    """A whole system of its own for one story."""
+    redis = str(find_redis_server())
+    if name == "csi-provisioner":
+        system: System = Peer(folder, plane, redis, program=program)
+    else:
+        system = System(
+            folder,
+            plane,
+            redis,
+            workers=2,
+            watchers=1,
+            flags=("--resync-period=10s",),
+            worker_flags=FLAGS,
+        )
+    with system:
+        yield system
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Count leaked volumes.")
+    parser.add_argument("--peer", default="", help="a csi-provisioner binary")
+    parser.add_argument("--only", default="", help="stories whose title contains this")
+    arguments = parser.parse_args()
+    names = ["csi-fleet", *(["csi-provisioner"] if arguments.peer else [])]
+    print("| Issue |", " | ".join(names), "|")
+    print("|---|" + "---|" * len(names))
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leaks-")))
+        plane = ControlPlane(scratch / "plane")
+        stack.callback(plane.stop)
+        plane.start()
+        for number, title in enumerate(title for title in STORIES if arguments.only in title):
+            cells = []
+            for name in names:
+                with running(name, arguments.peer, plane, scratch / f"{number}-{name}") as system:
+                    leaked, count = tell(system, title)
+                cells.append(f"{leaked} of {count}")
+            print(f"| {title} |", " | ".join(cells), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()
