@@ -15,6 +15,7 @@ from workers.translate.fields import (
     flag,
     has_finalizer,
     is_deleting,
+    optional_text,
     text,
     value_at,
 )
@@ -34,13 +35,15 @@ def content_name(source: DataSource, snapshot: Json) -> str:
     began, and finishing it avoids a leaked volume (P-211).
 
     Raises:
-        SourceError: NoChange; the snapshot is going away or not bound.
+        SourceError: NoChange; the snapshot is going away, or bound to nothing or an empty name.
     """
     if is_deleting(snapshot) and not has_finalizer(snapshot, FINALIZER_SNAPSHOT_SOURCE):
         raise SourceError(source, f"snapshot {source.name} is being deleted")
-    bound = text(snapshot, "status", "boundVolumeSnapshotContentName")
-    if not bound:
+    bound = optional_text(snapshot, "status", "boundVolumeSnapshotContentName")
+    if bound is None:
         raise SourceError(source, f"snapshot {source.name} not bound")
+    if not bound:
+        raise content_read_failed(source, "", "resource name may not be empty")
     return bound
 
 
@@ -92,9 +95,9 @@ def _check_size(source: DataSource, snapshot: Json, claim: Json) -> str:
 
 def _check_mode(source: DataSource, content: Json, claim: Json) -> None:
     """Check that a change of volume mode was allowed on the content (P-214)."""
-    source_mode = text(content, "spec", "sourceVolumeMode")
+    source_mode = optional_text(content, "spec", "sourceVolumeMode")
     mode = claims.volume_mode(claim)
-    if not source_mode or not mode or source_mode == mode:
+    if source_mode is None or not mode or source_mode == mode:
         return
     name = text(content, "metadata", "name")
     value = annotations_of(content).get(ANN_ALLOW_MODE_CHANGE)
