@@ -95,6 +95,18 @@ class KubeApi:
         decoded = answer.json() if "json" in answer.headers.get("Content-Type", "") else {}
         return decoded if isinstance(decoded, dict) else {}
 
+    def text(self, path: str) -> str:
+        """GET an answer that is no JSON, for example `/metrics`."""
+        answer = self._session.get(self.server + path, timeout=30)
+        if answer.status_code >= 400:
+            raise KubeApiError(answer.status_code, _status_message(answer))
+        return answer.text
+
+    @property
+    def session(self) -> requests.Session:
+        """Credentials and authority, for a caller with connections of its own."""
+        return self._session
+
     def is_ready(self) -> bool:
         """Whether `/readyz` says ok now."""
         try:

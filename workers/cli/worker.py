@@ -8,6 +8,7 @@ back every lease at once.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import sys
@@ -38,6 +39,7 @@ from workers.observability.health import Heartbeats
 from workers.observability.http import Checks, always_ok
 from workers.observability.metrics import Metrics
 from workers.observability.requests import api_observer, csi_observer
+from workers.observability.tracing import Tracing
 from workers.provision.central import Central
 from workers.provision.clusters import Clusters
 from workers.provision.fleet import KINDS, Fleet
@@ -107,6 +109,7 @@ class WorkerProcess:
         self.consumers = CeleryConsumers(self.app)
         self.metrics = Metrics()
         self.heartbeats = Heartbeats()
+        self.tracing = Tracing.from_environment(os.environ)
         self.http: DiagnosticsServer | None = None
         self._stopped = threading.Event()
         self._connected: dict[str, bool] = {}
@@ -182,6 +185,7 @@ class WorkerProcess:
             capacity=self.capacity,
             periodic=self.periodic,
             lasting=lasting,
+            tracing=self.tracing,
         )
         register(self.app)
         # Last: what waits for the driver to be asked must not wait for our own start any more.
@@ -350,6 +354,7 @@ class WorkerProcess:
         except QueueUnavailable as error:
             _log.warning("leases end by themselves: %s", error)
         self.fleet.stop()
+        self.tracing.stop()
         if self.http is not None:
             self.http.stop()
 

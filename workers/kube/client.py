@@ -16,9 +16,10 @@ import msgspec
 import urllib3
 from urllib3.exceptions import HTTPError, ReadTimeoutError, ResponseError
 
-from workers.kube.connection import connect
+from workers.kube.connection import CONNECT_TIMEOUT_SECONDS, connect
 from workers.kube.errors import Unreachable, error_from_response
 from workers.kube.throttle import Throttle
+from workers.kube.transport import Answer, BrokenConnectionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +34,6 @@ JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 
-CONNECT_TIMEOUT_SECONDS: Final = 5.0
 READ_TIMEOUT_SECONDS: Final = 30.0
 # client-go repeats a refused request (429, 5xx with Retry-After) up to 10 times; a worker
 # thread is better given back to the queue, which has its own back-off.
@@ -211,6 +211,8 @@ class KubeClient:
         headers = {"Accept": accept}
         call = _Call("GET", _url(path, query), headers, None, read_timeout_seconds, stream=True)
         response = self._send_authorized(call)
+        if isinstance(response, Answer):
+            raise TypeError("a stream is urllib3's")
         if response.status >= 300:
             try:
                 body = response.read(2**16)
@@ -250,14 +252,14 @@ class KubeClient:
         for repeats_left in range(_MAX_REPEATS, -1, -1):
             response = self._send_authorized(call)
             if response.status < 300:
-                return bytes(response.data)
+                return response.data
             wait_seconds = _retry_after_seconds(response)
             if wait_seconds is None or not repeats_left:
                 break
             self._sleep(wait_seconds)
         raise error_from_response(response.status, response.data, method=method, path=path)
 
-    def _send_authorized(self, call: _Call) -> urllib3.BaseHTTPResponse:
+    def _send_authorized(self, call: _Call) -> Answer | urllib3.BaseHTTPResponse:
         if self._throttle:
             self._throttle.wait()
         started, status = time.monotonic(), 0
@@ -265,7 +267,8 @@ class KubeClient:
             connection = self._connection
             response = self._send(connection, call)
             if response.status == 401 and (renewed := self._reload(connection)):
-                response.close()
+                if not isinstance(response, Answer):
+                    response.close()
                 response = self._send(renewed, call)
             status = response.status
             return response
@@ -273,25 +276,18 @@ class KubeClient:
             if self._observer is not None and not call.stream:
                 self._observer(call.method, call.url, status, time.monotonic() - started)
 
-    def _send(self, connection: Connection, call: _Call) -> urllib3.BaseHTTPResponse:
+    def _send(self, connection: Connection, call: _Call) -> Answer | urllib3.BaseHTTPResponse:
         headers = {**call.headers, "User-Agent": self._user_agent}
         if authorization := connection.authorization():
             headers["Authorization"] = authorization
         for attempt in range(2):
             try:
-                return connection.pool.request(
-                    call.method,
-                    connection.base_url + call.url,
-                    body=call.data,
-                    headers=headers,
-                    timeout=urllib3.Timeout(
-                        connect=CONNECT_TIMEOUT_SECONDS, read=call.timeout_seconds
-                    ),
-                    preload_content=not call.stream,
-                    retries=False,
-                    redirect=False,
+                if call.stream or connection.transport is None:
+                    return _send_by_urllib3(connection, call, headers)
+                return connection.transport.send(
+                    call.method, call.url, headers, call.data, timeout_seconds=call.timeout_seconds
                 )
-            except (HTTPError, OSError) as error:
+            except (HTTPError, OSError, ValueError) as error:
                 if attempt == 0 and call.method == "GET" and _is_broken_connection(error):
                     continue
                 verb = call.method.capitalize()
@@ -312,6 +308,21 @@ class KubeClient:
             return self._connection
 
 
+def _send_by_urllib3(
+    connection: Connection, call: _Call, headers: dict[str, str]
+) -> urllib3.BaseHTTPResponse:
+    return connection.pool.request(
+        call.method,
+        connection.base_url + call.url,
+        body=call.data,
+        headers=headers,
+        timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_SECONDS, read=call.timeout_seconds),
+        preload_content=not call.stream,
+        retries=False,
+        redirect=False,
+    )
+
+
 def _url(path: str, query: Mapping[str, Any] | None) -> str:
     return f"{path}?{urlencode(query)}" if query else path
 
@@ -328,13 +339,15 @@ def _decoded(data: bytes) -> JsonObject:
 
 def _is_broken_connection(error: Exception) -> bool:
     """Tell whether a kept connection was dropped (repeat at once), not slow or refused."""
+    if isinstance(error, BrokenConnectionError):
+        return True
     return isinstance(error, urllib3.exceptions.ProtocolError) and not isinstance(
         error, ReadTimeoutError | ResponseError
     )
 
 
-def _retry_after_seconds(response: urllib3.BaseHTTPResponse) -> float | None:
+def _retry_after_seconds(response: Answer | urllib3.BaseHTTPResponse) -> float | None:
     if response.status != 429 and response.status < 500:
         return None
-    value = response.headers.get("Retry-After", "")
+    value = response.headers.get("retry-after", "")
     return min(float(value), _MAX_RETRY_AFTER_SECONDS) if value.isdigit() else None

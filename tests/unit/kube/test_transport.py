@@ -1,0 +1,213 @@
+"""One exchange over a kept connection: every form of an answer, every way to break."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+
+import pytest
+import urllib3
+
+from tests.support.fake_api import FakeApi, Reply
+from workers.kube import transport as module
+from workers.kube.connection import connect
+from workers.kube.transport import BrokenConnectionError, Transport
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
+
+
+class Server:
+    """Accepts connections; on each it reads a request's head and sends the next scripted bytes.
+
+    An empty script closes the connection without a word.
+    """
+
+    def __init__(self, *scripts):
+        self.scripts = list(scripts)
+        self.requests = []
+        self.connections = 0
+        self.closed = threading.Event()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def serve(self):
+        while self.scripts:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            with connection, suppress(OSError):  # a client may give up
+                self.answer(connection)
+            self.closed.set()
+
+    def answer(self, connection):
+        while self.scripts:
+            data = b""
+            while b"\r\n\r\n" not in data:
+                more = connection.recv(65536)
+                if not more:
+                    return
+                data += more
+            self.requests.append(data)
+            script = self.scripts.pop(0)
+            for part in script:
+                connection.sendall(part)
+            if not script or script[-1] == b"":
+                return
+
+    def transport(self, prefix=""):
+        pool = urllib3.HTTPConnectionPool("127.0.0.1", self.listener.getsockname()[1])
+        return Transport(pool, prefix, most_kept=2, connect_timeout_seconds=5)
+
+
+@pytest.fixture
+def serve():
+    servers, transports = [], []
+
+    def start(*scripts, prefix=""):
+        servers.append(Server(*scripts))
+        transports.append(servers[-1].transport(prefix))
+        return servers[-1], transports[-1]
+
+    yield start
+    for one in transports:
+        one.close()
+    for one in servers:
+        one.scripts.clear()
+        with suppress(OSError):  # ends a blocked accept
+            one.listener.shutdown(socket.SHUT_RDWR)
+        one.thread.join(5)
+        one.listener.close()
+
+
+def get(transport, url="/x", timeout_seconds=5.0, **headers):
+    return transport.send("GET", url, headers, None, timeout_seconds=timeout_seconds)
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        pytest.param([OK], b"hi", id="length"),
+        pytest.param([OK[:20], OK[20:41], OK[41:]], b"hi", id="in pieces"),
+        pytest.param(
+            [
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n",
+                b"3;ext=1\r\n yo\r",
+                b"\n0\r\nTrailer: x\r\n\r\n",
+            ],
+            b"hi yo",
+            id="chunks, extension, trailer",
+        ),
+        pytest.param([b"HTTP/1.1 100 Continue\r\n\r\n" + OK], b"hi", id="interim answer"),
+        pytest.param([b"HTTP/1.1 204 No Content\r\n\r\n"], b"", id="no content"),
+        pytest.param([b"HTTP/1.0 200 OK\r\n\r\nto the ", b"end", b""], b"to the end", id="to EOF"),
+        pytest.param([b"HTTP/1.1 200 OK\r\ncontent-LENGTH:  0\r\n\r\n"], b"", id="empty"),
+    ],
+)
+def test_answer_is_read_whole(serve, parts, expected):
+    _, transport = serve(parts)
+    assert get(transport).data == expected
+
+
+def test_connection_is_kept_and_request_has_prefix_host_and_length(serve):
+    server, transport = serve([OK], [OK], prefix="/k8s/clusters/c-1")
+    get(transport, "/a", Accept="application/json")
+    answer = transport.send("POST", "/b?c=d", {}, b"{}", timeout_seconds=5)
+    port = server.listener.getsockname()[1]
+    host = f"Host: 127.0.0.1:{port}\r\n"
+    assert answer.status == 200
+    assert server.connections == 1
+    assert server.requests == [
+        f"GET /k8s/clusters/c-1/a HTTP/1.1\r\n{host}Accept: application/json\r\n\r\n".encode(),
+        f"POST /k8s/clusters/c-1/b?c=d HTTP/1.1\r\n{host}Content-Length: 2\r\n\r\n{{}}".encode(),
+    ]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", id="close"
+        ),
+        pytest.param(OK + b"more than was announced", id="more than announced"),
+    ],
+)
+def test_connection_that_cannot_be_trusted_is_not_kept(serve, first):
+    server, transport = serve([first, b""], [OK])
+    get(transport)
+    assert get(transport).data == b"hi"
+    assert server.connections == 2
+
+
+def test_connection_closed_while_idle_is_replaced_before_a_write(serve, monkeypatch):
+    """A write must not be lost on a connection that a load balancer has dropped."""
+    monkeypatch.setattr(module, "TRUSTED_SECONDS", 0.0)
+    server, transport = serve([OK, b""], [OK])
+    get(transport)
+    assert server.closed.wait(5)
+    assert transport.send("POST", "/x", {}, b"{}", timeout_seconds=5).data == b"hi"
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("parts", "error"),
+    [
+        pytest.param([], BrokenConnectionError, id="no answer"),
+        pytest.param([b"HTTP/1.1 200", b""], BrokenConnectionError, id="in the head"),
+        pytest.param([OK[:-1], b""], BrokenConnectionError, id="in the body"),
+        pytest.param([b"SSH-2.0\r\n\r\n"], OSError, id="not HTTP"),
+        pytest.param(
+            [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"],
+            OSError,
+            id="chunk size",
+        ),
+        pytest.param([b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n"], OSError, id="length"),
+        pytest.param([b"HTTP/1.1 200 OK\r\n" + b"a" * 2**17], OSError, id="endless head"),
+    ],
+)
+def test_broken_answer_is_an_error_and_ends_the_connection(serve, parts, error):
+    server, transport = serve(parts, [OK])
+    with pytest.raises(error):
+        get(transport)
+    assert get(transport).data == b"hi"
+    assert server.connections == 2
+
+
+def test_silence_is_a_timeout(serve):
+    _, transport = serve([b"HTTP/1.1 200 OK\r\n"], [OK])
+    with pytest.raises(TimeoutError, match="no answer within"):
+        get(transport, timeout_seconds=0.05)
+
+
+@pytest.mark.parametrize("url", ["/a b", "/a\r\nHost: x", "/ä"])
+def test_path_cannot_end_the_line(serve, url):
+    server, transport = serve([OK])
+    with pytest.raises(ValueError, match="not quoted"):
+        get(transport, url)
+    with pytest.raises(ValueError, match="line break"):
+        get(transport, Authorization="Bearer a\r\nX: y")
+    assert server.requests == []
+
+
+def test_proxy_that_reads_requests_is_left_to_urllib3(monkeypatch):
+    """Only urllib3 knows absolute paths and a proxy's own headers."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    found = connect("", "http://api.example.org", pool_size=1, environ={})
+    assert found.configuration.proxy
+    assert found.transport is None
+
+
+def test_master_with_a_path_in_front():
+    with FakeApi() as api:
+        api.other = lambda _request: Reply(body=b"[]")
+        found = connect("", f"{api.url}/front/", pool_size=1, environ={})
+        assert found.transport is not None
+        found.transport.send("GET", "/api", {}, None, timeout_seconds=5)
+        found.transport.close()
+        assert api.requests[0].path == "/front/api"
