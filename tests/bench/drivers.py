@@ -1,0 +1,96 @@
+"""The drivers of a measurement: hundreds in one process, quick, with topology when wanted.
+
+`BenchDrivers(folder, names, delay_seconds=0.2, has_topology=True)` is a `DriverHost` whose drivers
+cost next to nothing, so that what is measured are the provisioners.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from csi_client import messages as csi
+from tests.support.driver_host import ROOT, DriverHost, LightDriver
+from tests.support.processes import start_process
+from tests.support.waiting import wait_until
+
+POLL_SECONDS = 0.1
+TOPOLOGY_KEY = "topology.bench.example.org/zone"
+
+
+class BenchDrivers(DriverHost):
+    """The process as a measurement sees it; its CPU is read by `pid`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        names: Sequence[str],
+        *,
+        delay_seconds: float = 0.0,
+        has_topology: bool = False,
+    ) -> None:
+        super().__init__(folder, names)
+        self._plan = {"names": self.names, "delay": delay_seconds, "topology": has_topology}
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "plan.json").write_text(json.dumps(self._plan))
+        self._process = start_process(
+            "bench-drivers",
+            [sys.executable, "-m", "tests.bench.drivers", str(self.folder)],
+            log=self.folder / "host.log",
+            cwd=ROOT,
+        )
+        wait_until((self.folder / "ready").exists, 30, "all drivers listen")
+        return self
+
+
+class TopologyDriver(LightDriver):
+    """Says that volumes have a place, and puts each where it is wanted most."""
+
+    async def plugin(self, _: Any, __: Any) -> csi.GetPluginCapabilitiesResponse:
+        types = csi.PluginCapability.Service.Type
+        return csi.GetPluginCapabilitiesResponse(
+            capabilities=[
+                csi.PluginCapability(service=csi.PluginCapability.Service(type=one))
+                for one in (types.CONTROLLER_SERVICE, types.VOLUME_ACCESSIBILITY_CONSTRAINTS)
+            ]
+        )
+
+    async def create(self, request: Any, context: Any) -> csi.CreateVolumeResponse:
+        answer = await super().create(request, context)
+        answer.volume.accessible_topology.extend(request.accessibility_requirements.preferred[:1])
+        return answer
+
+
+async def serve(folder: Path) -> None:
+    """Run the planned drivers until the process is killed."""
+    plan = json.loads((folder / "plan.json").read_text())
+    make = TopologyDriver if plan["topology"] else LightDriver
+    drivers = {name: make(name, folder / f"{i}.s") for i, name in enumerate(plan["names"])}
+    for driver in drivers.values():
+        await driver.follow({"delay": plan["delay"]} if plan["delay"] else {})
+    (folder / "ready").touch()
+    figures = folder / "figures.json"
+    figures.touch()
+    while True:
+        await asyncio.sleep(POLL_SECONDS)
+        if not figures.exists():
+            draft = folder / "figures.draft"
+            found = {name: driver.figures() for name, driver in drivers.items()}
+            draft.write_text(json.dumps(found | {"at": {"time": time.time()}}))
+            draft.replace(figures)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1])))

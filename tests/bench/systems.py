@@ -1,0 +1,136 @@
+"""The two systems that are measured: csi-fleet in central mode, one csi-provisioner per driver."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from tests.bench.drivers import BenchDrivers
+from tests.bench.usage import fleet_groups
+from tests.support.fleet import API_RATE, ROOT, Fleet, environment
+from tests.support.processes import Process, start_process
+from tests.support.waiting import wait_until
+
+
+class System(Protocol):
+    """A running provisioner for all drivers of one host."""
+
+    name: str
+
+    def groups(self) -> Mapping[str, list[int]]:
+        """Process ids by role."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Ours:
+    """`csi-fleet run` with a drivers file, embedded Redis and the given number of workers."""
+
+    name = "csi-fleet"
+
+    def __init__(
+        self,
+        kubeconfig: Path,
+        drivers: BenchDrivers,
+        *flags: str,
+        workers: int = 1,
+        calls_at_once: int = 100,
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="bf-")
+        folder = Path(self._folder.name)
+        self.drivers = drivers
+        file = folder / "drivers.yaml"
+        limit = f"{{concurrency: {calls_at_once}}}"
+        lines = [
+            f"- {{name: {name}, endpoint: {drivers.address(name)},"
+            f" limits: {{create: {limit}, delete: {limit}}}}}\n"
+            for name in drivers.names
+        ]
+        file.write_text("drivers:\n" + "".join(lines))
+        self.fleet = Fleet(
+            folder / "f",
+            kubeconfig,
+            [],
+            f"--drivers-file={file}",
+            f"--workers={workers}",
+            "-v=1",
+            *flags,
+        )
+
+    def groups(self) -> dict[str, list[int]]:
+        assert self.fleet.process is not None
+        return fleet_groups(self.fleet.process.pid)
+
+    def __enter__(self) -> Self:
+        self.fleet.__enter__()
+        time.sleep(3)  # beat starts last; at rest from here on
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.fleet.__exit__(kind, error, trace)
+        self._folder.cleanup()
+
+
+class Peer:
+    """The Go reference as its users run it: one process per driver.
+
+    Args:
+        binary: csi-provisioner.
+        kubeconfig: of the same cluster.
+        drivers: the same drivers.
+        is_throttled: leave client-go's default of 5 requests a second.
+    """
+
+    def __init__(
+        self, binary: Path, kubeconfig: Path, drivers: BenchDrivers, *, is_throttled: bool = False
+    ) -> None:
+        self.name = "reference, default qps" if is_throttled else "reference"
+        self._folder = tempfile.TemporaryDirectory(prefix="bp-")
+        self._rate = () if is_throttled else API_RATE
+        self._binary, self._kubeconfig, self._drivers = binary, kubeconfig, drivers
+        self._processes: list[Process] = []
+
+    def groups(self) -> dict[str, list[int]]:
+        return {"csi-provisioner": [one.pid for one in self._processes]}
+
+    def __enter__(self) -> Self:
+        folder = Path(self._folder.name)
+        for number, name in enumerate(self._drivers.names):
+            process = start_process(
+                "csi-provisioner",
+                [
+                    str(self._binary),
+                    f"--kubeconfig={self._kubeconfig}",
+                    f"--csi-address={self._drivers.address(name)}",
+                    *self._rate,
+                    "--v=1",
+                ],
+                log=folder / f"{number}.log",
+                env=environment(NAMESPACE="default"),
+                cwd=ROOT,
+            )
+            self._processes.append(process)
+        logs = [folder / f"{number}.log" for number in range(len(self._drivers.names))]
+        wait_until(
+            lambda: all("Started provisioner controller" in log.read_text() for log in logs),
+            60,
+            "every csi-provisioner runs",
+        )
+        time.sleep(1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.stop()
+        self._folder.cleanup()

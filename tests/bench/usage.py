@@ -1,0 +1,115 @@
+"""What do processes and the API server use? CPU seconds, PSS and API requests, from outside."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.kube_api import KubeApi
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_REQUEST = re.compile(r"^apiserver_request_total\{([^}]*)\} (\S+)", re.MULTILINE)
+_WATCHES = re.compile(
+    r'^apiserver_longrunning_requests\{[^}]*verb="WATCH"[^}]*\} (\S+)', re.MULTILINE
+)
+_CPU = re.compile(r"^process_cpu_seconds_total (\S+)", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+Groups = Mapping[str, Iterable[int]]
+
+
+def tree(pid: int) -> list[int]:
+    """The process and everything below it."""
+    found = [pid]
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                found += tree(int(child))
+    except OSError:
+        pass
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of one process so far; 0 once it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def pss_mib(pid: int) -> float:
+    """Proportional memory: pages that forks share are counted once over all of them."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+    except OSError:
+        pass
+    return 0.0
+
+
+def fleet_groups(pid: int) -> dict[str, list[int]]:
+    """The processes of one `csi-fleet run` by what they do."""
+    found: dict[str, list[int]] = {}
+    for one in tree(pid):
+        found.setdefault("run" if one == pid else _role(one), []).append(one)
+    return found
+
+
+def _role(pid: int) -> str:
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        words = {*line, *Path(f"/proc/{pid}/comm").read_text().split()}
+    except OSError:
+        return "gone"
+    for name in ("redis-server", "watcher", "worker", "beat"):
+        if any(name in word for word in words if "/" not in word or name == "redis-server"):
+            return {"redis-server": "redis", "worker": "workers"}.get(name, name)
+    return "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at everything."""
+
+    cpu: dict[str, float]
+    requests: Counter[str]
+    api_cpu: float
+
+
+def sample(api: KubeApi, groups: Groups) -> Sample:
+    """CPU by group, requests by verb and resource, CPU of the API server."""
+    text = metrics_text(api)
+    requests: Counter[str] = Counter()
+    for labels, value in _REQUEST.findall(text):
+        label = dict(_LABEL.findall(labels))
+        resource = "/".join(filter(None, (label.get("resource"), label.get("subresource"))))
+        if label.get("verb") not in {"WATCH", "CONNECT"}:
+            requests[f"{label.get('verb')} {resource}"] += int(float(value))
+    found = _CPU.search(text)
+    return Sample(
+        {name: sum(map(cpu_seconds, pids)) for name, pids in groups.items()},
+        requests,
+        float(found[1]) if found else 0.0,
+    )
+
+
+def watches(api: KubeApi) -> int:
+    """Watch connections the API server holds now."""
+    return round(sum(float(one) for one in _WATCHES.findall(metrics_text(api))))
+
+
+def memory(groups: Groups) -> dict[str, float]:
+    """PSS in MiB by group."""
+    return {name: round(sum(map(pss_mib, pids)), 1) for name, pids in groups.items()}
+
+
+def metrics_text(api: KubeApi) -> str:
+    """The API server's own metrics."""
+    return api.text("/metrics")
