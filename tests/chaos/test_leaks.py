@@ -12,12 +12,14 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import redis
 
 from tests.support.chaos import System
 from tests.support.fleet import Scene
 from tests.support.leaks import Told, source_goes_during_a_restore
 from tests.support.refusal import volumes_refused
 from tests.support.waiting import wait_until
+from workers.queue.names import NAMES
 
 SECONDS = 60
 LOST_ANSWER = {"method": "CreateVolume", "code": "DEADLINE_EXCEEDED", "after_work": True}
@@ -269,5 +271,41 @@ def test_c146_sigterm_lets_the_call_end_and_loses_nothing(system, scene):
         part.wanted = True
     scene.wait_bound("kept", timeout_seconds=SECONDS)
     assert len(creates(system, claim)) == 1
+    scene.delete("kept")
+    nothing_leaked(system, scene)
+
+
+def owner_of_the_call(system) -> str:
+    """The worker whose process holds the only claim's lease."""
+    with redis.Redis.from_url(system.redis.url, decode_responses=True) as client:
+        (lease,) = client.hvals(NAMES["leases"].full)
+    pid = int(lease.split(" ")[1].split(":")[-2])
+    return next(name for name in system.workers_() if system.parts[name].process.pid == pid)
+
+
+def test_c149_frozen_worker_writes_nothing_once_its_lease_is_lost(system, scene):
+    """SIGSTOP during CreateVolume: another one repeats the call and saves; one volume, one PV."""
+    system.driver.set_rules({"method": "CreateVolume", "delay_seconds": 2, "times": 1})
+    claim = scene.claim("kept", scene.own_class)
+    called(system, claim)
+    frozen = system.parts[owner_of_the_call(system)]
+    frozen.stopped_until = float("inf")
+    frozen.process.signal(signal.SIGSTOP)
+    try:
+        scene.wait_bound("kept", timeout_seconds=SECONDS)
+        assert len(creates(system, claim)) == 2
+        system.assert_at_rest(SECONDS)
+        before = scene.volume_of(claim)["metadata"]["resourceVersion"]
+    finally:
+        frozen.stopped_until = 0.0
+        frozen.process.signal(signal.SIGCONT)
+
+    def is_awake() -> bool:
+        return "lease" in frozen.log.read_text() and "lost" in frozen.log.read_text()
+
+    wait_until(is_awake, 20, "it notices that its lease is lost")
+    system.assert_at_rest(SECONDS)
+    assert len(creates(system, claim)) == 2
+    assert scene.volume_of(claim)["metadata"]["resourceVersion"] == before
     scene.delete("kept")
     nothing_leaked(system, scene)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import redis
 import yaml
 
 from csi_client import messages as csi
@@ -12,6 +13,7 @@ from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
+from workers.queue.names import NAMES
 
 
 @pytest.fixture
@@ -163,3 +165,21 @@ def test_t193_a_lost_socket_parks_the_driver_and_returns(run, driver, scene):
     scene.wait_bound("data", timeout_seconds=60)
     wait_until(lambda: "is connected again" in fleet.log_text(), 20, "told")
     assert "Traceback" not in fleet.log_text()
+
+
+def test_c141_one_lost_driver_of_two_parks_its_own_claims_only(run, driver, scene):
+    """S-020: no failed attempt, no back-off step and no event; the other driver goes on."""
+    with DirectoryDriver() as other:
+        fleet = run([driver, other])
+        fleet.wait_ready()
+        driver.kill()
+        wait_until(lambda: "its keys wait" in fleet.log_text(), 20, "the loss is told")
+        scene.claim("waits", scene.storage_class(driver.name))
+        scene.claim("goes-on", scene.storage_class(other.name))
+        scene.wait_bound("goes-on")
+        with redis.Redis.from_url(fleet.redis_url) as client:
+            assert client.hgetall(NAMES["fails"].full) == {}
+        assert "ProvisioningFailed" not in scene.reasons("waits")
+        driver.start()
+        scene.wait_bound("waits")
+        assert "ProvisioningFailed" not in scene.reasons("waits")

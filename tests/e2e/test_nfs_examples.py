@@ -115,6 +115,27 @@ def test_npt002_npt004_npt005_the_articles_class(fleet, scene):
     assert len(scene.volumes()) == 1
 
 
+def test_npt006_a_block_claim_is_refused_by_the_engine(fleet, scene):
+    """The plug-in has no `supports_block`."""
+    scene.claim("block", scene.storage_class(PLUGIN, "nfs", parameters=CLASS), volumeMode="Block")
+    scene.wait_event("block", "does not support block volume provisioning")
+    assert scene.volumes() == []
+
+
+def test_npt011_one_claim_of_two_workers_is_one_volume(fleet, scene, export):
+    """Each of many claims gets one directory and one event of success, whoever took it."""
+    assert len(fleet.workers()) == 2
+    parameters = {**CLASS, "subDir": "${pvc.metadata.namespace}-${pvc.metadata.name}"}
+    full = scene.storage_class(PLUGIN, "nfs", parameters=parameters)
+    names = [f"claim-{index}" for index in range(10)]
+    for name in names:
+        scene.claim(name, full)
+    scene.wait_bound(*names)
+    assert len(scene.volumes()) == len(list(export.glob(f"{scene.namespace}-*"))) == len(names)
+    for name in names:
+        assert {"Provisioning", "ProvisioningSucceeded"} == scene.reasons(name)
+
+
 def test_npt001_static_volumes_are_not_touched(fleet, scene):
     """The article's first step: a PV made by hand, a claim without class."""
     name = f"{scene.name}-static"

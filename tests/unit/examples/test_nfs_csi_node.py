@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +56,29 @@ def test_nft033_the_id_is_enough(driver, tmp_path):
 
 def test_nft034_ipv6():
     assert source_of("fd00::1", "/data/") == "[fd00::1]:/data"
+
+
+def test_nft035_a_stale_handle_is_mounted_again(driver, tmp_path, monkeypatch):
+    """The server forgot the directory: kubelet's next publish mends it."""
+    volume, target, lstat = driver.create(), tmp_path / "t", Path.lstat
+    driver.publish(volume, target)
+    mount, mounted, stale = driver.mounter.mount, [], [target]
+
+    def seen(server, path, place, options):
+        mounted.append(place)
+        mount(server, path, place, options)
+
+    def forgotten(path):
+        if path in stale:
+            stale.remove(path)
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return lstat(path)
+
+    monkeypatch.setattr(driver.mounter, "mount", seen)
+    monkeypatch.setattr(Path, "lstat", forgotten)
+    driver.publish(volume, target)
+    assert mounted == [target]
+    assert [one.target for one in driver.mounter.mounts()] == [str(target)]
 
 
 def test_nft036_a_failed_mount_leaves_no_target(driver, tmp_path):

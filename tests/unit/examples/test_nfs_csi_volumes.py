@@ -150,6 +150,20 @@ def test_nft016_links_do_not_lead_out(driver, tmp_path):
     assert (outside / "x").is_dir()
 
 
+def test_nft019_mount_options_of_the_secret_are_used_for_deletion(driver, monkeypatch):
+    """NF-026: the driver's own mount of the share takes them."""
+    volume, used, opened = driver.create(), [], driver.mounter.opened
+
+    def seen(server, share, options):
+        used.append(list(options))
+        return opened(server, share, options)
+
+    monkeypatch.setattr(driver.mounter, "opened", seen)
+    driver.delete(volume.volume_id, secrets={"mountOptions": "nfsvers=3"})
+    assert used == [["nfsvers=3"]]
+    assert driver.names() == []
+
+
 def test_nft018_two_processes_one_volume(tmp_path):
     """The lease file in the share; a dead owner's is taken over after its time."""
     one, two = Driver(tmp_path), Driver(tmp_path)

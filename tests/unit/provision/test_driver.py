@@ -8,6 +8,7 @@ from csi_client.errors import CsiError, NoStatusError
 from csi_client.messages import NodeGetInfoResponse
 from workers.config import Settings
 from workers.errors import ConfigError
+from workers.provision import fleet
 from workers.provision.driver import handshake, wait_ready
 
 
@@ -87,3 +88,29 @@ def test_a_good_handshake_names_the_driver():
     assert driver.identity.endswith("-d.example.org")
     assert driver.supports("CREATE_DELETE_VOLUME")
     assert not driver.supports_topology
+
+
+def test_c140_a_driver_that_never_comes_ends_the_start(tmp_path, monkeypatch):
+    """F-011: 30 s, then one line and exit code 1."""
+    assert fleet.CONNECT_TIMEOUT_SECONDS == 30
+    monkeypatch.setattr(fleet, "CONNECT_TIMEOUT_SECONDS", 0.2)
+    served = fleet.Fleet(Settings())
+    try:
+        with pytest.raises(ConfigError, match="no driver answered within") as caught:
+            served.connect(str(tmp_path / "none.sock"))
+    finally:
+        served.stop()
+    assert caught.value.exit_code == 1
+
+
+def test_c140_a_driver_that_is_not_ready_for_a_minute_is_waited_for():
+    """F-012: one Probe a second, for ever."""
+    said = []
+    wait_ready(Client(probe=[False] * 60 + [True]), said.append, tick_seconds=0)
+    assert said == ["CSI driver is not ready"] * 60
+
+
+def test_c140_probe_unimplemented_ends_the_start():
+    with pytest.raises(ConfigError, match="code = Unimplemented") as caught:
+        wait_ready(Client(probe=[CsiError(12, "no such call")]), print, tick_seconds=0)
+    assert caught.value.exit_code == 1
