@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from workers.observability import trail
+from workers.observability import tracing, trail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,14 @@ def api_observer(metrics: Metrics) -> Callable[[str, str, int, float], None]:
         verb = _VERBS.get(method) or ("get" if name else "list")
         metrics.api_requests.labels(verb, resource, str(status)).inc()
         metrics.api_seconds.labels(verb, resource).observe(seconds)
+        is_error = not 0 < status < 400 and status != 404
+        tracing.call(
+            f"{verb} {resource}",
+            seconds,
+            is_error=is_error,
+            http__request__method=method,
+            http__response__status_code=status,
+        )
         if method != "GET":
             answer = status or "no-answer"
             trail.note("api", f"{verb} {resource} {answer} {seconds:.3f}")
@@ -51,6 +59,13 @@ def csi_observer(metrics: Metrics) -> Callable[[str, str, str | None, float], No
 
     def observe(driver: str, method: str, code: str | None, seconds: float) -> None:
         metrics.csi_observer(driver)(method, code, seconds)
+        tracing.call(
+            method.rpartition("/")[2],
+            seconds,
+            is_error=code != "OK",
+            rpc__system="grpc",
+            rpc__response__status_code=code or "NoStatus",
+        )
         trail.note("rpc", f"{method.rpartition('/')[2]} {code or 'NoStatus'} {seconds:.3f}")
 
     return observe

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from workers.observability.metrics import Metrics
 from workers.observability.running import RunningWork
+from workers.observability.tracing import Tracing
 from workers.provision.seats import Seats
 from workers.provision.steps import LeasedSteps, Steps
 
@@ -57,6 +58,7 @@ class Runtime:
     capacity: Publishing | None = None
     periodic: Periodic | None = None
     lasting: Lasting | None = None
+    tracing: Tracing = field(default_factory=Tracing)
     running: RunningWork = field(init=False)
 
     def __post_init__(self) -> None:

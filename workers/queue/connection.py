@@ -6,20 +6,32 @@ or do nothing), therefore the client may retry after a lost reply.
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import redis
-from redis.backoff import ExponentialWithJitterBackoff
-from redis.retry import Retry
+# redis-py loads OpenTelemetry's metrics if it can (for the extra `tracing` it can), which we do
+# not use: 2.5 MiB in every process.
+_telemetry = sys.modules.get("opentelemetry")
+sys.modules["opentelemetry"] = None  # type: ignore[assignment]  # the documented way to forbid it
+import redis  # noqa: E402
+from redis.backoff import ExponentialWithJitterBackoff  # noqa: E402
+from redis.retry import Retry  # noqa: E402
 
-from workers.errors import QueueUnavailable
+if _telemetry is None:
+    del sys.modules["opentelemetry"]
+else:
+    sys.modules["opentelemetry"] = _telemetry
+
+from workers.errors import QueueUnavailable  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # For those who only hand a client on.
 RedisClient = redis.Redis
+ResponseError = redis.ResponseError
+NoScriptError = redis.exceptions.NoScriptError
 
 # Pitfalls 8: half-open connections are found within the time-out, a fail-over within the retries.
 SOCKET_TIMEOUT_SECONDS = 5.0

@@ -15,13 +15,13 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-import redis
-
 from workers.queue import names
-from workers.queue.connection import redis_errors
+from workers.queue.connection import NoScriptError, ResponseError, redis_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    import redis
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Scripts:
         with redis_errors():
             try:
                 return self._evaluate(name, now, *args)
-            except redis.ResponseError as error:
+            except ResponseError as error:
                 if "WRONGTYPE" not in str(error) or not repair(self.client):
                     raise
                 return self._evaluate(name, now, *args)
@@ -76,7 +76,7 @@ class Scripts:
         digest, script = source(name)
         try:
             return self.client.evalsha(digest, 0, *args)
-        except redis.exceptions.NoScriptError:
+        except NoScriptError:
             return self.client.eval(script, 0, *args)
 
 
@@ -89,7 +89,7 @@ def repaired(client: redis.Redis) -> Iterator[None]:
     """
     try:
         yield
-    except redis.ResponseError as error:
+    except ResponseError as error:
         if "WRONGTYPE" in str(error):
             repair(client)
         raise
@@ -107,7 +107,7 @@ def repair(client: redis.Redis) -> bool:
         try:
             client.rename(key, aside)
             client.expire(aside, _QUARANTINE_SECONDS)
-        except redis.ResponseError:  # another process was faster
+        except ResponseError:  # another process was faster
             continue
         _log.error(
             "Redis key has a wrong type and was set aside; the queue is rebuilt from the API "

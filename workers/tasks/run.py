@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers.errors import ApiError, LeaseLost, TransientError
 from workers.kube.errors import ServerError, TooManyRequestsError, Unreachable
-from workers.observability import trail
+from workers.observability import tracing, trail
 from workers.observability.logging import get_logger, log_fields, log_v
 from workers.observability.metrics import work_queue_name
 from workers.provision.outcome import Action, Outcome, retry, wait
@@ -83,10 +83,17 @@ def work_on(
     name = work_queue_name(key.kind)
     runtime.metrics.work_adds.labels(name).inc()
     runtime.metrics.work_queue_seconds.labels(name).observe(lease.waited_seconds)
-    with trail.collect(), log_fields(**fields_of(key, driver)), runtime.running.work(key.kind):
+    fields = fields_of(key, driver)
+    with (
+        trail.collect(),
+        log_fields(**fields),
+        runtime.running.work(key.kind),
+        runtime.tracing.work(f"{key.kind} pass", key.text, lease.waited_seconds, **fields),
+    ):
         outcome = attempt(runtime, driver, key, lease, work)
         runtime.metrics.attempts.labels(key.kind, driver.name, outcome.action.value).inc()
         trail.note("end", outcome.reason)
+        tracing.ended(outcome.action.value, outcome.reason, is_error=outcome.action is Action.RETRY)
         log_v(4).info("pass ended", outcome=outcome.action.value, result=outcome.reason)
         try:
             finish(runtime, driver, lease, outcome)

@@ -1,0 +1,147 @@
+"""One OpenTelemetry trace per claim, where somebody wants traces.
+
+The id of a trace is the UID of its claim. So all passes, in whatever process they run and however
+far apart, and the deletion of the volume `pvc-<uid>` too, are spans of one trace, and nothing has
+to be carried from one to the next. Below each pass lie its wait in the queue, its calls to the
+driver and its requests to the API server.
+
+Nothing of OpenTelemetry is imported unless the environment names a collector
+(`OTEL_EXPORTER_OTLP_ENDPOINT`); it comes with the extra `csi-fleet[tracing]`. The SDK's other
+variables (headers, service name, sampler) hold too.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.observability.logging import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from opentelemetry.sdk.trace import TracerProvider
+
+_log = get_logger()
+
+ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+STOP_MILLISECONDS: Final = 3000
+_UID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+_trace_id: ContextVar[int | None] = ContextVar("trace_id", default=None)
+_tracer: ContextVar[Any] = ContextVar("tracer", default=None)
+
+
+class Tracing:
+    """The traces of one process; without a provider it does nothing.
+
+    Args:
+        provider: with `claim_ids()` as its source of ids.
+    """
+
+    def __init__(self, provider: TracerProvider | None = None) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("csi-fleet") if provider is not None else None
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str]) -> Tracing:
+        """Traces to the collector that the environment names, none without one."""
+        if not any(env.get(name) for name in ENDPOINTS):
+            return cls()
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
+                OTLPSpanExporter,
+            )
+            from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+            from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+        except ImportError as error:
+            _log.warning("no traces are sent: install csi-fleet[tracing]", err=error)
+            return cls()
+        name = env.get("OTEL_SERVICE_NAME") or "csi-fleet"
+        provider = TracerProvider(
+            id_generator=claim_ids(), resource=Resource.create({"service.name": name})
+        )
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        return cls(provider)
+
+    @contextmanager
+    def work(self, name: str, text: str, waited_seconds: float, **fields: str) -> Iterator[None]:
+        """One pass as a span; calls made inside become its children.
+
+        Args:
+            name: of the span.
+            text: the key; a UID in it names the trace.
+            waited_seconds: how long the key waited for this pass.
+            fields: as on log lines: key, driver, claim or volume.
+        """
+        if self._tracer is None:
+            yield
+            return
+        ids = _trace_id.set(trace_id_of(text))
+        tracer = _tracer.set(self._tracer)
+        try:
+            now = time.time_ns()
+            start = now - round(waited_seconds * 1e9)
+            attributes = {f"csi_fleet.{key}": value for key, value in fields.items()}
+            with self._tracer.start_as_current_span(name, start_time=start, attributes=attributes):
+                self._tracer.start_span("queued", start_time=start).end(now)
+                yield
+        finally:
+            _tracer.reset(tracer)
+            _trace_id.reset(ids)
+
+    def stop(self) -> None:
+        """Send what is left, as far as it goes in a few seconds."""
+        if self._provider is not None:
+            self._provider.force_flush(STOP_MILLISECONDS)
+            self._provider.shutdown()
+
+
+def claim_ids() -> Any:
+    """A generator of ids that names the trace after the claim at hand."""
+    from opentelemetry.sdk.trace.id_generator import RandomIdGenerator  # noqa: PLC0415
+
+    class ClaimIds(RandomIdGenerator):
+        def generate_trace_id(self) -> int:
+            return _trace_id.get() or super().generate_trace_id()
+
+    return ClaimIds()
+
+
+def trace_id_of(text: str) -> int | None:
+    """The UID in a key's text as a number, None if there is none."""
+    found = _UID.findall(text)
+    return int(found[-1].replace("-", ""), 16) if found else None
+
+
+def call(name: str, seconds: float, *, is_error: bool, **fields: str | int) -> None:
+    """One ended call to the driver or the API server, as a child of the pass at hand."""
+    tracer = _tracer.get()
+    if tracer is None:
+        return
+    from opentelemetry.trace import SpanKind, Status, StatusCode  # noqa: PLC0415 - loaded by now
+
+    now = time.time_ns()
+    attributes = {key.replace("__", "."): value for key, value in fields.items()}
+    span = tracer.start_span(
+        name, kind=SpanKind.CLIENT, start_time=now - round(seconds * 1e9), attributes=attributes
+    )
+    if is_error:
+        span.set_status(Status(StatusCode.ERROR))
+    span.end(now)
+
+
+def ended(outcome: str, result: str, *, is_error: bool) -> None:
+    """What became of the pass at hand."""
+    if _tracer.get() is None:
+        return
+    from opentelemetry import trace  # noqa: PLC0415 - loaded by now
+
+    span = trace.get_current_span()
+    span.set_attributes({"csi_fleet.outcome": outcome, "csi_fleet.result": result})
+    if is_error:
+        span.set_status(trace.Status(trace.StatusCode.ERROR, result))
