@@ -5,7 +5,8 @@
 #   make-secrets.sh DIR NAMESPACE       also prints Secrets and a ConfigMap for kubectl apply -f -
 #
 # Needs openssl. Each component's Secret holds its own password only. Keep DIR/ca.key off the
-# cluster; with cert-manager or another authority, replace ca.crt, tls.crt and tls.key.
+# cluster; with cert-manager or another authority, replace ca.crt, tls.crt and tls.key. Without
+# tls.crt the next run signs a new one, by the same authority as long as ca.key is there.
 set -eu
 umask 077
 dir=$1
@@ -23,9 +24,10 @@ if [ ! -s "$dir/tls.crt" ]; then
     names=$names,DNS:redis.$namespace,DNS:redis.$namespace.svc
     names=$names,DNS:redis.$namespace.svc.cluster.local
   fi
-  openssl req -x509 -newkey rsa:3072 -nodes -days 3650 -subj "/CN=csi-fleet redis authority" \
-    -addext keyUsage=critical,keyCertSign,cRLSign \
-    -keyout "$dir/ca.key" -out "$dir/ca.crt" 2> /dev/null
+  [ -s "$dir/ca.key" ] && [ -s "$dir/ca.crt" ] \
+    || openssl req -x509 -newkey rsa:3072 -nodes -days 3650 \
+      -subj "/CN=csi-fleet redis authority" -addext keyUsage=critical,keyCertSign,cRLSign \
+      -keyout "$dir/ca.key" -out "$dir/ca.crt" 2> /dev/null
   openssl req -newkey rsa:3072 -nodes -subj "/CN=redis" \
     -keyout "$dir/tls.key" -out "$dir/tls.csr" 2> /dev/null
   printf 'subjectAltName=%s\nkeyUsage=critical,digitalSignature,keyEncipherment\n%s\n%s\n' \

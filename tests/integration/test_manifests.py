@@ -220,6 +220,21 @@ def test_what_pods_mount_exists_or_is_made_by_the_secrets_script(objects):
             assert not volume.keys() & {"persistentVolumeClaim", "hostPath"}, volume
 
 
+def test_a_new_certificate_of_redis_is_of_the_same_authority(tmp_path):
+    """Rotation as docs/upgrade.md has it: clients need nothing new; a second run changes nothing."""
+    script = ["sh", K8S / "make-secrets.sh", tmp_path]
+    subprocess.run(script, check=True)
+    first = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+    subprocess.run(script, check=True)
+    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == first
+    (tmp_path / "tls.crt").unlink()
+    subprocess.run(script, check=True)
+    changed = {one.name for one in tmp_path.iterdir() if one.read_bytes() != first[one.name]}
+    assert changed == {"tls.crt", "tls.key"}
+    verify = ["openssl", "verify", "-CAfile", "ca.crt", "tls.crt"]
+    subprocess.run(verify, cwd=tmp_path, check=True, capture_output=True)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def secrets_folder(tmp_path_factory):
     os.environ["PYTEST_SECRETS"] = str(tmp_path_factory.mktemp("secrets"))
