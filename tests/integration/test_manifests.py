@@ -221,7 +221,7 @@ def test_what_pods_mount_exists_or_is_made_by_the_secrets_script(objects):
 
 
 def test_a_new_certificate_of_redis_is_of_the_same_authority(tmp_path):
-    """Rotation as docs/upgrade.md has it: clients need nothing new; a second run changes nothing."""
+    """Rotation as docs/upgrade.md has it: clients need nothing, repeating changes nothing."""
     script = ["sh", K8S / "make-secrets.sh", tmp_path]
     subprocess.run(script, check=True)
     first = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
