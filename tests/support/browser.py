@@ -1,6 +1,7 @@
 """A headless Chromium, driven by its own command line: pages as text and as pictures.
 
-`apt-get install chromium` brings it; a machine without one skips, CI fails.
+`apt-get install chromium` brings it, which root's test run does by itself; otherwise a machine
+without one skips, CI fails.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ import os
 import shutil
 import subprocess
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.support import apt
 
 _FLAGS = (
     "--headless=new",
@@ -24,15 +28,22 @@ _FLAGS = (
 )
 
 
+@cache
 def find_browser() -> str:
     """Path of the browser."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        missing = "no chromium on PATH: apt-get install chromium"
+    if found := _browser():
+        return found
+    try:
+        apt.install("chromium")
+    except apt.AptError as error:
         if os.environ.get("CI") == "true":
-            pytest.fail(missing)
-        pytest.skip(missing)
-    return found
+            pytest.fail(f"no chromium on PATH: {error}")
+        pytest.skip(f"no chromium on PATH: {error}")
+    return _browser()
+
+
+def _browser() -> str:
+    return shutil.which("chromium") or shutil.which("chromium-browser") or ""
 
 
 def page_text(url: str, *, budget_ms: int = 6000) -> str:

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support import apt
 from tests.support.processes import Process, start_process
 from tests.support.waiting import wait_until
 
@@ -46,16 +47,10 @@ def install() -> None:
     missing = [one for one in PROGRAMS if shutil.which(one) is None]
     if not missing:
         return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise DockerUnavailableError(f"missing, and only root can install: {', '.join(missing)}")
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (
-        ["apt-get", "update", "-qq"],
-        ["apt-get", "install", "-qq", "-y", "--no-install-recommends", *PACKAGES],
-    ):
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise DockerUnavailableError(f"{' '.join(command)}: {done.stderr[-500:]}")
+    try:
+        apt.install(*PACKAGES)
+    except apt.AptError as error:
+        raise DockerUnavailableError(f"missing {', '.join(missing)}: {error}") from error
 
 
 class Engine:

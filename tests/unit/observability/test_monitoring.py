@@ -1,11 +1,13 @@
-"""Alert rules and dashboard load, and every metric they name exists in the real exposition."""
+"""Alert rules and dashboard are PromQL, and their metrics and labels are in the real exposition."""
 
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
+import promql_parser
 import pytest
 import yaml
 from prometheus_client.exposition import generate_latest
@@ -18,7 +20,6 @@ from workers.queue.inspect import read_sizes
 from workers.queue.limits import LaneLimits, LaneStats
 
 DOCS = Path(__file__).parents[3] / "docs"
-NAME = re.compile(r"\b(?:csi_fleet|csi_sidecar|csistorage|controller|workqueue)_\w+")
 LANE = LaneStats("claims|d", 1, 1, 1, 1, 1.0, 1.0, LaneLimits(2), 1, 1, {"breaker": "x"})
 
 
@@ -35,8 +36,9 @@ class Answers:
         return [0] * 7
 
 
-def exported() -> set[str]:
-    """Names of all series of a fed process, as a scrape sees them."""
+@cache
+def exported() -> dict[str, frozenset[str]]:
+    """Labels of all series of a fed process by name, as a scrape sees them."""
     metrics = Metrics()
     for metric in vars(metrics).values():
         if getattr(metric, "_labelnames", ()):
@@ -46,7 +48,9 @@ def exported() -> set[str]:
     lanes = LaneCollector(lambda: {LANE.lane: LANE}, lambda: read_sizes(Answers()))
     text = generate_latest(Exposition(metrics.registry, lanes)).decode()
     return {
-        sample.name for family in text_string_to_metric_families(text) for sample in family.samples
+        sample.name: frozenset(sample.labels)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
     }
 
 
@@ -59,28 +63,68 @@ def panels() -> list[dict]:
     return json.loads((DOCS / "dashboards" / "csi-fleet.json").read_text())["panels"]
 
 
-def named(text: str) -> set[str]:
-    return set(NAME.findall(text))
+def parts(node) -> Iterator[object]:
+    """All expressions of a parsed query."""
+    yield node
+    for name in ("lhs", "rhs", "expr", "vector_selector"):
+        if (child := getattr(node, name, None)) is not None:
+            yield from parts(child)
+    for child in getattr(node, "args", ()):
+        yield from parts(child)
+
+
+def mistakes(text: str) -> list[str]:
+    """Metrics and labels of a query that no scrape shows; raises where it is no PromQL."""
+    found = list(parts(promql_parser.parse(text)))
+    selectors = [one for one in found if isinstance(one, promql_parser.VectorSelector)]
+    assert selectors, "a query without a metric shows nothing"
+    unknown = [one.name for one in selectors if one.name not in exported()]
+    labels = frozenset().union(*(exported().get(one.name, ()) for one in selectors))
+    for one in selectors:
+        given = {matcher.name for matcher in one.matchers.matchers}
+        unknown += sorted(given - exported().get(one.name, frozenset()))
+    for one in found:
+        if isinstance(one, promql_parser.AggregateExpr) and one.modifier is not None:
+            unknown += sorted(set(one.modifier.labels) - labels)
+    return unknown
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
 def test_alert_names_real_metrics_and_tells_what_to_do(rule):
-    names = named(rule["expr"])
-    assert names, "an alert without a metric never fires"
-    assert names <= exported()
+    assert mistakes(rule["expr"]) == []
     assert rule["annotations"]["summary"]
     assert rule["annotations"]["action"]
     assert rule["labels"]["severity"] in {"warning", "critical"}
-    assert rule["expr"].count("(") == rule["expr"].count(")")
 
 
 @pytest.mark.parametrize("panel", panels(), ids=lambda panel: panel["title"])
 def test_panel_names_real_metrics(panel):
     for target in panel["targets"]:
-        names = named(target["expr"])
-        assert names
-        assert names <= exported()
+        assert mistakes(target["expr"]) == []
 
 
-def test_a_wrong_name_would_be_found():
-    assert not named("rate(csi_fleet_no_such_total[5m])") <= exported()
+def test_the_dashboards_choice_of_drivers_names_a_real_label():
+    loaded = json.loads((DOCS / "dashboards" / "csi-fleet.json").read_text())
+    for variable in loaded["templating"]["list"]:
+        if variable["type"] == "query":
+            query = variable["query"]
+            text = query if isinstance(query, str) else query["query"]
+            metric, label = text.removeprefix("label_values(").rstrip(")").split(", ")
+            assert label in exported()[metric]
+
+
+@pytest.mark.parametrize(
+    ("query", "wrong"),
+    [
+        pytest.param("rate(csi_fleet_no_such_total[5m])", ["csi_fleet_no_such_total"], id="metric"),
+        pytest.param('csi_fleet_keys{drvier="d"} > 1', ["drvier"], id="label"),
+        pytest.param("sum by (clas) (csi_fleet_keys)", ["clas"], id="grouping"),
+    ],
+)
+def test_a_wrong_name_would_be_found(query, wrong):
+    assert mistakes(query) == wrong
+
+
+def test_broken_promql_would_be_found():
+    with pytest.raises(ValueError, match="unclosed"):
+        mistakes("sum by (class (csi_fleet_keys)")
