@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from workers.commandline import overview
 from workers.config import Command, HelpRequested, parse, usage
 from workers.errors import ConfigError, ProvisionerError
 from workers.flags import TOOLS
@@ -27,8 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
-        sys.stdout.write(f"usage: csi-fleet COMMAND [flags]\n\ncommands: {COMMANDS}\n\n")
-        sys.stdout.write("csi-fleet COMMAND --help lists a command's flags.\n")
+        sys.stdout.write(overview())
         return 0 if arguments else 2
     if arguments[0] == "--version":
         arguments[0] = "version"

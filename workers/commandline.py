@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workers.errors import ConfigError
-from workers.flags import Command, Flag, Kind
+from workers.flags import SUMMARIES, TOOLS, Command, Flag, Kind
 from workers.flagtable import FLAGS, REMOVED_BOOLS, REMOVED_VALUES
 
 if TYPE_CHECKING:
@@ -69,11 +69,24 @@ def read_arguments(command: Command, argv: Sequence[str]) -> CommandLine:
 
 def usage(command: Command) -> str:
     """The `--help` text of one command."""
-    lines = [f"Usage: csi-fleet {command} [flags]", "", "Flags:"]
-    for flag in sorted(FLAGS.values(), key=lambda flag: flag.name):
-        if command in flag.commands:
-            lines += _usage_lines(flag)
+    arguments, purpose = SUMMARIES[command]
+    words = " ".join(filter(None, ["csi-fleet", command, arguments, "[flags]"]))
+    lines = [f"Usage: {words}", "", f"{purpose[0].upper()}{purpose[1:]}.".replace("?.", "?"), ""]
+    own = [flag for flag in FLAGS.values() if command in flag.commands]
+    if command in TOOLS:  # a person reads this: first what only few commands have
+        own = [flag for flag in own if not flag.ignored]
+        own.sort(key=lambda flag: (len(flag.commands) > len(TOOLS), flag.name))
+    else:
+        own.sort(key=lambda flag: flag.name)
+    lines += ["Flags:", *(line for flag in own for line in _usage_lines(flag))]
     return "\n".join(lines) + "\n"
+
+
+def overview() -> str:
+    """What `csi-fleet --help` shows."""
+    lines = ["Usage: csi-fleet COMMAND [flags]", "", "Commands:"]
+    lines += [f"  {command:12} {SUMMARIES[command][1]}" for command in Command]
+    return "\n".join([*lines, "", "`csi-fleet COMMAND --help` lists a command's flags.", ""])
 
 
 def _usage_lines(flag: Flag) -> list[str]:

@@ -39,6 +39,31 @@ class Command(StrEnum):
     VERSION = "version"
 
 
+SUMMARIES = {
+    Command.RUN: ("", "everything in one program: watcher, workers, beat, Flower, Redis"),
+    Command.WATCHER: ("", "turns API events into work"),
+    Command.WORKER: ("", "provisions and deletes volumes of the drivers beside it"),
+    Command.BEAT: ("", "the clock of periodic work"),
+    Command.FLOWER: ("", "web page of the tasks"),
+    Command.STATUS: ("", "drivers, queues, workers and Redis at one glance"),
+    Command.EXPLAIN: ("pvc NAMESPACE/NAME | pv NAME", "why it waits, and what happened"),
+    Command.RETRY: ("pvc NAMESPACE/NAME | pv NAME", "the next attempt now"),
+    Command.FAILED: ("[NAMESPACE...]", "what keeps failing or was given up, and why"),
+    Command.PAUSE: ("--driver=NAME | --class=NAME", "start nothing more"),
+    Command.RESUME: ("--driver=NAME | --class=NAME", "end a pause"),
+    Command.DRAIN: ("--driver=NAME", "pause and wait until nothing runs"),
+    Command.DRY_RUN: ("pvc NAMESPACE/NAME | -f FILE", "the request the driver would get"),
+    Command.AUDIT: ("--csi-address=SOCKET", "volumes without a PV, PVs without a volume"),
+    Command.DOCTOR: ("", "is everything there that csi-fleet needs?"),
+    Command.CONFORMANCE: (
+        "--endpoint=SOCKET",
+        "does a driver keep the rules that csi-fleet needs?",
+    ),
+    Command.COMPLETION: ("bash | zsh | fish", "completion of commands and flags for a shell"),
+    Command.VERSION: ("", "the version"),
+}
+"""Arguments and purpose of each command, for `--help`."""
+
 TOOLS = frozenset(
     {
         Command.STATUS,

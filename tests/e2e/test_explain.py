@@ -113,6 +113,43 @@ def test_no_such_claim(tool, scene):
     assert f"There is no claim {scene.namespace}/nothing." in done.stdout
 
 
+def test_a_name_that_is_nearly_right_gets_a_hint(tool, scene, plain):
+    """Wrong namespace, misspelt claim, misspelt class, misspelt driver."""
+    scene.claim("data", plain)
+    other = tool.run("explain", "pvc", "default/data").stdout
+    assert f"There is no claim default/data. Namespace {scene.namespace} has a claim" in other
+    near = tool.run("explain", "pvc", f"{scene.namespace}/dta").stdout
+    assert 'Did you mean "data"?' in near
+    scene.claim("typo", f"{plain}x")
+    assert f'Did you mean "{plain}"?' in tool.explain("pvc", f"{scene.namespace}/typo")
+    for flag in ("--driver=dir-unknown.example.org", "--class=no-such-class"):
+        done = tool.run("pause", flag)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "is not known" in done.stderr or "does not exist" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_no_default_class_and_a_class_for_volumes_made_by_hand(tool, scene, api, fleet):
+    body = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": body}
+    api.create(claim | {"metadata": {"name": "plain", "namespace": scene.namespace}})
+    text = tool.wait_cause("pvc", f"{scene.namespace}/plain", "no-class")
+    assert "It names no storage class and the cluster has no default class." in text
+    scene.claim("static", scene.storage_class("kubernetes.io/no-provisioner", "static"))
+    text = tool.wait_cause("pvc", f"{scene.namespace}/static", "static-class")
+    assert "does not provision; it is for volumes made by hand." in text
+
+
+def test_redis_away_is_one_line(tool, scene, kubeconfig):
+    away = Tool(kubeconfig, "redis://127.0.0.1:1/0")
+    for command in (["status"], ["explain", "pvc", f"{scene.namespace}/data"], ["failed"]):
+        done = away.run(*command)
+        assert done.returncode == 1
+        assert done.stdout == ""
+        assert done.stderr.count("\n") == 1
+        assert "127.0.0.1:1" in done.stderr
+
+
 def test_no_class(tool, scene, fleet):
     scene.claim("data", "")
     assert "It asks for no storage class (an empty name), so nothing is provisioned" in (
@@ -181,6 +218,10 @@ def test_a_node_that_does_not_do_gives_the_claim_back(tool, scene, zoned, api, n
     csi_node(api, node, "other.example.org", ZONE)
     scene.select_node("data", node)
     wait_until(lambda: "CSINode" in explained(tool, name), 20, "the driver is missing there")
+    api.delete(f"/apis/storage.k8s.io/v1/csinodes/{node}")
+    csi_node(api, node, zoned.name, ZONE)
+    scene.select_node("data", node)
+    wait_until(lambda: ZONE in explained(tool, name), 20, "the node lacks the label")
 
 
 def explained(tool, name: str) -> str:

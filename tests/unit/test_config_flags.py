@@ -8,7 +8,7 @@ import pytest
 
 from workers.config import HelpRequested, parse, usage
 from workers.errors import ConfigError
-from workers.flags import Command, Kind
+from workers.flags import TOOLS, Command, Kind
 from workers.flagtable import FLAGS, OWN_FLAGS, REMOVED_BOOLS, REMOVED_VALUES, UPSTREAM_FLAGS
 
 ENVIRONMENT = {"NODE_NAME": "n", "NAMESPACE": "ns", "POD_NAME": "p"}
@@ -212,7 +212,10 @@ def test_help_lists_exactly_the_commands_flags(argument):
         text = str(caught.value)
         assert text == usage(command)
         shown = {line.split("--")[1].split()[0] for line in text.splitlines() if " --" in line[:10]}
-        assert shown == {f.name for f in FLAGS.values() if command in f.commands}
+        # What has no effect is noise to a person who types a command.
+        hidden = {f.name for f in FLAGS.values() if f.ignored and command in TOOLS}
+        assert shown == {f.name for f in FLAGS.values() if command in f.commands} - hidden
+        assert f"Usage: csi-fleet {command}" in text
 
 
 @pytest.mark.parametrize(("shape", "argv"), [

@@ -71,9 +71,12 @@ def connect(tools: Tools) -> tuple[CsiClient, str]:
         raise ConfigError(f"--csi-address {addresses[0]}: {error}") from error
     name, problem = "", ""
     try:
+        wanted = tools.settings.tool.driver
         if client.wait_connected(5.0):
             name, _ = client.plugin_info()
-            if "LIST_VOLUMES" not in client.controller_capabilities():
+            if wanted not in {"", name}:
+                problem = f"driver {name} answers there, not {wanted}"
+            elif "LIST_VOLUMES" not in client.controller_capabilities():
                 problem = f"driver {name} cannot list its volumes (no LIST_VOLUMES)"
         else:
             problem = (

@@ -31,7 +31,7 @@ def run(tools: Tools) -> int:
     """The command; secrets are masked, nothing is called or changed."""
     try:
         claim = _from_file(tools) if tools.settings.tool.filename else _from_cluster(tools)
-        storage_class = _class(tools, claim)
+        storage_class = _class_of_file(tools, claim) or _class(tools, claim)
         provisioner = str(storage_class.get("provisioner"))
         _, record = find_driver(tools.registry.alive(), provisioner, selected_node(claim))
         if record is None:
@@ -62,22 +62,35 @@ def _from_cluster(tools: Tools) -> JsonObject:
 
 
 def _from_file(tools: Tools) -> JsonObject:
+    documents = _documents(tools.settings.tool.filename)
+    claims = [one for one in documents if one.get("kind") == "PersistentVolumeClaim"]
+    if len(claims) != 1:
+        raise ConfigError(
+            f"--filename {tools.settings.tool.filename}: one PersistentVolumeClaim is wanted, "
+            f"{len(claims)} found"
+        )
+    return claims[0]
+
+
+def _class_of_file(tools: Tools, claim: JsonObject) -> JsonObject | None:
+    """The class beside the claim in its file, which the cluster need not have yet."""
     name = tools.settings.tool.filename
+    if not name or name == "-":
+        return None
+    for one in _documents(name):
+        is_class = one.get("kind") == "StorageClass"
+        if is_class and (one.get("metadata") or {}).get("name") == claim_class_name(claim):
+            return {"parameters": {}, **one}
+    return None
+
+
+def _documents(name: str) -> list[JsonObject]:
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
         documents = list(yaml.safe_load_all(text))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"--filename {name}: {' '.join(str(error).split())}") from error
-    claims = [
-        one
-        for one in documents
-        if isinstance(one, dict) and one.get("kind") == "PersistentVolumeClaim"
-    ]
-    if len(claims) != 1:
-        raise ConfigError(
-            f"--filename {name}: one PersistentVolumeClaim is wanted, {len(claims)} found"
-        )
-    return claims[0]
+    return [one for one in documents if isinstance(one, dict)]
 
 
 def _class(tools: Tools, claim: JsonObject) -> JsonObject:

@@ -31,7 +31,9 @@ def run(tools: Tools) -> int:
     elif found:
         terminal.write_table("failing", _HEAD, [_row(one, now) for one in found])
     else:
-        terminal.write("nothing fails")
+        where = f" in {', '.join(sorted(namespaces))}" if namespaces else ""
+        of = f" of driver {driver}" if driver else ""
+        terminal.write(f"nothing fails{of}{where}")
     if tools.settings.tool.replay:
         for one in found:
             retry_now(tools, one.key)

@@ -6,9 +6,11 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from workers.cli import terminal
-from workers.errors import ConfigError
-from workers.explain.words import duration
+from workers.errors import ApiError, ConfigError
+from workers.explain.words import duration, nearest
 from workers.flags import Command
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
@@ -26,9 +28,14 @@ def run(tools: Tools) -> int:
         return _of_class(tools)
     known = queue_names(tools, tool.driver)
     if command is Command.RESUME:
+        was_paused = any(
+            "operator" in stats.paused
+            for lane, stats in tools.queue.stats().items()
+            if lane.partition("|")[2] in known
+        )
         for name in known:
             tools.pauses.resume_driver(name)
-        terminal.write(f"driver {tool.driver} goes on")
+        terminal.write(f"driver {tool.driver} {'goes on' if was_paused else 'was not paused'}")
         return 0
     seconds = tool.for_seconds or None
     for name in known:
@@ -55,13 +62,46 @@ def drain(tools: Tools, names: list[str]) -> int:
 
 
 def queue_names(tools: Tools, driver: str) -> list[str]:
-    """Queue names of a driver: one, or one per node. One that is not served can be paused too."""
+    """Queue names of a driver: one, or one per node. One that is not served can be paused too.
+
+    Raises:
+        ConfigError: nobody knows this name, so it is a mistake: the right one would go on.
+    """
     records = tools.registry.alive()
     found = [name for name, record in sorted(records.items()) if record.get("name") == driver]
-    if not found:
-        served = ", ".join(sorted(records)) or "none"
-        terminal.write(f"note: no worker serves driver {driver} now (served: {served})")
-    return found or [driver]
+    if found:
+        return found
+    served = ", ".join(sorted(records)) or "none"
+    waiting = {lane.partition("|")[2] for lane in tools.queue.stats()}
+    if driver not in waiting and driver not in (named := _provisioners(tools)) and named:
+        hint = nearest(driver, {*records, *waiting, *named})
+        raise ConfigError(
+            f'driver "{driver}" is not known: no worker serves it and no storage class names it '
+            f"(served: {served}).{hint}",
+            exit_code=1,
+        )
+    terminal.write(f"note: no worker serves driver {driver} now (served: {served})")
+    return [driver]
+
+
+def _provisioners(tools: Tools) -> set[str]:
+    """Those that classes name; nothing when the API server cannot be asked: a pause must work."""
+    try:
+        return {str(one.get("provisioner")) for one in tools.kube.list(paths.STORAGE_CLASSES)}
+    except (ApiError, ConfigError):
+        return set()
+
+
+def _check_class(tools: Tools, name: str) -> None:
+    try:
+        tools.kube.get_class(name)
+    except NotFoundError as error:
+        classes = [str(one["metadata"]["name"]) for one in tools.kube.list(paths.STORAGE_CLASSES)]
+        raise ConfigError(
+            f'storage class "{name}" does not exist.{nearest(name, classes)}', exit_code=1
+        ) from error
+    except (ApiError, ConfigError):
+        return
 
 
 def _of_class(tools: Tools) -> int:
@@ -71,6 +111,7 @@ def _of_class(tools: Tools) -> int:
         was_paused = tools.pauses.resume_class(name)
         terminal.write(f"class {name} {'goes on' if was_paused else 'was not paused'}")
         return 0
+    _check_class(tools, name)
     tools.pauses.pause_class(name, tool.reason, seconds=tool.for_seconds or None)
     terminal.write(f"class {name} is paused; attempts in progress are finished")
     return 0

@@ -23,9 +23,19 @@ def run(tools: Tools) -> int:
         key = _claim(tools, namespace, name) if kind == "pvc" else _volume(tools, name)
     except NotFoundError as error:
         raise ConfigError(str(error), exit_code=1) from error
+    if is_settled(tools, kind, namespace, name):
+        terminal.write(f"{kind} {key.object} is bound: nothing to retry")
+        return 0
     retry_now(tools, key)
     terminal.write(f"{kind} {key.object} is queued; see csi-fleet explain {kind} {key.object}")
     return 0
+
+
+def is_settled(tools: Tools, kind: str, namespace: str, name: str) -> bool:
+    """Whether an object is bound and stays."""
+    one = tools.kube.get_claim(namespace, name) if kind == "pvc" else tools.kube.get_volume(name)
+    is_bound = (one.get("status") or {}).get("phase") == "Bound"
+    return is_bound and not one["metadata"].get("deletionTimestamp")
 
 
 def retry_now(tools: Tools, key: Key) -> None:

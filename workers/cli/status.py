@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.cli import terminal
+from workers.errors import TransientError
 from workers.explain.words import duration, moment
 from workers.queue.inspect import read_redis, read_sizes
 from workers.queue.limits import read_stats
@@ -34,7 +35,14 @@ _PAUSES: Final = (("lease", "lease elsewhere"), ("breaker", "breaker"), ("operat
 def run(tools: Tools) -> int:
     """The command; 0 when everything is well, 1 when something needs a look."""
     while True:
-        report = gather(tools)
+        try:
+            report = gather(tools)
+        except TransientError as error:
+            if not tools.settings.tool.watch:
+                raise
+            terminal.write_lines([f"! {error}; trying again"], style="bold red")
+            time.sleep(WATCH_SECONDS)
+            continue
         if tools.is_json:
             terminal.write_json(report)
         else:

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from rich.text import Text
+
+_STYLES: Final = {
+    "ok": "green",
+    "warn": "yellow",
+    "paused": "yellow",
+    "lease elsewhere": "yellow",
+    "not served": "bold red",
+    "breaker": "bold red",
+    "fail": "bold red",
+}
 
 
 def is_terminal() -> bool:
@@ -50,7 +62,7 @@ def write_table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]
         for name in head:
             table.add_column(name, overflow="fold")
         for row in texts:
-            table.add_row(*row)
+            table.add_row(*(_coloured(cell) for cell in row))
         Console(highlight=False).print(table)
         return
     write(f"# {title}")
@@ -58,6 +70,14 @@ def write_table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]
     for row in [list(head), *texts]:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         write(line.rstrip())
+
+
+def _coloured(cell: str) -> Text:
+    """A cell; one that tells a state has the state's colour."""
+    from rich.text import Text  # noqa: PLC0415
+
+    style = _STYLES.get(cell.partition(":")[0].lower(), "")
+    return Text(cell, style=style)
 
 
 def clear() -> None:

@@ -49,7 +49,7 @@ def _absent(facts: ClaimFacts) -> Cause | None:
         )
     return Cause(
         "not-found",
-        f"There is no claim {facts.namespace}/{facts.name}.",
+        f"There is no claim {facts.namespace}/{facts.name}.{facts.hint}",
         "Check namespace and name: kubectl get pvc -A",
     )
 
@@ -100,7 +100,7 @@ def _class(facts: ClaimFacts) -> Cause | None:
     if facts.storage_class is None:
         return Cause(
             "class-missing",
-            f'Storage class "{facts.class_name}" does not exist.',
+            f'Storage class "{facts.class_name}" does not exist.{facts.hint}',
             "Create the class, or create the claim again with one that exists: kubectl get sc",
         )
     if facts.driver_name == NO_PROVISIONER:

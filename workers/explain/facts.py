@@ -53,6 +53,7 @@ class ClaimFacts:
 
     Attributes:
         claim: live; None when there is none of that name.
+        hint: a name that is perhaps meant, as a sentence with a blank before it, or "".
         class_name: its class; "" when it names none.
         names_class: whether the claim says anything about a class (an empty name means: none).
         driver: record of its driver in the registry, None when no worker serves it.
@@ -71,6 +72,7 @@ class ClaimFacts:
     name: str
     now: float
     claim: JsonObject | None = None
+    hint: str = ""
     class_name: str = ""
     names_class: bool = False
     storage_class: JsonObject | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from workers import constants as k
 from workers.errors import ApiError, AttemptError
 from workers.explain.facts import ClaimFacts, NodeFacts, Quota, SecretFacts, VolumeFacts
-from workers.explain.words import stamp
+from workers.explain.words import nearest, stamp
 from workers.kube import paths
 from workers.kube.errors import NotFoundError, Unreachable
 from workers.queue.inspect import read_key
@@ -24,7 +24,7 @@ from workers.translate.names import volume_name
 from workers.translate.quantity import QuantityError, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from workers.kube.objects import JsonObject
     from workers.kube.resources import KubeResources
@@ -78,7 +78,11 @@ class Gatherer:
             claim = self._kube.get_claim(namespace, name)
         except NotFoundError:
             nothing: tuple[Quota, ...] = ()
-            return replace(facts, quotas=_quietly(lambda: self._quotas(namespace), nothing))
+            return replace(
+                facts,
+                quotas=_quietly(lambda: self._quotas(namespace), nothing),
+                hint=_quietly(lambda: self._elsewhere(namespace, name), ""),
+            )
         class_name = claim_class_name(claim)
         storage_class = self._class(class_name)
         driver_name = str((storage_class or {}).get("provisioner") or "")
@@ -93,6 +97,7 @@ class Gatherer:
             class_name=class_name,
             names_class=(claim.get("spec") or {}).get("storageClassName") is not None,
             storage_class=storage_class,
+            hint="" if storage_class else _quietly(lambda: self._class_hint(class_name), ""),
             driver_name=driver_name,
             driver=record,
             known_drivers=tuple(sorted({str(one.get("name")) for one in records.values()})),
@@ -165,6 +170,17 @@ class Gatherer:
             return self._kube.get_class(name)
         except NotFoundError:
             return None
+
+    def _class_hint(self, name: str) -> str:
+        return nearest(name, _names(self._kube.list(paths.STORAGE_CLASSES)))
+
+    def _elsewhere(self, namespace: str, name: str) -> str:
+        """Where a claim of this name is, or what this namespace has instead."""
+        same = self._kube.list(paths.CLAIMS, fieldSelector=f"metadata.name={name}")
+        others = sorted(one["metadata"]["namespace"] for one in same)
+        if others:
+            return f" Namespace {others[0]} has a claim of this name."
+        return nearest(name, _names(self._kube.list(paths.CLAIMS, namespace=namespace)))
 
     def _volume(self, name: str) -> JsonObject | None:
         try:
@@ -311,6 +327,10 @@ def owner_of(volume: Mapping[str, Any]) -> str:
         or (spec.get("csi") or {}).get("driver")
         or ""
     )
+
+
+def _names(items: Iterable[JsonObject]) -> list[str]:
+    return [one["metadata"]["name"] for one in items]
 
 
 def _mounts(pod: Mapping[str, Any], claim_name: str) -> bool:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
 
+from workers.explain.timeline import Entry
 from workers.explain.words import duration, moment
 
 if TYPE_CHECKING:
     from workers.explain.facts import Cause
-    from workers.explain.timeline import Entry
     from workers.queue.inspect import KeyState
+
+# More attempts that failed alike are folded.
+SHOWN_ATTEMPTS: Final = 3
 
 
 def as_json(
@@ -41,6 +45,18 @@ def as_json(
     }
 
 
+def folded(entries: list[Entry]) -> list[Entry]:
+    """The history without the middle of many attempts that failed alike."""
+    starts = [at for at, entry in enumerate(entries) if entry.text.startswith("taken by worker")]
+    parts = [entries[a:b] for a, b in pairwise([*starts, len(entries)])]
+    kinds = [tuple(one.text for one in part if one.text.startswith("error: ")) for part in parts]
+    if len(parts) <= SHOWN_ATTEMPTS or len(set(kinds)) != 1 or not kinds[0]:
+        return entries
+    left_out = len(parts) - 2
+    note = Entry(parts[-2][-1].at, f"... {left_out} more attempts failed with the same error")
+    return [*entries[: starts[1]], note, *parts[-1]]
+
+
 def as_lines(title: str, cause: Cause, entries: list[Entry], now: float) -> list[str]:
     """The explanation as lines of plain text."""
     lines = [title, "", f"  {cause.text}"]
@@ -49,7 +65,7 @@ def as_lines(title: str, cause: Cause, entries: list[Entry], now: float) -> list
     if entries:
         lines += ["", "What happened:"]
     before = None
-    for entry in entries:
+    for entry in folded(entries):
         gap = f" (+{duration(entry.at - before)})" if before and entry.at - before >= 1 else ""
         lines.append(f"  {moment(entry.at)}  {entry.text}{gap}")
         before = entry.at

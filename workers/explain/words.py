@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def duration(seconds: float) -> str:
@@ -25,6 +30,12 @@ def moment(at: float) -> str:
     if when.date() == datetime.now(UTC).date():
         return when.strftime("%H:%M:%SZ")
     return when.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """` Did you mean "x"?` for a name that is nearly one of the known ones, else nothing."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
+    return f' Did you mean "{found[0]}"?' if found else ""
 
 
 def stamp(text: str) -> float:

@@ -8,10 +8,11 @@ import pytest
 
 from workers.explain.claims import claim_cause
 from workers.explain.facts import ClaimFacts, NodeFacts, SecretFacts, VolumeFacts
-from workers.explain.text import as_json, as_lines
+from workers.explain.text import as_json, as_lines, folded
 from workers.explain.timeline import Entry, timeline
 from workers.explain.volumes import volume_cause
-from workers.explain.words import duration
+from workers.explain.words import duration, nearest
+from workers.observability.trail import UNEXPECTED
 from workers.queue.inspect import KeyState, Note, Pause
 from workers.queue.keys import claim_key, volume_key
 from workers.queue.limits import LaneLimits
@@ -57,6 +58,7 @@ def claim(**spec):
 
 
 ERROR = Note(NOW - 3, "error", "rpc error: code = Internal desc = boom")
+DEFECT = Note(NOW, "error", f"{UNEXPECTED} KeyError at a.py:1")
 CASES = [
     pytest.param(replace(FACTS, claim=None), "not-found", "There is no claim", id="absent"),
     pytest.param(replace(FACTS, class_name="", names_class=False), "no-class", "no default class",
@@ -117,6 +119,10 @@ CASES = [
     pytest.param(state(fails=1, due=NOW + 60, trail=(Note(NOW, "error", "snapshot not ready"),)),
                  "attempt-failed", "snapshot not ready", id="other error"),
     pytest.param(state(fails=1, due=NOW + 60), "back-off", "no error is known", id="back-off"),
+    pytest.param(state(due=NOW + 1, trail=(Note(NOW, "waits", "API server: no answer"),)),
+                 "back-off", "later: API server: no answer.", id="interrupted"),
+    pytest.param(state(fails=1, due=NOW + 60, trail=(DEFECT,)),
+                 "internal-error", "mistake of csi-fleet itself", id="internal error"),
     pytest.param(state(fails=9, abandoned_at=NOW, trail=(ERROR,)), "driver-error", "boom",
                  id="given up"),
     pytest.param(replace(FACTS, watchers=0), "no-watcher", "No csi-fleet watcher", id="no watcher"),
@@ -197,6 +203,45 @@ def test_timeline_says_it_in_words_and_in_order():
         "CreateVolume: DeadlineExceeded in 10.001 s",
         "failure 1, next attempt in 1.0 s",
     ]
+
+
+def attempts(*errors):
+    found = [Entry(0.0, "claim created")]
+    for number, error in enumerate(errors):
+        texts = ("taken by worker w", f"error: {error}", f"failure {number + 1}, next attempt")
+        found += [Entry(number + 1.0, text) for text in texts]
+    return found
+
+
+def test_many_attempts_that_failed_alike_are_told_once():
+    shown = [entry.text for entry in folded(attempts(*["disk on fire"] * 6))]
+    assert shown == [
+        "claim created",
+        "taken by worker w",
+        "error: disk on fire",
+        "failure 1, next attempt",
+        "... 4 more attempts failed with the same error",
+        "taken by worker w",
+        "error: disk on fire",
+        "failure 6, next attempt",
+    ]
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        pytest.param(["a"] * 3, id="few"),
+        pytest.param(["a", "a", "b", "a"], id="another error between"),
+        pytest.param([], id="none"),
+    ],
+)
+def test_what_tells_more_is_not_folded(errors):
+    assert folded(attempts(*errors)) == attempts(*errors)
+
+
+def test_a_name_nearly_right_is_suggested():
+    assert nearest("op-fats", ["op-fast", "slow"]) == ' Did you mean "op-fast"?'
+    assert nearest("gold", ["op-fast", "slow"]) == ""
 
 
 def test_text_and_json_agree():
