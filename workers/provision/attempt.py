@@ -225,10 +225,15 @@ class Attempt:
             raise
 
     def content(self, source: sources.DataSource) -> ContentSource:
-        """Step 15; once the driver was asked, the source of that call will do."""
+        """Step 15; for a claim that is gone the source of the call before will do.
+
+        While the claim lives its user sees what is wrong with the source (D-046).
+        """
         try:
             return sourcing.resolve(self.work, self.claim, source, protect=not self.is_rehearsal)
         except AttemptError as error:
+            if not self.work.is_orphaned:
+                raise
             return sourcing.remembered(self.intent, error)
 
     def topology(
@@ -399,6 +404,8 @@ class Attempt:
                 )
             except CsiError as error:
                 last = error
-                continue
-            return None
+            else:
+                return None
+            if time.monotonic() >= end:  # nothing is sent after the deadline
+                break
         return last

@@ -78,7 +78,7 @@ def sync_claim(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outc
 
 @dataclass(slots=True)
 class ClaimPass:
-    """One pass over one claim, under its lease."""
+    """One pass over one claim, under its lease; `is_orphaned` once the claim itself is gone."""
 
     runtime: Runtime
     driver: Driver
@@ -87,14 +87,16 @@ class ClaimPass:
     has_copy: bool = False
     started: float = 0.0
     record: Intent | None = None
+    is_orphaned: bool = False
 
     def run(self) -> Outcome:
         """Decides and acts; raises only for failures of the system itself."""
-        record, unsaved, was_saved = self.runtime.intents.load(self.lease.domain)
+        record, unsaved, was_saved = self.runtime.intents.opened(self.lease)
         intent = Intent.from_record(record, self.key.uid)
         self.has_copy = intent is not None and intent.has_copy
         self.started = time.monotonic()
         live = self.read_claim()
+        self.is_orphaned = live is None
         self.record = intent
         if intent is not None and not intent.is_failed:
             self.runtime.safekeeping.open(self.lease, intent)

@@ -11,6 +11,7 @@ from csi_client.errors import CsiError
 from tests.support.fake_cluster import TOPOLOGY, World
 from workers.errors import LeaseLost
 from workers.kube.errors import ForbiddenError, ServerError
+from workers.provision import attempt
 from workers.provision.outcome import Action
 from workers.provision.steps import Step
 
@@ -65,6 +66,26 @@ def test_t051_a_clean_up_that_fails_five_times_is_in_progress(world, claim):
     (told,) = world.events.warnings()
     assert told.endswith("volume is orphaned: rpc error: code = FailedPrecondition desc = busy")
     assert world.intents.intents[DOMAIN]["stage"] == "background"
+
+
+def test_p430_nothing_is_sent_after_the_window_of_the_clean_up(world, claim, monkeypatch):
+    """One `--timeout` for all tries: a driver that hangs gets one (D-010)."""
+    clock = [100.0]
+    monkeypatch.setattr(attempt.time, "monotonic", lambda: clock[0])
+
+    def hangs(_volume_id, _secrets, *, timeout_seconds):
+        world.client.deleted.append(timeout_seconds)
+        clock[0] += timeout_seconds
+        raise CsiError(4, "context deadline exceeded")
+
+    world.client.answers = [answer(volume_id="v", capacity_bytes=1)]
+    world.client.delete_volume = hangs
+    world.claim_pass(claim)
+    assert len(world.client.deleted) == 1
+    (told,) = world.events.warnings()
+    assert told.endswith(
+        "orphaned: rpc error: code = DeadlineExceeded desc = context deadline exceeded"
+    )
 
 
 def test_t052_capacity_zero_means_as_requested(world, claim):

@@ -293,6 +293,23 @@ def test_issue_1449_claim_and_source_snapshot_gone_while_in_background(redis_cli
     assert world.storage.calls == ["create", "create", "delete"]
 
 
+def test_d046_a_claim_that_lives_waits_for_its_source(redis_client):
+    """As the reference (golden case clone-12): the driver is not asked, the user told why."""
+    world = CrashWorld(redis_client)
+    restore(world)
+    world.storage.plans = [("after", TIMEOUT)]
+    owner = world.owner()
+    one_pass(world, owner)
+    world.kube.drop("volumesnapshots", "snap", "default")
+    world.tickets.clear()
+    world.now_ms += 60_000
+    owner.queue.heartbeat()
+    owner.queue.pump(period_seconds=0)
+    one_pass(world, owner)
+    assert world.storage.calls == ["create"]
+    assert "error getting snapshot snap" in world.events.seen[-1][2]
+
+
 def test_a_source_that_is_gone_before_the_first_call_is_an_error(redis_client):
     """Only an attempt that may have left a volume goes on without its source."""
     world = CrashWorld(redis_client)
