@@ -17,6 +17,7 @@ from celery import Celery
 from celery.signals import setup_logging
 from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
+from kombu.transport.redis import Channel
 
 from workers.errors import QueueUnavailable
 from workers.queue.names import celery_queue
@@ -46,9 +47,8 @@ TRANSPORT: Final = {
     "socket_connect_timeout": 5,
     "socket_keepalive": True,
     "health_check_interval": 10,
-    "visibility_timeout": 600,
-    "unacked_restore_interval": 10,
-    "unacked_restore_throttle": 1,
+    # No copy of each ticket in an `unacked` hash: a lost one is published again by the sweep.
+    "ack_emulation": False,
 }
 
 
@@ -71,6 +71,9 @@ def keep_logging(**_: Any) -> None:
 def make_app(settings: Settings) -> FleetApp:
     """Builds the application; connects to nothing."""
     setup_logging.connect(keep_logging)
+    # Celery closes a broken connection twice. With a ticket in hand kombu would the second time
+    # want to give it back through that connection, fail, and end the worker or dump the ticket.
+    Channel.do_restore = False
     app = FleetApp("csi-fleet", set_as_current=False)
     app.conf.update(
         broker_url=broker_url(settings),

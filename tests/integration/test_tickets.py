@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from workers.app import SYSTEM_QUEUE, make_app, publisher
+import pytest
+import redis
+from kombu import Consumer
+from kombu.transport.virtual import base
+
+from tests.support.redis_server import RedisServer
+from workers.app import SYSTEM_QUEUE, make_app, publisher, queue_for
 from workers.config import parse
 from workers.queue.keys import claim_key, volume_key
 from workers.queue.names import celery_queue
@@ -18,3 +24,38 @@ def test_each_driver_has_a_list_of_its_own(redis_server, redis_client):
     assert redis_client.llen(SYSTEM_QUEUE) == 0
     assert redis_client.keys("_kombu*") == []
     app.close()
+
+
+def test_a_ticket_in_hand_does_not_outlive_its_connection(redis_binary, tmp_path, monkeypatch):
+    """What Celery does after a cut: a ticket in hand must not end the worker.
+
+    The transport would give it back, through the connection that just went. Tickets are never
+    given back and leave no copy: the sweep publishes lost ones again.
+    """
+
+    def gone(_connection):
+        raise OSError("gone")
+
+    dumped = []
+    monkeypatch.setattr(base, "emergency_dump_state", lambda *a, **_: dumped.append(a))
+    server = RedisServer(redis_binary, tmp_path).start()
+    app = make_app(parse("watcher", [f"--redis-url={server.url}"], {}))
+    try:
+        publisher(app)([claim_key("one", "ns", "a", "uid-1")])
+        connection = app.connection_for_read()
+        channel = connection.default_channel
+        queue = queue_for(celery_queue("one"))
+        assert queue(channel).get() is not None
+        Consumer(channel, [queue]).consume()
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.1)
+        with redis.Redis.from_url(server.url) as client:
+            assert client.keys("unacked*") == []
+        server.kill()
+        connection.transport.close_connection = gone
+        connection.collect()
+        connection.close()
+        assert dumped == []
+    finally:
+        app.close()
+        server.kill()
