@@ -115,11 +115,12 @@ def test_no_such_claim(tool, scene):
 
 def test_a_name_that_is_nearly_right_gets_a_hint(tool, scene, plain):
     """Wrong namespace, misspelt claim, misspelt class, misspelt driver."""
-    scene.claim("data", plain)
-    other = tool.run("explain", "pvc", "default/data").stdout
-    assert f"There is no claim default/data. Namespace {scene.namespace} has a claim" in other
-    near = tool.run("explain", "pvc", f"{scene.namespace}/dta").stdout
-    assert 'Did you mean "data"?' in near
+    name = scene.name
+    scene.claim(name, plain)
+    other = tool.run("explain", "pvc", f"default/{name}").stdout
+    assert f"no claim default/{name}. A claim of this name is in {scene.namespace}." in other
+    near = tool.run("explain", "pvc", f"{scene.namespace}/{name}s").stdout
+    assert f'Did you mean "{name}"?' in near
     scene.claim("typo", f"{plain}x")
     assert f'Did you mean "{plain}"?' in tool.explain("pvc", f"{scene.namespace}/typo")
     for flag in ("--driver=dir-unknown.example.org", "--class=no-such-class"):
@@ -140,7 +141,8 @@ def test_no_default_class_and_a_class_for_volumes_made_by_hand(tool, scene, api,
     assert "does not provision; it is for volumes made by hand." in text
 
 
-def test_redis_away_is_one_line(tool, scene, kubeconfig):
+def test_redis_away_is_one_line(scene, plain, kubeconfig):
+    scene.claim("data", plain)
     away = Tool(kubeconfig, "redis://127.0.0.1:1/0")
     for command in (["status"], ["explain", "pvc", f"{scene.namespace}/data"], ["failed"]):
         done = away.run(*command)
@@ -222,6 +224,13 @@ def test_a_node_that_does_not_do_gives_the_claim_back(tool, scene, zoned, api, n
     csi_node(api, node, zoned.name, ZONE)
     scene.select_node("data", node)
     wait_until(lambda: ZONE in explained(tool, name), 20, "the node lacks the label")
+
+
+def test_no_node_has_the_drivers_topology(tool, scene, zoned):
+    scene.claim("data", scene.storage_class(zoned.name))
+    text = tool.wait_cause("pvc", f"{scene.namespace}/data", "no-topology")
+    assert f'No node announces where driver "{zoned.name}" can be reached: ' in text
+    assert "kubectl get csinodes" in text
 
 
 def explained(tool, name: str) -> str:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
+# As workers.topology.requirements tells it.
+_NO_TOPOLOGY: Final = "no available topology found"
 _EXHAUSTED: Final = "code = ResourceExhausted"
 # As workers.provision.saving tells it.
 _NOT_SAVED: Final = "failed to save volume "
@@ -296,6 +298,14 @@ def _failed(facts: ClaimFacts) -> Cause | None:
             "storage-full",
             f"The storage is full or its quota is used up: {message}",
             f"Free or add space, or ask for less. {again}",
+            state.due,
+        )
+    if _NO_TOPOLOGY in message:
+        return Cause(
+            "no-topology",
+            f'No node announces where driver "{facts.driver_name}" can be reached: {message}',
+            "Check that the driver's node pods run: kubectl get csinodes -o yaml must show the "
+            f"driver with its topologyKeys, and those nodes the labels. {again}",
             state.due,
         )
     age = duration(max(0.0, facts.now - at))

@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 QUOTAS: Final = paths.Resource("", "v1", "resourcequotas", "ResourceQuota", namespaced=True)
 CSI_DRIVERS: Final = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
+# Namespaces named in a hint.
+_OTHERS: Final = 3
 _CLUSTER_SOURCES: Final = frozenset({"persistentvolume-controller"})
 
 
@@ -179,7 +181,8 @@ class Gatherer:
         same = self._kube.list(paths.CLAIMS, fieldSelector=f"metadata.name={name}")
         others = sorted(one["metadata"]["namespace"] for one in same)
         if others:
-            return f" Namespace {others[0]} has a claim of this name."
+            more = ", ..." if len(others) > _OTHERS else ""
+            return f" A claim of this name is in {', '.join(others[:_OTHERS])}{more}."
         return nearest(name, _names(self._kube.list(paths.CLAIMS, namespace=namespace)))
 
     def _volume(self, name: str) -> JsonObject | None:

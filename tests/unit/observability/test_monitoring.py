@@ -117,7 +117,7 @@ def test_the_dashboards_choice_of_drivers_names_a_real_label():
     ("query", "wrong"),
     [
         pytest.param("rate(csi_fleet_no_such_total[5m])", ["csi_fleet_no_such_total"], id="metric"),
-        pytest.param('csi_fleet_keys{drvier="d"} > 1', ["drvier"], id="label"),
+        pytest.param('csi_fleet_keys{drivername="d"} > 1', ["drivername"], id="label"),
         pytest.param("sum by (clas) (csi_fleet_keys)", ["clas"], id="grouping"),
     ],
 )
