@@ -10,6 +10,8 @@ import pytest
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet, Scene
 from tests.support.kube_api import KubeApi
+from tests.support.secure_redis import is_seven
+from tests.support.shipped_fleet import ShippedFleet
 
 
 @pytest.fixture(scope="session")
@@ -40,10 +42,21 @@ def drivers():
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory, kubeconfig, drivers, redis_binary):
-    """Two workers over both drivers, shared by the tests of one file."""
+def fleet(request, tmp_path_factory, drivers, redis_binary):
+    """Two workers over both drivers, shared by the tests of one file.
+
+    With the accounts and Redis users of k8s/; on a given cluster, or with a Redis too old for
+    them, as one program.
+    """
     directory = tmp_path_factory.mktemp("fleet")
-    with Fleet(directory, kubeconfig, drivers, "--workers=2", "--timeout=3s", "-v=4") as fleet:
+    flags = ("--timeout=3s", "-v=4")
+    if os.environ.get("CSI_FLEET_TEST_KUBECONFIG") or not is_seven(redis_binary):
+        kubeconfig = request.getfixturevalue("kubeconfig")
+        fleet = Fleet(directory, kubeconfig, drivers, "--workers=2", *flags)
+    else:
+        plane = request.getfixturevalue("control_plane")
+        fleet = ShippedFleet(directory, plane, redis_binary, drivers, *flags)
+    with fleet:
         yield fleet
 
 

