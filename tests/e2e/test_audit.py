@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
+import yaml
 
 from csi_client import messages as csi
 from tests.support.csi_driver import DirectoryDriver
@@ -149,6 +151,8 @@ def test_dry_run_gives_the_request_without_calling(tool, scene, driver, tmp_path
 def test_doctor_and_status_find_nothing_wrong(tool, driver):
     checks = {one["check"]: one for one in tool.json("doctor", f"--csi-address={driver.address}")}
     assert checks["rights"]["state"] == "ok"
+    assert checks["versions"]["text"].startswith("csi-fleet 0.")
+    assert checks["clock"]["state"] == "ok"
     assert checks["redis eviction"]["text"] == "noeviction"
     assert checks[f"driver {driver.address}"]["state"] == "ok"
     assert driver.name in checks["drivers"]["text"]
@@ -168,6 +172,26 @@ def test_drain_waits_for_running_work(tool, scene, driver):
         scene.wait_bound("data", timeout_seconds=5)
     finally:
         tool.ok("resume", f"--driver={driver.name}")
+
+
+def test_doctor_names_the_rights_that_lack(tool, scene, api, tmp_path, kubeconfig):
+    """Asked of the API server as the account itself, one right after the other."""
+    metadata = {"name": "bare", "namespace": scene.namespace}
+    api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+    config = yaml.safe_load(Path(kubeconfig).read_text())
+    path = f"/api/v1/namespaces/{scene.namespace}/serviceaccounts/bare/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = api.request("POST", path, request)["status"]["token"]
+    for user in config["users"]:
+        user["user"] = {"token": token}
+    bare = tmp_path / "bare"
+    bare.write_text(yaml.safe_dump(config))
+    done = Tool(bare, tool.redis_url).run("doctor")
+    assert done.returncode == 1
+    line = next(line for line in done.stdout.splitlines() if "may not" in line)
+    assert line.startswith("rights")
+    assert "FAIL" in line
+    assert "get/list/watch/create/delete/patch persistentvolumes," in line
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

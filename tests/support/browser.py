@@ -51,7 +51,7 @@ def page_text(url: str, *, budget_ms: int = 6000) -> str:
     return _run("--dump-dom", f"--virtual-time-budget={budget_ms}", url)
 
 
-def screenshot(url: str, path: Path, *, size: tuple[int, int] = (1100, 420)) -> None:
+def screenshot(url: str, path: Path, *, size: tuple[int, int] = (1360, 560)) -> None:
     """Save a picture of the page."""
     path.unlink(missing_ok=True)
     width, height = size

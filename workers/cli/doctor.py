@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 from csi_client.client import CsiClient
@@ -75,6 +77,7 @@ def run(tools: Tools) -> int:
 def findings(tools: Tools) -> Iterator[Finding]:
     """Every check; one that cannot be made is a failure, not the end."""
     checks: tuple[tuple[str, Callable[[Tools], Iterator[Finding]]], ...] = (
+        ("versions", versions),
         ("api server", api_server),
         ("rights", rights),
         ("redis", redis_settings),
@@ -88,12 +91,22 @@ def findings(tools: Tools) -> Iterator[Finding]:
             yield Finding(name, FAIL, str(error))
 
 
+def versions(_: Tools) -> Iterator[Finding]:
+    """What this program consists of."""
+    parts = (f"{name} {version(name)}" for name in ("celery", "redis", "grpcio", "kubernetes"))
+    yield Finding(
+        "versions",
+        OK,
+        f"csi-fleet {version('csi-fleet')}, Python {platform.python_version()}, {', '.join(parts)}",
+    )
+
+
 def api_server(tools: Tools) -> Iterator[Finding]:
     """Version of the API server."""
-    version = tools.kube.client.get("/version")
-    minor = "".join(c for c in str(version.get("minor", "")) if c.isdigit())
+    found = tools.kube.client.get("/version")
+    minor = "".join(c for c in str(found.get("minor", "")) if c.isdigit())
     is_old = minor.isdigit() and int(minor) < OLDEST_KUBERNETES
-    text = f"Kubernetes {version.get('gitVersion')}"
+    text = f"Kubernetes {found.get('gitVersion')}"
     yield Finding(
         "api server", WARN if is_old else OK, text + (", older than tested" if is_old else "")
     )
@@ -104,11 +117,12 @@ def rights(tools: Tools) -> Iterator[Finding]:
     lacking = {FAIL: list[str](), WARN: list[str]()}
     count = 0
     for verbs, group, resource, is_own, severity in RIGHTS:
-        for verb in verbs.split():
-            count += 1
-            namespace = tools.settings.kube.namespace if is_own else ""
-            if not _may(tools, verb, group, resource, namespace):
-                lacking[severity].append(f"{verb} {resource}" + (f".{group}" if group else ""))
+        count += len(verbs.split())
+        namespace = tools.settings.kube.namespace if is_own else ""
+        missing = [v for v in verbs.split() if not _may(tools, v, group, resource, namespace)]
+        if missing:
+            name = f"{resource}.{group}" if group else resource
+            lacking[severity].append(f"{'/'.join(missing)} {name}")
     for severity, names in lacking.items():
         if names:
             yield Finding("rights", severity, f"this account may not: {', '.join(names)}")
@@ -186,7 +200,7 @@ def _handshake(address: str) -> Finding:
     try:
         if not client.wait_connected(5.0):
             return Finding(f"driver {address}", FAIL, "nobody answers at the socket")
-        name, version = client.plugin_info()
+        name, release = client.plugin_info()
         is_ready = client.probe()
         can = client.controller_capabilities()
     except (CsiError, ApiError) as error:
@@ -194,7 +208,7 @@ def _handshake(address: str) -> Finding:
     finally:
         client.close()
     if not is_ready:
-        return Finding(f"driver {address}", WARN, f"{name} {version} is not ready (Probe)")
+        return Finding(f"driver {address}", WARN, f"{name} {release} is not ready (Probe)")
     if "CREATE_DELETE_VOLUME" not in can:
         return Finding(f"driver {address}", FAIL, f"{name} cannot create volumes")
-    return Finding(f"driver {address}", OK, f"{name} {version}: {', '.join(sorted(can))}")
+    return Finding(f"driver {address}", OK, f"{name} {release}: {', '.join(sorted(can))}")

@@ -11,6 +11,7 @@ import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import yaml
 from kubernetes import config as kube_config
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.rest import RESTClientObject
@@ -131,6 +132,18 @@ def _transport(pool: PoolManager, base_url: str, pool_size: int) -> Transport | 
     )
 
 
+# What the loader raises for a file that is absent, no YAML, or YAML of another shape.
+_UNREADABLE: Final = (
+    kube_config.ConfigException,
+    yaml.YAMLError,
+    OSError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    KeyError,
+)
+
+
 def _load(kubeconfig: str, master: str) -> Any:
     configuration = Configuration()
     try:
@@ -142,10 +155,11 @@ def _load(kubeconfig: str, master: str) -> Any:
             kube_config.load_incluster_config(  # type: ignore[no-untyped-call]  # same
                 client_configuration=configuration
             )
-    except (kube_config.ConfigException, OSError, ValueError, TypeError) as error:
+    except _UNREADABLE as error:
         source = f"--kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
         raise ConfigError(
-            f"cannot load the Kubernetes client configuration ({source}): {error}; "
+            f"cannot load the Kubernetes client configuration ({source}): "
+            f"{' '.join(str(error).split())}; "
             "set --kubeconfig, KUBECONFIG or --master, or run in a pod",
             exit_code=_EXIT_CODE,
         ) from error
