@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.support.kube_api import KubeApi, KubeApiError
-from tests.support.kustomize import CLUSTER_KINDS, containers, pod_spec, render
+from tests.support.kustomize import CLUSTER_KINDS, accumulate, containers, pod_spec, render
 from tests.support.waiting import wait_until
 from workers.config import parse
 from workers.errors import ConfigError
@@ -267,6 +267,41 @@ def test_each_base_file_holds_one_kind(objects):
 def test_redis_keeps_nothing_on_a_provisioned_volume():
     redis = pod_spec(named(render(K8S / "base"), "Deployment", "redis"))
     assert {"name": "data", "emptyDir": {"sizeLimit": "2Gi"}} in redis["volumes"]
+
+
+@pytest.mark.parametrize("overlay", ["prod-central", "prod-sidecar"])
+def test_an_external_redis_takes_the_place_of_ours(api, restricted, overlay, tmp_path):
+    """Nothing of ours is left, everybody speaks to the other one, and kubectl agrees."""
+    external = K8S / "components" / "external-redis"
+    objects = accumulate(external, render(K8S / "overlays" / overlay))
+    left = [
+        identity(one) for one in objects if one["metadata"]["name"] in {"redis", "redis-config"}
+    ]
+    assert left == []
+    urls = {
+        entry["value"]
+        for item in workloads(objects)
+        if item["metadata"]["namespace"] == "csi-fleet"
+        for container in containers(item)
+        for entry in container.get("env", [])
+        if entry["name"] == "CSI_FLEET_REDIS_URL"
+    }
+    assert urls == {"rediss://redis.example.org:6379/0?ssl_ca_certs=/run/csi-fleet-redis/ca/ca.crt"}
+    for item in objects:
+        assert apply(api, item, restricted)["kind"] == item["kind"]
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        return
+    kustomization = {
+        "resources": [os.path.relpath(K8S / "overlays" / overlay, tmp_path)],
+        "components": [os.path.relpath(external, tmp_path)],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    text = subprocess.run(
+        [kubectl, "kustomize", tmp_path], check=True, capture_output=True, text=True
+    ).stdout
+    theirs = {identity(one): one for one in yaml.safe_load_all(text)}
+    assert {identity(one): one for one in objects} == theirs
 
 
 def test_drivers_file_of_the_central_overlay_is_understood(tmp_path):

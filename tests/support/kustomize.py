@@ -101,16 +101,25 @@ def containers(item: Mapping[str, Any]) -> list[JsonObject]:
 
 
 def _patch(objects: list[JsonObject], patch: Mapping[str, Any]) -> None:
-    target = patch["target"]
+    """JSON patches of what `target` names (a regular expression), or one object's deletion."""
+    content = yaml.safe_load(patch["patch"])
+    target = patch.get("target") or {"kind": content["kind"], **content["metadata"]}
     chosen = [
         one
         for one in objects
-        if one["kind"] == target["kind"] and one["metadata"]["name"] == target["name"]
+        if one["kind"] == target["kind"]
+        and re.fullmatch(target["name"], one["metadata"]["name"])
+        and target.get("namespace") in {None, one["metadata"].get("namespace")}
     ]
     if not chosen:
         raise ValueError(f"patch without target: {target}")
+    if "target" not in patch:
+        if content.keys() != {"apiVersion", "kind", "metadata", "$patch"}:
+            raise ValueError(f"not implemented: merging {sorted(content)}")
+        objects[:] = [one for one in objects if one not in chosen]
+        return
     for item in chosen:
-        for operation in yaml.safe_load(patch["patch"]):
+        for operation in content:
             _apply(item, copy.deepcopy(operation))
 
 
