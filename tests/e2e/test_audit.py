@@ -148,6 +148,24 @@ def test_dry_run_gives_the_request_without_calling(tool, scene, driver, tmp_path
     assert planned["parameters"]["csi.storage.k8s.io/pvc/name"] == "real"
 
 
+def test_dry_run_of_a_class_that_is_not_there_yet(tool, driver):
+    """Claim and class by standard input, as written before anything is applied."""
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "not-there-yet",
+        "resources": {"requests": {"storage": "5Gi"}},
+    }
+    claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "draft"}, "spec": spec}
+    storage_class = {
+        "kind": "StorageClass",
+        "metadata": {"name": "not-there-yet"},
+        "provisioner": driver.name,
+        "parameters": {"tier": "gold"},
+    }
+    done = tool.run("dry-run", "-f", "-", text=yaml.safe_dump_all([storage_class, claim]))
+    assert json.loads(done.stdout)["parameters"]["tier"] == "gold"
+
+
 def test_doctor_and_status_find_nothing_wrong(tool, driver):
     checks = {one["check"]: one for one in tool.json("doctor", f"--csi-address={driver.address}")}
     assert checks["rights"]["state"] == "ok"

@@ -30,8 +30,10 @@ ANN_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 def run(tools: Tools) -> int:
     """The command; secrets are masked, nothing is called or changed."""
     try:
-        claim = _from_file(tools) if tools.settings.tool.filename else _from_cluster(tools)
-        storage_class = _class_of_file(tools, claim) or _class(tools, claim)
+        name = tools.settings.tool.filename
+        documents = _documents(name) if name else []
+        claim = _from_file(name, documents) if name else _from_cluster(tools)
+        storage_class = _class_of_file(documents, claim) or _class(tools, claim)
         provisioner = str(storage_class.get("provisioner"))
         _, record = find_driver(tools.registry.alive(), provisioner, selected_node(claim))
         if record is None:
@@ -61,23 +63,18 @@ def _from_cluster(tools: Tools) -> JsonObject:
     return tools.kube.get_claim(namespace, name)
 
 
-def _from_file(tools: Tools) -> JsonObject:
-    documents = _documents(tools.settings.tool.filename)
+def _from_file(name: str, documents: list[JsonObject]) -> JsonObject:
     claims = [one for one in documents if one.get("kind") == "PersistentVolumeClaim"]
     if len(claims) != 1:
         raise ConfigError(
-            f"--filename {tools.settings.tool.filename}: one PersistentVolumeClaim is wanted, "
-            f"{len(claims)} found"
+            f"--filename {name}: one PersistentVolumeClaim is wanted, {len(claims)} found"
         )
     return claims[0]
 
 
-def _class_of_file(tools: Tools, claim: JsonObject) -> JsonObject | None:
+def _class_of_file(documents: list[JsonObject], claim: JsonObject) -> JsonObject | None:
     """The class beside the claim in its file, which the cluster need not have yet."""
-    name = tools.settings.tool.filename
-    if not name or name == "-":
-        return None
-    for one in _documents(name):
+    for one in documents:
         is_class = one.get("kind") == "StorageClass"
         if is_class and (one.get("metadata") or {}).get("name") == claim_class_name(claim):
             return {"parameters": {}, **one}
