@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 import time
 from collections.abc import Sequence
@@ -46,7 +47,10 @@ class DriverHost:
         return str(self.folder / f"{self.names.index(name)}.s")
 
     def set_mode(self, name: str, **mode: Any) -> None:
-        """`mode` ok, hang, exhausted, unavailable, gone; `delay` seconds of each creation."""
+        """`mode` ok, hang, exhausted, unavailable, gone; `delay` of each creation in seconds.
+
+        A pair of delays stands for any between them.
+        """
         self._modes[name] = mode
         draft = self.folder / "modes.draft"
         draft.write_text(json.dumps(self._modes))
@@ -180,7 +184,9 @@ class LightDriver:
             return csi.DeleteVolumeResponse()
 
     async def _misbehave(self, context: Any) -> None:
-        await asyncio.sleep(self.mode.get("delay", 0))
+        delay = self.mode.get("delay", 0)
+        least, most = delay if isinstance(delay, list) else (delay, delay)
+        await asyncio.sleep(random.uniform(least, most))
         mode = self.mode.get("mode", "ok")
         if mode == "hang":
             await asyncio.sleep(3600)

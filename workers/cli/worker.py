@@ -180,7 +180,9 @@ class WorkerProcess:
             clusters=clusters,
             driver_of=self.fleet.driver_of,
             pauses=Pauses(redis, self.queue),
-            seats=Seats(self.fleet.seats, self.consumers.hold),
+            seats=Seats(
+                self.fleet.seats, self.consumers.hold, threads=settings.process.concurrency
+            ),
             metrics=self.metrics,
             capacity=self.capacity,
             periodic=self.periodic,

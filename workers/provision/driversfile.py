@@ -65,6 +65,9 @@ DRIVER_FLAGS: Final = {
 }
 """Flags of csi-provisioner that a driver may have its own value of, and their settings' fields."""
 
+NOT_SERIAL: Final[dict[str, LaneLimits]] = {}
+"""`serial: false`: the limits of `defaults` are not this driver's."""
+
 _POSITIVE_FLAGS: Final = {"timeout", "retry-interval-start", "retry-interval-max", "worker-threads"}
 _DRIVER_FIELDS: Final = {
     "name",
@@ -128,6 +131,21 @@ class DriverSpec:
     def timeouts_by_rpc(self) -> dict[str, float]:
         """Deadlines for the driver's client."""
         return {RPCS[name]: seconds for name, seconds in self.timeouts.items()}
+
+    def hold_seconds(self, kind: str, base: Settings) -> float:
+        """How long a call of a dead worker may go on, where one at a time was asked for."""
+        operation = next((name for name, lane in LANES.items() if lane == kind), "")
+        limits = self.lane_limits(kind, base)
+        is_asked_for = operation in self.limits or kind in {"claims", "volumes"}
+        if not operation or not is_asked_for or 1 not in {limits.concurrency, limits.total}:
+            return 0.0
+        return self.longest_call(base)
+
+    def longest_call(self, base: Settings) -> float:
+        """The longest deadline of any call in seconds."""
+        by_class = [x for timeouts in self.class_timeouts.values() for x in timeouts.values()]
+        own = self.settings(base).driver.timeout_seconds
+        return max([own, *self.timeouts.values(), *by_class])
 
     def lane_limits(self, kind: str, base: Settings) -> LaneLimits:
         """Limits of the keys of one kind; a lane without any would admit nothing."""
@@ -215,7 +233,9 @@ def _common(fields: dict[str, Entry], spec: DriverSpec) -> DriverSpec:
     if "timeouts" in fields:
         spec = replace(spec, timeouts={**spec.timeouts, **_timeouts(fields["timeouts"])})
     if "limits" in fields:
-        spec = replace(spec, limits={**spec.limits, **_limits(fields["limits"])})
+        own = _limits(fields["limits"])
+        inherited = {} if own is NOT_SERIAL else spec.limits
+        spec = replace(spec, limits={**inherited, **own})
     if "flags" in fields:
         spec = replace(spec, flags={**spec.flags, **_flags(fields["flags"])})
     if "threads" in fields:
@@ -268,9 +288,8 @@ def _limits(entry: Entry) -> dict[str, LaneLimits]:
             raise entry.error("serial means one call at a time; leave out the other limits")
         if fields["serial"].text() not in {"true", "false"}:
             raise fields["serial"].error("serial is true or false")
-        return (
-            dict.fromkeys(RPCS, LaneLimits(1, total=1)) if fields["serial"].text() == "true" else {}
-        )
+        is_serial = fields["serial"].text() == "true"
+        return dict.fromkeys(RPCS, LaneLimits(1, total=1)) if is_serial else NOT_SERIAL
     for name, value in fields.items():
         numbers = value.mapping({"concurrency", "rate", "burst"}, required={"concurrency"})
         if "burst" in numbers and "rate" not in numbers:

@@ -46,6 +46,7 @@ TICK_SECONDS: Final = 0.5
 BREAKER_SECONDS: Final = 1.0
 LOST_AGAIN_SECONDS: Final = 2.0
 HANDSHAKE_THREADS: Final = 8
+PATIENT_THREADS: Final = 16
 
 
 class Fleet:
@@ -81,6 +82,8 @@ class Fleet:
         self._stopped = threading.Event()
         self._renewed = self._judged = float("-inf")
         self._pool = ThreadPoolExecutor(HANDSHAKE_THREADS, thread_name_prefix="handshake")
+        # Drivers that gave trouble wait here for each other, not before those that are well.
+        self._patient = ThreadPoolExecutor(PATIENT_THREADS, thread_name_prefix="patient")
 
     def driver_of(self, queue_name: str) -> Driver | None:
         """The driver of that queue name, connected or not; None when it is not served here."""
@@ -154,29 +157,42 @@ class Fleet:
         """Makes the served drivers those of the file; unchanged ones are left alone.
 
         Raises:
-            ConfigError: an endpoint or TLS file is unusable; the others are served all the same.
+            ConfigError: an endpoint or TLS file is unusable; then nothing was changed.
         """
         with self._lock:
             current = {link.spec.name: link for link in self._links.values() if link.spec.name}
-            problems = []
+            opened = self._open_new(specs, current)
             for name, link in current.items():
-                if name not in specs or specs[name].connection != link.spec.connection:
+                if name not in specs or name in opened:
                     self._drop(link)
-            for name, spec in specs.items():
-                known = current.get(name)
-                if known is not None and known.spec == spec:
-                    continue
-                if known is not None and known.spec.connection == spec.connection:
-                    self._change(known, spec)
-                    continue
-                try:
-                    link = self._open(spec)
-                except ConfigError as error:
-                    problems.append(str(error))
-                else:
-                    self._links[spec.endpoint] = link
-            if problems:
-                raise ConfigError("; ".join(problems))
+                elif link.spec != specs[name]:
+                    self._change(link, specs[name])
+            for link in opened.values():
+                self._links[link.spec.endpoint] = link
+
+    def _open_new(self, specs: dict[str, DriverSpec], current: dict[str, Link]) -> dict[str, Link]:
+        """Connections the specs need and that are not there; all of them or none."""
+        opened: dict[str, Link] = {}
+        problems = []
+        beside = {link.spec.endpoint for link in self._links.values() if not link.spec.name}
+        for name, spec in specs.items():
+            known = current.get(name)
+            if known is not None and known.spec.connection == spec.connection:
+                continue
+            if spec.endpoint in beside:
+                problems.append(
+                    f"driver {name}: {spec.endpoint} is given by --csi-address too; remove one"
+                )
+                continue
+            try:
+                opened[name] = self._open(spec)
+            except ConfigError as error:
+                problems.append(str(error))
+        if problems:
+            for link in opened.values():
+                link.client.close()
+            raise ConfigError("; ".join(problems))
+        return opened
 
     def serve(self, queue: WorkQueue, registry: DriverRegistry) -> None:
         """Declares limits and announces the drivers; call once after `connect_all`."""
@@ -206,7 +222,11 @@ class Fleet:
                 rate_per_second=limits.rate_per_second,
                 burst=limits.burst,
                 total=limits.total,
+                hold_seconds=spec.hold_seconds(kind, self._settings),
             )
+        driver.health.paced = frozenset(
+            operation for operation, one in spec.limits.items() if one.rate_per_second > 0
+        )
         registry.register(driver.queue_name, driver.record(), ttl_seconds=REGISTRATION_TTL_SECONDS)
 
     def keep(self, queue: WorkQueue, registry: DriverRegistry) -> None:
@@ -251,12 +271,14 @@ class Fleet:
         if not is_connected:
             self._wait(link)
         elif time.monotonic() >= link.retry_at:
-            link.shaking, link.shaking_losses = self._pool.submit(link.shake), losses
+            pool = self._patient if link.has_failed else self._pool
+            link.shaking, link.shaking_losses = pool.submit(link.shake), losses
 
     def stop(self) -> None:
         """Ends `keep` and closes all connections."""
         self._stopped.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._patient):
+            pool.shutdown(wait=False, cancel_futures=True)
         for link in self._links.values():
             link.client.close()
 
@@ -296,9 +318,10 @@ class Fleet:
         try:
             driver = shaking.result()
         except Exception as error:  # noqa: BLE001 - whatever a driver answers ends here
-            link.retry_at = time.monotonic() + RETRY_SECONDS
+            link.retry_at, link.has_failed = time.monotonic() + RETRY_SECONDS, True
             link.tell(str(error))
             return
+        link.has_failed = False
         other = self._drivers.get(driver.queue_name)
         if other is not None and other.client is not link.client:
             link.retry_at = time.monotonic() + RETRY_SECONDS
@@ -339,7 +362,7 @@ class Fleet:
             link.tell(link.diagnosis.result())
             link.diagnosis, link.waiting_since = None, now
         elif link.diagnosis is None and now - link.waiting_since > TELL_AFTER_SECONDS:
-            link.diagnosis = self._pool.submit(link.diagnose)
+            link.diagnosis = self._patient.submit(link.diagnose)
 
     def _drop(self, link: Link) -> None:
         """Serve it no more; its keys wait in Redis, its registration runs out."""
@@ -353,7 +376,7 @@ class Fleet:
             self._records.pop(name, None)
             _log.info("driver %s is not served any more", link.name)
         # Passes that run may end; the client goes with the last of them.
-        timer = threading.Timer(link.settings.driver.timeout_seconds, link.client.close)
+        timer = threading.Timer(link.spec.longest_call(self._settings), link.client.close)
         timer.daemon = True
         timer.start()
 
@@ -396,8 +419,9 @@ class Fleet:
             state = states.get(link.driver.queue_name) if link.driver else None
             if isinstance(link.health, SharedHealth) and state is not None:
                 link.health.is_suspect = True
-                if state.state in {"open", "half"} and link.is_served:
-                    self._pool.submit(self._try_again, link, breakers)
+                is_trying = link.trial is not None and not link.trial.done()
+                if state.state in {"open", "half"} and link.is_served and not is_trying:
+                    link.trial = self._patient.submit(self._try_again, link, breakers)
 
     def _try_again(self, link: Link, breakers: Breakers) -> None:
         try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from csi_client.client import CsiClient
@@ -56,12 +57,24 @@ class BreakerPort(Protocol):
     def throttle(self, lane: str) -> int:
         """Halve a lane."""
 
+    def pace(self, lane: str) -> float:
+        """Seconds to wait before a call."""
+
 
 class Health:
-    """Tells nobody: for drivers without a socket, and for tests."""
+    """Tells nobody: for drivers without a socket, and for tests.
+
+    Attributes:
+        paced: operations (`create`, ...) with a rate; their calls take turns over all workers.
+    """
+
+    paced: frozenset[str] = frozenset()
 
     def attach(self, queue_name: str) -> None:
         """The driver's queue name is known now."""
+
+    def wait_turn(self, operation: str) -> None:
+        """Before each call: keep the rate."""
 
     def answered(self) -> None:
         """The driver did answer."""
@@ -88,6 +101,19 @@ class SharedHealth(Health):
     def attach(self, queue_name: str) -> None:
         """The driver's queue name is known now."""
         self._queue_name = queue_name
+
+    def wait_turn(self, operation: str) -> None:
+        """Admission keeps the rate on the whole; here each call gets its exact time.
+
+        Without Redis the call goes on: admission stands still then, so there are few.
+        """
+        if operation in self.paced and self._queue_name:
+            try:
+                seconds = self._breakers.pace(lane_name(LANES[operation], self._queue_name))
+            except QueueUnavailable as error:
+                _log.warning("rate of %s not asked: %s", self._queue_name, error)
+            else:
+                time.sleep(seconds)
 
     def answered(self) -> None:
         """The driver did answer."""
@@ -163,6 +189,7 @@ class WatchedClient(CsiClient):
         )
 
     def _watched(self, operation: str, call: Callable[[], _T]) -> _T:
+        self.health.wait_turn(operation)
         try:
             answer = call()
         except CsiError as error:

@@ -47,6 +47,8 @@ class Link:
         is_served: connected, known and announced.
         losses: the client's count at the last handshake.
         shaking: a handshake under way in another thread.
+        has_failed: the last handshake did; the next one waits behind those of others.
+        trial: a Probe under way while the breaker is open.
     """
 
     spec: DriverSpec
@@ -58,6 +60,8 @@ class Link:
     losses: int = 0
     shaking: Future[Driver] | None = None
     shaking_losses: int = 0
+    has_failed: bool = False
+    trial: Future[None] | None = None
     retry_at: float = 0.0
     lost_told_at: float = float("-inf")
     waiting_since: float = field(default_factory=time.monotonic)

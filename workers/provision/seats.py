@@ -3,6 +3,10 @@
 A driver that hangs must not take the threads of the others. A worker with several drivers gives
 each a part; at its end the process stops fetching tickets of that driver, which then wait in Redis
 for a free thread here or at another worker. A ticket fetched a moment too late is worked on.
+
+When less than a part is free, a driver may have no more threads than are free: each further driver
+that hangs takes half of the rest (64 threads: 3 have 16 each, 4 more have 8, 4, 2 and 1), and with
+time they share evenly.
 """
 
 from __future__ import annotations
@@ -43,15 +47,22 @@ class Seats:
     """Threads inside each driver.
 
     Args:
-        limit: seats of a driver by queue name.
+        limit: seats of a driver by queue name; who has all threads shares with nobody.
         hold: told when the last seat is taken, and when one is free again.
+        threads: size of the pool; 0: never scarce.
     """
 
     def __init__(
-        self, limit: Callable[[str], int], hold: Callable[[str, bool], None] = lambda *_: None
+        self,
+        limit: Callable[[str], int],
+        hold: Callable[[str, bool], None] = lambda *_: None,
+        *,
+        threads: int = 0,
     ) -> None:
         self._limit = limit
         self._hold = hold
+        self._threads = threads
+        self._total = 0
         self._lock = threading.Lock()
         self._taken: dict[str, int] = {}
         self._full: set[str] = set()
@@ -72,12 +83,26 @@ class Seats:
     def _change(self, queue_name: str, by: int) -> None:
         with self._lock:
             count = self._taken.get(queue_name, 0) + by
+            self._total += by
             if count:
                 self._taken[queue_name] = count
             else:
                 self._taken.pop(queue_name, None)
-            is_full = count >= self._limit(queue_name)
-            if is_full == (queue_name in self._full):
-                return
+            self._look(queue_name)
+            if by < 0 and not self._is_scarce():
+                # Others were held for want of threads only; while these are scarce each driver
+                # is looked at when its own work ends, for all of them each time would cost.
+                for other in list(self._full):
+                    self._look(other)
+
+    def _look(self, queue_name: str) -> None:
+        count, limit = self._taken.get(queue_name, 0), self._limit(queue_name)
+        if self._is_scarce() and limit < self._threads:
+            limit = min(limit, max(1, self._threads - self._total))
+        is_full = count >= limit
+        if is_full != (queue_name in self._full):
             (self._full.add if is_full else self._full.discard)(queue_name)
             self._hold(queue_name, is_full)
+
+    def _is_scarce(self) -> bool:
+        return self._threads - self._total < self._threads // SHARE

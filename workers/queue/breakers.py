@@ -134,6 +134,10 @@ class Breakers:
         step, cool_down = round(RECOVERY_SECONDS * 1000), round(COOL_DOWN_SECONDS * 1000)
         return int(self._scripts.run("throttle", lane, step, cool_down))
 
+    def pace(self, lane: str) -> float:
+        """Seconds a call of a lane with a rate has to wait for its place; it counts as begun."""
+        return int(self._scripts.run("pace", lane)) / 1000
+
     def keep(
         self,
         records: Mapping[str, str | bytes],

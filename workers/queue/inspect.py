@@ -105,6 +105,7 @@ def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
             pipe.zcard(NAMES[family].full + lane)
         pipe.zscore(NAMES["ticketed"].full + lane, name)
         pipe.scard(NAMES["running"].full + lane)
+        pipe.zcard(NAMES["ghosts"].full + lane)
         pipe.hmget(NAMES["limits"].full + lane, "concurrency", "rate", "burst")
         pipe.hget(NAMES["leases"].full, name)
         pipe.sismember(NAMES["dirty"].full, name)
@@ -121,7 +122,8 @@ def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
         seconds, microseconds = next(answers)
         now = seconds + microseconds / 1e6
         ready, ready_count, retry, retry_count, _, ticketed = islice(answers, 6)
-        ticket, running, limits, lease, dirty, blocked, due, abandoned = islice(answers, 8)
+        ticket, running, ghosts, limits, lease = islice(answers, 5)
+        dirty, blocked, due, abandoned = islice(answers, 4)
         since, fails, memo, pauses, intent, unsaved, notes = islice(answers, 7)
         holder = client.hget(NAMES["domains"].full, blocked) if blocked else b""
     rank = ready if ready is not None else retry
@@ -140,7 +142,7 @@ def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
         fails=int(fails or 0),
         memo=text(memo),
         abandoned_at=_seconds(abandoned),
-        in_use=ticketed + running,
+        in_use=ticketed + running + ghosts,
         limits=read_limits(limits),
         pauses=tuple(_pauses(pauses, now)),
         intent=decode(client, NAMES["intents"].full, domain, intent) if intent else None,

@@ -37,12 +37,14 @@ class LaneLimits:
         rate_per_second: admissions per second, 0 for no limit.
         burst: size of the token bucket, at least 1 when there is a rate.
         total: keys of all kinds that call the driver together, 0 for no such limit.
+        hold_seconds: with one call at a time: a dead process's call may go on for so long.
     """
 
     concurrency: int
     rate_per_second: float = 0.0
     burst: int = 1
     total: int = 0
+    hold_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ NAMES: Final = {
         _family("retry", "zset", "queue", "lane: retries, score = virtual time"),
         _family("ticketed", "zset", "queue", "lane: key -> ms its ticket was last published"),
         _family("running", "set", "queue", "lane: leased keys"),
+        _family("ghosts", "zset", "queue", "lane: key a process died with -> ms its call ends; PX"),
         _family("share", "hash", "queue", "lane: virtual times of tenants; gone when idle"),
         _family("share_retry", "hash", "queue", "lane: the same for retries"),
         RedisName("sweep_guard", "string", "queue", "one sweep per period; PX"),

@@ -282,12 +282,15 @@ class WorkQueue:
         rate_per_second: float = 0.0,
         burst: int = 1,
         total: int = 0,
+        hold_seconds: float = 0.0,
     ) -> None:
         """Declare a lane's limits; without any it admits nothing. Remembered for `heartbeat`.
 
         `total` bounds all calls of the lane's driver together; give it to each of their lanes.
+        `hold_seconds` is how long a driver that takes one call at a time may still be at the call
+        of a process that died.
         """
-        self._limits[lane] = LaneLimits(concurrency, rate_per_second, burst, total)
+        self._limits[lane] = LaneLimits(concurrency, rate_per_second, burst, total, hold_seconds)
         self._declare(lane, self._limits[lane])
 
     def forget_limits(self, lane: str) -> None:
@@ -326,7 +329,8 @@ class WorkQueue:
 
     def _declare(self, lane: str, limits: LaneLimits) -> None:
         numbers = (limits.concurrency, limits.rate_per_second, limits.burst, limits.total)
-        self._tickets.publish(self._scripts.run("limits", lane, *numbers))
+        hold_ms = round(limits.hold_seconds * 1000)
+        self._tickets.publish(self._scripts.run("limits", lane, *numbers, hold_ms))
 
     def _end(self, script: str, lease: Lease, *args: str | float) -> list[int]:
         lease.is_released = True

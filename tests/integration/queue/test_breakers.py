@@ -155,6 +155,15 @@ def test_too_much_halves_the_lane_down_to_one_and_it_recovers(world):
     assert len(world.pump()) == 100
 
 
+def test_calls_of_a_rate_take_turns_over_all_processes(world):
+    world.queue.set_limits("claims|d", 100, rate_per_second=10, burst=2)
+    waits = [each.pace("claims|d") for each in (world.one, world.two, world.one, world.two)]
+    assert waits == [0, 0, 0.1, 0.2]
+    world.later(10)
+    assert [world.one.pace("claims|d") for _ in range(3)] == [0, 0, 0.1]
+    assert world.one.pace("volumes|d") == 0
+
+
 def test_a_serial_driver_has_one_call_of_any_kind_and_kinds_take_turns(world):
     for kind in ("claims", "volumes", "capacity"):
         world.queue.set_limits(f"{kind}|d", 1, total=1)

@@ -12,6 +12,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 from workers.errors import LeaseLost, QueueUnavailable
 from workers.queue.connection import connect
+from workers.queue.inspect import read_key
 from workers.queue.keys import Key, claim_key, volume_key
 from workers.queue.leases import Heartbeat
 from workers.queue.names import NAMES, PREFIX
@@ -240,14 +241,79 @@ def test_clean_exit_hands_over_at_once(bench, start_queue):
 def test_rate_limit_is_a_bucket_over_all_processes(bench, start_queue):
     one = start_queue(concurrency=100, rate_per_second=2, burst=3)
     two = start_queue(concurrency=100, rate_per_second=2, burst=3)
-    one.add([claim(str(i)) for i in range(10)])
-    assert len(bench.tickets) == 3
+    started = 0
+
+    def take_all() -> int:
+        nonlocal started
+        for queue in (one, two):
+            queue.heartbeat()
+        two.pump(period_seconds=0)
+        while bench.tickets:
+            bench.run_next(one if started % 2 else two)
+            started += 1
+        return started
+
+    one.add([claim(str(i)) for i in range(20)])
+    assert take_all() == 3
     bench.advance(1)
-    two.pump(period_seconds=0)
-    assert len(bench.tickets) == 5
+    assert take_all() == 5
     bench.advance(60)
+    assert take_all() == 8, "never more than the burst"
+
+
+def test_tickets_nobody_fetched_are_no_burst(bench, start_queue):
+    """Workers that were busy or away start no more at once than the burst."""
+    queue = start_queue(concurrency=100, rate_per_second=10, burst=2)
+    queue.add([claim(str(i)) for i in range(50)])
+    for _ in range(5):
+        bench.advance(1)
+        queue.heartbeat()
+        queue.pump(period_seconds=0)
+    assert len(set(bench.tickets)) <= 2 + 10 * 0.25
+    assert queue.stats()["claims|d"].ticketed == len(set(bench.tickets))
+
+
+def test_one_call_at_a_time_holds_over_the_death_of_its_worker(bench, start_queue):
+    """The driver may be at the dead worker's call until its deadline (issue 8)."""
+    one, two = start_queue(concurrency=1), start_queue(concurrency=1)
+    two.set_limits("claims|d", 1, hold_seconds=10)
+    one.add([claim("a"), claim("b")])
+    bench.run_next(one)
+    bench.advance(4.1)
+    two.heartbeat()
     two.pump(period_seconds=0)
-    assert len(set(bench.tickets)) == 8, "never more than the burst"
+    assert bench.tickets == []
+    assert read_key(bench.client, claim("a"), "").in_use == 1
+    bench.advance(9.8)
+    two.heartbeat()
+    two.pump(period_seconds=0)
+    assert bench.tickets == []
+    bench.advance(0.3)
+    two.heartbeat()
+    two.pump(period_seconds=0)
+    assert bench.tickets == [claim("a")]
+
+
+def test_larger_limits_are_handed_over_at_once(bench, start_queue):
+    one, two = start_queue(concurrency=2), start_queue(concurrency=2)
+    two.set_limits("claims|d", 2, hold_seconds=10)
+    one.add([claim("a")])
+    bench.run_next(one)
+    bench.advance(4.1)
+    two.pump(period_seconds=0)
+    assert bench.tickets == [claim("a")]
+
+
+def test_sweep_repeats_no_ticket_that_is_still_in_celery(bench, start_queue):
+    """A key freed in the same sweep has no message yet; another one's is not lost by that."""
+    one, two = start_queue(), start_queue()
+    one.add([claim("a"), claim("b")])
+    bench.run_next(one)
+    bench.tickets.clear()
+    bench.client.lpush("drv.d", "message of b")
+    bench.advance(4.1)
+    two.pump(period_seconds=0)
+    assert bench.tickets == [claim("a")]
 
 
 def test_paused_lane_starts_nothing_and_parked_keys_keep_their_counter(bench, start_queue):

@@ -57,6 +57,23 @@ def test_limits_per_operation_and_the_serial_mode():
     assert serial.lane_limits("cloning", Settings()) == LaneLimits(1)
 
 
+def test_serial_of_the_defaults_can_be_taken_back():
+    spec = one("  limits: {serial: false}\n", "defaults:\n  limits: {serial: true}\n")
+    assert spec.lane_limits("claims", Settings()) == LaneLimits(100)
+
+
+def test_one_call_at_a_time_is_held_for_the_longest_call():
+    """A dead worker's call may go on so long; other limits are handed over at once."""
+    serial = one(
+        "  limits: {serial: true}\n  timeouts: {create: 20s}\n"
+        "  classes: {slow: {timeouts: {create: 1m}}}\n"
+    )
+    assert serial.hold_seconds("volumes", Settings()) == 60.0
+    assert serial.hold_seconds("sweep", Settings()) == 0.0
+    assert one().hold_seconds("claims", Settings()) == 0.0
+    assert one().hold_seconds("capacity", Settings()) == 0.0
+
+
 def test_class_timeouts():
     spec = one("  classes: {slow: {timeouts: {create: 1h}}}\n")
     assert spec.class_timeouts == {"slow": {"create": 3600.0}}

@@ -26,6 +26,10 @@ class FakeBreakers:
         self.told.append(("throttle", lane))
         return 1
 
+    def pace(self, lane):
+        self.told.append(("pace", lane))
+        return 0.0
+
 
 @pytest.fixture
 def breakers():
@@ -87,3 +91,37 @@ def test_seats_are_held_when_the_last_is_taken_and_freed_again():
             assert told == [("d", True)]
         assert told == [("d", True), ("d", False)]
     assert (seats.taken("d"), told[-1]) == (0, ("d", False))
+
+
+def test_calls_with_a_rate_ask_for_their_turn(health, breakers):
+    """Others cost no round trip."""
+    health.paced = frozenset({"delete"})
+    health.wait_turn("create")
+    health.wait_turn("delete")
+    assert breakers.told == [("pace", "volumes|d")]
+
+
+def test_scarce_threads_are_shared_so_that_one_is_always_free():
+    """Five of six drivers may hang; without this rule four would take all threads."""
+    held = set()
+    seats = Seats(
+        lambda _: 4, lambda name, is_full: (held.add if is_full else held.discard)(name), threads=16
+    )
+    open_seats = []
+    for name in "abcde":
+        while name not in held:
+            seat = seats.seat(name)
+            seat.__enter__()
+            open_seats.append((name, seat))
+    assert 16 - len(open_seats) >= 1
+    assert {name: seats.taken(name) for name in "abc"} == {"a": 4, "b": 4, "c": 4}
+    for _, seat in open_seats:
+        seat.__exit__(None, None, None)
+    assert held == set()
+
+
+def test_a_driver_with_all_threads_shares_with_nobody():
+    told = []
+    seats = Seats(lambda _: 4, lambda *change: told.append(change), threads=4)
+    with seats.seat("d"), seats.seat("d"), seats.seat("d"):
+        assert told == []

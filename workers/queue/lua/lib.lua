@@ -7,6 +7,7 @@ local KIND_TURN = { claims = 1, volumes = 2, capacity = 3 }
 local MAX_TICKETS = 500        -- per script call; the sweep admits the rest
 local TRAIL_NOTES = 40         -- kept of each key's trail
 local TRAIL_SECONDS = 3600
+local LOOK_AHEAD_SECONDS = 0.25 -- the next sweep's share of a rate; `pace` keeps the exact time
 local PAUSE_KINDS = { 'operator', 'breaker', 'lease' }
 
 local function clock()
@@ -129,8 +130,21 @@ local function lower(lane, cap, step, gain)
   redis.call('HSET', K.limits .. lane, 'cap', cap, 'cap_at', now, 'cap_step', step, 'cap_gain', gain)
 end
 
+-- Calls of dead processes count too, where a second call at once is forbidden (`hold`).
 local function busy(lane)
   return redis.call('ZCARD', K.ticketed .. lane) + redis.call('SCARD', K.running .. lane)
+    + redis.call('ZCOUNT', K.ghosts .. lane, '(' .. now, '+inf')
+end
+
+-- A lease of a lane with a rate begins: its token goes now, not at admission, so that tickets that
+-- were not fetched for a while are no burst. Admission looks ahead, so there may be a debt.
+local function charge(lane)
+  local limits = K.limits .. lane
+  local raw = redis.call('HMGET', limits, 'rate', 'burst', 'tokens', 'at')
+  local tokens = bucket(tonumber(raw[1]), tonumber(raw[2]), tonumber(raw[3]), tonumber(raw[4]))
+  if tokens ~= math.huge then
+    redis.call('HSET', limits, 'tokens', string.format('%.17g', tokens - 1), 'at', now)
+  end
 end
 
 -- Ticket keys of a lane while its limits allow; the caller must publish `tickets`. With a limit
@@ -162,6 +176,9 @@ local function admit(lane, is_turn)
     free = math.min(free, total - all)
   end
   local tokens = bucket(rate, tonumber(raw[3]), tonumber(raw[4]), tonumber(raw[5]))
+  if tokens ~= math.huge then
+    tokens = tokens + rate * LOOK_AHEAD_SECONDS - redis.call('ZCARD', K.ticketed .. lane)
+  end
   local admitted = 0
   while free > admitted and tokens >= 1 and #tickets < MAX_TICKETS do
     local key
@@ -182,12 +199,7 @@ local function admit(lane, is_turn)
     tickets[#tickets + 1] = key
     tokens = tokens - 1
   end
-  if admitted > 0 then
-    redis.call('HSET', limits, 'streak', streak)
-    if tokens ~= math.huge then
-      redis.call('HSET', limits, 'tokens', string.format('%.17g', tokens), 'at', now)
-    end
-  end
+  if admitted > 0 then redis.call('HSET', limits, 'streak', streak) end
 end
 
 local function is_waiting(key, lane)
@@ -252,6 +264,17 @@ local function forget(key)
   redis.call('ZREM', K.abandoned, key)
 end
 
+-- A driver that allows one call at a time may still be at the one of a dead process, until that
+-- call's deadline: nobody else begins one before.
+local function haunt(key, lane)
+  local raw = redis.call('HMGET', K.limits .. lane, 'hold', 'concurrency', 'total')
+  local hold = tonumber(raw[1]) or 0
+  if hold > 0 and (raw[2] == '1' or raw[3] == '1') then
+    redis.call('ZADD', K.ghosts .. lane, now + hold, key)
+    redis.call('PEXPIRE', K.ghosts .. lane, hold)
+  end
+end
+
 -- Take back every lease of processes that are not alive.
 local function release_dead()
   local flat = redis.call('HGETALL', K.leases)
@@ -262,6 +285,7 @@ local function release_dead()
     if not lease or not redis.call('ZSCORE', K.procs, lease.process) then
       trail(key, stamped('lost ' .. (lease and lease.process or '')))
       unlease(key, lane)
+      haunt(key, lane)
       enqueue(key, lane, true)
       if lease then free_domain(lease.domain, key) end
       admit(lane)

@@ -36,6 +36,11 @@ for _, lane in ipairs(lanes) do
   local driver = driver_of(lane)
   out_by_driver[driver] = (out_by_driver[driver] or 0) + redis.call('ZCARD', K.ticketed .. lane)
 end
+-- Those admitted above are not lost: their messages are sent after this script.
+for _, key in ipairs(tickets) do
+  local driver = driver_of(lane_of(key))
+  out_by_driver[driver] = (out_by_driver[driver] or 0) - 1
+end
 -- A different lane comes first each time, so that the bound on tickets starves none.
 local offset = #lanes > 0 and math.floor(now / 100) % #lanes or 0
 for i = 1, #lanes do

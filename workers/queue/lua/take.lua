@@ -47,6 +47,7 @@ redis.call('ZREM', K.ticketed .. lane, key)
 redis.call('ZREM', K.delayed, key)
 redis.call('HDEL', K.since, key)
 redis.call('SADD', K.running .. lane, key)
+charge(lane)
 if domain ~= '' then redis.call('HSET', K.domains, domain, key) end
 trail(key, stamped('taken ' .. process))
 redis.call('HSET', K.leases, key,
