@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -101,6 +102,12 @@ def test_alert_names_real_metrics_and_tells_what_to_do(rule):
 def test_panel_names_real_metrics(panel):
     for target in panel["targets"]:
         assert mistakes(target["expr"]) == []
+
+
+def test_the_page_names_all_our_metrics_and_no_others():
+    page = set(re.findall(r"`(csi_fleet_\w+)`", (DOCS / "monitoring.md").read_text()))
+    ours = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in exported()}
+    assert page == {name for name in ours if name.startswith("csi_fleet_")}
 
 
 def test_the_dashboards_choice_of_drivers_names_a_real_label():
