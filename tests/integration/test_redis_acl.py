@@ -10,7 +10,6 @@ import pytest
 import redis
 import requests
 
-from tests.support import redis_acl
 from tests.support.components import Components
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Scene
@@ -19,7 +18,7 @@ from tests.support.processes import free_port
 from tests.support.redis_fixtures import undeclared_keys
 from tests.support.secure_redis import CONFIG, USERS, SecureRedis
 from tests.support.waiting import wait_until
-from workers.queue.names import CELERY_QUEUE_PREFIX, NAMES
+from workers.queue.names import CELERY_QUEUE_PREFIX
 
 
 @pytest.fixture(scope="module")
@@ -181,17 +180,6 @@ def test_settings_keep_queues_from_being_evicted(server):
     assert "maxmemory-policy noeviction" in text
     assert "appendonly yes" in text
     assert re.search(r"^port 0$", text, re.MULTILINE)
-
-
-def test_acl_file_is_made_from_the_declared_keys():
-    """A new key in names.py without a pattern would fail in production only."""
-    assert redis_acl.FILE.read_text() == redis_acl.text(), "run python -m tests.support.redis_acl"
-
-
-def test_every_owner_of_keys_was_thought_of():
-    owners = {entry.owner for entry in NAMES.values()}
-    assert owners == redis_acl.WRITES["worker"] | redis_acl.READS["worker"]
-    assert owners - {"events"} == redis_acl.WRITES["watcher"] | redis_acl.READS["watcher"]
 
 
 def login(server, user):

@@ -51,9 +51,9 @@ _SCRIPT: Final = "evalsha eval script|load script|exists"
 _TRANSACTION: Final = "multi exec discard watch unwatch"
 _OURS: Final = (
     "time get set incr exists type rename expire pexpire del scan hget hset hsetnx hdel hexists "
-    "hgetall hkeys hlen hmget hscan sadd srem scard sismember smembers zadd zrem zcard zscore "
-    "zmscore zrank zrange zrangebyscore zrangebylex zpopmin zremrangebyscore zscan llen lpush "
-    "rpush ltrim lrange"
+    "hgetall hkeys hlen hmget hscan sadd srem scard sismember smembers zadd zrem zcard zcount "
+    "zscore zmscore zrank zrange zrangebyscore zrangebylex zpopmin zremrangebyscore zscan llen "
+    "lpush rpush ltrim lrange"
 )
 _CONSUME: Final = "zrevrangebyscore lpush rpush rpop brpop llen"
 _SCHEDULE: Final = (

@@ -1,0 +1,43 @@
+"""The shipped ACL follows the code: a key or command that it lacks fails in production only."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support import redis_acl
+from tests.support.redis_acl import COMMANDS, READS, WRITES
+from workers.queue import scripts
+from workers.queue.names import NAMES
+
+
+def allowed(user):
+    return {one.partition("|")[0] for one in " ".join(COMMANDS[user]).split()}
+
+
+@pytest.mark.parametrize("user", ["watcher", "worker"])
+def test_every_command_of_a_script_is_allowed_to_those_who_run_scripts(user):
+    texts = [one.read_text() for one in scripts._LUA.iterdir() if one.name.endswith(".lua")]
+    used = {
+        found.lower() for text in texts for found in re.findall(r"redis\.p?call\(\s*'(\w+)'", text)
+    }
+    assert {"zadd", "hset", "time"} <= used, "the pattern still finds calls"
+    assert used - allowed(user) == set()
+
+
+def test_no_script_calls_a_command_by_a_computed_name():
+    """Which the test above would not see."""
+    for one in scripts._LUA.iterdir():
+        if one.name.endswith(".lua"):
+            assert not re.findall(r"redis\.p?call\(\s*[^'\s]", one.read_text()), one.name
+
+
+def test_acl_file_is_made_from_the_declared_keys():
+    assert redis_acl.FILE.read_text() == redis_acl.text(), "run python -m tests.support.redis_acl"
+
+
+def test_every_owner_of_keys_was_thought_of():
+    owners = {entry.owner for entry in NAMES.values()}
+    assert owners == WRITES["worker"] | READS["worker"]
+    assert owners - {"events"} == WRITES["watcher"] | READS["watcher"]
