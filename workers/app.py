@@ -17,10 +17,14 @@ from celery import Celery
 from celery.signals import setup_logging
 from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
-from kombu.transport.redis import Channel
 
+import workers.queue.connection  # noqa: F401 - for its order, see below
 from workers.errors import QueueUnavailable
 from workers.queue.names import celery_queue
+
+# isort: split
+# Not before workers.queue.connection, which keeps redis-py from loading OpenTelemetry.
+from kombu.transport.redis import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

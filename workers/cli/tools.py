@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from workers.app import make_app, publisher
 from workers.errors import ConfigError
 from workers.flags import Command
 from workers.kube.client import KubeClient
@@ -24,7 +23,10 @@ from workers.queue.workqueue import WorkQueue
 from workers.settings import RedisSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from workers.config import Settings
+    from workers.queue.keys import Key
 
 _MODULES: Final = {
     Command.STATUS: "status",
@@ -108,10 +110,17 @@ class Tools:
             )
         return connect(url, socket_timeout_seconds=TIMEOUT_SECONDS)
 
+    def publish(self, keys: Iterable[Key]) -> None:
+        """Sends tickets; most commands send none and need no Celery, half of their start."""
+        if tickets := list(keys):
+            from workers.app import make_app, publisher  # noqa: PLC0415
+
+            publisher(make_app(self.settings))(tickets)
+
     @cached_property
     def queue(self) -> WorkQueue:
         """The queue, able to publish tickets."""
-        return WorkQueue(self.redis, publish=publisher(make_app(self.settings)))
+        return WorkQueue(self.redis, publish=self.publish)
 
     @cached_property
     def registry(self) -> DriverRegistry:
@@ -121,7 +130,7 @@ class Tools:
     @cached_property
     def breakers(self) -> Breakers:
         """Breakers of the drivers."""
-        return Breakers(self.redis, publish=publisher(make_app(self.settings)))
+        return Breakers(self.redis, publish=self.publish)
 
     @cached_property
     def pauses(self) -> Pauses:
