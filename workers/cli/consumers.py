@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from celery import bootsteps
 
@@ -16,16 +16,27 @@ from workers.app import SYSTEM_QUEUE, queue_for
 from workers.queue.names import celery_queue
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from workers.app import FleetApp
 
 _log = logging.getLogger(__name__)
 
+ROUND_SECONDS: Final = 5.0
+
 
 class CeleryConsumers:
-    """The queues of one worker process; any thread may change them."""
+    """The queues of one worker process; any thread may change them.
 
-    def __init__(self, app: FleetApp) -> None:
+    Args:
+        app: whose worker fetches.
+        on_round: called now and then while Celery's event loop goes round and fetches tickets.
+    """
+
+    def __init__(self, app: FleetApp, *, on_round: Callable[[], None] = lambda: None) -> None:
         self._app = app
+        self._on_round = on_round
+        self._rounds: Any = None
         self._lock = threading.Lock()
         self._served: set[str] = set()
         self._held: set[str] = set()
@@ -65,6 +76,15 @@ class CeleryConsumers:
         """Celery's consumer runs, for the first time or again."""
         self._consumer = consumer
         self._ask()
+        if self._rounds is not None:
+            self._rounds.cancel()
+        self._rounds = consumer.timer.call_repeatedly(ROUND_SECONDS, self._round)
+
+    def _round(self) -> None:
+        """In the event loop, which therefore lives; a connection it lost stops the rounds."""
+        if getattr(self._consumer, "task_consumer", None) is not None:
+            self._arrange()
+            self._on_round()
 
     def _ask(self) -> None:
         consumer = self._consumer

@@ -74,6 +74,9 @@ PUMP_SECONDS: Final = 0.25
 # hundred waiting threads cost a third of the CPU. No thread computes longer between two waits.
 SWITCH_SECONDS: Final = 0.05
 READY_FILE: Final = "worker.ready"
+CONSUMER: Final = "consumer"
+# Celery tries to connect again each 2 to 30 s.
+CONSUMER_SECONDS: Final = 120.0
 # Threads that use the API connection beside the pool: events, keeper.
 SPARE_CONNECTIONS: Final = 8
 
@@ -106,9 +109,9 @@ class WorkerProcess:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.app: FleetApp = make_app(settings)
-        self.consumers = CeleryConsumers(self.app)
         self.metrics = Metrics()
         self.heartbeats = Heartbeats()
+        self.consumers = CeleryConsumers(self.app, on_round=lambda: self.heartbeats.beat(CONSUMER))
         self.tracing = Tracing.from_environment(os.environ)
         self.http: DiagnosticsServer | None = None
         self._stopped = threading.Event()
@@ -191,8 +194,12 @@ class WorkerProcess:
         )
         register(self.app)
         # Last: what waits for the driver to be asked must not wait for our own start any more.
+        self.connect_drivers()
+
+    def connect_drivers(self) -> None:
+        """Drivers beside the process, plug-ins, and those of the drivers file."""
         self.fleet.connect_all()
-        self.fleet.add(load_all(settings.driver.provisioners, settings))
+        self.fleet.add(load_all(self.settings.driver.provisioners, self.settings))
         if self.central is not None:
             self.central.start()
 
@@ -288,6 +295,8 @@ class WorkerProcess:
                 self.queue.pump()
                 self.app.runtime.safekeeping.settle()
             except QueueUnavailable as error:
+                # Without Redis there is nothing to fetch, and a restart would not bring it back.
+                self.heartbeats.beat(CONSUMER)
                 _log.warning("pump: %s", error)
             except Exception:  # noqa: BLE001 - the loop must outlive any defect
                 _log.exception("unexpected error in the pump")
@@ -302,7 +311,7 @@ class WorkerProcess:
                 self.metrics.driver_connected.labels(driver.name).set(int(is_connected))
 
     def serve(self) -> None:
-        """Metrics and probes, if wanted; alive means that the threads still go round."""
+        """Metrics and probes, if wanted; alive means that pump and consumer still go round."""
         self.heartbeats.expect("pump", 30.0)
         ready = ready_file(self.settings.process.state_dir, READY_FILE)
         leader = self.leadership.check if self.leadership is not None else always_ok
@@ -332,6 +341,7 @@ class WorkerProcess:
             quiet=True,
         )
         self.mark_ready()
+        self.heartbeats.expect(CONSUMER, CONSUMER_SECONDS)
         worker.start()
         return int(worker.exitcode or 0)
 
