@@ -1,0 +1,102 @@
+"""The queue over a Redis that restarts, is away or fills, in real time."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import redis
+
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
+from workers.errors import QueueUnavailable
+from workers.queue.connection import connect
+from workers.queue.keys import Key, claim_key
+from workers.queue.leases import Heartbeat
+from workers.queue.names import NAMES
+from workers.queue.workqueue import WorkQueue
+
+BACKOFF = {"base_seconds": 1, "cap_seconds": 300}
+
+
+def claim(name: str, namespace: str = "ns") -> Key:
+    return claim_key("d", namespace, name, f"uid-{name}")
+
+
+def test_c147_hard_restart_keeps_keys_counters_and_delays(redis_binary, tmp_path):
+    """AOF: nothing that was acknowledged is lost, and the same client goes on."""
+    server = RedisServer(redis_binary, tmp_path, appendonly=True).start()
+    client = connect(server.url)
+    try:
+        tickets: list[Key] = []
+        queue = WorkQueue(client, publish=tickets.extend)
+        queue.register_process()
+        queue.set_limits("claims|d", 1000)
+        queue.add([claim(str(i)) for i in range(1000)])
+        for key in tickets[:200]:
+            lease = queue.take(key)
+            assert lease is not None
+            queue.fail(lease, **BACKOFF)
+        running = queue.take(tickets[500])
+        assert running is not None
+        server.kill()
+        server.start()
+        assert not queue.heartbeat()
+        running.check()
+        assert queue.done(running)
+        stats = queue.stats()["claims|d"]
+        assert stats.delayed + stats.ticketed + stats.retry + stats.ready == 999
+        assert client.hlen(NAMES["fails"].full) == 200
+    finally:
+        client.close()
+        server.kill()
+
+
+def test_unreachable_redis_is_one_clear_error(tmp_path):
+    client = connect(f"unix://{tmp_path}/nobody.sock")
+    queue = WorkQueue(client, publish=lambda keys: None)
+    with pytest.raises(QueueUnavailable, match="redis: "):
+        queue.add([claim("a")])
+
+
+def test_heartbeat_thread_keeps_a_lease_and_registers_again(redis_client: redis.Redis):
+    tickets: list[Key] = []
+    beats: list[Heartbeat] = []
+    queue = WorkQueue(
+        redis_client,
+        publish=tickets.extend,
+        lease_ttl_seconds=1,
+        on_lost=lambda: beats[0].wake(),  # noqa: PLW0108 - it does not exist yet
+    )
+    beats.append(Heartbeat(queue, interval_seconds=0.1))
+    queue.register_process()
+    queue.set_limits("claims|d", 1)
+    beats[0].start()
+    try:
+        queue.add([claim("a")])
+        lease = queue.take(tickets.pop())
+        assert lease is not None
+        started = time.monotonic()
+        wait_until(lambda: time.monotonic() - started > 1.2, 5, "longer than one TTL")
+        lease.check()
+        redis_client.flushall()
+        wait_until(lambda: not lease.is_held(), 5, "the lease is lost")
+        queue.add([claim("a")])
+        wait_until(lambda: tickets, 5, "limits are declared again")
+    finally:
+        beats[0].stop()
+
+
+def test_ten_thousand_waiting_keys_cost_less_than_20_mb(redis_client: redis.Redis):
+    """Memory of Redis grows by keys, not objects; measured by Redis itself."""
+    queue = WorkQueue(redis_client, publish=lambda keys: None)
+    queue.register_process()
+    queue.set_limits("claims|csi.example.com", 10)
+    before = redis_client.info("memory")["used_memory"]
+    queue.add(
+        claim_key("csi.example.com", f"namespace-{i % 50}", f"data-database-{i}", f"{i:036}")
+        for i in range(10_000)
+    )
+    used = redis_client.info("memory")["used_memory"] - before
+    assert used < 20_000_000
+    assert queue.stats()["claims|csi.example.com"].ready == 9_990
