@@ -9,17 +9,17 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
 import urllib3
 from urllib3.exceptions import HTTPError, ReadTimeoutError, ResponseError
 
-from workers.kube.connection import CONNECT_TIMEOUT_SECONDS, connect
+from workers.kube.connection import connect
 from workers.kube.errors import Unreachable, error_from_response
 from workers.kube.throttle import Throttle
-from workers.kube.transport import Answer, BrokenConnectionError
+from workers.kube.transport import CONNECT_TIMEOUT_SECONDS, Answer, BrokenConnectionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +40,8 @@ READ_TIMEOUT_SECONDS: Final = 30.0
 _MAX_REPEATS: Final = 3
 _MAX_RETRY_AFTER_SECONDS: Final = 5.0
 _MIN_RELOAD_INTERVAL_SECONDS: Final = 5.0
+# The official client builds the header anew each time, environment and all.
+_HEADER_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class _Call:
 
 class RawStream:
     """The open answer of a watch: complete lines as bytes, until the server ends it."""
+
+    status = 200
 
     def __init__(self, response: Any) -> None:
         self._response = response
@@ -92,6 +96,9 @@ class RawStream:
         self._response.close()
 
 
+R = TypeVar("R", Answer, Answer | RawStream)
+
+
 class KubeClient:
     """Raw JSON requests; one per process, shared by all threads.
 
@@ -120,6 +127,7 @@ class KubeClient:
         self._connection = load()
         self._lock = threading.Lock()
         self._reloaded_at = float("-inf")
+        self._header: tuple[Connection | None, float, str | None] = (None, 0.0, None)
         self._throttle = Throttle(qps, burst) if qps > 0 else None
         self._user_agent = user_agent
         self._sleep = sleep
@@ -210,18 +218,10 @@ class KubeClient:
         """Open a watch; `read_timeout_seconds` of silence end it (half-open connections)."""
         headers = {"Accept": accept}
         call = _Call("GET", _url(path, query), headers, None, read_timeout_seconds, stream=True)
-        response = self._send_authorized(call)
-        if isinstance(response, Answer):
-            raise TypeError("a stream is urllib3's")
-        if response.status >= 300:
-            try:
-                body = response.read(2**16)
-            except (HTTPError, OSError) as error:
-                raise Unreachable(f"{path}: {error}") from error
-            finally:
-                response.close()
-            raise error_from_response(response.status, body, path=path)
-        return RawStream(response)
+        opened = self._send_authorized(call, _open)
+        if isinstance(opened, Answer):
+            raise error_from_response(opened.status, opened.data, path=path)
+        return opened
 
     def request(
         self,
@@ -250,43 +250,44 @@ class KubeClient:
             headers["Content-Type"] = content_type
         call = _Call(method, _url(path, query), headers, data, timeout_seconds)
         for repeats_left in range(_MAX_REPEATS, -1, -1):
-            response = self._send_authorized(call)
-            if response.status < 300:
-                return response.data
-            wait_seconds = _retry_after_seconds(response)
-            if wait_seconds is None or not repeats_left:
+            answer = self._send_authorized(call, _exchange)
+            if answer.status < 300:
+                return answer.data
+            wait_seconds = min(answer.retry_after_seconds, _MAX_RETRY_AFTER_SECONDS)
+            if not wait_seconds or not repeats_left:
                 break
             self._sleep(wait_seconds)
-        raise error_from_response(response.status, response.data, method=method, path=path)
+        raise error_from_response(answer.status, answer.data, method=method, path=path)
 
-    def _send_authorized(self, call: _Call) -> Answer | urllib3.BaseHTTPResponse:
+    def _send_authorized(
+        self, call: _Call, send: Callable[[Connection, _Call, dict[str, str]], R]
+    ) -> R:
         if self._throttle:
             self._throttle.wait()
         started, status = time.monotonic(), 0
         try:
             connection = self._connection
-            response = self._send(connection, call)
-            if response.status == 401 and (renewed := self._reload(connection)):
-                if not isinstance(response, Answer):
-                    response.close()
-                response = self._send(renewed, call)
-            status = response.status
-            return response
+            answer = self._send(connection, call, send)
+            if answer.status == 401 and (renewed := self._reload(connection)):
+                answer = self._send(renewed, call, send)
+            status = answer.status
+            return answer
         finally:
             if self._observer is not None and not call.stream:
                 self._observer(call.method, call.url, status, time.monotonic() - started)
 
-    def _send(self, connection: Connection, call: _Call) -> Answer | urllib3.BaseHTTPResponse:
+    def _send(
+        self,
+        connection: Connection,
+        call: _Call,
+        send: Callable[[Connection, _Call, dict[str, str]], R],
+    ) -> R:
         headers = {**call.headers, "User-Agent": self._user_agent}
-        if authorization := connection.authorization():
+        if authorization := self._authorization(connection):
             headers["Authorization"] = authorization
         for attempt in range(2):
             try:
-                if call.stream or connection.transport is None:
-                    return _send_by_urllib3(connection, call, headers)
-                return connection.transport.send(
-                    call.method, call.url, headers, call.data, timeout_seconds=call.timeout_seconds
-                )
+                return send(connection, call, headers)
             except (HTTPError, OSError, ValueError) as error:
                 if attempt == 0 and call.method == "GET" and _is_broken_connection(error):
                     continue
@@ -294,6 +295,14 @@ class KubeClient:
                 address = connection.base_url + call.url
                 raise Unreachable(f'{verb} "{address}": {error}') from error
         raise AssertionError("unreachable")
+
+    def _authorization(self, connection: Connection) -> str | None:
+        """The header, asked for once a second; a new connection has a new one at once."""
+        known, until, value = self._header
+        if known is not connection or time.monotonic() > until:
+            value = connection.authorization()
+            self._header = (connection, time.monotonic() + _HEADER_SECONDS, value)
+        return value
 
     def _reload(self, refused: Connection) -> Connection | None:
         """Return a connection other than the refused one, or None if it was just renewed."""
@@ -308,19 +317,28 @@ class KubeClient:
             return self._connection
 
 
-def _send_by_urllib3(
-    connection: Connection, call: _Call, headers: dict[str, str]
-) -> urllib3.BaseHTTPResponse:
-    return connection.pool.request(
+def _exchange(connection: Connection, call: _Call, headers: dict[str, str]) -> Answer:
+    return connection.transport.send(
+        call.method, call.url, headers, call.data, timeout_seconds=call.timeout_seconds
+    )
+
+
+def _open(connection: Connection, call: _Call, headers: dict[str, str]) -> Answer | RawStream:
+    response = connection.pool.request(
         call.method,
         connection.base_url + call.url,
-        body=call.data,
         headers=headers,
         timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_SECONDS, read=call.timeout_seconds),
-        preload_content=not call.stream,
+        preload_content=False,
         retries=False,
         redirect=False,
     )
+    if response.status < 300:
+        return RawStream(response)
+    try:
+        return Answer(response.status, response.read(2**16))
+    finally:
+        response.close()
 
 
 def _url(path: str, query: Mapping[str, Any] | None) -> str:
@@ -344,10 +362,3 @@ def _is_broken_connection(error: Exception) -> bool:
     return isinstance(error, urllib3.exceptions.ProtocolError) and not isinstance(
         error, ReadTimeoutError | ResponseError
     )
-
-
-def _retry_after_seconds(response: Answer | urllib3.BaseHTTPResponse) -> float | None:
-    if response.status != 429 and response.status < 500:
-        return None
-    value = response.headers.get("retry-after", "")
-    return min(float(value), _MAX_RETRY_AFTER_SECONDS) if value.isdigit() else None

@@ -7,7 +7,6 @@ models stay unused (pitfalls 4.1).
 from __future__ import annotations
 
 import os
-import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,12 +16,9 @@ from kubernetes.client.configuration import Configuration
 from kubernetes.client.rest import RESTClientObject
 from urllib3 import ProxyManager
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.exceptions import HTTPError
-from urllib3.util import parse_url
-from urllib3.util.ssl_ import create_urllib3_context
 
 from workers.errors import ConfigError
-from workers.kube.transport import Transport
+from workers.kube.transport import Transport, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +27,6 @@ if TYPE_CHECKING:
 
 # "fatal" start-up errors of the reference end with 255 (F-014).
 _EXIT_CODE: Final = 255
-CONNECT_TIMEOUT_SECONDS: Final = 5.0
 
 
 class _UnverifiedPool(HTTPSConnectionPool):
@@ -44,15 +39,17 @@ class _UnverifiedPool(HTTPSConnectionPool):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One generation of address, credentials and pool; replaced as a whole on a reload.
+    """One generation of address, credentials and connections; replaced as a whole on a reload.
 
-    Without `transport` every request goes through the pool, as watches always do.
+    Attributes:
+        transport: carries requests.
+        pool: carries watches.
     """
 
     base_url: str
     pool: PoolManager
     configuration: Any
-    transport: Transport | None = None
+    transport: Transport
 
     def authorization(self) -> str | None:
         """Return the Authorization header; re-reads the in-cluster token file each 60 s."""
@@ -86,50 +83,16 @@ def connect(
     pool = RESTClientObject(configuration).pool_manager
     if not configuration.verify_ssl:
         pool.pool_classes_by_scheme = {"http": HTTPConnectionPool, "https": _UnverifiedPool}
-    share_tls_context(pool, configuration)
     base_url = configuration.host.rstrip("/")
-    return Connection(base_url, pool, configuration, _transport(pool, base_url, pool_size))
-
-
-def share_tls_context(pool: PoolManager, configuration: Any) -> None:
-    """One TLS context for all connections: urllib3 would load the certificates for each anew.
-
-    Files that cannot be read now are left to urllib3, which tells so at the first request.
-    """
-    if not configuration.host.startswith("https:"):
-        return
-    keywords = pool.connection_pool_kw
-    context = create_urllib3_context(cert_reqs=keywords.get("cert_reqs"))
-    authority = {"cafile": keywords.get("ca_certs"), "cadata": keywords.get("ca_cert_data")}
-    try:
-        if any(authority.values()):
-            context.load_verify_locations(**authority)
-        else:
-            context.load_default_certs()
-        if keywords.get("cert_file"):
-            context.load_cert_chain(keywords["cert_file"], keywords.get("key_file"))
-    except (OSError, ssl.SSLError, ValueError, TypeError):
-        return
-    for name in ("ca_certs", "ca_cert_data", "cert_file", "key_file"):
-        keywords.pop(name, None)
-    keywords["ssl_context"] = context
-
-
-def _transport(pool: PoolManager, base_url: str, pool_size: int) -> Transport | None:
-    """Our own exchanges, unless a proxy reads them."""
-    if isinstance(pool, ProxyManager) and pool.proxy is not None:
-        return None
-    try:
-        server = pool.connection_from_url(base_url)
-        prefix = (parse_url(base_url).path or "").rstrip("/")
-    except HTTPError:
-        return None
-    return Transport(
-        server,
-        prefix,
+    # The official client has already looked at no_proxy.
+    proxy = configuration.proxy if isinstance(pool, ProxyManager) else ""
+    transport = Transport(
+        base_url,
+        options_of(configuration, base_url, proxy),
         most_kept=pool_size,
-        connect_timeout_seconds=CONNECT_TIMEOUT_SECONDS,
+        server_name=configuration.tls_server_name or "",
     )
+    return Connection(base_url, pool, configuration, transport)
 
 
 # What the loader raises for a file that is absent, no YAML, or YAML of another shape.

@@ -104,19 +104,25 @@ def test_other_bodies_give_client_go_texts(code, method, path, text):
     assert str(error_from_response(code, b"boom", method=method, path=path)) == text
 
 
-def test_refusal_with_retry_after_is_repeated_for_writes_too(api, client):
+def test_refusal_with_retry_after_is_repeated_for_writes_too(api):
     """client-go does so for every verb: the server said it did nothing."""
-    replies = [status(429, "TooManyRequests", "m", Retry_After="0"), Reply(body=b'{"a":1}')]
+    waits = []
+    client = KubeClient(lambda: connect("", api.url, pool_size=1), sleep=waits.append)
+    replies = [status(429, "TooManyRequests", "m", Retry_After="2"), Reply(body=b'{"a":1}')]
     api.other = lambda _request: replies.pop(0)
     assert client.create("/api/v1/persistentvolumes", {"x": 1}) == {"a": 1}
     assert [request.body for request in api.requests] == [{"x": 1}, {"x": 1}]
+    assert waits == [2.0]
 
 
-def test_repeats_end(api, client):
-    api.other = lambda _request: status(503, "ServiceUnavailable", "m", Retry_After="0")
+def test_repeats_end(api):
+    waits = []
+    client = KubeClient(lambda: connect("", api.url, pool_size=1), sleep=waits.append)
+    api.other = lambda _request: status(503, "ServiceUnavailable", "m", Retry_After="60")
     with pytest.raises(ServerError):
         client.get("/api/v1/nodes/x")
     assert len(api.requests) == 4
+    assert waits == [5.0] * 3
 
 
 def test_unanswered_write_is_not_repeated_but_a_read_is(api, client):

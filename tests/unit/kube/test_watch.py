@@ -244,7 +244,7 @@ def test_server_away_then_back(sink):
     reflector = Reflector(client, PATH, Claim, sink, backoff=Backoff(0.01, 0.02))
     thread = threading.Thread(target=reflector.run)
     thread.start()
-    until(lambda: "onnection" in reflector.health.error)
+    until(lambda: "onnect" in reflector.health.error)
     with FakeApi() as api:
         api.lists[PATH].append(page([], "1"))
         reflector._client = KubeClient.from_settings(master=api.url)
