@@ -197,7 +197,8 @@ class FakeIntents:
     def put_back(self, domain: str, intent: JsonObject) -> None:
         self.intents[domain] = deepcopy(intent)
 
-    def load(self, domain: str) -> tuple[JsonObject | None, JsonObject | None, bool]:
+    def opened(self, lease: Lease) -> tuple[JsonObject | None, JsonObject | None, bool]:
+        domain = lease.domain
         return self.intents.get(domain), self.unsaved.get(domain), domain in self.saved
 
 

@@ -91,7 +91,7 @@ class ClaimPass:
 
     def run(self) -> Outcome:
         """Decides and acts; raises only for failures of the system itself."""
-        record, unsaved, was_saved = self.runtime.intents.load(self.lease.domain)
+        record, unsaved, was_saved = self.runtime.intents.opened(self.lease)
         intent = Intent.from_record(record, self.key.uid)
         self.has_copy = intent is not None and intent.has_copy
         self.started = time.monotonic()

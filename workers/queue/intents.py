@@ -50,11 +50,7 @@ class IntentStore:
 
     def created(self, domain: str, intent: Mapping[str, Any], pv: Mapping[str, Any]) -> None:
         """The volume exists: keep its PV until it is saved. No lease needed, it is a fact."""
-        with redis_errors(), repaired(self._client):
-            pipe = self._client.pipeline(transaction=True)
-            pipe.hset(_INTENTS, domain, encode(intent))
-            pipe.hset(_UNSAVED, domain, encode(pv))
-            pipe.execute()
+        self._scripts.run("created", domain, encode(intent), encode(pv))
 
     def finish(self, domain: str, lease: Lease | None = None) -> bool:
         """The outcome is final and saved; False when the lease belongs to somebody else now."""
@@ -106,22 +102,21 @@ class IntentStore:
             intent, pv = pipe.execute()
             return self._decode(_INTENTS, domain, intent), self._decode(_UNSAVED, domain, pv)
 
-    def load(self, domain: str) -> tuple[dict[str, Any] | None, dict[str, Any] | None, bool]:
-        """Intent, unsaved PV, and whether the PV was saved in the last minutes: one round trip.
+    def opened(self, lease: Lease) -> tuple[dict[str, Any] | None, dict[str, Any] | None, bool]:
+        """Intent, unsaved PV, and whether the PV was saved in the last minutes, as of the lease.
 
         The last one tells a pass that runs before the claim is bound to look for the PV first
-        (L-040 step 1); without the mark the driver is asked again, which is idempotent.
+        (L-040 step 1); without the mark the driver is asked again, which is idempotent. All came
+        with the lease, under which nobody else writes them: no round trip.
         """
+        intent, pv, was_saved = lease.records
+        if intent is None and pv is None:
+            return None, None, was_saved
         with redis_errors(), repaired(self._client):
-            pipe = self._client.pipeline(transaction=True)
-            pipe.hget(_INTENTS, domain)
-            pipe.hget(_UNSAVED, domain)
-            pipe.exists(NAMES["saved"].full + domain)
-            intent, pv, saved = pipe.execute()
             return (
-                self._decode(_INTENTS, domain, intent),
-                self._decode(_UNSAVED, domain, pv),
-                bool(saved),
+                self._decode(_INTENTS, lease.domain, intent),
+                self._decode(_UNSAVED, lease.domain, pv),
+                was_saved,
             )
 
     def _write(self, key: str, field: str, record: Mapping[str, Any]) -> None:

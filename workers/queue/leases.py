@@ -76,6 +76,8 @@ class Lease:
         memo: what the last `fail(memo=...)` of this key left, "" when nothing.
         waited_seconds: time from the first add to this lease.
         catalog: versions of the catalog at the moment of the lease.
+        records: the domain's intent and unsaved PV as stored, and whether its PV was saved in the
+            last minutes; for `IntentStore.opened`.
     """
 
     key: Key
@@ -88,6 +90,7 @@ class Lease:
     catalog: CatalogState
     session: Session
     is_released: bool = False
+    records: tuple[bytes | None, bytes | None, bool] = (None, None, False)
 
     def is_held(self) -> bool:
         """Whether a write is still allowed."""

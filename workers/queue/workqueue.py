@@ -170,7 +170,7 @@ class WorkQueue:
             self._on_lost()
         if status != "taken":
             return None
-        fence, fails, memo, waited_ms, epoch, versions, complete = reply[2:]
+        fence, fails, memo, waited_ms, epoch, versions, complete, intent, unsaved, saved = reply[2:]
         numbers = dict(zip(map(text, versions[::2]), map(int, versions[1::2]), strict=True))
         return Lease(
             key=key,
@@ -182,6 +182,7 @@ class WorkQueue:
             waited_seconds=int(waited_ms) / 1000,
             catalog=CatalogState(text(epoch), numbers, frozenset(map(text, complete))),
             session=session,
+            records=(intent, unsaved, bool(saved)),
         )
 
     def done(self, lease: Lease, *, finish_intent: bool = False) -> bool:

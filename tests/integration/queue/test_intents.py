@@ -31,6 +31,26 @@ def test_life_of_an_intent(store, bench, start_queue):
     assert (store.all(), store.all_pvs()) == ({}, {})
 
 
+def test_lease_brings_the_records_of_its_volume(store, bench, start_queue, redis_client):
+    """What an earlier owner left is known without another round trip."""
+    queue = start_queue()
+    queue.add([KEY])
+    first = bench.run_next(queue, "pvc-u")
+    assert store.opened(first) == (None, None, False)
+    store.created("pvc-u", INTENT, PV)
+    store.created("pvc-other", INTENT | {"stage": "other"}, PV)
+    queue.release(first)
+    second = bench.run_next(queue, "pvc-u")
+    assert store.opened(second) == (INTENT, PV, False)
+    queue.done(second, finish_intent=True)
+    queue.add([KEY])
+    third = bench.run_next(queue, "pvc-u")
+    assert store.opened(third) == (None, None, True)
+    redis_client.hset(NAMES["intents"].full, "pvc-u", b"not a record")
+    queue.release(third)
+    assert store.opened(bench.run_next(queue, "pvc-u"))[0] is None
+
+
 def test_lost_lease_may_not_begin_nor_clear_the_next_owners_intent(store, bench, start_queue):
     """G9: the check is Redis' own, not only the local clock."""
     one, two = start_queue(), start_queue()

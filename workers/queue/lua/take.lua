@@ -1,6 +1,7 @@
 -- TAKE(key, process, token, domain): ticketed -> running. The same token gets the same answer.
 -- Touches procs, leases, ticketed, running, domains, blocked, waiters, delayed, since, fence.
--- Returns {status, tickets, fence, fails, memo, waited_ms, epoch, versions, complete kinds}.
+-- Returns {status, tickets, fence, fails, memo, waited_ms, epoch, versions, complete kinds, intent,
+-- unsaved PV, was saved}; the last three belong to the domain.
 local key, process, token, domain = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local lane = lane_of(key)
 
@@ -10,9 +11,14 @@ local function taken(fence, waited)
   for i = 1, #flat, 2 do
     if flat[i + 1] == epoch then complete[#complete + 1] = flat[i] end
   end
+  local intent, unsaved, saved = false, false, 0
+  if domain ~= '' then
+    intent, unsaved = redis.call('HGET', K.intents, domain), redis.call('HGET', K.unsaved, domain)
+    saved = redis.call('EXISTS', K.saved .. domain)
+  end
   return { 'taken', tickets, fence, redis.call('HGET', K.fails, key) or '0',
     redis.call('HGET', K.memos, key) or '', string.format('%d', math.max(0, waited)), epoch,
-    redis.call('HGETALL', K.versions), complete }
+    redis.call('HGETALL', K.versions), complete, intent, unsaved, saved }
 end
 
 if not redis.call('ZSCORE', K.procs, process) then return { 'unregistered', tickets } end
