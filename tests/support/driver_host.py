@@ -47,9 +47,10 @@ class DriverHost:
         return str(self.folder / f"{self.names.index(name)}.s")
 
     def set_mode(self, name: str, **mode: Any) -> None:
-        """`mode` ok, hang, exhausted, unavailable, gone; `delay` of each creation in seconds.
+        """`mode` ok, hang, exhausted, unavailable, gone, stubborn; `delay` of each creation.
 
-        A pair of delays stands for any between them.
+        Delays are seconds; a pair stands for any between them. A stubborn driver works `seconds` on
+        each creation, also when the caller is gone.
         """
         self._modes[name] = mode
         draft = self.folder / "modes.draft"
@@ -104,6 +105,7 @@ class LightDriver:
         self.now = {"create": 0, "delete": 0}
         self.most = {"create": 0, "delete": 0, "any": 0}
         self.starts: list[float] = []
+        self.asked: list[str] = []
 
     async def follow(self, mode: dict[str, Any]) -> None:
         """Take on a mode; a gone driver has no socket."""
@@ -169,6 +171,9 @@ class LightDriver:
 
     async def create(self, request: Any, context: Any) -> csi.CreateVolumeResponse:
         self.starts.append(time.time())
+        self.asked.append(request.name)
+        if self.mode.get("mode") == "stubborn":
+            await asyncio.shield(asyncio.ensure_future(self._go_on()))
         async with _Counted(self, "create"):
             await self._misbehave(context)
             size = request.capacity_range.required_bytes or 1
@@ -182,6 +187,11 @@ class LightDriver:
             await self._misbehave(context)
             self.volumes.pop(request.volume_id, None)
             return csi.DeleteVolumeResponse()
+
+    async def _go_on(self) -> None:
+        """A call that a dead client does not end, as in most drivers."""
+        async with _Counted(self, "create"):
+            await asyncio.sleep(self.mode.get("seconds", 0))
 
     async def _misbehave(self, context: Any) -> None:
         delay = self.mode.get("delay", 0)
@@ -202,6 +212,7 @@ class LightDriver:
             "most_calls": self.most["any"],
             "volumes": len(self.volumes),
             "starts": self.starts[-20000:],
+            "names": self.asked[-20000:],
         }
 
 
