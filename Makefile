@@ -65,8 +65,8 @@ chaos: $(STAMP) ## everything dies at random, at length (CHAOS_CLAIMS=500 CHAOS_
 parity: $(STAMP) ## compare with the recorded cases of the Go provisioner (ONLY=regex, JOBS=n)
 	@$(PY) -m tests.support.parity $(if $(ONLY),--only '$(ONLY)') $(if $(JOBS),--jobs $(JOBS))
 
-bench: $(STAMP) ## measure; prints tables, asserts nothing
-	@$(PY) -m tests.support.suites bench
+bench: $(STAMP) ## measure into docs/performance.md: QUICK=1 ONLY=a,b PEER=csi-provisioner ROUNDS=n
+	@$(PY) -m tests.bench
 
 check: lint types imports spelling lock-check stubs-check shape ## everything but the tests
 	@echo "check: all good"

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.support.fake_api import FakeApi, Reply, Request
+from tests.support.fake_api import FakeApi, Reply, Request, status
 from tests.support.redis_server import RedisServer, find_redis_server
 from workers.queue.connection import connect
 from workers.queue.registry import DriverRegistry
@@ -134,6 +134,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=50_000)
     parser.add_argument("--undecided", type=int, default=100)
+    parser.add_argument("--relists", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, FakeApi() as api:
         server = RedisServer(str(find_redis_server()), Path(directory)).start()
@@ -146,7 +147,10 @@ def main() -> int:
         DriverRegistry(client).register(DRIVER, record, ttl_seconds=3600)
         WorkQueue(client, publish=lambda _: None).set_limits(f"claims|{DRIVER}", 100)
         api.other = answer(options.pairs, options.undecided)
-        api.watches[CLAIMS].append(Reply(lines=burst(20_000), stays_open=True))
+        api.watches[CLAIMS].append(Reply(lines=burst(20_000), stays_open=not options.relists))
+        for path in (CLAIMS, VOLUMES):
+            expired = [status(410, "Expired", "too old") for _ in range(options.relists)]
+            api.watches[path].extend(expired)
         environment = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
         command = [
             sys.executable,
@@ -173,6 +177,11 @@ def main() -> int:
             print(f"after the lists:        {memory(child.pid)}")
             time.sleep(10)
             print(f"after 20,000 events:    {memory(child.pid)}")
+            for number in range(1, options.relists + 1):
+                end = time.monotonic() + 120
+                while api.count(CLAIMS, watch=True) < number + 2 and time.monotonic() < end:
+                    time.sleep(0.2)
+                print(f"after relist {number}: {memory(child.pid)}")
         finally:
             child.send_signal(signal.SIGTERM)
             print(f"exit code {child.wait(10)}")

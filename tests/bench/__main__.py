@@ -1,0 +1,94 @@
+"""`make bench`: measures, writes build/bench.json and the tables of docs/performance.md.
+
+    make bench                                   everything, about 15 minutes
+    make bench QUICK=1                           less of everything, about 4 minutes
+    make bench ONLY=throughput,recovery          some sections
+    make bench PEER=/path/to/csi-provisioner     the Go reference in the same run
+    make bench KUBECONFIG=... ROUNDS=3
+
+Without KUBECONFIG a control plane of its own is started. Nothing is asserted. Sections: throughput,
+topology, steady, recovery, scaling, cluster, queue. A run of some sections replaces theirs only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from tests.bench.report import write_tables
+from tests.bench.sections import SECTIONS, Plan
+from tests.support.controlplane import ControlPlane
+from tests.support.fleet import ROOT
+from tests.support.kube_api import KubeApi
+
+RESULTS = ROOT / "build" / "bench.json"
+DOCUMENT = ROOT / "docs" / "performance.md"
+PACKAGES = ("celery", "redis", "grpcio", "kubernetes", "msgspec")
+
+
+@contextmanager
+def cluster(environ: Mapping[str, str]) -> Iterator[Path]:
+    """The given cluster, else one for this run."""
+    if given := environ.get("KUBECONFIG"):
+        yield Path(given)
+        return
+    with tempfile.TemporaryDirectory(prefix="bench-cp-") as folder:
+        plane = ControlPlane(Path(folder))
+        plane.start()
+        try:
+            yield Path(plane.kubeconfig)
+        finally:
+            plane.stop()
+
+
+def machine(api: KubeApi, peer: Path | None) -> dict[str, str]:
+    """Where and with what the figures were made."""
+    info = Path("/proc/cpuinfo").read_text()
+    models = [line.split(":")[1].strip() for line in info.splitlines() if "model name" in line]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    found = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": f"{os.cpu_count()} x {models[0] if models else '?'}, {memory:.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "kubernetes": api.get("/version")["gitVersion"],
+        "packages": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
+    }
+    return found | ({"reference": "csi-provisioner 6.3.0"} if peer else {})
+
+
+def main(environ: Mapping[str, str] = os.environ) -> int:
+    """Run the chosen sections."""
+    chosen = [one for one in environ.get("ONLY", "").split(",") if one] or list(SECTIONS)
+    if unknown := set(chosen) - set(SECTIONS):
+        print(f"ONLY: no section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
+        return 2
+    peer = Path(environ["PEER"]) if environ.get("PEER") else None
+    is_quick = environ.get("QUICK", "") not in {"", "0"}
+    rounds = int(environ.get("ROUNDS") or (1 if is_quick else 2))
+    started = time.monotonic()
+    with cluster(environ) as kubeconfig, KubeApi(kubeconfig) as api:
+        plan = Plan(api, kubeconfig, peer, is_quick, rounds)
+        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        results["machine"] = machine(api, peer)
+        for name in chosen:
+            SECTIONS[name](plan)
+            results[name] = plan.records.get(name, [])
+            RESULTS.parent.mkdir(exist_ok=True)
+            RESULTS.write_text(json.dumps(results, indent=1))
+            write_tables(DOCUMENT, results)
+    print(f"{RESULTS} and {DOCUMENT} after {time.monotonic() - started:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

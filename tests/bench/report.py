@@ -1,0 +1,152 @@
+"""Markdown tables of the results, written between two marks of docs/performance.md."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
+Record = Mapping[str, Any]
+
+
+def write_tables(document: Path, results: Mapping[str, Any]) -> None:
+    """Replace what stands between the marks."""
+    text = document.read_text()
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    document.write_text(f"{before}{BEGIN}\n\n{tables(results)}\n{END}{after}")
+
+
+def tables(results: Mapping[str, Any]) -> str:
+    """All tables for which there are figures."""
+    machine: Mapping[str, str] = results.get("machine", {})
+    parts = ["; ".join(f"{name}: {value}" for name, value in machine.items()) + "."]
+    if runs := [*results.get("throughput", []), *results.get("topology", [])]:
+        parts += ["### Bursts", rates(runs), "### Cost", costs(runs)]
+    if runs := results.get("steady"):
+        parts += ["### Steady rate, and the reference's default flags", rates(runs)]
+    for name, title in (
+        ("recovery", "### SIGKILL under 20 claims/s (driver 200 ms, two workers)"),
+        ("scaling", "### Worker processes, driver 200 ms, 4 threads each"),
+        ("cluster", "### Watcher before a full cluster (MiB)"),
+    ):
+        if found := results.get(name):
+            parts += [title, plain(found) if name != "scaling" else scaling(found)]
+    if found := results.get("queue"):
+        lines = "\n".join(one["line"] for one in found)
+        parts += ["### Queue alone", f"```\n{lines}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def rates(runs: Sequence[Record]) -> str:
+    """Median of the rounds, with the range of the rates."""
+    head = (
+        "drivers | binding | system | claims | PV/s | Bound/s | PV p50 / p99 s | "
+        "Bound p50 / p99 s | deletes/s"
+    )
+    return table(
+        head,
+        [
+            [
+                *key_cells(key),
+                spread(group, "pv_per_s"),
+                spread(group, "bound_per_s"),
+                f"{median(group, 'pv_p50'):.2f} / {median(group, 'pv_p99'):.2f}",
+                f"{median(group, 'bound_p50'):.2f} / {median(group, 'bound_p99'):.2f}",
+                spread(group, "deleted_per_s"),
+            ]
+            for key, group in grouped(runs)
+        ],
+    )
+
+
+def costs(runs: Sequence[Record]) -> str:
+    """CPU per claim by group, memory, watches, requests."""
+    head = (
+        "drivers | binding | system | claims | CPU ms/claim | of which | CPU ms/delete | "
+        "API server ms/claim | PSS MiB | of which | watches | own requests per claim"
+    )
+    return table(
+        head,
+        [
+            [
+                *key_cells(key),
+                spread(group, "cpu_ms_total"),
+                by_group(group, "cpu_ms"),
+                f"{statistics.median(sum(one['cpu_ms_delete'].values()) for one in group):.1f}",
+                f"{median(group, 'api_cpu_ms'):.1f}",
+                f"{median(group, 'pss_total'):.0f}",
+                by_group(group, "pss"),
+                f"{median(group, 'watches'):.0f}",
+                requests(group[-1]["requests"]),
+            ]
+            for key, group in grouped(runs)
+        ],
+    )
+
+
+def scaling(runs: Sequence[Record]) -> str:
+    """Rates against the first row's."""
+    first = runs[0]["pv_per_s"]
+    rows = [
+        [
+            str(one["workers"]),
+            str(one["pv_per_s"]),
+            f"{one['pv_per_s'] / first:.2f}",
+            str(one["cpu_ms_total"])[:5],
+        ]
+        for one in runs
+    ]
+    return table("workers | PV/s | against one | CPU ms/claim", rows)
+
+
+def plain(runs: Sequence[Record]) -> str:
+    """Every record a row."""
+    return table(" | ".join(runs[0]), [[str(value) for value in one.values()] for one in runs])
+
+
+def table(head: str, rows: Sequence[Sequence[str]]) -> str:
+    count = head.count("|") + 1
+    lines = [f"| {head} |", "|" + "---|" * count]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def grouped(runs: Sequence[Record]) -> list[tuple[tuple[Any, ...], list[Record]]]:
+    """Rounds of the same case together, in the order of mode and drivers."""
+    found: dict[tuple[Any, ...], list[Record]] = {}
+    for one in runs:
+        key = (one["mode"], one["drivers"], one["system"], one["claims"])
+        found.setdefault(key, []).append(one)
+    return sorted(found.items(), key=lambda item: item[0][:3])
+
+
+def key_cells(key: tuple[Any, ...]) -> list[str]:
+    mode, drivers, system, claims = key
+    return [str(drivers), mode, system, str(claims)]
+
+
+def median(group: Sequence[Record], name: str) -> float:
+    return statistics.median(float(one[name]) for one in group)
+
+
+def spread(group: Sequence[Record], name: str) -> str:
+    """Median, with the range if there were several rounds."""
+    values = sorted(float(one[name]) for one in group)
+    middle = f"{statistics.median(values):.1f}"
+    return middle if len(values) < 2 else f"{middle} ({values[0]:.1f}-{values[-1]:.1f})"
+
+
+def by_group(group: Sequence[Record], name: str) -> str:
+    pick: Callable[[str], float] = lambda part: statistics.median(  # noqa: E731
+        one[name].get(part, 0.0) for one in group
+    )
+    return ", ".join(f"{part} {pick(part):.1f}" for part in group[0][name])
+
+
+def requests(counts: Mapping[str, float]) -> str:
+    """Without the load's own POST and the cluster's binding (PUT)."""
+    short = {"GET persistentvolumeclaims": "GET claim", "POST persistentvolumes": "POST PV"}
+    short |= {"POST events": "POST event", "PATCH events": "PATCH event"}
+    return ", ".join(f"{text} {counts[name]:.1f}" for name, text in short.items() if name in counts)

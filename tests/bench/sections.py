@@ -1,0 +1,239 @@
+"""What `make bench` measures: each section adds records to the results and can be run alone."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.bench.drivers import BenchDrivers
+from tests.bench.load import Load
+from tests.bench.systems import Ours, Peer, System
+from tests.bench.throughput import measure
+from tests.bench.usage import watches
+from tests.support.fleet import ROOT
+from tests.support.kube_api import KubeApi
+
+Record = dict[str, Any]
+
+
+@dataclass
+class Plan:
+    """How much is measured, and on what."""
+
+    api: KubeApi
+    kubeconfig: Path
+    peer: Path | None
+    is_quick: bool
+    rounds: int
+    records: dict[str, list[Record]] = field(default_factory=dict)
+
+    def add(self, section: str, record: Record) -> None:
+        """Keep one record and show it."""
+        self.records.setdefault(section, []).append(record)
+        shown = {key: value for key, value in record.items() if not isinstance(value, dict)}
+        print(section, shown, flush=True)
+
+
+@contextmanager
+def bench_drivers(
+    count: int, *, delay_seconds: float = 0.0, has_topology: bool = False
+) -> Iterator[BenchDrivers]:
+    """Fresh names each time, so that nothing of an earlier run is served again."""
+    mark = uuid.uuid4().hex[:6]
+    names = [f"d{number}-{mark}.bench.example.org" for number in range(count)]
+    with (
+        tempfile.TemporaryDirectory(prefix="bd-") as folder,
+        BenchDrivers(
+            Path(folder), names, delay_seconds=delay_seconds, has_topology=has_topology
+        ) as drivers,
+    ):
+        yield drivers
+
+
+def throughput(plan: Plan) -> None:
+    """A burst at 1, 10, 20 and 50 drivers; all systems in turn, the rounds interleaved."""
+    counts = (1, 20) if plan.is_quick else (1, 10, 20, 50)
+    claims = 200 if plan.is_quick else 400
+    for _, count in itertools.product(range(plan.rounds), counts):
+        burst(plan, count, claims)
+
+
+def topology(plan: Plan) -> None:
+    """The same with WaitForFirstConsumer, three zones and a selected node on each claim."""
+    for count in (1,) if plan.is_quick else (1, 10, 20, 50):
+        burst(plan, count, 200, has_topology=True)
+
+
+def burst(plan: Plan, count: int, claims: int, *, has_topology: bool = False) -> None:
+    """One load of each system on the same drivers."""
+    with bench_drivers(count, has_topology=has_topology) as drivers:
+        for make in systems(plan, drivers):
+            idle = watches(plan.api)
+            with make() as system:
+                found = measure(
+                    plan.api,
+                    system,
+                    drivers.names,
+                    claims=claims,
+                    idle_watches=idle,
+                    has_topology=has_topology,
+                )
+            plan.add("topology" if has_topology else "throughput", found.record())
+
+
+def systems(plan: Plan, drivers: BenchDrivers) -> list[Callable[[], System]]:
+    """Ours, and the reference where its binary was given."""
+    made: list[Callable[[], System]] = [lambda: Ours(plan.kubeconfig, drivers)]
+    if plan.peer is not None:
+        peer = plan.peer
+        made.append(lambda: Peer(peer, plan.kubeconfig, drivers))
+    return made
+
+
+def steady(plan: Plan) -> None:
+    """20 claims a second over 10 drivers; the reference also as it comes, with 5 requests/s."""
+    claims = 100 if plan.is_quick else 300
+    with bench_drivers(10) as drivers:
+        for make in systems(plan, drivers):
+            idle = watches(plan.api)
+            with make() as system:
+                found = measure(
+                    plan.api,
+                    system,
+                    drivers.names,
+                    claims=claims,
+                    idle_watches=idle,
+                    per_second=20,
+                )
+            plan.add("steady", found.record())
+    if plan.peer is None:
+        return
+    with bench_drivers(1) as drivers:
+        with Peer(plan.peer, plan.kubeconfig, drivers, is_throttled=True) as system:
+            idle = watches(plan.api)
+            found = measure(plan.api, system, drivers.names, claims=40, idle_watches=idle)
+        plan.add("steady", found.record())
+
+
+def scaling(plan: Plan) -> None:
+    """Worker processes with a driver that takes 200 ms and has room for eight calls of each."""
+    for workers in (1, 2) if plan.is_quick else (1, 2, 3, 4):
+        with bench_drivers(1, delay_seconds=0.2) as drivers:
+            # Threads are what one process has too few of here: 4 x 5 claims a second each.
+            system = Ours(plan.kubeconfig, drivers, "--concurrency=4", workers=workers)
+            idle = watches(plan.api)
+            with system:
+                found = measure(
+                    plan.api,
+                    system,
+                    drivers.names,
+                    claims=60 * workers,
+                    idle_watches=idle,
+                )
+            plan.add("scaling", found.record() | {"workers": workers})
+
+
+def recovery(plan: Plan) -> None:
+    """SIGKILL for a worker and for the watcher in the middle of a load."""
+    for role in ("workers", "watcher"):
+        for _ in range(1 if plan.is_quick else plan.rounds):
+            plan.add("recovery", killed(plan, role))
+
+
+def killed(plan: Plan, role: str) -> Record:
+    """Ends one process of two workers and one watcher under 20 claims/s.
+
+    Returns the slowest claim created up to the kill and after it, in seconds to its PV.
+    """
+    with bench_drivers(1, delay_seconds=0.2) as drivers:
+        system = Ours(plan.kubeconfig, drivers, workers=2)
+        with system, Load(plan.api, f"b{uuid.uuid4().hex[:7]}", drivers.names) as load:
+            load.run(4, timeout_seconds=60)
+            load.delete_all()
+            at: list[float] = []
+
+            def kill() -> None:
+                victim = system.groups()[role][0]
+                at.append(time.time())
+                os.kill(victim, signal.SIGKILL)
+
+            timer = threading.Timer(3.0, kill)
+            timer.start()
+            times = load.run(200, per_second=20, timeout_seconds=60)
+            timer.join()
+            waits = {name: times.saved[name] - begin for name, begin in times.created.items()}
+            in_flight = [
+                wait
+                for name, wait in waits.items()
+                if times.created[name] <= at[0] < times.saved[name]
+            ]
+            later = [wait for name, wait in waits.items() if times.created[name] > at[0]]
+            load.delete_all()
+    return {
+        "killed": role,
+        "claims": len(waits),
+        "in_flight": len(in_flight),
+        "in_flight_max_s": round(max(in_flight, default=0.0), 2),
+        "later_max_s": round(max(later, default=0.0), 2),
+        "median_s": round(sorted(waits.values())[len(waits) // 2], 2),
+    }
+
+
+def cluster(plan: Plan) -> None:
+    """A watcher before 50,000 claims and PVs: cold start, then a relist again and again."""
+    pairs = 5000 if plan.is_quick else 50_000
+    text = tool("tests.bench.watcher_memory", f"--pairs={pairs}", "--relists=3")
+    found: Record = {"pairs": pairs}
+    if match := re.search(r"listed in ([\d.]+) s", text):
+        found["list_to_ready_s"] = float(match[1])
+    for label, key in (("after the lists", "start"), ("after 20,000 events", "events")):
+        if match := re.search(rf"{label}: .*PSS (\d+) MiB", text):
+            found[f"pss_{key}"] = int(match[1])
+    found["pss_relists"] = [
+        int(one) for one in re.findall(r"after relist \d+: .*PSS (\d+) MiB", text)
+    ]
+    plan.add("cluster", found)
+
+
+def queue(plan: Plan) -> None:
+    """Operations of the queue alone, on a Redis of its own."""
+    text = tool("tests.bench.queue_ops")
+    for line in text.splitlines():
+        plan.add("queue", {"line": line})
+
+
+def tool(module: str, *arguments: str) -> str:
+    """The output of one of the other measurements."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=400,
+    )
+    return done.stdout
+
+
+SECTIONS: dict[str, Callable[[Plan], None]] = {
+    "throughput": throughput,
+    "recovery": recovery,
+    "scaling": scaling,
+    "cluster": cluster,
+    "queue": queue,
+    "steady": steady,
+    "topology": topology,
+}
