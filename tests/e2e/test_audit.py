@@ -181,18 +181,18 @@ def test_doctor_and_status_find_nothing_wrong(tool, driver):
 
 
 def test_drain_waits_for_running_work(tool, scene, driver):
-    driver.set_rules({"method": "CreateVolume", "delay_seconds": 4})
+    driver.set_rules({"method": "CreateVolume", "delay_seconds": 15})
     scene.claim("data", scene.storage_class(driver.name))
     tool.wait_cause("pvc", f"{scene.namespace}/data", "driver-slow")
     try:
         text = tool.ok("drain", f"--driver={driver.name}", "--reason=upgrade")
         assert text.splitlines()[-2:] == ["1 tasks run", "0 tasks run"]
-        scene.wait_bound("data", timeout_seconds=5)
+        scene.wait_bound("data", timeout_seconds=20)
     finally:
         tool.ok("resume", f"--driver={driver.name}")
 
 
-def test_doctor_names_the_rights_that_lack(tool, scene, api, tmp_path, kubeconfig):
+def test_doctor_names_the_rights_that_lack(fleet, scene, api, tmp_path, kubeconfig):
     """Asked of the API server as the account itself, one right after the other."""
     metadata = {"name": "bare", "namespace": scene.namespace}
     api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
@@ -204,7 +204,7 @@ def test_doctor_names_the_rights_that_lack(tool, scene, api, tmp_path, kubeconfi
         user["user"] = {"token": token}
     bare = tmp_path / "bare"
     bare.write_text(yaml.safe_dump(config))
-    done = Tool(bare, tool.redis_url).run("doctor")
+    done = Tool(bare, fleet.redis_url).run("doctor")
     assert done.returncode == 1
     line = next(line for line in done.stdout.splitlines() if "may not" in line)
     assert line.startswith("rights")
