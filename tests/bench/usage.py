@@ -68,7 +68,7 @@ def _role(pid: int) -> str:
         words = {*line, *Path(f"/proc/{pid}/comm").read_text().split()}
     except OSError:
         return "gone"
-    for name in ("redis-server", "watcher", "worker", "beat"):
+    for name in ("redis-server", "watcher", "beat", "worker"):  # beat is `workers beat`
         if any(name in word for word in words if "/" not in word or name == "redis-server"):
             return {"redis-server": "redis", "worker": "workers"}.get(name, name)
     return "other"
