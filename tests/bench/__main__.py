@@ -4,9 +4,9 @@
     make bench QUICK=1                           less of everything, about 4 minutes
     make bench ONLY=throughput,recovery          some sections
     make bench PEER=/path/to/csi-provisioner     the Go reference in the same run
-    make bench KUBECONFIG=... ROUNDS=3
+    make bench ROUNDS=3 CSI_FLEET_TEST_KUBECONFIG=...   a cluster to use; it is filled with claims
 
-Without KUBECONFIG a control plane of its own is started. Nothing is asserted. Sections: throughput,
+Without that a control plane of its own is started. Nothing is asserted. Sections: throughput,
 topology, steady, recovery, scaling, cluster, queue. A run of some sections replaces theirs only.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -38,7 +39,7 @@ PACKAGES = ("celery", "redis", "grpcio", "kubernetes", "msgspec")
 @contextmanager
 def cluster(environ: Mapping[str, str]) -> Iterator[Path]:
     """The given cluster, else one for this run."""
-    if given := environ.get("KUBECONFIG"):
+    if given := environ.get("CSI_FLEET_TEST_KUBECONFIG"):
         yield Path(given)
         return
     with tempfile.TemporaryDirectory(prefix="bench-cp-") as folder:
@@ -90,5 +91,11 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
     return 0
 
 
+def end(number: int, _frame: object) -> None:
+    """A run that is stopped takes its objects and processes with it."""
+    sys.exit(128 + number)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, end)
     sys.exit(main())
