@@ -10,7 +10,7 @@ import pytest
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet, Scene
 from tests.support.kube_api import KubeApi
-from tests.support.secure_redis import is_seven
+from tests.support.redis_server import is_seven
 from tests.support.shipped_fleet import ShippedFleet
 
 

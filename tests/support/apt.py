@@ -12,14 +12,14 @@ class AptError(RuntimeError):
 
 
 def install(*packages: str) -> None:
-    """Install them without what they only recommend.
+    """Install them without what they only recommend; starts no service.
 
     Raises:
         AptError: not root, no apt, or apt failed.
     """
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise AptError(f"only root with apt-get can install {', '.join(packages)}")
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     for command in (
         ["apt-get", "update", "-qq"],
         ["apt-get", "install", "-qq", "-y", "--no-install-recommends", *packages],

