@@ -70,8 +70,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PUMP_SECONDS: Final = 0.25
-# Each thread that waits for the interpreter wakes up that often to ask for it; with Python's 5 ms a
-# hundred waiting threads cost a third of the CPU. No thread computes longer between two waits.
+# Each thread that waits for the interpreter wakes up that often to ask for it. What it brings is
+# not proved yet (docs/performance.md). No thread computes longer between two waits.
 SWITCH_SECONDS: Final = 0.05
 READY_FILE: Final = "worker.ready"
 CONSUMER: Final = "consumer"
