@@ -2,7 +2,7 @@
 
     python -m tests.support.suites unit integration e2e parity chaos
 
-Each suite is its own pytest process: unit tests share the cores, the others own the machine. A
+Each suite is its own pytest: unit and e2e tests share the cores, the others own the machine. A
 failed suite does not keep the next from running. In suites of many real processes a few failed
 tests are tried once more, alone; one that passes then is counted and listed as flaky: look at it.
 The last line is `tests: N passed, N failed`.
@@ -21,10 +21,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS_FAILED, NO_TESTS_COLLECTED = 1, 5  # pytest's exit codes
-WORKERS = {"unit": "2"}  # pytest-xdist processes; the other suites start servers of their own
+# pytest-xdist processes. Files of e2e mostly wait; each process has a control plane of its own.
+WORKERS = {"unit": ("-n", "2"), "e2e": ("-n", "2", "--dist", "loadfile")}
 TRIED_AGAIN = {"integration", "e2e", "chaos"}
 MOST_TRIED_AGAIN = 3  # more failures than that are no accident
-FOLDERS = ("unit", "integration", "e2e", "chaos", "bench")
+FOLDERS = ("unit", "integration", "e2e", "chaos")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +53,15 @@ def run_pytest(suite: str) -> Outcome:
         command = [sys.executable, "-m", "pytest", "-q", str(folder), f"--junitxml={report}"]
         command += ["-o", f"cache_dir={scratch}/cache"]
         if suite in WORKERS:
-            command += ["-n", WORKERS[suite]]
-        if suite == "bench":
-            command.append("-s")
+            command += WORKERS[suite]
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
         passed, failed, skipped = count(report) if report.exists() else (0, 0, 0)
         flaky = 0
         if code == TESTS_FAILED and suite in TRIED_AGAIN and failed <= MOST_TRIED_AGAIN:
             print(f"\n--- {suite}: the failed ones once more, alone ---", flush=True)
-            code = subprocess.run([*command, "--last-failed"], cwd=ROOT, check=False).returncode
+            code = subprocess.run(
+                [*command, "-n0", "--last-failed"], cwd=ROOT, check=False
+            ).returncode
             good, still_failed, _ = count(report)
             flaky, passed, failed = good, passed + good, still_failed
     ok = code in {0, NO_TESTS_COLLECTED}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from workers.observability import trail
@@ -58,15 +56,18 @@ def test_a_trail_is_bounded_and_ends(queue, redis_client):
     assert 3500 < redis_client.ttl(name) <= 3600
 
 
-def test_position_among_ten_thousand_in_milliseconds(queue, redis_client):
+def commands(redis_client):
+    return redis_client.info("stats")["total_commands_processed"]
+
+
+def test_position_among_ten_thousand_by_few_commands(queue, redis_client):
     """The cost of explain in Redis does not grow with what waits."""
     queue.add(key_of(f"n{number}") for number in range(10_000))
-    started = time.monotonic()
+    before = commands(redis_client)
     state = read_key(redis_client, key_of("n9999"), "pv")
-    seconds = time.monotonic() - started
     assert state.waiting == 9_999
     assert state.position == 9_999
-    assert seconds < 0.2
+    assert commands(redis_client) - before < 30
     redis_client.flushall()  # else the look for undeclared keys takes long
 
 
@@ -76,11 +77,11 @@ def test_a_scrape_of_200_drivers_is_bounded(queue, redis_client):
             queue.set_limits(lane_name(kind, f"driver-{number}"), 10)
         queue.add([claim_key(f"driver-{number}", "shop", f"c{number}", f"u{number}")])
     lanes = LaneCollector(lambda: read_stats(redis_client), lambda: read_sizes(redis_client))
-    started = time.monotonic()
+    before = commands(redis_client)
     families = list(Exposition(lanes).collect())
-    seconds = time.monotonic() - started
+    asked = commands(redis_client) - before
     series = sum(len(family.samples) for family in families)
-    assert seconds < 3.0
+    assert asked < 15 * 1_001
     assert series < 11 * 1_001 + 200
 
 
