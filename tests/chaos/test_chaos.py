@@ -192,6 +192,9 @@ def test_nothing_is_lost_and_nothing_is_left(own_plane, redis_binary, tmp_path, 
             broken_for = time.monotonic() - chaos.started
             wait_until(lambda: set(scene.claims()) == set(chaos.alive), SETTLE_SECONDS, "claims")
             scene.wait_bound(*chaos.alive, timeout_seconds=SETTLE_SECONDS)
+            # kube-controller-manager may have been cut off too when the last claims were deleted.
+            left = CLAIMS - DELETES
+            wait_until(lambda: len(system.volumes()) == left, SETTLE_SECONDS, "volumes")
             system.assert_at_rest(SETTLE_SECONDS)
             settled = time.monotonic() - chaos.started
             created = {call.request["name"] for call in system.driver.calls("CreateVolume")}
@@ -205,7 +208,7 @@ def test_nothing_is_lost_and_nothing_is_left(own_plane, redis_binary, tmp_path, 
             }
             with capsys.disabled():
                 print(figures)
-            assert len(system.volumes()) == len(chaos.alive) == CLAIMS - DELETES
+            assert len(system.volumes()) == len(chaos.alive) == left
             assert overlaps_without_fault(system, chaos.lease_ends) == []
             # The second is Celery's: its event loop ended, and with it the worker.
             assert system.log_lines("unexpected error", "Unrecoverable error") == []
