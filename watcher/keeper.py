@@ -22,6 +22,8 @@ _log = get_logger()
 
 PUMP_SECONDS: Final = 0.2
 LOOK_SECONDS: Final = 0.4
+# As long as no driver is known nothing can be decided: look more often.
+FIRST_LOOK_SECONDS: Final = 0.05
 
 
 class Pump(Protocol):
@@ -86,7 +88,7 @@ class Keeper:
             try:
                 self.step()
                 self._recovered()
-                self._stopped.wait(PUMP_SECONDS)
+                self._stopped.wait(PUMP_SECONDS if self._drivers.by_name else FIRST_LOOK_SECONDS)
             except TransientError as error:
                 self._failed("Redis is away, trying again", error)
             except Exception as error:  # noqa: BLE001 - the loop must outlive any defect
@@ -105,7 +107,7 @@ class Keeper:
             TransientError: Redis does not answer.
         """
         now = self._clock()
-        if now - self._looked_at >= LOOK_SECONDS:
+        if not self._drivers.by_name or now - self._looked_at >= LOOK_SECONDS:
             self._look()
             self._looked_at = now
         self._queue.pump()

@@ -1,9 +1,9 @@
 """Starting the parts of a run without importing everything again in each of them.
 
-Python needs more than a second of CPU to import what watcher, worker and beat share. The supervisor
-imports it once and forks: each part starts at once and shares that memory. Only done while the
-supervisor has a single thread and has connected to nothing; a part that is started again later
-gets a new interpreter, as does every part once the supervisor serves HTTP.
+Python needs more than half a second of CPU to import what watcher, worker and beat share. The
+supervisor imports it once and forks: each part starts at once and shares that memory. Only done
+while the supervisor has a single thread and has connected to nothing; a part that is started again
+later gets a new interpreter, as does every part once the supervisor serves HTTP.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 # By name: the supervisor decides nothing that these modules know.
-PRELOADED: Final = ("watcher.__main__", "workers.cli.worker", "workers.cli.beat")
+WATCHER: Final = "watcher.__main__"
+WORKERS: Final = ("workers.cli.worker", "workers.cli.beat")
 POLL_SECONDS: Final = 0.02
 
 
-def preload() -> None:
-    """Imports what the parts need and keeps it out of the garbage collector's way."""
-    for name in PRELOADED:
+def preload(*names: str) -> None:
+    """Imports what a part needs and keeps it out of the garbage collector's way."""
+    for name in names:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

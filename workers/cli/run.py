@@ -92,11 +92,19 @@ class Supervisor:
         self.add("watcher", Command.WATCHER, ["watcher"], env)
         for index in range(self.settings.process.workers):
             self.add(f"worker-{index}", Command.WORKER, ["workers", "worker"], env)
-        if self.http is None:
-            forking.preload()
-        for child in self.children:
+        watcher, *workers = self.children
+        # The watcher lists the cluster while what only workers need is imported.
+        self.preload(forking.WATCHER)
+        self.begin(watcher)
+        self.preload(*forking.WORKERS)
+        for child in workers:
             self.begin(child)
         self.add("beat", Command.BEAT, ["workers", "beat"], env)
+
+    def preload(self, *names: str) -> None:
+        """Imports for the parts that will be forked; none are while this process serves HTTP."""
+        if self.http is None:
+            forking.preload(*names)
 
     def begin(self, child: Child) -> None:
         """First starts are forks of what is imported already, later ones new interpreters."""

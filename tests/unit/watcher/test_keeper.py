@@ -74,6 +74,7 @@ def test_drivers_are_told_only_when_they_change_and_stay_known(scene):
 
 
 def test_pump_runs_each_step_but_looks_are_rarer(scene):
+    scene.redis.records = {"foo": {"name": "foo"}}
     scene.step()
     scene.redis.is_down = True
     scene.keeper.step()
@@ -81,3 +82,11 @@ def test_pump_runs_each_step_but_looks_are_rarer(scene):
     scene.now += 1
     with pytest.raises(QueueUnavailable):
         scene.keeper.step()
+
+
+def test_each_step_looks_while_no_driver_is_known(scene):
+    """The start of a worker is not waited for longer than needed."""
+    scene.step()
+    scene.redis.records = {"foo": {"name": "foo"}}
+    scene.keeper.step()
+    assert scene.drivers == [["foo"]]
