@@ -107,11 +107,13 @@ def problems(report: dict[str, Any]) -> list[str]:
 def _driver(name: str, stats: dict[str, LaneStats], *, is_served: bool) -> dict[str, Any]:
     work: dict[str, Any] = {}
     pauses: dict[str, str] = {}
+    ends: dict[str, float] = {}
     for lane, figures in stats.items():
         kind, _, driver = lane.partition("|")
         if driver != name or kind not in _KINDS:
             continue
         pauses |= figures.paused
+        ends |= figures.paused_until
         work[kind] = {
             "ready": figures.ready,
             "retry": figures.retry,
@@ -121,13 +123,10 @@ def _driver(name: str, stats: dict[str, LaneStats], *, is_served: bool) -> dict[
             "oldest": figures.head_age_seconds,
         }
     state = "ok" if is_served else "not served"
-    for kind, word in (
-        ("lease", "lease elsewhere"),
-        ("breaker", "breaker"),
-        ("operator", "paused"),
-    ):
+    for kind, word in _PAUSES:
         if kind in pauses:
-            state = f"{word}: {pauses[kind] or 'no reason given'}"
+            end = f" until {moment(ends[kind])}" if kind in ends else ""
+            state = f"{word}{end}: {pauses[kind] or 'no reason given'}"
     return {"state": state, "work": work}
 
 

@@ -57,6 +57,7 @@ class LaneStats:
         head_age_seconds: how long the next key to be admitted has been waiting.
         oldest_ticket_seconds: age of the oldest message nobody took.
         paused: reason by pause kind, empty when the lane runs.
+        paused_until: end by pause kind, seconds since the epoch; none for a pause without an end.
         limits: None when no worker declared any: nothing is admitted.
     """
 
@@ -71,6 +72,7 @@ class LaneStats:
     delayed: int = 0
     blocked: int = 0
     paused: dict[str, str] = field(default_factory=dict)
+    paused_until: dict[str, float] = field(default_factory=dict)
 
 
 def _seconds(now_ms: int, then: bytes | str | float | None) -> float:
@@ -89,13 +91,14 @@ def _count_by_lane(members: Iterable[bytes | str]) -> dict[str, int]:
     return counts
 
 
-def _paused(client: redis.Redis, now_ms: int) -> dict[str, dict[str, str]]:
-    pauses: dict[str, dict[str, str]] = {}
+def _paused(client: redis.Redis, now_ms: int) -> dict[str, dict[str, tuple[str, int]]]:
+    """Reason and end in ms (0 for none) by lane and pause kind."""
+    pauses: dict[str, dict[str, tuple[str, int]]] = {}
     for name, value in client.hgetall(NAMES["paused"].full).items():
         kind, _, lane = text(name).partition(" ")
         until, _, reason = text(value).partition(" ")
         if until.isdigit() and (int(until) == 0 or int(until) > now_ms):
-            pauses.setdefault(lane, {})[kind] = reason
+            pauses.setdefault(lane, {})[kind] = (reason, int(until))
     return pauses
 
 
@@ -131,11 +134,13 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
         for chunk in _chunks(sorted(lanes), _LANES_PER_READ):
             for stats in _lane_stats(client, chunk, now_ms):
                 lane = stats.lane
+                held = pauses.get(lane, {})
                 found[lane] = replace(
                     stats,
                     delayed=delayed.get(lane, 0),
                     blocked=blocked.get(lane, 0),
-                    paused=pauses.get(lane, {}),
+                    paused={kind: reason for kind, (reason, _) in held.items()},
+                    paused_until={kind: end / 1000 for kind, (_, end) in held.items() if end},
                 )
         return found
 

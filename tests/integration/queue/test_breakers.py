@@ -191,6 +191,15 @@ def test_keep_announces_all_drivers_in_one_call(world, redis_client):
     assert len(registry.alive()) == 199
 
 
+def test_the_end_of_a_pause_is_told(world, redis_client):
+    pauses = Pauses(redis_client, world.queue)
+    pauses.pause_driver("d", "new firmware")
+    assert world.queue.stats()["claims|d"].paused_until == {}
+    pauses.pause_driver("d", "new firmware", seconds=60)
+    seconds, _ = redis_client.time()
+    assert 50 < world.queue.stats()["claims|d"].paused_until["operator"] - seconds < 70
+
+
 def test_pause_and_drain_of_a_driver(world, redis_client):
     pauses = Pauses(redis_client, world.queue)
     (key,) = world.claims(1)
