@@ -52,7 +52,7 @@ from workers.queue.breakers import Breakers
 from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CatalogReader
 from workers.queue.connection import RedisClient, connect
-from workers.queue.correlate import Create, EventBudget, Patch
+from workers.queue.correlate import Create, EventBudget, Occurrence, Patch
 from workers.queue.intents import IntentStore
 from workers.queue.leases import Heartbeat
 from workers.queue.pauses import Pauses
@@ -62,10 +62,13 @@ from workers.queue.workqueue import WorkQueue
 from workers.tasks.registry import register
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from workers.config import Settings
     from workers.gates import FeatureGates
     from workers.kube.objects import JsonObject
     from workers.observability.http import DiagnosticsServer
+    from workers.queue.correlate import Decision
 
 _log = logging.getLogger(__name__)
 
@@ -87,20 +90,28 @@ class SharedCorrelator:
     def __init__(self, budget: EventBudget) -> None:
         self._budget = budget
 
-    def plan(self, event: JsonObject) -> EventPlan:
-        """What to write for this event."""
-        decision = self._budget.decide(
-            event["source"]["component"],
-            event["involvedObject"],
-            event["type"],
-            event["reason"],
-            event["message"],
-        )
-        if isinstance(decision, Create):
-            return EventPlan("create", decision.name, 1, decision.message)
-        if isinstance(decision, Patch):
-            return EventPlan("patch", decision.name, decision.count, decision.message)
-        return EventPlan("drop", event["metadata"]["name"], 0, event["message"])
+    def plan(self, events: Sequence[JsonObject]) -> list[EventPlan]:
+        """What to write for these events."""
+        occurrences = [
+            Occurrence(
+                event["source"]["component"],
+                event["involvedObject"],
+                event["type"],
+                event["reason"],
+                event["message"],
+            )
+            for event in events
+        ]
+        decisions = self._budget.decide(occurrences)
+        return [_plan(*pair) for pair in zip(events, decisions, strict=True)]
+
+
+def _plan(event: JsonObject, decision: Decision) -> EventPlan:
+    if isinstance(decision, Create):
+        return EventPlan("create", decision.name, 1, decision.message)
+    if isinstance(decision, Patch):
+        return EventPlan("patch", decision.name, decision.count, decision.message)
+    return EventPlan("drop", event["metadata"]["name"], 0, event["message"])
 
 
 class WorkerProcess:

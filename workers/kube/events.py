@@ -1,14 +1,14 @@
 """Telling users what happened to their claim: core/v1 Events, written beside the work.
 
 An event never delays and never fails an attempt: it is queued in memory, written by its own
-threads, and dropped when the queue is full. Events of one object keep their order. The budget
+threads, a little later in a burst (workers.kube.eventqueue), and dropped when the queue is full.
+Events of one object keep their order. The budget
 and the counting of repeats (L-006) belong to the injected correlator, which is shared by all
 processes. Source of the object's form: client-go, tools/record/event.go makeEvent.
 """
 
 from __future__ import annotations
 
-import queue
 import re
 import threading
 import time
@@ -22,10 +22,11 @@ from workers.errors import TransientError
 from workers.kube import paths
 from workers.kube.client import STRATEGIC_PATCH
 from workers.kube.errors import NotFoundError, ServerError, TooManyRequestsError, Unreachable
+from workers.kube.eventqueue import EventQueue
 from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from workers.kube.client import KubeClient
     from workers.kube.objects import JsonObject
@@ -64,16 +65,18 @@ class EventPlan:
 class Correlator(Protocol):
     """Decides under one budget for all workers (L-006)."""
 
-    def plan(self, event: JsonObject) -> EventPlan:
-        """Return what to write for this event; may raise TransientError."""
+    def plan(self, events: Sequence[JsonObject]) -> list[EventPlan]:
+        """Return what to write for each of these events; may raise TransientError."""
 
 
 class NoCorrelator:
     """Writes every event; for tests and as the stand-in while Redis is away."""
 
-    def plan(self, event: JsonObject) -> EventPlan:
+    def plan(self, events: Sequence[JsonObject]) -> list[EventPlan]:
         """Create each event under its own name."""
-        return EventPlan("create", event["metadata"]["name"], 1, event["message"])
+        return [
+            EventPlan("create", event["metadata"]["name"], 1, event["message"]) for event in events
+        ]
 
 
 class EventRecorder:
@@ -102,9 +105,7 @@ class EventRecorder:
         self._correlator = correlator or NoCorrelator()
         self._now = now
         self._on_drop = on_drop
-        self._queues: list[queue.Queue[JsonObject | None]] = [
-            queue.Queue(queue_size) for _ in range(threads)
-        ]
+        self._queues = [EventQueue(queue_size) for _ in range(threads)]
         self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
         self._stop_at = float("inf")
@@ -139,9 +140,7 @@ class EventRecorder:
         event = make_event(involved, event_type, reason, message, component, now=self._now())
         identity = f"{event['metadata']['namespace']}/{event['involvedObject'].get('name')}"
         waiting = self._queues[zlib.crc32(identity.encode()) % len(self._queues)]
-        try:
-            waiting.put_nowait(event)
-        except queue.Full:
+        if not waiting.put(event):
             self._on_drop("full")
 
     def stop(self, *, timeout_seconds: float = 5.0) -> None:
@@ -149,31 +148,33 @@ class EventRecorder:
         self._stop_at = time.monotonic() + timeout_seconds
         self._stopped.set()
         for waiting in self._queues:
-            try:
-                waiting.put_nowait(None)
-            except queue.Full:
-                continue  # the writer looks at the clock itself
+            waiting.close()
         for thread in self._threads:
             thread.join(max(0.0, self._stop_at - time.monotonic()))
 
-    def _write_all(self, waiting: queue.Queue[JsonObject | None]) -> None:
-        while True:
-            event = waiting.get()
-            if event is None or time.monotonic() > self._stop_at:
-                return
-            try:
-                self._write(event)
-            except Exception as error:  # noqa: BLE001 - an event is never worth a thread
-                _log.warning("event not written", **_fields(event), err=str(error))
-                self._on_drop("refused")
-            if self._stopped.is_set() and waiting.empty():
-                return
+    def _write_all(self, waiting: EventQueue) -> None:
+        while events := waiting.take():
+            for event, plan in zip(events, self._plans(events), strict=True):
+                if time.monotonic() > self._stop_at:
+                    return
+                try:
+                    self._write(event, plan)
+                except Exception as error:  # noqa: BLE001 - an event is never worth a thread
+                    self._refused(event, error)
 
-    def _write(self, event: JsonObject) -> None:
+    def _plans(self, events: list[JsonObject]) -> list[EventPlan]:
         try:
-            plan = self._correlator.plan(event)
-        except TransientError:
-            plan = NoCorrelator().plan(event)
+            return self._correlator.plan(events)
+        except Exception as error:  # noqa: BLE001 - an event is never worth a thread
+            if not isinstance(error, TransientError):
+                _log.warning("events are written without a budget", err=str(error))
+            return NoCorrelator().plan(events)
+
+    def _refused(self, event: JsonObject, error: Exception) -> None:
+        _log.warning("event not written", **_fields(event), err=str(error))
+        self._on_drop("refused")
+
+    def _write(self, event: JsonObject, plan: EventPlan) -> None:
         if plan.action == "drop":
             self._on_drop("budget")
             return

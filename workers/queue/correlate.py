@@ -10,14 +10,14 @@ Source: client-go tools/record/events_cache.go.
 from __future__ import annotations
 
 import hashlib
-import uuid
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from workers.queue.scripts import Scripts, text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import redis
 
@@ -62,45 +62,67 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-class EventBudget:
-    """Decides about events; one round trip each, every key has its time to live."""
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One event to decide about.
 
-    def __init__(self, client: redis.Redis, *, now_ms: Callable[[], int] | None = None) -> None:
-        self._scripts = Scripts(client, now_ms)
+    Args:
+        source: the reporting component, stable over restarts and the same in all workers.
+        object_ref: the Event's involvedObject.
+        type_: `Normal` or `Warning`.
+        reason: for example `ProvisioningFailed`.
+        message: the text; only its digest reaches Redis.
+    """
 
-    def decide(
-        self, source: str, object_ref: Mapping[str, str], type_: str, reason: str, message: str
-    ) -> Decision:
-        """What to write for one event.
+    source: str
+    object_ref: Mapping[str, str]
+    type_: str
+    reason: str
+    message: str
 
-        Args:
-            source: the reporting component, stable over restarts and the same in all workers.
-            object_ref: the Event's involvedObject.
-            type_: `Normal` or `Warning`.
-            reason: for example `ProvisioningFailed`.
-            message: the text; only its digest reaches Redis.
-
-        Raises:
-            QueueUnavailable: Redis does not answer; events are droppable.
-        """
-        reference = [object_ref.get(name, "") for name in _REFERENCE_FIELDS]
-        token = uuid.uuid4().hex
-        answer, name, count, is_merged = self._scripts.run(
-            "correlate",
+    def arguments(self) -> tuple[str | int, ...]:
+        """What the script is told."""
+        reference = [self.object_ref.get(name, "") for name in _REFERENCE_FIELDS]
+        token = os.urandom(16).hex()
+        return (
             token,
-            _digest(source, *reference),
-            _digest(source, *reference, type_, reason),
-            _digest(message),
-            f"{object_ref.get('name', 'event')}.{token[:16]}",
+            _digest(self.source, *reference),
+            _digest(self.source, *reference, self.type_, self.reason),
+            _digest(self.message),
+            f"{self.object_ref.get('name', 'event')}.{token[:16]}",
             MAX_SIMILAR,
             SIMILAR_SECONDS * 1000,
             BURST,
             REFILL_SECONDS * 1000,
             EVENT_SECONDS * 1000,
         )
-        shown = MERGED_PREFIX + message if is_merged else message
+
+    def decision(self, reply: Sequence[bytes]) -> Decision:
+        """What the script's reply means."""
+        answer, name, count, is_merged = reply
+        shown = MERGED_PREFIX + self.message if is_merged else self.message
         if answer == b"create":
             return Create(text(name), shown)
         if answer == b"patch":
             return Patch(text(name), shown, int(count))
         return Drop()
+
+
+class EventBudget:
+    """Decides about events; one round trip for all that are asked together.
+
+    Every key it writes has its time to live.
+    """
+
+    def __init__(self, client: redis.Redis, *, now_ms: Callable[[], int] | None = None) -> None:
+        self._scripts = Scripts(client, now_ms)
+
+    def decide(self, occurrences: Sequence[Occurrence]) -> list[Decision]:
+        """What to write for each event, in this order.
+
+        Raises:
+            QueueUnavailable: Redis does not answer; events are droppable.
+        """
+        rows = [one.arguments() for one in occurrences]
+        replies = self._scripts.run_each("correlate", rows)
+        return [one.decision(reply) for one, reply in zip(occurrences, replies, strict=True)]

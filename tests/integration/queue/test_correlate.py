@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from workers.queue.correlate import MERGED_PREFIX, Create, Decision, Drop, EventBudget, Patch
+from workers.queue.correlate import (
+    MERGED_PREFIX,
+    Create,
+    Decision,
+    Drop,
+    EventBudget,
+    Occurrence,
+    Patch,
+)
 
 CLAIM = {"kind": "PersistentVolumeClaim", "namespace": "ns", "name": "data", "uid": "u"}
 
@@ -15,7 +23,9 @@ def decide(bench):
 
     def ask(message: str, reason: str = "ProvisioningFailed", **changes: str) -> Decision:
         budget = EventBudget(bench.client, now_ms=lambda: bench.now_ms)
-        return budget.decide("driver_csi-fleet", CLAIM | changes, "Warning", reason, message)
+        claim = CLAIM | changes
+        one = Occurrence("driver_csi-fleet", claim, "Warning", reason, message)
+        return budget.decide([one])[0]
 
     return ask
 
@@ -68,6 +78,29 @@ def test_repeated_request_gets_the_same_answer(bench):
     run = scripts.run
     scripts.run = lambda *args: [replies.append(run(*args)) for _ in range(2)] and replies[-1]
     for _ in range(2):
-        budget.decide("s", CLAIM, "Normal", "r", "m")
+        budget.decide([Occurrence("s", CLAIM, "Normal", "r", "m")])
     assert [reply[0] for reply in replies] == [b"create", b"create", b"patch", b"patch"]
     assert [reply[2] for reply in replies] == [1, 1, 2, 2]
+
+
+def test_events_decided_together_are_answered_in_order(bench):
+    """One round trip, with a Redis that does not know the script yet."""
+    budget = EventBudget(bench.client, now_ms=lambda: bench.now_ms)
+    bench.client.script_flush()
+    texts = ("one", "two", "one")
+    first, second, third = budget.decide(
+        [Occurrence("s", CLAIM, "Warning", "r", message) for message in texts]
+    )
+    assert isinstance(first, Create)
+    assert isinstance(second, Create)
+    assert third == Patch(first.name, "one", 2)
+
+
+def test_a_key_of_a_wrong_type_is_repaired_for_events_decided_together(bench):
+    budget = EventBudget(bench.client, now_ms=lambda: bench.now_ms)
+    occurrences = [Occurrence("s", CLAIM, "Warning", "r", message) for message in ("one", "two")]
+    budget.decide(occurrences)
+    (bucket,) = [key for key in bench.client.keys("*") if b"spam" in key]
+    bench.client.delete(bucket)
+    bench.client.set(bucket, "x")
+    assert all(isinstance(one, Create | Patch) for one in budget.decide(occurrences))

@@ -65,11 +65,12 @@ class Budget:
     def __init__(self, *plans):
         self.plans = list(plans)
 
-    def plan(self, event):
-        plan = self.plans.pop(0)
-        if isinstance(plan, Exception):
-            raise plan
-        return plan
+    def plan(self, events):
+        plans = [self.plans.pop(0) for _ in events]
+        for plan in plans:
+            if isinstance(plan, Exception):
+                raise plan
+        return plans
 
 
 @pytest.fixture
@@ -130,8 +131,9 @@ def test_c086_events_over_budget_are_dropped(api):
     assert (api.requests, drops) == ([], ["budget"])
 
 
-def test_event_is_written_without_budget_while_redis_is_away(api):
-    events = recorder(api, correlator=Budget(QueueUnavailable("away")))
+@pytest.mark.parametrize("error", [QueueUnavailable("away"), ValueError("a defect")])
+def test_event_is_written_without_budget_while_redis_is_away(api, error):
+    events = recorder(api, correlator=Budget(error))
     events.start()
     events.event(CLAIM, "Normal", "R", "m", component="c")
     events.stop(timeout_seconds=10)
