@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 import uuid
@@ -73,9 +72,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PUMP_SECONDS: Final = 0.25
-# Each thread that waits for the interpreter wakes up that often to ask for it. What it brings is
-# not proved yet (docs/performance.md). No thread computes longer between two waits.
-SWITCH_SECONDS: Final = 0.05
 READY_FILE: Final = "worker.ready"
 CONSUMER: Final = "consumer"
 # Celery tries to connect again each 2 to 30 s.
@@ -386,7 +382,6 @@ def run(settings: Settings) -> int:
     """The command; returns the exit code."""
     # Celery warns about pickles run by root; only JSON is accepted here.
     warnings.filterwarnings("ignore", category=SecurityWarning)
-    sys.setswitchinterval(SWITCH_SECONDS)
     process = WorkerProcess(settings)
     signal.signal(signal.SIGTERM, _stop_early)
     process.connect()
