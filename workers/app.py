@@ -11,12 +11,13 @@ that lost its data (and with it Celery's binding tables) still routes them.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import Celery
 from celery.signals import setup_logging
 from kombu import Exchange, Queue
-from kombu.exceptions import OperationalError
+from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]
 
 import workers.queue.connection  # noqa: F401 - for its order, see below
 from workers.errors import QueueUnavailable
@@ -28,6 +29,7 @@ from kombu.transport.redis import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from workers.config import Settings
     from workers.queue.keys import Key
@@ -142,17 +144,29 @@ def queue_for(name: str) -> Queue:
 def publisher(app: FleetApp) -> Callable[[Iterable[Key]], None]:
     """Returns the function that publishes one ticket per key.
 
-    A failure is logged by the caller and repaired by the queue's pump, which publishes lost
-    tickets again; so nothing is retried here beyond Celery's own two tries.
+    All of one call go to Redis together. What may have been lost on a broken connection is sent
+    once more, for a ticket too many is harmless; a failure after that is logged by the caller and
+    repaired by the queue's pump, which publishes lost tickets again.
     """
 
     def publish(keys: Iterable[Key]) -> None:
+        waiting = list(keys)
         try:
-            with app.producer_pool.acquire(block=True) as producer:
-                for key in keys:
-                    send(key, producer)
-        except (OperationalError, OSError) as error:
+            try:
+                send_all(waiting)
+            except BatchPublishError:
+                send_all(waiting)
+        except (OperationalError, BatchPublishError, OSError) as error:
             raise QueueUnavailable(f"tickets not sent: {error}") from error
+
+    def send_all(keys: list[Key]) -> None:
+        with app.producer_pool.acquire(block=True) as producer, together(producer, len(keys)):
+            for key in keys:
+                send(key, producer)
+
+    def together(producer: Any, count: int) -> AbstractContextManager[object]:
+        # For a single one a batch costs more than it saves.
+        return producer.batch() if count > 1 else nullcontext()
 
     def send(key: Key, producer: Any) -> None:
         task = TASKS.get(key.kind)

@@ -10,6 +10,7 @@ from kombu.transport.virtual import base
 from tests.support.redis_server import RedisServer
 from workers.app import SYSTEM_QUEUE, make_app, publisher, queue_for
 from workers.config import parse
+from workers.errors import QueueUnavailable
 from workers.queue.keys import claim_key, volume_key
 from workers.queue.names import celery_queue
 
@@ -24,6 +25,30 @@ def test_each_driver_has_a_list_of_its_own(redis_server, redis_client):
     assert redis_client.llen(SYSTEM_QUEUE) == 0
     assert redis_client.keys("_kombu*") == []
     app.close()
+
+
+def test_tickets_of_one_call_are_sent_together_and_again_over_a_new_connection(
+    redis_binary, tmp_path
+):
+    """A Redis that was restarted meanwhile gets all of them, by the same producer."""
+    keys = [claim_key("one", "ns", f"c{number}", f"uid-{number}") for number in range(50)]
+    server = RedisServer(redis_binary, tmp_path).start()
+    app = make_app(parse("watcher", [f"--redis-url={server.url}"], {}))
+    publish = publisher(app)
+    try:
+        with redis.Redis.from_url(server.url) as client:
+            publish(keys)
+            assert client.llen(celery_queue("one")) == len(keys)
+        server.kill()
+        with pytest.raises(QueueUnavailable, match="tickets not sent"):
+            publish(keys)
+        server.start()
+        publish(keys)
+        with redis.Redis.from_url(server.url) as client:
+            assert client.llen(celery_queue("one")) >= len(keys)
+    finally:
+        app.close()
+        server.kill()
 
 
 def test_a_ticket_in_hand_does_not_outlive_its_connection(redis_binary, tmp_path, monkeypatch):
