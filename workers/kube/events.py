@@ -2,9 +2,9 @@
 
 An event never delays and never fails an attempt: it is queued in memory, written by its own
 threads, a little later in a burst (workers.kube.eventqueue), and dropped when the queue is full.
-Events of one object keep their order. The budget
-and the counting of repeats (L-006) belong to the injected correlator, which is shared by all
-processes. Source of the object's form: client-go, tools/record/event.go makeEvent.
+Events of one object keep their order. The budget and the counting of repeats (L-006) belong to the
+injected correlator, which is shared by all processes. Source of the object's form: client-go,
+tools/record/event.go makeEvent.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workers.queue.connection import redis_errors
 from workers.queue.keys import Key
-from workers.queue.limits import PAUSE_KINDS, LaneLimits, read_limits
+from workers.queue.limits import PAUSE_KINDS, LaneLimits, read_limits, read_pause
 from workers.queue.names import NAMES
 from workers.queue.records import decode
 from workers.queue.scripts import text
@@ -279,9 +279,10 @@ def _lease(raw: str) -> tuple[str, float]:
 
 def _pauses(values: list[bytes | None], now: float) -> Iterator[Pause]:
     for kind, value in zip(PAUSE_KINDS, values, strict=True):
-        until, _, reason = text(value).partition(" ")
-        if until.isdigit() and (until == "0" or float(until) / 1000 > now):
-            yield Pause(kind, reason, float(until) / 1000)
+        pause = read_pause(value, now * 1000)
+        if pause is not None:
+            reason, until_ms = pause
+            yield Pause(kind, reason, until_ms / 1000)
 
 
 def read_redis(client: redis.Redis) -> dict[str, str]:

@@ -96,10 +96,18 @@ def _paused(client: redis.Redis, now_ms: int) -> dict[str, dict[str, tuple[str, 
     pauses: dict[str, dict[str, tuple[str, int]]] = {}
     for name, value in client.hgetall(NAMES["paused"].full).items():
         kind, _, lane = text(name).partition(" ")
-        until, _, reason = text(value).partition(" ")
-        if until.isdigit() and (int(until) == 0 or int(until) > now_ms):
-            pauses.setdefault(lane, {})[kind] = (reason, int(until))
+        pause = read_pause(value, now_ms)
+        if pause is not None:
+            pauses.setdefault(lane, {})[kind] = pause
     return pauses
+
+
+def read_pause(value: bytes | str | None, now_ms: float) -> tuple[str, int] | None:
+    """Reason and end in ms (0 for none) of a stored pause; None if it is over or unreadable."""
+    until, _, reason = text(value).partition(" ")
+    if until.isdigit() and (int(until) == 0 or int(until) > now_ms):
+        return reason, int(until)
+    return None
 
 
 def read_limits(raw: list[bytes | None]) -> LaneLimits | None:

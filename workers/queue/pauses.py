@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from workers.queue.breakers import KINDS
 from workers.queue.connection import redis_errors
 from workers.queue.keys import lane_name
+from workers.queue.limits import read_pause
 from workers.queue.names import NAMES
 from workers.queue.scripts import repaired, text
 
@@ -109,9 +110,9 @@ class Pauses:
                 return {}
             now, found, over = self._now_ms(), {}, []
             for name, value in raw.items():
-                until, _, reason = text(value).partition(" ")
-                if until.isdigit() and (int(until) == 0 or int(until) > now):
-                    found[text(name)] = Pause(reason, int(until))
+                pause = read_pause(value, now)
+                if pause is not None:
+                    found[text(name)] = Pause(*pause)
                 else:
                     over.append(name)
             if over:
