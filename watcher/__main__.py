@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from watcher.announcing import Announcing
 from watcher.run import Watcher, recovery_seconds
 from workers.app import make_app, publisher
-from workers.config import Command, HelpRequested, parse
+from workers.config.load import Command, HelpRequested, parse
 from workers.errors import ConfigError
 from workers.kube.client import KubeClient
 from workers.observability.exposition import Exposition
@@ -32,7 +32,7 @@ from workers.queue.workqueue import WorkQueue
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workers.config import Settings
+    from workers.config.load import Settings
 
 _READY_FILE: Final = "watcher.ready"
 _STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})

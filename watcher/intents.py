@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = get_logger()
 
-# As workers.provision.safekeeping writes them.
+# As workers.controllers.provisioner.safekeeping writes them.
 LABEL_INTENT: Final = "csi-fleet.io/intent"
 NAME_PREFIX: Final = "csi-fleet-intent-"
 FIELD_RECORD: Final = "record"

@@ -8,16 +8,16 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from workers.commandline import overview
-from workers.config import Command, HelpRequested, parse, usage
+from workers.config.commandline import overview
+from workers.config.flags import TOOLS
+from workers.config.load import Command, HelpRequested, parse, usage
 from workers.errors import ConfigError, ProvisionerError
-from workers.flags import TOOLS
 from workers.observability.logging import configure_logging
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workers.config import Settings
+    from workers.config.load import Settings
 
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
-    from workers.config import Settings
+    from workers.config.load import Settings
     from workers.queue.keys import Key
 
 # Task name of a key of each kind; a kind without an entry has no worker.

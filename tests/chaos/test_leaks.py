@@ -26,7 +26,7 @@ LOST_ANSWER = {"method": "CreateVolume", "code": "DEADLINE_EXCEEDED", "after_wor
 # A worker that dies, without a word to anybody, just before one effect.
 DOOMED = """
 import os, sys
-from workers.provision import steps
+from workers.engine import steps
 allowed = steps.LeasedSteps.reach
 def reach(self, step, lease):
     if step.value == os.environ["DIES_BEFORE"] and lease.key.kind == "claims":

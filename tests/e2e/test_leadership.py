@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet
 from tests.support.waiting import wait_until
-from workers.leasename import lease_name
+from workers.engine.leasename import lease_name
 
 
 def test_m020_work_waits_for_a_foreign_holder_and_the_lease_is_given_back(

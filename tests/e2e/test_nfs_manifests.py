@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from examples.nfs_csi_driver.__main__ import _parser
-from workers.config import parse
+from workers.config.load import parse
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "nfs_csi_driver" / "manifests"
 FILES = sorted(one.name for one in FOLDER.glob("*.yaml") if one.name != "kustomization.yaml")

@@ -16,10 +16,10 @@ import yaml
 from tests.support.kube_api import KubeApi, KubeApiError
 from tests.support.kustomize import CLUSTER_KINDS, accumulate, containers, pod_spec, render
 from tests.support.waiting import wait_until
-from workers.config import parse
+from workers.config.load import parse
+from workers.drivers import driversfile
 from workers.errors import ConfigError
 from workers.observability.lanes import LaneCollector
-from workers.provision import driversfile
 
 ROOT = Path(__file__).resolve().parents[2]
 K8S = ROOT / "k8s"

@@ -9,7 +9,7 @@ from kombu.transport.virtual import base
 
 from tests.support.redis_server import RedisServer
 from workers.app import SYSTEM_QUEUE, make_app, publisher, queue_for
-from workers.config import parse
+from workers.config.load import parse
 from workers.errors import QueueUnavailable
 from workers.queue.keys import claim_key, volume_key
 from workers.queue.names import celery_queue

@@ -14,17 +14,17 @@ import redis
 
 from csi_client import messages as csi
 from tests.support.fake_cluster import DRIVER, FakeClusters, FakeKube, JsonObject, World
-from workers.capacity.publishing import Publishing
-from workers.capacity.sync import sync_capacity
-from workers.config import Settings
+from workers.config.load import Settings
+from workers.config.settings import CapacitySettings, KubeSettings
+from workers.controllers.capacity.publishing import Publishing
+from workers.controllers.capacity.sync import sync_capacity
+from workers.engine.outcome import Action
 from workers.kube.errors import AlreadyExistsError, ConflictError
 from workers.kube.paths import Resource
-from workers.provision.outcome import Action
 from workers.queue.capacities import CapacityStore
 from workers.queue.keys import Key, capacity_key
 from workers.queue.periods import Periods
 from workers.queue.workqueue import WorkQueue
-from workers.settings import CapacitySettings, KubeSettings
 from workers.topology.cluster import ClusterTopology
 
 NAMESPACE = "storage"

@@ -24,21 +24,22 @@ from tests.support.fake_cluster import (
     default_answer,
 )
 from watcher.intents import restore_intents
-from workers.config import Settings
+from workers.config.load import Settings
 from workers.constants import (
     ANN_SELECTED_NODE,
     ANN_STORAGE_PROVISIONER,
     FINALIZER_SNAPSHOT_SOURCE,
     FINALIZER_VOLUME,
 )
+from workers.controllers.provisioner.claims import claim_domain, sync_claim
+from workers.controllers.provisioner.clusters import Clusters
+from workers.controllers.provisioner.safekeeping import Safekeeping
+from workers.controllers.provisioner.volumes import sync_volume, volume_domain
+from workers.drivers.driver import Driver
+from workers.engine.context import Runtime
+from workers.engine.frame import run
+from workers.engine.steps import LeasedSteps, Step
 from workers.kube.errors import NotFoundError
-from workers.provision.claims import claim_domain, sync_claim
-from workers.provision.clusters import Clusters
-from workers.provision.driver import Driver
-from workers.provision.runtime import Runtime
-from workers.provision.safekeeping import Safekeeping
-from workers.provision.steps import LeasedSteps, Step
-from workers.provision.volumes import sync_volume, volume_domain
 from workers.queue.catalog import CatalogReader, CatalogWriter
 from workers.queue.intents import IntentStore
 from workers.queue.keys import KIND_CLAIMS, Key, claim_key, lane_name, volume_key
@@ -46,7 +47,6 @@ from workers.queue.leases import Lease
 from workers.queue.names import PREFIX, declared
 from workers.queue.recovery import Recovery
 from workers.queue.workqueue import WorkQueue
-from workers.tasks.run import run
 
 NAMESPACE = "fleet-system"
 ZONE = "topology.example.org/zone"

@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from csi_client import messages as csi
-from workers.config import Settings
+from workers.config.load import Settings
 from workers.constants import ANN_STORAGE_PROVISIONER
+from workers.controllers.provisioner.claims import claim_domain, sync_claim
+from workers.controllers.provisioner.safekeeping import Safekeeping
+from workers.controllers.provisioner.volumes import sync_volume
+from workers.drivers.driver import Driver
+from workers.engine.context import Runtime
+from workers.engine.outcome import Outcome
 from workers.errors import LeaseLost
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
-from workers.provision.claims import claim_domain, sync_claim
-from workers.provision.driver import Driver
-from workers.provision.outcome import Outcome
-from workers.provision.runtime import Runtime
-from workers.provision.safekeeping import Safekeeping
-from workers.provision.volumes import sync_volume
 from workers.queue.keys import claim_key, volume_key
 from workers.queue.leases import CatalogState, Lease, Session
 from workers.topology.cluster import ClusterTopology

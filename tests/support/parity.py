@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tests.support.controlplane import ControlPlane
 from tests.support.kube_api import KubeApi
-from workers.provision.safekeeping import LABEL_INTENT
+from workers.controllers.provisioner.safekeeping import LABEL_INTENT
 
 ROOT = Path(__file__).resolve().parents[2]
 PARITY = ROOT.parent / "shared" / "parity"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.config import parse
+from workers.config.load import parse
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "migration.md"
 # `$(ADDRESS)` and the like are expanded by the kubelet; here as the manifest's variable says.

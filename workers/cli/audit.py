@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.kube.objects import JsonObject
 
-# As workers.provision.safekeeping writes them; importing it would load far more than this needs.
+# As the provisioner's safekeeping writes them; importing it would load far more than this needs.
 LABEL_INTENT = "csi-fleet.io/intent"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from workers.cli import terminal
+from workers.config.flags import Command
+from workers.config.flagtable import FLAGS
 from workers.errors import ConfigError
-from workers.flags import Command
-from workers.flagtable import FLAGS
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools

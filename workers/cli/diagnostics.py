@@ -16,7 +16,7 @@ from workers.observability.lanes import LaneCollector
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workers.config import Settings
+    from workers.config.load import Settings
     from workers.observability.metrics import Metrics
 
 METRICS_FOLDER: Final = "metrics"

@@ -12,11 +12,11 @@ import yaml
 from csi_client.redact import redact
 from workers.cli import terminal
 from workers.cli.tools import named_object
+from workers.controllers.provisioner.rehearsal import rehearse
 from workers.errors import ConfigError, IgnoredError
 from workers.explain.gather import find_driver
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
-from workers.provision.rehearsal import rehearse
 from workers.queue.catalog import CatalogReader
 from workers.translate.claims import claim_class_name, selected_node
 

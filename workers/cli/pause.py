@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from workers.cli import terminal
+from workers.config.flags import Command
 from workers.errors import ApiError, ConfigError
 from workers.explain.words import duration, nearest
-from workers.flags import Command
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
 

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from workers.cli import embedded_redis, forking
 from workers.cli.processes import Child, stop_all
-from workers.flags import Command
-from workers.flagtable import FLAGS
+from workers.config.flags import Command
+from workers.config.flagtable import FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workers.config import Settings
+    from workers.config.load import Settings
     from workers.observability.exposition import SharedMetrics
     from workers.observability.http import DiagnosticsServer
 

@@ -10,8 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from workers.config.flags import Command
+from workers.config.settings import RedisSettings
 from workers.errors import ConfigError
-from workers.flags import Command
 from workers.kube.client import KubeClient
 from workers.kube.resources import KubeResources
 from workers.queue.breakers import Breakers
@@ -20,12 +21,11 @@ from workers.queue.pauses import Pauses
 from workers.queue.presence import Presence
 from workers.queue.registry import DriverRegistry
 from workers.queue.workqueue import WorkQueue
-from workers.settings import RedisSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from workers.config import Settings
+    from workers.config.load import Settings
     from workers.queue.keys import Key
 
 _MODULES: Final = {

@@ -22,31 +22,31 @@ from typing import TYPE_CHECKING, Final
 from celery.exceptions import SecurityWarning
 
 from workers.app import FleetApp, make_app, publisher
-from workers.capacity.publishing import Publishing
 from workers.cli.consumers import CeleryConsumers
 from workers.cli.diagnostics import ready_file, serve_process
+from workers.config.gates import VAC_OFF_MESSAGE
+from workers.controllers.capacity.publishing import Publishing
+from workers.controllers.provisioner.clusters import Clusters
+from workers.controllers.provisioner.safekeeping import Safekeeping
 from workers.custom.loading import load_all
+from workers.drivers.central import Central
+from workers.drivers.fleet import KINDS, Fleet
+from workers.drivers.seats import Seats
+from workers.engine.context import Runtime
+from workers.engine.leadership import Leadership, QueueLanes
+from workers.engine.leasename import leader_identity
+from workers.engine.periodic import Periodic
 from workers.errors import ApiError, QueueUnavailable
 from workers.explain.lasting import Lasting
-from workers.gates import VAC_OFF_MESSAGE
 from workers.kube import paths
 from workers.kube.client import KubeClient
 from workers.kube.events import EventPlan, EventRecorder
 from workers.kube.resources import KubeResources
-from workers.leasename import leader_identity
 from workers.observability.health import Heartbeats
 from workers.observability.http import Checks, always_ok
 from workers.observability.metrics import Metrics
 from workers.observability.requests import api_observer, csi_observer
 from workers.observability.tracing import Tracing
-from workers.provision.central import Central
-from workers.provision.clusters import Clusters
-from workers.provision.fleet import KINDS, Fleet
-from workers.provision.leadership import Leadership, QueueLanes
-from workers.provision.periodic import Periodic
-from workers.provision.runtime import Runtime
-from workers.provision.safekeeping import Safekeeping
-from workers.provision.seats import Seats
 from workers.queue.breakers import Breakers
 from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CatalogReader
@@ -63,8 +63,8 @@ from workers.tasks.registry import register
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workers.config import Settings
-    from workers.gates import FeatureGates
+    from workers.config.gates import FeatureGates
+    from workers.config.load import Settings
     from workers.kube.objects import JsonObject
     from workers.observability.http import DiagnosticsServer
     from workers.queue.correlate import Decision

@@ -9,11 +9,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from workers.controllers.provisioner.intent import Intent
+from workers.controllers.provisioner.safekeeping import SLOW_AFTER_SECONDS
 from workers.custom.api import Ignored, ProvisionError, ProvisionOptions, ProvisionResult
+from workers.engine.steps import Step
 from workers.errors import AttemptError, IgnoredError, ProvisionerError, State
-from workers.provision.intent import Intent
-from workers.provision.safekeeping import SLOW_AFTER_SECONDS
-from workers.provision.steps import Step
 from workers.translate import claims
 from workers.translate.names import volume_name
 from workers.translate.volume import complete_volume
@@ -21,9 +21,9 @@ from workers.translate.volume import complete_volume
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from workers.controllers.provisioner.claims import ClaimPass
     from workers.custom.api import Provisioner
     from workers.kube.objects import JsonObject
-    from workers.provision.claims import ClaimPass
 
 _log = logging.getLogger(__name__)
 

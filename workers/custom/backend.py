@@ -7,22 +7,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from workers import constants as k
+from workers.controllers.provisioner import saving
 from workers.custom.api import Ignored, Options, Provisioner, VolumeStore
 from workers.custom.attempt import CustomAttempt, describe
 from workers.custom.store import BackoffStore
+from workers.engine.outcome import Outcome, done, retry
+from workers.engine.steps import Step
 from workers.errors import AttemptError, IgnoredError, State
-from workers.provision import saving
-from workers.provision.outcome import Outcome, done, retry
-from workers.provision.steps import Step
 from workers.translate import claims
 from workers.translate.claims import Decision
 
 if TYPE_CHECKING:
+    from workers.controllers.provisioner.backend import ClaimAttempt
+    from workers.controllers.provisioner.claims import ClaimPass
+    from workers.controllers.provisioner.intent import Intent
+    from workers.controllers.provisioner.volumes import VolumePass
     from workers.kube.objects import JsonObject
-    from workers.provision.backend import ClaimAttempt
-    from workers.provision.claims import ClaimPass
-    from workers.provision.intent import Intent
-    from workers.provision.volumes import VolumePass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from csi_client.client import CsiClient
 from workers.custom.api import Options
 from workers.custom.backend import CustomBackend
+from workers.drivers.driver import Driver
 from workers.errors import ConfigError
-from workers.provision.driver import Driver
 
 if TYPE_CHECKING:
-    from workers.config import Settings
+    from workers.config.load import Settings
     from workers.custom.api import Provisioner
 
 

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workers import constants as k
+from workers.controllers.provisioner import saving
+from workers.engine.outcome import Outcome, retry, wait
+from workers.engine.steps import Step
 from workers.errors import ApiError
 from workers.kube.errors import AlreadyExistsError
-from workers.provision import saving
-from workers.provision.outcome import Outcome, retry, wait
-from workers.provision.steps import Step
 
 if TYPE_CHECKING:
+    from workers.controllers.provisioner.claims import ClaimPass
     from workers.custom.api import Options, Provisioner
     from workers.kube.objects import JsonObject
-    from workers.provision.claims import ClaimPass
 
 _log = logging.getLogger(__name__)
 

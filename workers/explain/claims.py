@@ -24,7 +24,7 @@ NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 # As workers.topology.requirements tells it.
 _NO_TOPOLOGY: Final = "no available topology found"
 _EXHAUSTED: Final = "code = ResourceExhausted"
-# As workers.provision.saving tells it.
+# As workers.controllers.provisioner.saving tells it.
 _NOT_SAVED: Final = "failed to save volume "
 
 

@@ -25,16 +25,16 @@ from urllib.parse import parse_qs, urlsplit
 
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
+from workers.config.flagvalues import parse_listen_address
 from workers.errors import ConfigError
-from workers.flagvalues import parse_listen_address
 from workers.observability import profiling
 from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from workers.config.settings import HttpSettings
     from workers.observability.exposition import Exposition
-    from workers.settings import HttpSettings
 
     Check = Callable[[], str]
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from structlog.typing import Processor
 
-    from workers.settings import LogSettings
+    from workers.config.settings import LogSettings
 
 __all__ = ["FleetLogger", "configure_logging", "get_logger", "log_fields", "log_v"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workers.app import TASK_TICK, TASKS
-from workers.capacity.sync import capacity_domain, sync_capacity
-from workers.provision.claims import claim_domain, sync_claim
-from workers.provision.cloning import no_domain, sync_cloning
-from workers.provision.sweep import sweep_snapshots
-from workers.provision.volumes import sync_volume, volume_domain
-from workers.tasks.run import run
+from workers.controllers.capacity.sync import capacity_domain, sync_capacity
+from workers.controllers.provisioner.claims import claim_domain, sync_claim
+from workers.controllers.provisioner.cloning import no_domain, sync_cloning
+from workers.controllers.provisioner.sweep import sweep_snapshots
+from workers.controllers.provisioner.volumes import sync_volume, volume_domain
+from workers.engine.frame import run
 from workers.tasks.tick import tick
 
 if TYPE_CHECKING:

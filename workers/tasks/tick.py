@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from workers.errors import QueueUnavailable
 
 if TYPE_CHECKING:
-    from workers.provision.runtime import Runtime
+    from workers.engine.context import Runtime
 
 _log = logging.getLogger(__name__)
 

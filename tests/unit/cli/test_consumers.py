@@ -6,7 +6,7 @@ import pytest
 
 from workers.app import SYSTEM_QUEUE, make_app
 from workers.cli.consumers import CeleryConsumers
-from workers.config import Settings
+from workers.config.load import Settings
 
 
 class Queue:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from tests.support.fake_cluster import World
-from workers.config import Settings
+from workers.config.load import Settings
+from workers.config.settings import NodeSettings
 from workers.constants import ANN_SELECTED_NODE, FINALIZER_VOLUME
+from workers.controllers.provisioner import safekeeping
 from workers.custom import (
     INVALID_ARGUMENT,
     Ignored,
@@ -19,11 +21,9 @@ from workers.custom import (
     VolumeStore,
 )
 from workers.custom.driver import custom_driver
+from workers.engine.outcome import Action
 from workers.errors import ConfigError
 from workers.kube.errors import ForbiddenError
-from workers.provision import safekeeping
-from workers.provision.outcome import Action
-from workers.settings import NodeSettings
 
 NAME = "test-driver"  # the driver of the fake cluster
 FORBIDDEN = ForbiddenError(403, "Forbidden", "no")

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
-from workers.config import Settings, parse
+from workers.config.load import Settings, parse
 from workers.custom import loading
 from workers.errors import ConfigError
 

@@ -11,12 +11,12 @@ import threading
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from workers.config.settings import HttpSettings
 from workers.errors import ConfigError
 from workers.observability.exposition import Exposition
 from workers.observability.health import LeaderHealth
 from workers.observability.http import Checks, DiagnosticsServer
 from workers.observability.metrics import Metrics
-from workers.settings import HttpSettings
 
 
 @contextlib.contextmanager

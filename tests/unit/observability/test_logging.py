@@ -11,9 +11,9 @@ import warnings
 import pytest
 import structlog
 
+from workers.config.settings import LogSettings
 from workers.errors import TransientError
 from workers.observability.logging import configure_logging, get_logger, log_fields, log_v
-from workers.settings import LogSettings
 
 EPOCH = 1_730_559_845.000123
 KLOG = re.compile(r'^[IWE]\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ [\w<>.]+:\d+\] ".*?"( [\w.]+=\S.*)?$')

@@ -1,0 +1,125 @@
+"""When may the cloning protection of a deleted claim go?"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fake_cluster import DRIVER, World
+from workers.config.gates import FeatureGates
+from workers.config.load import Settings
+from workers.constants import FINALIZER_CLONE_SOURCE
+from workers.controllers.provisioner.cloning import sync_cloning
+from workers.engine.outcome import Action
+from workers.kube.errors import ConflictError
+from workers.queue.keys import Key
+
+
+@pytest.fixture
+def world():
+    world = World()
+    world.intents.all = lambda: world.intents.intents
+    return world
+
+
+def add_source(world, *, is_deleting=True, finalizers=(FINALIZER_CLONE_SOURCE, "other")):
+    claim = world.add_claim("src", "src-uid")
+    claim["metadata"]["finalizers"] = list(finalizers)
+    if is_deleting:
+        claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return world.kube.add("persistentvolumeclaims", claim)
+
+
+def add_clone(world, name, phase, namespace="default", *, field="dataSource", **source):
+    reference = {"kind": "PersistentVolumeClaim", "name": "src"} | source
+    clone = world.add_claim(name, f"{name}-uid", **{field: reference})
+    world.kube.drop("persistentvolumeclaims", name, "default")
+    clone["metadata"]["namespace"] = namespace
+    clone["status"] = {"phase": phase}
+    return world.kube.add("persistentvolumeclaims", clone)
+
+
+def sync(world, uid="src-uid"):
+    key = Key("cloning", DRIVER, "default/src", uid)
+    return sync_cloning(world.runtime, world.driver, key, world.lease(key, ""))
+
+
+def finalizers(world):
+    return world.live_claim("src")["metadata"]["finalizers"]
+
+
+def test_c117_clone_bound_finalizer_goes_others_stay(world):
+    add_source(world)
+    add_clone(world, "clone", "Bound")
+    assert sync(world).action is Action.DONE
+    assert finalizers(world) == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("phases", "sources"),
+    [
+        pytest.param(["Pending"], {}, id="C-118 one clone pending"),
+        pytest.param(["Bound", "Pending"], {}, id="C-118 one of two pending"),
+        pytest.param(["Pending"], {"field": "dataSourceRef"}, id="CL-009 by dataSourceRef"),
+    ],
+)
+def test_pending_clones_hold_the_source(world, phases, sources):
+    add_source(world)
+    for number, phase in enumerate(phases):
+        add_clone(world, f"clone{number}", phase, **sources)
+    assert sync(world).action is Action.RETRY
+    assert FINALIZER_CLONE_SOURCE in finalizers(world)
+
+
+def test_c119_same_name_in_another_namespace_does_not_hold(world):
+    add_source(world)
+    add_clone(world, "clone", "Pending", namespace="elsewhere")
+    assert sync(world).action is Action.DONE
+
+
+def test_cl009_cross_namespace_clone_holds_with_the_gate(world):
+    """D-018: the reference lets go in the middle of such a clone."""
+    gates = FeatureGates(cross_namespace_volume_data_source=True)
+    world = World(Settings(gates=gates))
+    world.intents.all = lambda: world.intents.intents
+    add_source(world)
+    clone = add_clone(world, "clone", "Pending", namespace="elsewhere", field="dataSourceRef")
+    clone["spec"]["dataSourceRef"]["namespace"] = "default"
+    world.kube.add("persistentvolumeclaims", clone)
+    assert sync(world).action is Action.RETRY
+
+
+def test_cl009_clone_deleted_in_mid_air_holds(world):
+    """Its claim is in no list any more, but the storage may still copy."""
+    add_source(world)
+    clone = add_clone(world, "clone", "Pending")
+    world.drop_claim("clone")
+    world.intents.intents["pvc-clone-uid"] = {"claim": clone, "stage": "background"}
+    assert sync(world).action is Action.RETRY
+    world.intents.intents["pvc-clone-uid"]["stage"] = "failed"
+    assert sync(world).action is Action.DONE
+
+
+def test_c120_without_finalizer_nothing_is_written(world):
+    add_source(world, finalizers=["other"])
+    assert sync(world).action is Action.DONE
+    assert world.kube.writes == []
+
+
+def test_c121_claim_that_is_not_deleted_keeps_it(world):
+    add_source(world, is_deleting=False)
+    assert sync(world).action is Action.DONE
+    assert FINALIZER_CLONE_SOURCE in finalizers(world)
+
+
+def test_c122_conflict_is_read_and_written_again(world):
+    add_source(world)
+    world.kube.fail["update_claim"] = [ConflictError(409, "Conflict", "modified")]
+    assert sync(world).action is Action.DONE
+    assert finalizers(world) == ["other"]
+
+
+def test_c122_gone_or_replaced_is_done(world):
+    assert sync(world).reason == "claim is gone"
+    add_source(world)
+    assert sync(world, "older-uid").reason == "nothing to do"
+    assert world.kube.writes == []

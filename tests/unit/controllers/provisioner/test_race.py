@@ -1,0 +1,182 @@
+"""Node deployment: whose claim is it, and how does a node become its owner (ND-003 to ND-006)?"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from csi_client import messages as csi
+from csi_client.errors import CsiError
+from tests.support.fake_cluster import World
+from workers.config.load import Settings
+from workers.config.settings import NodeSettings
+from workers.constants import ANN_SELECTED_NODE
+from workers.controllers.provisioner import race
+from workers.controllers.provisioner.race import Wait
+from workers.engine.outcome import Action
+from workers.kube.errors import ConflictError, ForbiddenError
+
+NODE = "node-1"
+
+
+@pytest.fixture
+def world():
+    node = NodeSettings(
+        enabled=True, node_name=NODE, base_delay_seconds=20.0, max_delay_seconds=60.0
+    )
+    world = World(Settings(node=node))
+    object.__setattr__(world.driver, "node_segments", {"host": NODE})
+    world.capacity, world.asked = 2048, []
+
+    def get_capacity(request):
+        world.asked.append(request)
+        if isinstance(world.capacity, Exception):
+            raise world.capacity
+        return csi.GetCapacityResponse(available_capacity=world.capacity)
+
+    world.client.get_capacity = get_capacity
+    return world
+
+
+def wait_is_over(attempts=0):
+    return Wait(attempts, time.time() - 1).text()
+
+
+def selected(world):
+    return world.live_claim()["metadata"]["annotations"].get(ANN_SELECTED_NODE)
+
+
+def test_c128_own_node_is_provisioned(world):
+    world.add_class()
+    claim = world.add_claim(annotations={ANN_SELECTED_NODE: NODE})
+    world.claim_pass(claim)
+    assert len(world.volumes()) == 1
+
+
+@pytest.mark.parametrize(
+    ("node", "mode"),
+    [
+        pytest.param("node-2", "Immediate", id="C-128 other node"),
+        pytest.param(None, "WaitForFirstConsumer", id="C-128 none, late binding"),
+    ],
+)
+def test_claims_of_others_are_left_alone(world, node, mode):
+    world.add_class(volumeBindingMode=mode)
+    claim = world.add_claim(annotations={ANN_SELECTED_NODE: node} if node else None)
+    assert world.claim_pass(claim).action is Action.DONE
+    assert (world.client.created, world.kube.writes, world.events.seen) == ([], [], [])
+
+
+def test_c136_first_wait_is_in_zero_to_base(world):
+    world.add_class()
+    outcome = world.claim_pass(world.add_claim())
+    assert outcome.action is Action.RETRY
+    assert 0 < outcome.delay_seconds <= 20
+    assert world.asked == []
+
+
+def test_c129_owner_is_written_after_the_wait(world):
+    """No CreateVolume in that pass: the claim's event brings it back."""
+    world.add_class()
+    claim = world.add_claim()
+    world.memo = wait_is_over()
+    assert world.claim_pass(claim).action is Action.DONE
+    assert selected(world) == NODE
+    assert (len(world.asked), world.client.created) == (1, [])
+
+
+def test_c130_one_byte_too_little(world):
+    """ND-008: asked again later with a longer wait, not within seconds."""
+    world.add_class()
+    claim = world.add_claim()
+    world.capacity = 1023
+    world.memo = wait_is_over(attempts=1)
+    outcome = world.claim_pass(claim)
+    assert (selected(world), len(world.asked)) == (None, 1)
+    assert (outcome.action, outcome.delay_seconds) == (Action.RETRY, race.NO_ROOM_SECONDS)
+    assert Wait.read(outcome.memo) == Wait(2, None)
+
+
+def test_an_event_during_the_wait_neither_ends_nor_lengthens_it(world):
+    """ND-004: the claim is only looked at; the counter of real attempts stays."""
+    world.add_class()
+    claim = world.add_claim()
+    due = time.time() + 10
+    world.memo, world.fails = Wait(0, due).text(), 7
+    outcome = world.claim_pass(claim)
+    assert 9 < outcome.delay_seconds <= 10
+    assert Wait.read(outcome.memo) == Wait(0, due)
+
+
+def test_c132_another_node_during_the_wait(world):
+    world.add_class()
+    claim = world.add_claim(annotations={ANN_SELECTED_NODE: "node-2"})
+    world.memo = wait_is_over()
+    assert world.claim_pass(claim).action is Action.DONE
+    assert world.kube.writes == []
+
+
+def test_c133_conflict_waits_longer(world):
+    world.add_class()
+    claim = world.add_claim()
+    world.kube.fail["update_claim"] = [ConflictError(409, "Conflict", "modified")]
+    world.memo = wait_is_over()
+    outcome = world.claim_pass(claim)
+    assert Wait.read(outcome.memo) == Wait(1, None)
+    world.memo = outcome.memo
+    assert 20 <= world.claim_pass(claim).delay_seconds <= 40
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["C-134 deleted", "C-134 replaced"])
+def test_claim_that_is_not_there_any_more(world, is_replaced):
+    world.add_class()
+    claim = world.add_claim()
+    world.drop_claim()
+    if is_replaced:
+        world.add_claim(uid="u2")
+    world.memo = wait_is_over()
+    world.claim_pass(claim)
+    assert world.kube.writes == []
+
+
+def test_c135_failed_check_counts_as_room(world):
+    world.add_class()
+    claim = world.add_claim()
+    world.capacity = CsiError(13, "broken", rpc="GetCapacity")
+    world.memo = wait_is_over()
+    world.claim_pass(claim)
+    assert selected(world) == NODE
+
+
+def test_refused_update_is_told_to_the_user(world):
+    """P-054, P-055: with upstream's words."""
+    world.add_class()
+    claim = world.add_claim()
+    world.kube.fail["update_claim"] = [ForbiddenError(403, "Forbidden", "no right")]
+    world.memo = wait_is_over()
+    assert world.claim_pass(claim).action is Action.RETRY
+    assert world.events.warnings() == [
+        'node check failed: PVC default/data: selecting node "node-1" for PVC failed: no right'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("zone", "owner"),
+    [
+        pytest.param("node-1", NODE, id="C-131 allowed"),
+        pytest.param("node-9", None, id="C-131 not allowed"),
+    ],
+)
+def test_allowed_topologies_decide_who_races(zone, owner):
+    node = NodeSettings(enabled=True, node_name=NODE)
+    plugin = frozenset({"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"})
+    world = World(Settings(node=node), plugin=plugin)
+    object.__setattr__(world.driver, "node_segments", {"host": NODE})
+    world.client.get_capacity = lambda _request: csi.GetCapacityResponse(available_capacity=4096)
+    allowed = [{"matchLabelExpressions": [{"key": "host", "values": [zone]}]}]
+    world.add_class(allowedTopologies=allowed)
+    claim = world.add_claim()
+    world.memo = wait_is_over()
+    world.claim_pass(claim)
+    assert selected(world) == owner

@@ -1,0 +1,207 @@
+"""A volume that exists is saved, however long the API server refuses (M-011, L-080, L-084)."""
+
+from __future__ import annotations
+
+import pytest
+
+from csi_client import messages as csi
+from csi_client.errors import CsiError
+from tests.support.fake_cluster import World, default_answer
+from workers.config.load import Settings
+from workers.config.settings import ProvisionSettings
+from workers.engine.outcome import Action
+from workers.errors import ApiError
+from workers.kube.errors import ForbiddenError, InvalidError, ServerError, Unreachable
+
+DOMAIN = "pvc-u1"
+QUOTA = ForbiddenError(403, "Forbidden", "exceeded quota: gold")
+WEBHOOK = ServerError(500, "InternalError", "failed calling webhook: no endpoints")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(QUOTA, id="C-051 quota"),
+        pytest.param(WEBHOOK, id="C-051 webhook"),
+    ],
+)
+def test_c051_d040_a_refused_save_is_told_and_tried_again(world, claim, error):
+    """The PV is remembered; no second CreateVolume."""
+    world.kube.fail["create_volume"] = [error] * 3
+    for _ in range(3):
+        outcome = world.claim_pass(claim)
+        assert outcome.action is Action.RETRY
+        assert (outcome.base_seconds, outcome.cap_seconds) == (0.1, 1000.0)
+    assert DOMAIN in world.intents.unsaved
+    assert world.events.warnings() == [f"failed to save volume {DOMAIN}: {error}"] * 3
+    assert world.claim_pass(claim).action is Action.DONE
+    assert len(world.client.created) == 1
+    assert world.client.deleted == []
+    assert world.events.reasons().count("ProvisioningSucceeded") == 1
+
+
+UNSAVABLE = [
+    pytest.param(InvalidError(422, "Invalid", "nodeAffinity: bad label"), id="invalid"),
+    pytest.param(ApiError(413, "RequestEntityTooLarge", "limit is 3145728"), id="too large"),
+    pytest.param(ServerError(500, "InternalError", "etcdserver: request is too large"), id="etcd"),
+]
+
+
+@pytest.mark.parametrize("error", UNSAVABLE)
+def test_a_volume_that_no_valid_pv_can_hold_is_asked_for_again(world, claim, error):
+    """L-083: only another answer of the driver can help."""
+    world.kube.fail["create_volume"] = [error] * 2
+    assert world.claim_pass(claim).action is Action.RETRY
+    assert world.claim_pass(claim).action is Action.RETRY
+    assert world.events.warnings() == [f"failed to save volume {DOMAIN}: {error}"] * 2
+    assert world.claim_pass(claim).action is Action.DONE
+    assert {one.name for one in world.client.created} == {DOMAIN}
+    assert len(world.client.created) == 3
+    assert world.client.deleted == []
+    assert world.kube.kind("configmaps") == {}
+
+
+@pytest.mark.parametrize("error", UNSAVABLE)
+def test_such_a_volume_is_deleted_once_its_claim_is_gone(world, claim, error):
+    """Nothing else would ever delete it: there is no PV and never will be."""
+    world.kube.fail["create_volume"] = [error] * 9
+    world.claim_pass(claim)
+    world.drop_claim()
+    world.client.delete_answers = [CsiError(14, "not now")]
+    assert world.claim_pass(claim).action is Action.RETRY
+    assert DOMAIN in world.intents.intents
+    assert world.claim_pass(claim).action is Action.DONE
+    assert world.client.deleted == [("test-volume-id", {})] * 2
+    assert (world.intents.intents, world.intents.unsaved) == ({}, {})
+    assert world.kube.kind("configmaps") == {}
+
+
+def test_such_a_volume_stays_with_policy_retain(world):
+    world.add_class(reclaimPolicy="Retain")
+    claim = world.add_claim()
+    world.kube.fail["create_volume"] = [InvalidError(422, "Invalid", "bad")] * 9
+    world.claim_pass(claim)
+    world.drop_claim()
+    assert world.claim_pass(claim).action is Action.RETRY
+    assert world.client.deleted == []
+    assert DOMAIN in world.intents.intents
+
+
+def test_c052_an_api_server_that_is_away_is_no_event(world, claim):
+    world.kube.fail["create_volume"] = [Unreachable("connection refused")] * 2
+    world.claim_pass(claim)
+    world.claim_pass(claim)
+    world.claim_pass(claim)
+    assert set(world.volumes()) == {DOMAIN}
+    assert world.intents.unsaved == {}
+    assert world.events.reasons() == ["Provisioning", "ProvisioningSucceeded"]
+
+
+def test_c053_the_volume_of_a_deleted_claim_is_saved_without_event(world, claim):
+    world.kube.fail["create_volume"] = [Unreachable("connection refused")]
+    world.claim_pass(claim)
+    world.drop_claim()
+    assert world.claim_pass(claim).action is Action.DONE
+    assert world.volumes()[DOMAIN]["spec"]["claimRef"]["uid"] == "u1"
+    assert "ProvisioningSucceeded" not in world.events.reasons()
+
+
+def test_c054_c055_no_volume_is_deleted_because_saving_fails(world, claim):
+    """The library's other store would delete it; the CSI provisioner's never does (L-080)."""
+    world.kube.fail["create_volume"] = [QUOTA] * 10
+    for _ in range(10):
+        world.claim_pass(claim)
+    assert world.client.deleted == []
+    assert "ProvisioningCleanupFailed" not in world.events.reasons()
+
+
+def test_c003_an_equal_volume_that_exists_is_success(world, claim):
+    """L-084: claimRef UID and handle are compared."""
+    other = World()
+    other.add_class()
+    other.claim_pass(other.add_claim())
+    world.kube.add("persistentvolumes", other.volumes()[DOMAIN])
+    assert world.claim_pass(claim).action is Action.DONE
+    assert world.events.reasons()[-1] == "ProvisioningSucceeded"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"claimRef": {"uid": "other"}}, id="C-058 another claim"),
+        pytest.param({"claimRef": {}}, id="C-058 no claim"),
+        pytest.param({"csi": {"driver": "d", "volumeHandle": "other"}}, id="C-058 other handle"),
+        pytest.param({"csi": None, "hostPath": {"path": "/x"}}, id="C-058 not CSI"),
+    ],
+)
+def test_c058_a_foreign_volume_of_that_name_is_told_and_left_alone(world, claim, change):
+    spec = {
+        "claimRef": {"uid": "u1"},
+        "csi": {"driver": "d", "volumeHandle": "test-volume-id"},
+    } | change
+    world.kube.add("persistentvolumes", {"metadata": {"name": DOMAIN}, "spec": spec})
+    assert world.claim_pass(claim).action is Action.RETRY
+    assert "ProvisioningSucceeded" not in world.events.reasons()
+    (told,) = world.events.warnings()
+    assert "already exists and belongs to another claim or volume" in told
+    assert world.client.deleted == []
+    # The stranger goes: the volume is saved at last.
+    world.kube.drop("persistentvolumes", DOMAIN)
+    assert world.claim_pass(claim).action is Action.DONE
+
+
+def test_c058_two_claims_with_one_truncated_name():
+    """D-005: the second claim never gets the first one's volume."""
+    world = World(Settings(provision=ProvisionSettings(volume_name_uuid_length=1)))
+    world.add_class()
+    world.claim_pass(world.add_claim("one", "a1"))
+    world.claim_pass(world.add_claim("two", "a2"))
+    assert world.volumes()["pvc-a"]["spec"]["claimRef"]["uid"] == "a1"
+    assert world.events.reasons().count("ProvisioningSucceeded") == 1
+    assert "already exists" in world.events.warnings()[-1]
+
+
+def test_c056_a_recorded_volume_is_saved_without_asking_the_driver_again(world, claim):
+    """M-011: as after a death between the record and the save."""
+    other = World()
+    other.add_class()
+    other.kube.fail["create_volume"] = [Unreachable("died here")]
+    other.claim_pass(other.add_claim())
+    world.intents.intents, world.intents.unsaved = other.intents.intents, other.intents.unsaved
+    assert world.claim_pass(claim).action is Action.DONE
+    assert world.client.created == []
+    assert set(world.volumes()) == {DOMAIN}
+
+
+def test_c057_a_recorded_call_of_a_deleted_claim_is_run_to_its_end(world, claim):
+    """M-010: as after a death between the record and the call."""
+    world.client.answers = [CsiError(14, "died here")]
+    world.claim_pass(claim)
+    world.intents.intents[DOMAIN]["stage"] = "calling"
+    world.drop_claim()
+    assert world.claim_pass(claim).action is Action.DONE
+    assert set(world.volumes()) == {DOMAIN}
+    assert world.intents.intents == {}
+
+
+def test_the_copy_is_removed_before_the_key_is_done(world, claim):
+    """A ConfigMap left behind would make a deleted volume anew after Redis lost its data."""
+    world.client.answers = [CsiError(4, "slow"), default_answer]
+    world.claim_pass(claim)
+    world.kube.fail["delete_config_map"] = [ServerError(503, "ServiceUnavailable", "busy")]
+    assert world.claim_pass(claim).action is Action.RETRY
+    assert DOMAIN in world.intents.unsaved
+    assert world.claim_pass(claim).action is Action.DONE
+    assert world.kube.kind("configmaps") == {}
+    assert isinstance(world.client.created[0], csi.CreateVolumeRequest)
+
+
+def test_a_volume_the_api_refuses_is_remembered_outside_of_redis_too(world, claim):
+    """Nothing else would know of it once its claim is deleted and Redis lost its data."""
+    world.kube.fail["create_volume"] = [QUOTA] * 2
+    world.claim_pass(claim)
+    assert set(world.kube.kind("configmaps")) == {"csi-fleet-intent-pvc-u1"}
+    world.claim_pass(claim)
+    world.claim_pass(claim)
+    assert world.kube.kind("configmaps") == {}
+    assert set(world.volumes()) == {DOMAIN}

@@ -1,0 +1,219 @@
+"""Which snapshot finalizers are orphans, and what is concluded from a failed read: nothing."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+
+from tests.support.fake_cluster import DRIVER, FakeKube, World
+from workers.config.load import Settings
+from workers.config.settings import ProvisionSettings
+from workers.constants import FINALIZER_SNAPSHOT_SOURCE
+from workers.controllers.provisioner.sweep import can_sweep, is_young, sweep_snapshots
+from workers.errors import QueueUnavailable
+from workers.kube.errors import ConflictError, ForbiddenError, ServerError
+from workers.queue.keys import sweep_key
+
+ABILITIES = frozenset({"CREATE_DELETE_VOLUME", "CREATE_DELETE_SNAPSHOT"})
+GROUP = "snapshot.storage.k8s.io"
+
+
+class SnapshotKube(FakeKube):
+    is_api_served = True
+
+    def is_served(self, resource):
+        return self.is_api_served
+
+    def list_claims(self, namespace=""):
+        self._reach("list_claims", namespace)
+        return super().list_claims(namespace)
+
+    def list_snapshots(self):
+        self._reach("list_snapshots", "")
+        return [deepcopy(one) for one in self.kind("volumesnapshots").values()]
+
+    def update_snapshot(self, snapshot):
+        return self._update("volumesnapshots", snapshot, "update_snapshot")
+
+
+@pytest.fixture
+def world():
+    world = World(controller=ABILITIES)
+    world.kube = SnapshotKube()
+    world.runtime = replace(world.runtime, kube=world.kube)
+    world.intents.all = lambda: world.intents.intents
+    return world
+
+
+def add_snapshot(world, name="snap", finalizers=(FINALIZER_SNAPSHOT_SOURCE, "other"), **metadata):
+    metadata = {"name": name, "namespace": "default", "finalizers": list(finalizers), **metadata}
+    world.kube.add("volumesnapshots", {"metadata": metadata})
+
+
+def add_claim(world, phase, field="dataSource", *, namespace="default", group=GROUP, place=None):
+    reference = {"kind": "VolumeSnapshot", "name": "snap", "apiGroup": group}
+    if place:
+        reference["namespace"] = place
+    claim = world.add_claim(
+        f"c-{namespace}-{phase}", f"u-{namespace}-{phase}", **{field: reference}
+    )
+    world.kube.drop("persistentvolumeclaims", claim["metadata"]["name"], "default")
+    claim["metadata"]["namespace"] = namespace
+    claim["status"] = {"phase": phase}
+    return world.kube.add("persistentvolumeclaims", claim)
+
+
+def sweep(world):
+    key = sweep_key(DRIVER)
+    return sweep_snapshots(world.runtime, world.driver, key, world.lease(key, ""))
+
+
+def is_protected(world):
+    found = world.kube.kind("volumesnapshots")["snap"]["metadata"]["finalizers"]
+    return FINALIZER_SNAPSHOT_SOURCE in found
+
+
+@pytest.mark.parametrize(
+    ("claims", "stays"),
+    [
+        pytest.param([], False, id="C-125 T-195 no claim"),
+        pytest.param([{"phase": "Pending"}], True, id="C-125 T-194 pending"),
+        pytest.param([{"phase": ""}], True, id="C-125 empty phase"),
+        pytest.param([{"phase": "Bound"}], False, id="C-125 T-195 bound"),
+        pytest.param([{"phase": "Bound"}, {"phase": "Pending"}], True, id="C-125 T-196 one of two"),
+        pytest.param(
+            [{"phase": "Pending", "field": "dataSourceRef"}], True, id="C-125 T-194 by ref"
+        ),
+        pytest.param(
+            [
+                {
+                    "phase": "Pending",
+                    "field": "dataSourceRef",
+                    "namespace": "elsewhere",
+                    "place": "default",
+                }
+            ],
+            True,
+            id="C-125 T-194 from another namespace",
+        ),
+        pytest.param([{"phase": "Pending", "namespace": "else"}], False, id="C-125 other snapshot"),
+        pytest.param([{"phase": "Pending", "group": "x.io"}], False, id="C-125 T-197 wrong group"),
+        pytest.param([{"phase": "Pending", "group": None}], True, id="C-125 no group"),
+    ],
+)
+def test_finalizer_stays_while_needed(world, claims, stays):
+    add_snapshot(world)
+    for claim in claims:
+        add_claim(world, **claim)
+    sweep(world)
+    assert is_protected(world) is stays
+    assert "other" in world.kube.kind("volumesnapshots")["snap"]["metadata"]["finalizers"]
+
+
+def test_c125_without_finalizer_no_call(world):
+    add_snapshot(world, finalizers=["other"])
+    sweep(world)
+    assert world.kube.writes == []
+
+
+def test_d016_attempt_of_a_deleted_claim_protects(world):
+    """C-125: its claim is in no list, the restore may still run."""
+    add_snapshot(world)
+    claim = add_claim(world, "Pending")
+    world.kube.drop("persistentvolumeclaims", claim["metadata"]["name"], "default")
+    world.intents.intents["pv"] = {"claim": claim, "stage": "background"}
+    sweep(world)
+    assert is_protected(world)
+
+
+@pytest.mark.parametrize("call", ["list_claims", "list_snapshots"])
+def test_c126_failed_read_removes_nothing(world, call):
+    """SN-004: an empty index after an error would strip every snapshot."""
+    add_snapshot(world)
+    world.kube.fail[call] = [ServerError(500, "InternalError", "no")]
+    with pytest.raises(ServerError):
+        sweep(world)
+    assert is_protected(world)
+
+
+def test_c126_unknown_attempts_remove_nothing(world):
+    add_snapshot(world)
+
+    def away():
+        raise QueueUnavailable("redis: away")
+
+    world.intents.all = away
+    with pytest.raises(QueueUnavailable):
+        sweep(world)
+    assert is_protected(world)
+
+
+def test_c126_no_permission_is_quiet(world):
+    add_snapshot(world)
+    world.kube.fail["list_snapshots"] = [ForbiddenError(403, "Forbidden", "no")]
+    assert sweep(world).reason == "not permitted"
+    assert is_protected(world)
+
+
+def test_sn005_claim_that_comes_meanwhile_protects(world):
+    """C-125: seen by the second look just before the removal."""
+    add_snapshot(world)
+    world.kube.fail["list_claims"] = [None, None]
+    calls = []
+    listed = world.kube.list_claims
+
+    def list_claims(namespace=""):
+        calls.append(namespace)
+        found = list(listed(namespace))
+        if len(calls) == 1:
+            add_claim(world, "Pending")
+        return found
+
+    world.kube.list_claims = list_claims
+    sweep(world)
+    assert calls == ["", "default"]
+    assert is_protected(world)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(ConflictError(409, "Conflict", "no"), id="P-243 conflict"),
+        pytest.param(ForbiddenError(403, "Forbidden", "no"), id="P-243 forbidden"),
+        pytest.param(ServerError(500, "InternalError", "no"), id="P-243 other"),
+    ],
+)
+def test_refused_update_is_left_to_the_next_sweep(world, error):
+    add_snapshot(world)
+    world.kube.fail["update_snapshot"] = [error]
+    assert sweep(world).reason == "swept"
+    assert is_protected(world)
+    sweep(world)
+    assert not is_protected(world)
+
+
+def test_sn005_our_own_young_finalizer_is_skipped():
+    fields = {"f:metadata": {"f:finalizers": {f'v:"{FINALIZER_SNAPSHOT_SOURCE}"': {}}}}
+    entry = {"manager": "csi-fleet", "time": "1970-01-01T00:01:40Z", "fieldsV1": fields}
+
+    def young(seconds_later, **changes):
+        snapshot = {"metadata": {"managedFields": [entry | changes]}}
+        return is_young(snapshot, 20.0, lambda: 100.0 + seconds_later)
+
+    assert young(19)
+    assert not young(21)
+    assert not young(1, manager="kubectl")
+    assert not young(1, time="nonsense")
+    assert not young(1, fieldsV1={})
+
+
+def test_c127_t198_who_sweeps(world):
+    off = Settings(provision=ProvisionSettings(snapshot_orphan_sweep_seconds=0))
+    assert can_sweep(world.driver)
+    assert not can_sweep(replace(world.driver, settings=off))
+    assert not can_sweep(replace(world.driver, controller_capabilities=frozenset()))
+    add_snapshot(world)
+    world.kube.is_api_served = False
+    assert sweep(world).reason == "no snapshots here"

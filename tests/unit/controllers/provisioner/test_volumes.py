@@ -1,0 +1,236 @@
+"""The outcomes of a PV's pass (P-500 to P-521)."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from csi_client.errors import CsiError
+from tests.support.fake_cluster import DRIVER, World
+from workers.constants import FINALIZER_VOLUME
+from workers.engine.outcome import Action
+from workers.kube.errors import ConflictError, ForbiddenError, NotFoundError, ServerError
+
+NAME = "pv1"
+PROTECTION = "kubernetes.io/pv-protection"
+SECRET_NAME = "volume.kubernetes.io/provisioner-deletion-secret-name"
+SECRET_NAMESPACE = "volume.kubernetes.io/provisioner-deletion-secret-namespace"
+AWAY = ServerError(500, "InternalError", "etcd is away")
+
+
+def add_volume(world, phase="Released", policy="Delete", annotations=None, **spec):
+    """A PV of this driver, ready to be deleted."""
+    return world.kube.add(
+        "persistentvolumes",
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {
+                "name": NAME,
+                "annotations": {
+                    "pv.kubernetes.io/provisioned-by": DRIVER,
+                    SECRET_NAME: "",
+                    SECRET_NAMESPACE: "",
+                    **(annotations or {}),
+                },
+                "finalizers": [FINALIZER_VOLUME],
+            },
+            "spec": {
+                "persistentVolumeReclaimPolicy": policy,
+                "csi": {"driver": DRIVER, "volumeHandle": "h1"},
+                **spec,
+            },
+            "status": {"phase": phase},
+        },
+    )
+
+
+def test_c060_a_released_volume_is_deleted_in_storage_and_api(world):
+    add_volume(world)
+    assert world.volume_pass(NAME).action is Action.DONE
+    assert world.client.deleted == [("h1", {})]
+    assert world.volumes() == {}
+    assert world.events.seen == []
+
+
+def test_c060_a_volume_of_another_provisioner_is_left_alone(world):
+    add_volume(world, annotations={"pv.kubernetes.io/provisioned-by": "other"})
+    assert world.volume_pass(NAME).action is Action.DONE
+    assert world.client.deleted == []
+    assert world.kube.writes == []
+
+
+@pytest.mark.parametrize(
+    ("phase", "policy"),
+    [
+        pytest.param("Bound", "Delete", id="C-061 Bound"),
+        pytest.param("Failed", "Delete", id="C-061 Failed"),
+        pytest.param("Available", "Delete", id="C-061 Available"),
+        pytest.param("Released", "Retain", id="C-062 Retain"),
+    ],
+)
+def test_a_volume_that_is_not_to_be_deleted(world, phase, policy):
+    add_volume(world, phase=phase, policy=policy)
+    assert world.volume_pass(NAME).action is Action.DONE
+    assert world.client.deleted == []
+    assert set(world.volumes()) == {NAME}
+
+
+@pytest.mark.parametrize("code", range(1, 17))
+def test_c063_t169_every_error_of_the_driver_is_told_and_retried(world, code):
+    """P-515: no classification, NOT_FOUND included."""
+    add_volume(world)
+    error = CsiError(code, "told to fail")
+    world.client.delete_answers = [error]
+    assert world.volume_pass(NAME).action is Action.RETRY
+    assert world.events.seen == [("Warning", "VolumeFailedDelete", str(error))]
+    assert set(world.volumes()) == {NAME}
+    assert world.volume_pass(NAME).action is Action.DONE
+    assert world.volumes() == {}
+
+
+def test_c064_a_failed_deletion_of_the_object_repeats_both(world):
+    add_volume(world)
+    world.kube.fail["delete_volume"] = [AWAY]
+    with pytest.raises(ServerError):
+        world.volume_pass(NAME)
+    assert set(world.volumes()) == {NAME}
+    world.volume_pass(NAME)
+    assert len(world.client.deleted) == 2
+    assert world.volumes() == {}
+
+
+def test_c066_a_deleting_volume_with_our_finalizer_goes(world):
+    add_volume(world)["metadata"]["deletionTimestamp"] = "x"
+    world.volumes()[NAME]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.volume_pass(NAME)
+    assert world.client.deleted == [("h1", {})]
+    assert world.volumes() == {}
+
+
+def test_c067_a_deleting_volume_without_our_finalizer_is_nothing_to_do(world):
+    add_volume(world)
+    meta = world.volumes()[NAME]["metadata"]
+    meta["deletionTimestamp"], meta["finalizers"] = "2026-01-01T00:00:00Z", [PROTECTION]
+    world.volume_pass(NAME)
+    assert world.client.deleted == []
+    assert world.kube.writes == []
+
+
+def test_c068_c073_a_bound_volume_gets_its_finalizer(world):
+    add_volume(world, phase="Bound")
+    world.volumes()[NAME]["metadata"]["finalizers"] = [PROTECTION]
+    world.volume_pass(NAME)
+    assert world.volumes()[NAME]["metadata"]["finalizers"] == [PROTECTION, FINALIZER_VOLUME]
+
+
+def test_c072_retain_gives_the_finalizer_back(world):
+    add_volume(world, phase="Bound", policy="Retain")
+    world.volume_pass(NAME)
+    assert world.volumes()[NAME]["metadata"]["finalizers"] == []
+
+
+def test_c077_an_ignored_deletion_leaves_no_trace():
+    """P-506: the PV of another node in node deployment."""
+    world = World()
+    object.__setattr__(world.driver, "node_segments", {"zone": "here"})
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["there"]}]}]
+    add_volume(world, nodeAffinity={"required": {"nodeSelectorTerms": terms}})
+    assert world.volume_pass(NAME).action is Action.DONE
+    assert (world.client.deleted, world.events.seen, world.kube.writes) == ([], [], [])
+
+
+def test_c078_a_volume_gone_before_its_finalizer_is_success(world):
+    add_volume(world)
+    world.kube.fail["remove_volume_finalizer"] = [NotFoundError(404, "NotFound", "gone")]
+    assert world.volume_pass(NAME).action is Action.DONE
+
+
+def test_c078_a_failed_finalizer_patch_repeats_the_deletion(world):
+    add_volume(world)
+    world.kube.fail["remove_volume_finalizer"] = [AWAY]
+    with pytest.raises(ServerError):
+        world.volume_pass(NAME)
+    world.volume_pass(NAME)
+    assert len(world.client.deleted) == 2
+    assert world.volumes() == {}
+
+
+def test_a_volume_re_created_under_its_name_is_not_deleted(world):
+    """The UID decided on is the precondition."""
+    add_volume(world)
+
+    def recreate():
+        world.kube.drop("persistentvolumes", NAME)
+        add_volume(world, phase="Bound")
+
+    world.kube.before["delete_volume"] = recreate
+    assert world.volume_pass(NAME).action is Action.DONE
+    assert set(world.volumes()) == {NAME}
+
+
+@pytest.mark.parametrize("is_reported", [True, False], ids=["C-080", "C-081"])
+def test_c080_c081_an_attached_volume(is_reported):
+    """P-510: only drivers with PUBLISH_UNPUBLISH_VOLUME are checked."""
+    capabilities = {"CREATE_DELETE_VOLUME"} | (
+        {"PUBLISH_UNPUBLISH_VOLUME"} if is_reported else set()
+    )
+    world = World(controller=frozenset(capabilities))
+    add_volume(world)
+    world.catalog.attachments[NAME] = {"va2": "node-b", "va1": "node-a"}
+    outcome = world.volume_pass(NAME)
+    if not is_reported:
+        assert world.volumes() == {}
+        return
+    assert outcome.action is Action.RETRY
+    assert world.client.deleted == []
+    assert world.events.warnings() == ["persistentvolume pv1 is still attached to node node-a"]
+    world.catalog.attachments.clear()
+    world.volume_pass(NAME)
+    assert world.volumes() == {}
+
+
+def test_c082_a_volume_that_is_gone_is_done(world):
+    assert world.volume_pass(NAME).action is Action.DONE
+
+
+def test_t160_a_volume_without_csi_source(world):
+    add_volume(world, csi=None)
+    world.volume_pass(NAME)
+    assert world.events.warnings() == ["invalid CSI PV"]
+
+
+def test_t164_t165_the_annotated_secret_or_none(world):
+    """P-511: a missing secret does not hold the deletion up."""
+    named = {SECRET_NAME: "creds", SECRET_NAMESPACE: "default"}
+    add_volume(world, annotations=named)
+    world.volume_pass(NAME)
+    add_volume(world, annotations=named)
+    data = {"user": base64.b64encode(b"admin").decode()}
+    world.kube.add("secrets", {"metadata": {"name": "creds", "namespace": "default"}, "data": data})
+    world.volume_pass(NAME)
+    assert world.client.deleted == [("h1", {}), ("h1", {"user": "admin"})]
+
+
+def test_d022_a_refused_secret_read_holds_the_deletion_up(world):
+    add_volume(world, annotations={SECRET_NAME: "creds", SECRET_NAMESPACE: "default"})
+    world.kube.fail["get_secret"] = [ForbiddenError(403, "Forbidden", "no right to get secrets")]
+    assert world.volume_pass(NAME).action is Action.RETRY
+    assert world.client.deleted == []
+    (told,) = world.events.warnings()
+    assert "no right to get secrets" in told
+
+
+def test_t171_missing_capabilities_are_told():
+    world = World(controller=frozenset())
+    add_volume(world)
+    assert world.volume_pass(NAME).action is Action.RETRY
+    assert len(world.events.warnings()) == 1
+    assert world.client.deleted == []
+
+
+def test_a_conflict_of_the_deletion_is_somebody_elses_success(world):
+    add_volume(world)
+    world.kube.fail["delete_volume"] = [ConflictError(409, "Conflict", "other uid")]
+    assert world.volume_pass(NAME).action is Action.DONE

@@ -1,0 +1,158 @@
+"""The drivers file: what it may say, and the one line for each mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from workers.config.settings import Settings
+from workers.drivers.driversfile import parse
+from workers.errors import ConfigError
+from workers.queue.limits import LaneLimits
+
+FILE = Path("/etc/fleet/drivers.yaml")
+ONE = "drivers:\n- name: a.example.org\n  endpoint: /a.sock\n"
+
+
+def one(extra="", top=""):
+    return parse(f"{top}{ONE}{extra}", FILE)["a.example.org"]
+
+
+def test_the_least_that_is_needed():
+    spec = one()
+    assert (spec.name, spec.endpoint, spec.pool, spec.threads) == (
+        "a.example.org",
+        "/a.sock",
+        "",
+        None,
+    )
+    settings = Settings()
+    assert spec.settings(settings) == settings
+    assert spec.lane_limits("claims", settings) == LaneLimits(100)
+    assert spec.lane_limits("capacity", settings) == LaneLimits(1)
+
+
+def test_own_values_win_over_defaults_one_by_one():
+    top = "defaults:\n  timeouts: {create: 30s, delete: 20s}\n  flags: {worker-threads: 7}\n"
+    spec = one("  timeouts: {create: 2m}\n  flags: {default-fstype: xfs, timeout: 4s}\n", top)
+    assert spec.timeouts_by_rpc() == {
+        "Controller/CreateVolume": 120.0,
+        "Controller/DeleteVolume": 20.0,
+    }
+    settings = spec.settings(Settings())
+    assert settings.provision.default_fstype == "xfs"
+    assert settings.provision.worker_threads == 7
+    assert settings.driver.timeout_seconds == 4.0
+
+
+def test_limits_per_operation_and_the_serial_mode():
+    spec = one("  limits: {create: {concurrency: 3, rate: 2.5}, delete: {concurrency: 2}}\n")
+    assert spec.lane_limits("claims", Settings()) == LaneLimits(3, 2.5, 3)
+    assert spec.lane_limits("volumes", Settings()) == LaneLimits(2)
+    serial = one("  limits: {serial: true}\n")
+    assert {serial.lane_limits(kind, Settings()) for kind in ("claims", "volumes", "capacity")} == {
+        LaneLimits(1, total=1)
+    }
+    assert serial.lane_limits("cloning", Settings()) == LaneLimits(1)
+
+
+def test_serial_of_the_defaults_can_be_taken_back():
+    spec = one("  limits: {serial: false}\n", "defaults:\n  limits: {serial: true}\n")
+    assert spec.lane_limits("claims", Settings()) == LaneLimits(100)
+
+
+def test_one_call_at_a_time_is_held_for_the_longest_call():
+    """A dead worker's call may go on so long; other limits are handed over at once."""
+    serial = one(
+        "  limits: {serial: true}\n  timeouts: {create: 20s}\n"
+        "  classes: {slow: {timeouts: {create: 1m}}}\n"
+    )
+    assert serial.hold_seconds("volumes", Settings()) == 60.0
+    assert serial.hold_seconds("sweep", Settings()) == 0.0
+    assert one().hold_seconds("claims", Settings()) == 0.0
+    assert one().hold_seconds("capacity", Settings()) == 0.0
+
+
+def test_class_timeouts():
+    spec = one("  classes: {slow: {timeouts: {create: 1h}}}\n")
+    assert spec.class_timeouts == {"slow": {"create": 3600.0}}
+
+
+def test_a_pool_is_served_by_its_own_workers_only():
+    content = ONE + "- {name: b, endpoint: /b.sock, pool: gold}\n"
+    assert list(parse(content, FILE)) == ["a.example.org"]
+    assert list(parse(content, FILE, pool="gold")) == ["b"]
+
+
+def test_tls_files_are_beside_the_drivers_file(tmp_path):
+    (tmp_path / "ca.pem").touch()
+    content = "drivers: [{name: a, endpoint: 'h:1', tls: {ca: ca.pem, serverName: x}}]"
+    spec = parse(content, tmp_path / "d.yaml")["a"]
+    assert spec.tls is not None
+    assert (spec.tls.ca, spec.tls.server_name) == (tmp_path / "ca.pem", "x")
+
+
+MISTAKES = [
+    pytest.param("", "is empty; it needs a list `drivers:`", id="empty"),
+    pytest.param("a: [", "line 1: not YAML", id="not YAML"),
+    pytest.param("- x", "line 1: must be a map of fields", id="a list"),
+    pytest.param("drivers: x", "line 1: drivers: must be a list", id="no list"),
+    pytest.param("driver: []", "unknown field 'driver'; did you mean 'drivers'?", id="typo"),
+    pytest.param(
+        "drivers:\n- name: a\n", "line 2: drivers[0]: field 'endpoint' is missing", id="gap"
+    ),
+    pytest.param(
+        ONE + "  zzzz: 1\n", "line 4: drivers[0]: unknown field 'zzzz'; known are", id="odd"
+    ),
+    pytest.param(ONE + "  name: b\n", "line 4: drivers[0].name: is given twice", id="twice"),
+    pytest.param(
+        ONE + ONE[9:], "line 4: drivers[1]: driver a.example.org is listed twice", id="again"
+    ),
+    pytest.param(
+        ONE + "- {name: b, endpoint: /a.sock}\n", "have the same endpoint /a.sock", id="one socket"
+    ),
+    pytest.param(
+        "drivers: [{name: a b, endpoint: /a}]", "drivers[0].name: a driver name", id="name"
+    ),
+    pytest.param("drivers: [{name: a, endpoint: x}]", "neither a unix socket nor", id="endpoint"),
+    pytest.param(
+        ONE + "  timeouts: {create: 5}\n", "line 4: drivers[0].timeouts.create:", id="no unit"
+    ),
+    pytest.param(ONE + "  timeouts: {create: 0s}\n", "must be greater than 0", id="zero"),
+    pytest.param(ONE + "  timeouts: {list: 1s}\n", "unknown field 'list'", id="operation"),
+    pytest.param(ONE + "  limits: {create: {concurrency: 0}}\n", "at least 1", id="nothing"),
+    pytest.param(ONE + "  limits: {create: {concurrency: x}}\n", "'x' is not a number", id="word"),
+    pytest.param(ONE + "  limits: {create: {rate: 1}}\n", "'concurrency' is missing", id="rate"),
+    pytest.param(
+        ONE + "  limits: {create: {concurrency: 1, burst: 2}}\n", "burst needs a rate", id="burst"
+    ),
+    pytest.param(
+        ONE + "  limits: {serial: true, create: {concurrency: 2}}\n", "leave out", id="serial"
+    ),
+    pytest.param(ONE + "  flags: {kube-api-qps: 1}\n", "unknown field 'kube-api-qps'", id="flag"),
+    pytest.param(ONE + "  flags: {strict-topology: 2}\n", "flags.strict-topology:", id="bool"),
+    pytest.param(ONE + "  flags: {worker-threads: 0}\n", "greater than 0", id="threads"),
+    pytest.param(ONE + "  threads: 0\n", "at least 1", id="seats"),
+    pytest.param(ONE + "  tls: {ca: ca.pem}\n", "not for a unix socket", id="unix"),
+    pytest.param(
+        "drivers: [{name: a, endpoint: 'h:1', tls: {ca: no.pem}}]", "no such file", id="no CA"
+    ),
+    pytest.param(
+        "drivers: [{name: a, endpoint: 'h:1', tls: {ca: x, key: y}}]", "go together", id="key"
+    ),
+    pytest.param(ONE + "  pool:\n", "drivers[0].pool: has no value", id="no value"),
+]
+
+
+@pytest.mark.parametrize(("content", "expected"), MISTAKES)
+def test_a_mistake_is_told_in_one_line(content, expected, tmp_path):
+    """The text names the file; an operator finds the place without reading ours."""
+    if "unix socket" in expected and "ca.pem" in content:
+        (tmp_path / "ca.pem").touch()
+    file = tmp_path / "drivers.yaml"
+    with pytest.raises(ConfigError) as caught:
+        parse(content, file)
+    assert expected in str(caught.value)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,51 @@
+"""The set of drivers changes as a whole or not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from csi_client.connection import TlsFiles
+from workers.config.settings import Settings
+from workers.drivers.driversfile import DriverSpec
+from workers.drivers.fleet import Fleet
+from workers.errors import ConfigError
+
+
+@pytest.fixture
+def fleet():
+    fleet = Fleet(Settings())
+    yield fleet
+    fleet.stop()
+
+
+def specs(*endpoints, **changed):
+    found = {path: DriverSpec(f"d{path}", path) for path in endpoints}
+    return {spec.name: spec for spec in (found | changed).values()}
+
+
+def test_one_unusable_endpoint_changes_nothing(fleet, tmp_path):
+    """The last good set stays whole, also where the new set would have dropped a driver."""
+    fleet.apply(specs("/a", "/b"))
+    before = dict(fleet._links)
+    lost = TlsFiles(tmp_path / "missing.pem")
+    bad = DriverSpec("d/a", "storage:9000", tls=lost)
+    with pytest.raises(ConfigError, match="missing"):
+        fleet.apply(specs("/c", bad=bad))
+    assert fleet._links == before
+    fleet.apply(specs("/c"))
+    assert list(fleet._links) == ["/c"]
+
+
+def test_endpoints_may_be_exchanged(fleet):
+    fleet.apply(specs("/a", "/b"))
+    fleet.apply({"d/a": DriverSpec("d/a", "/b"), "d/b": DriverSpec("d/b", "/a")})
+    assert {path: link.spec.name for path, link in fleet._links.items()} == {
+        "/a": "d/b",
+        "/b": "d/a",
+    }
+
+
+def test_a_socket_given_beside_the_file_is_no_driver_of_the_file(fleet):
+    fleet._links["/a"] = fleet._open(DriverSpec("", "/a", allow_tcp=False))
+    with pytest.raises(ConfigError, match="/a is given by --csi-address too"):
+        fleet.apply(specs("/a"))

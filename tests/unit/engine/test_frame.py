@@ -1,0 +1,164 @@
+"""A mistake of ours in a pass: the key stays, backs off, and an operator is told (issue 10)."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+import structlog
+
+from tests.support.crash_world import UID, VOLUME, CrashWorld
+from workers.config.settings import LogSettings
+from workers.controllers.provisioner.claims import sync_claim
+from workers.engine.frame import run
+from workers.engine.steps import Step
+from workers.explain.claims import claim_cause
+from workers.explain.facts import ClaimFacts
+from workers.observability.logging import configure_logging
+from workers.queue.inspect import read_key
+from workers.queue.keys import claim_key
+
+DRIVER = "d"
+SECRET = "hunter2"
+
+
+class DefectError(Exception):
+    """Ours; its text holds what nobody should read."""
+
+
+@pytest.fixture
+def lines():
+    """The log as JSON objects, one per line."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    configure_logging(LogSettings(4, "json"), stream=stream)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    logging.captureWarnings(capture=False)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def world(redis_client):
+    return CrashWorld(redis_client)
+
+
+class Broken:
+    """One pass over the claim whose given place raises, then what is known of its key."""
+
+    def __init__(self, world: CrashWorld) -> None:
+        self.world = world
+        world.add_claim()
+        self.owner = world.owner()
+        self.key = claim_key(world.driver.name, "default", "data", UID)
+
+    def once(self, domain=lambda driver, key: VOLUME, work=None):
+        self.world.watcher()
+        self.owner.queue.pump(period_seconds=0)
+        self.world.tickets.clear()
+        run(self.owner.runtime, self.key.text, domain, work or self.raises)
+
+    def raises(self, *_):
+        raise DefectError(f"password={SECRET}")
+
+    def count(self) -> float:
+        counter = self.owner.runtime.metrics.unexpected_errors
+        return counter.labels("claims", self.world.driver.name)._value.get()
+
+    def state(self):
+        return read_key(self.world.client, self.key, VOLUME)
+
+    def cause(self):
+        claim = self.world.kube.get_claim("default", "data")
+        name = self.world.driver.name
+        return claim_cause(
+            ClaimFacts(
+                "default",
+                "data",
+                now=self.world.now_ms / 1000,
+                claim=claim,
+                class_name="fast",
+                storage_class=self.world.storage_class,
+                driver_name=name,
+                driver={"name": name},
+                state=self.state(),
+                watchers=1,
+                workers=1,
+            )
+        )
+
+
+def test_a_defect_backs_off_and_is_told(world, lines):
+    broken = Broken(world)
+    broken.once()
+    state = broken.state()
+    assert (state.fails, state.lease) == (1, None)
+    assert state.due > world.now_ms / 1000
+    cause = broken.cause()
+    assert cause.code == "internal-error"
+    assert "csi-fleet failed with an unexpected DefectError at test_frame.py:" in cause.text
+    assert broken.key.text in cause.advice
+    assert "Attempt 2 comes at " in cause.advice
+    assert SECRET not in cause.text + "".join(note.detail for note in state.trail)
+    assert broken.count() == 1
+    told = [line for line in lines() if "unexpected error" in line["msg"]]
+    assert [line["key"] for line in told] == [broken.key.text]
+    assert told[0]["claim"] == "default/data"
+    assert "in raises" in told[0]["stacktrace"]
+
+
+def test_the_key_is_finished_once_the_defect_is_gone(world, lines):
+    broken = Broken(world)
+    broken.once()
+    world.live(broken.owner)
+    assert world.kube.get_volume(VOLUME)["status"]["phase"] == "Bound"
+    assert world.waiting() == []
+
+
+def test_a_defect_at_the_end_of_a_pass_keeps_no_lease(world, lines):
+    """Else the process would renew the lease of a key that nobody works on."""
+    broken = Broken(world)
+    real = broken.owner.steps.reach
+
+    def reach(step, lease):
+        if step is Step.FINISH_KEY:
+            raise DefectError
+        real(step, lease)
+
+    broken.owner.steps.reach = reach
+    broken.once(work=sync_claim)
+    state = broken.state()
+    assert state.lease is None
+    assert state.due
+    assert broken.count() == 1
+    broken.owner.steps.reach = real
+    world.live(broken.owner)
+    assert world.waiting() == []
+
+
+def test_a_defect_before_the_lease_leaves_the_ticket_to_the_sweep(world, lines):
+    broken = Broken(world)
+
+    def domain(driver, key):
+        raise DefectError
+
+    broken.once(domain)
+    assert broken.count() == 1
+    assert broken.state().is_known
+    world.live(broken.owner)
+    assert world.kube.get_volume(VOLUME)["status"]["phase"] == "Bound"
+
+
+def test_every_line_of_a_pass_carries_its_key(world, lines):
+    """One vocabulary: key, claim, driver on whatever is written while the pass runs."""
+    broken = Broken(world)
+    world.live(broken.owner)
+    ended = [line for line in lines() if line["msg"] == "pass ended"]
+    assert {line["result"] for line in ended} >= {"provisioned"}
+    assert {(line["key"], line["claim"], line["driver"]) for line in ended} == {
+        (broken.key.text, "default/data", world.driver.name)
+    }

@@ -1,0 +1,1 @@
+"""Flags, settings and feature gates of every process."""

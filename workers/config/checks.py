@@ -1,0 +1,199 @@
+"""Can these settings work together? One function per rule, one clear line per failure.
+
+Exit codes are the reference's (F-014): 1 logging and both HTTP addresses, 255 missing environment
+and addresses nobody can listen on, 2 everything else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs
+
+from workers.config.flags import TOOLS, Command
+from workers.config.flagvalues import parse_listen_address
+from workers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workers.config.settings import Settings
+
+_DRIVER_COMMANDS: Final = {Command.RUN, Command.WORKER}
+_CLUSTER_COMMANDS: Final = _DRIVER_COMMANDS | {Command.WATCHER}
+_REDIS_COMMANDS: Final = {Command.WATCHER, Command.WORKER, Command.BEAT, Command.FLOWER}
+
+# client-go, leaderelection.go: a retry may be late by this factor of jitter.
+_JITTER_FACTOR: Final = 1.2
+
+_POSITIVE: Final = (
+    "timeout",
+    "retry-interval-start",
+    "retry-interval-max",
+    "capacity-poll-interval",
+    "node-deployment-base-delay",
+    "resync-period",
+)
+_NOT_NEGATIVE: Final = (
+    "snapshot-orphan-sweep-interval",
+    "node-deployment-max-delay",
+    "leader-election-lease-duration",
+    "leader-election-renew-deadline",
+    "leader-election-retry-period",
+    "log-flush-frequency",
+)
+_LOOPBACK: Final = {"127.0.0.1", "::1", "localhost"}
+
+
+def check(settings: Settings, values: Mapping[str, Any]) -> None:
+    """Refuse settings that cannot work.
+
+    Args:
+        settings: the settings.
+        values: the value of every flag by name, for rules about single flags.
+
+    Raises:
+        ConfigError: the first rule broken, in the reference's order of start (F-010).
+    """
+    _check_logging(settings)
+    _check_node(settings)
+    _check_http(settings, values)
+    _check_durations(values)
+    _check_numbers(settings)
+    _check_capacity(settings)
+    _check_leader(settings)
+    _check_redis(settings)
+    _check_flower(settings)
+
+
+def advise(settings: Settings) -> list[str]:
+    """Warnings about settings that work otherwise than their reader may expect."""
+    warnings: list[str] = []
+    if settings.command not in TOOLS:
+        warnings += [
+            f"argument {text!r} is ignored; a boolean flag takes its value with `=`"
+            for text in settings.arguments
+        ]
+    if {"leader-election", "node-deployment"} <= settings.explicit and settings.node.enabled:
+        warnings.append(
+            "leader election is off in node deployment: only one node would work otherwise"
+        )
+    if "metrics-address" in settings.explicit:
+        warnings.append("flag --metrics-address is deprecated: use --http-endpoint")
+    if settings.http.pprof and not settings.http.endpoint:
+        warnings.append("flag --enable-pprof has no effect without --http-endpoint")
+    if settings.provision.cloning_protection_threads == 0:
+        warnings.append("with --cloning-protection-threads=0 clone sources keep their finalizer")
+    if settings.capacity.enabled and settings.capacity.threads == 0:
+        warnings.append("with --capacity-threads=0 no capacity is published")
+    return warnings
+
+
+def _check_logging(settings: Settings) -> None:
+    if settings.log.format not in {"text", "json"}:
+        raise ConfigError(
+            f'logging-format: Invalid value: "{settings.log.format}": Unsupported log format; '
+            "use text or json",
+            exit_code=1,
+        )
+
+
+def _check_node(settings: Settings) -> None:
+    if settings.node.enabled and not settings.node.node_name:
+        raise ConfigError(
+            "The NODE_NAME environment variable must be set when using --node-deployment.",
+            exit_code=255,
+        )
+
+
+def _check_http(settings: Settings, values: Mapping[str, Any]) -> None:
+    if values["http-endpoint"] and values["metrics-address"]:
+        raise ConfigError(
+            "only one of `--metrics-address` and `--http-endpoint` can be set.", exit_code=1
+        )
+    if settings.http.endpoint:
+        try:
+            parse_listen_address(settings.http.endpoint)
+        except ValueError as error:
+            raise ConfigError(f"--http-endpoint: {error}", exit_code=255) from error
+    if not settings.http.metrics_path.startswith("/"):
+        raise ConfigError(f"--metrics-path must start with /: {settings.http.metrics_path!r}")
+
+
+def _check_durations(values: Mapping[str, Any]) -> None:
+    for name in _POSITIVE:
+        if values[name] <= 0:
+            raise ConfigError(f"--{name} must be greater than 0")
+    for name in _NOT_NEGATIVE:
+        if values[name] < 0:
+            raise ConfigError(f"--{name} must not be negative")
+    if values["lease-ttl"] < 1:
+        raise ConfigError("--lease-ttl must be at least 1s")
+
+
+def _check_numbers(settings: Settings) -> None:
+    length = settings.provision.volume_name_uuid_length
+    if length != -1 and not 1 <= length <= 32:
+        raise ConfigError(f"--volume-name-uuid-length must be -1 or 1 to 32, not {length}")
+    if settings.provision.worker_threads < 1:
+        raise ConfigError("--worker-threads must be at least 1")
+    if settings.capacity.ownerref_level < -1:
+        raise ConfigError("--capacity-ownerref-level must be -1 or more")
+
+
+def _check_capacity(settings: Settings) -> None:
+    capacity = settings.capacity
+    if not capacity.enabled or settings.command not in _CLUSTER_COMMANDS:
+        return
+    if not capacity.namespace:
+        raise ConfigError(
+            "need NAMESPACE env variable for CSIStorageCapacity objects", exit_code=255
+        )
+    owner_wanted = capacity.ownerref_level >= 0 and settings.command in _DRIVER_COMMANDS
+    if owner_wanted and not capacity.pod_name:
+        raise ConfigError(
+            "need POD_NAME env variable to determine CSIStorageCapacity owner", exit_code=255
+        )
+
+
+def _check_leader(settings: Settings) -> None:
+    leader = settings.leader
+    if not leader.enabled:
+        return
+    if leader.retry_period_seconds <= 0:
+        raise ConfigError("--leader-election-retry-period must be greater than 0")
+    if leader.lease_duration_seconds <= leader.renew_deadline_seconds:
+        raise ConfigError(
+            "--leader-election-lease-duration must be greater than --leader-election-renew-deadline"
+        )
+    if leader.renew_deadline_seconds <= _JITTER_FACTOR * leader.retry_period_seconds:
+        raise ConfigError(
+            "--leader-election-renew-deadline must be greater than 1.2 times "
+            "--leader-election-retry-period"
+        )
+
+
+def _check_redis(settings: Settings) -> None:
+    url = settings.redis.url
+    if not url and settings.command in _REDIS_COMMANDS:
+        raise ConfigError(
+            f"--redis-url or the variable CSI_FLEET_REDIS_URL is needed for {settings.command}"
+        )
+    if url and not url.startswith(("redis://", "rediss://", "unix://")):
+        raise ConfigError("--redis-url must start with redis://, rediss:// or unix://")
+    if "password" in parse_qs(url.partition("?")[2]):
+        raise ConfigError("--redis-url must not carry password=; use CSI_FLEET_REDIS_PASSWORD")
+
+
+def _check_flower(settings: Settings) -> None:
+    flower = settings.flower
+    if flower.port > 65535:
+        raise ConfigError("--flower-port must be 0 to 65535")
+    if any(not all(entry.partition(":")[::2]) for entry in flower.basic_auth):
+        raise ConfigError("Flower's login must be lines of user:password")
+    public = flower.address not in _LOOPBACK
+    started = settings.command in {Command.RUN, Command.FLOWER} and flower.port
+    if started and public and not flower.basic_auth:
+        raise ConfigError(
+            f"--flower-address={flower.address} is open to others: give Flower a login with "
+            "--flower-basic-auth-file or the variable CSI_FLEET_FLOWER_BASIC_AUTH"
+        )

@@ -1,0 +1,173 @@
+"""What does an argument list say? Go's flag syntax, read with the rows of `flagtable`.
+
+`--f v` and `--f=v`; a boolean takes a value only with `=`; `--` ends the flags; one shorthand,
+`-v5`. Flags and arguments may be mixed. Nothing is checked here beyond the type of each value.
+
+Source: spf13/pflag, flag.go parseLongArg and parseSingleShortArg.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workers.config.flags import SUMMARIES, TOOLS, Command, Flag, Kind
+from workers.config.flagtable import FLAGS, REMOVED_BOOLS, REMOVED_VALUES
+from workers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class HelpRequested(Exception):  # noqa: N818  a request, not an error
+    """The user asked for `--help`; the text is the answer, the exit code 0."""
+
+
+@dataclass(slots=True)
+class CommandLine:
+    """An argument list, understood.
+
+    Args:
+        command: whose flags they are.
+        values: value by flag name; every flag that exists, defaults filled in.
+        explicit: names of the flags that were given.
+        arguments: what is neither flag nor value.
+        warnings: one line for each flag that was accepted and has no effect.
+    """
+
+    command: Command
+    values: dict[str, Any] = field(default_factory=dict)
+    explicit: set[str] = field(default_factory=set)
+    arguments: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def read_arguments(command: Command, argv: Sequence[str]) -> CommandLine:
+    """Read the arguments after the subcommand.
+
+    Raises:
+        ConfigError: exit 2, unknown flag, missing or bad value; the text is pflag's.
+        HelpRequested: `-h` or `--help`.
+    """
+    line = CommandLine(command, values={f.name: f.default_value() for f in FLAGS.values()})
+    rest = deque(argv)
+    while rest:
+        argument = rest.popleft()
+        if argument == "--":
+            line.arguments.extend(rest)
+            break
+        if argument.startswith("--"):
+            _read_long(line, argument, rest)
+        elif argument.startswith("-") and argument != "-":
+            _read_short(line, argument, rest)
+        else:
+            line.arguments.append(argument)
+    return line
+
+
+def usage(command: Command) -> str:
+    """The `--help` text of one command."""
+    arguments, purpose = SUMMARIES[command]
+    words = " ".join(filter(None, ["csi-fleet", command, arguments, "[flags]"]))
+    lines = [f"Usage: {words}", "", f"{purpose[0].upper()}{purpose[1:]}.".replace("?.", "?"), ""]
+    own = [flag for flag in FLAGS.values() if command in flag.commands]
+    if command in TOOLS:  # a person reads this: first what only few commands have
+        own = [flag for flag in own if not flag.ignored]
+        own.sort(key=lambda flag: (len(flag.commands) > len(TOOLS), flag.name))
+    else:
+        own.sort(key=lambda flag: flag.name)
+    lines += ["Flags:", *(line for flag in own for line in _usage_lines(flag))]
+    return "\n".join(lines) + "\n"
+
+
+def overview() -> str:
+    """What `csi-fleet --help` shows."""
+    lines = ["Usage: csi-fleet COMMAND [flags]", "", "Commands:"]
+    lines += [f"  {command:12} {SUMMARIES[command][1]}" for command in Command]
+    return "\n".join([*lines, "", "`csi-fleet COMMAND --help` lists a command's flags.", ""])
+
+
+def _usage_lines(flag: Flag) -> list[str]:
+    head = f"  -{flag.shorthand}, --{flag.name}" if flag.shorthand else f"      --{flag.name}"
+    if flag.kind is not Kind.BOOL:
+        head += f" {flag.kind.value}"
+    text = flag.help
+    if flag.default:
+        text += f" (default {flag.default})"
+    if flag.env:
+        text += f" [env {flag.env}]"
+    if flag.ignored:
+        text += f" Accepted without effect: {flag.ignored}."
+    return [head, *textwrap.wrap(text, 92, initial_indent=" " * 10, subsequent_indent=" " * 10)]
+
+
+def _read_long(line: CommandLine, argument: str, rest: deque[str]) -> None:
+    name, equals, value = argument[2:].partition("=")
+    if not name or name.startswith("-"):
+        raise ConfigError(f"bad flag syntax: {argument}")
+    if name == "help":
+        raise HelpRequested(usage(line.command))
+    flag = FLAGS.get(name)
+    if flag is None or line.command not in flag.commands:
+        if flag is None and _skip_removed(line, name, equals, rest):
+            return
+        raise _unknown(line.command, name, flag)
+    if not equals:
+        if flag.kind is Kind.BOOL:
+            value = "true"
+        elif rest:
+            value = rest.popleft()
+        else:
+            raise ConfigError(f"flag needs an argument: --{name}")
+    _store(line, flag, value)
+
+
+def _read_short(line: CommandLine, argument: str, rest: deque[str]) -> None:
+    letter, value = argument[1], argument[2:]
+    long_name, equals, _ = argument[1:].partition("=")
+    if argument in {"-h", "-help"}:
+        raise HelpRequested(usage(line.command))
+    if _skip_removed(line, long_name, equals, rest):
+        return
+    flag = next((f for f in FLAGS.values() if f.shorthand == letter), None)
+    if flag is None or line.command not in flag.commands:
+        hint = f"; write --{long_name}" if long_name in FLAGS else ""
+        raise ConfigError(f"unknown shorthand flag: '{letter}' in {argument}{hint}")
+    if not value and not rest:
+        raise ConfigError(f"flag needs an argument: '{letter}' in {argument}")
+    _store(line, flag, value.removeprefix("=") if value else rest.popleft())
+
+
+def _store(line: CommandLine, flag: Flag, text: str) -> None:
+    earlier = line.values[flag.name] if flag.name in line.explicit else None
+    try:
+        line.values[flag.name] = flag.merge(earlier, text)
+    except ValueError as error:
+        shown = f"-{flag.shorthand}, --{flag.name}" if flag.shorthand else f"--{flag.name}"
+        raise ConfigError(f'invalid argument "{text}" for "{shown}" flag: {error}') from error
+    if flag.ignored and flag.name not in line.explicit:
+        line.warnings.append(f"flag --{flag.name} has no effect: {flag.ignored}")
+    line.explicit.add(flag.name)
+
+
+def _skip_removed(line: CommandLine, name: str, equals: str, rest: deque[str]) -> bool:
+    """Drop a flag of an older release and its value (F-001); klog spelled some with underscores."""
+    dashed = name.replace("_", "-")
+    reason = REMOVED_BOOLS.get(dashed) or REMOVED_VALUES.get(dashed)
+    if reason is None:
+        return False
+    if dashed in REMOVED_VALUES and not equals and rest:
+        rest.popleft()
+    warning = f"flag --{dashed} is ignored: {reason}"
+    if warning not in line.warnings:
+        line.warnings.append(warning)
+    return True
+
+
+def _unknown(command: Command, name: str, flag: Flag | None) -> ConfigError:
+    if flag is None:
+        return ConfigError(f"unknown flag: --{name}; `csi-fleet {command} --help` lists all flags")
+    users = ", ".join(sorted(flag.commands))
+    return ConfigError(f"unknown flag: --{name} is a flag of {users}, not of {command}")

@@ -1,0 +1,171 @@
+"""What does one command-line flag consist of, and which commands are there?
+
+`flagtable` holds the flags themselves; `commandline` reads an argument list with them.
+One row is the single source of a flag's parsing, its `--help` text and its documentation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Any
+
+from workers.config import flagvalues
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Command(StrEnum):
+    """The subcommands of `csi-fleet`."""
+
+    RUN = "run"
+    WATCHER = "watcher"
+    WORKER = "worker"
+    BEAT = "beat"
+    FLOWER = "flower"
+    STATUS = "status"
+    EXPLAIN = "explain"
+    RETRY = "retry"
+    FAILED = "failed"
+    PAUSE = "pause"
+    RESUME = "resume"
+    DRAIN = "drain"
+    DRY_RUN = "dry-run"
+    AUDIT = "audit"
+    DOCTOR = "doctor"
+    CONFORMANCE = "conformance"
+    COMPLETION = "completion"
+    VERSION = "version"
+
+
+SUMMARIES = {
+    Command.RUN: ("", "everything in one program: watcher, workers, beat, Flower, Redis"),
+    Command.WATCHER: ("", "turns API events into work"),
+    Command.WORKER: ("", "provisions and deletes volumes of the drivers beside it"),
+    Command.BEAT: ("", "the clock of periodic work"),
+    Command.FLOWER: ("", "web page of the tasks"),
+    Command.STATUS: ("", "drivers, queues, workers and Redis at one glance"),
+    Command.EXPLAIN: ("pvc NAMESPACE/NAME | pv NAME", "why it waits, and what happened"),
+    Command.RETRY: ("pvc NAMESPACE/NAME | pv NAME", "the next attempt now"),
+    Command.FAILED: ("[NAMESPACE...]", "what keeps failing or was given up, and why"),
+    Command.PAUSE: ("--driver=NAME | --class=NAME", "start nothing more"),
+    Command.RESUME: ("--driver=NAME | --class=NAME", "end a pause"),
+    Command.DRAIN: ("--driver=NAME", "pause and wait until nothing runs"),
+    Command.DRY_RUN: ("pvc NAMESPACE/NAME | -f FILE", "the request the driver would get"),
+    Command.AUDIT: ("--csi-address=SOCKET", "volumes without a PV, PVs without a volume"),
+    Command.DOCTOR: ("", "is everything there that csi-fleet needs?"),
+    Command.CONFORMANCE: (
+        "--endpoint=SOCKET",
+        "does a driver keep the rules that csi-fleet needs?",
+    ),
+    Command.COMPLETION: ("bash | zsh | fish", "completion of commands and flags for a shell"),
+    Command.VERSION: ("", "the version"),
+}
+"""Arguments and purpose of each command, for `--help`."""
+
+TOOLS = frozenset(
+    {
+        Command.STATUS,
+        Command.EXPLAIN,
+        Command.RETRY,
+        Command.FAILED,
+        Command.PAUSE,
+        Command.RESUME,
+        Command.DRAIN,
+        Command.DRY_RUN,
+        Command.AUDIT,
+        Command.DOCTOR,
+        Command.COMPLETION,
+    }
+)
+"""Commands a person runs beside the system; they take arguments and end by themselves."""
+
+
+class Kind(Enum):
+    """The type of a flag's value; the value is the word `--help` shows for it."""
+
+    STRING = "string"
+    STRINGS = "string..."
+    BOOL = "bool"
+    INT = "int"
+    UINT = "uint"
+    FLOAT = "float"
+    DURATION = "duration"
+    LABELS = "key:value,..."
+    GATES = "Name=bool,..."
+    QUANTITY = "quantity"
+    VMODULE = "pattern=N,..."
+
+
+def _strings(text: str) -> tuple[str, ...]:
+    return (text,) if text else ()
+
+
+_PARSERS: dict[Kind, Callable[[str], Any]] = {
+    Kind.STRING: str,
+    Kind.STRINGS: _strings,
+    Kind.BOOL: flagvalues.parse_bool,
+    Kind.INT: flagvalues.parse_int,
+    Kind.UINT: flagvalues.parse_uint,
+    Kind.FLOAT: flagvalues.parse_float,
+    Kind.DURATION: flagvalues.parse_duration,
+    Kind.LABELS: flagvalues.parse_labels,
+    Kind.GATES: flagvalues.parse_gates,
+    Kind.QUANTITY: flagvalues.parse_quantity,
+    Kind.VMODULE: flagvalues.parse_vmodule,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag.
+
+    Args:
+        name: without dashes.
+        kind: type of the value.
+        default: in Go's spelling, as `--help` prints it; "" for the empty map or list.
+        help: one or two sentences.
+        commands: the commands that accept it.
+        upstream: whether csi-provisioner has it too.
+        env: environment variable used when the flag is absent.
+        shorthand: one letter, or "".
+        ignored: why the flag has no effect here; a set flag earns one warning with these words.
+    """
+
+    name: str
+    kind: Kind
+    default: str
+    help: str
+    commands: frozenset[Command]
+    upstream: bool = True
+    env: str = ""
+    shorthand: str = ""
+    ignored: str = field(default="")
+
+    def parse(self, text: str) -> Any:
+        """Read one value.
+
+        Raises:
+            ValueError: Go's text for a bad value of this kind.
+        """
+        return _PARSERS[self.kind](text)
+
+    def merge(self, earlier: Any, text: str) -> Any:
+        """Read one more value after `earlier` (None: the first); lists and maps grow.
+
+        Raises:
+            ValueError: as `parse`.
+        """
+        value = self.parse(text)
+        if self.kind is Kind.STRINGS:
+            return tuple(dict.fromkeys((*(earlier or ()), *value)))
+        if self.kind in {Kind.LABELS, Kind.GATES}:
+            return {**(earlier or {}), **value}
+        return value
+
+    def default_value(self) -> Any:
+        """The value when the flag is absent; a fresh map each time."""
+        if self.kind in {Kind.LABELS, Kind.GATES}:
+            return {}
+        return self.parse(self.default)

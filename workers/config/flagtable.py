@@ -1,0 +1,213 @@
+"""Which flags exist? Every csi-provisioner v6.3 flag under its own name, then ours.
+
+Names, defaults and meanings of the first table are upstream's (F- rules, section 2.1). A flag
+upstream has and we do not need is accepted and says so. Adding a row is all that a new flag needs
+for parsing, `--help` and docs/flags.md.
+
+Source: kubernetes-csi/external-provisioner cmd/csi-provisioner, csi-lib-utils standardflags,
+component-base logs/api/v1.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from workers.config.flags import TOOLS, Command, Flag, Kind
+from workers.config.toolflags import TOOL_FLAGS
+
+_RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
+_RULES: Final = _RUN_WORKER | {Command.WATCHER}
+_DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR})
+_TOOLS: Final = TOOLS - {Command.COMPLETION}
+_CLUSTER: Final = _RULES | _TOOLS
+_SCHEDULE: Final = _RULES | {Command.BEAT}
+_SERVER: Final = _RULES | {Command.BEAT}
+_ALL: Final = frozenset(Command) - {Command.VERSION, Command.COMPLETION}
+_REDIS: Final = _ALL
+_FLOWER: Final = frozenset({Command.RUN, Command.FLOWER})
+
+_STRING, _BOOL, _INT, _UINT = Kind.STRING, Kind.BOOL, Kind.INT, Kind.UINT
+_FLOAT, _DURATION = Kind.FLOAT, Kind.DURATION
+
+_SEVERAL_ACTIVE: Final = "all replicas work at the same time; no lease is needed"
+_UNBUFFERED: Final = "log lines are written to stderr one by one, unbuffered"
+
+UPSTREAM_FLAGS: Final = (
+    # The driver.
+    Flag("csi-address", Kind.STRINGS, "/run/csi/socket", "Address of the CSI driver socket: an "
+         "absolute path or unix://. May be repeated to serve several drivers.",
+         _RUN_WORKER | _DRIVER_TOOLS),
+    Flag("timeout", _DURATION, "10s", "Deadline of each CSI call (creation, deletion, capacity "
+         "and the identity calls at start).",
+         _RUN_WORKER | _DRIVER_TOOLS | {Command.CONFORMANCE}),
+    # The API server.
+    Flag("kubeconfig", _STRING, "", "Client configuration file. The environment variable "
+         "KUBECONFIG, when set, overrides it.", _CLUSTER),
+    Flag("master", _STRING, "", "URL of the API server. Without this and kubeconfig the in-cluster "
+         "configuration is used.", _CLUSTER),
+    Flag("kube-api-qps", _FLOAT, "5", "Requests per second to the API server, per process.",
+         _CLUSTER),
+    Flag("kube-api-burst", _INT, "10", "Burst of kube-api-qps.", _CLUSTER),
+    Flag("kube-api-capacity-qps", _FLOAT, "1", "Writes of CSIStorageCapacity objects per second "
+         "and driver, over all worker processes, apart from all other requests.", _RULES),
+    Flag("kube-api-capacity-burst", _INT, "5", "Burst of kube-api-capacity-qps.", _RULES),
+    # Volumes.
+    Flag("volume-name-prefix", _STRING, "pvc", "Volume and PV name are this, a dash and the UID "
+         "of the claim.", _RULES),
+    Flag("volume-name-uuid-length", _INT, "-1", "Keep only that many characters (1 to 32) of the "
+         "UID without its dashes; -1 keeps the whole UID with its dashes.", _RULES),
+    Flag("default-fstype", _STRING, "", "File system type when the class names none; empty leaves "
+         "the choice to the driver.", _RUN_WORKER),
+    Flag("extra-create-metadata", _BOOL, "false", "Add names of claim and volume to the "
+         "parameters of CreateVolume.", _RUN_WORKER),
+    Flag("controller-publish-readonly", _BOOL, "false", "Mark a PV read-only when its only access "
+         "mode is ReadOnlyMany.", _RUN_WORKER),
+    Flag("prevent-volume-mode-conversion", _BOOL, "true", "A claim restored from a snapshot may "
+         "not change the volume mode unless the snapshot content allows it.", _RUN_WORKER),
+    Flag("strict-topology", _BOOL, "false", "Late binding: pass only the selected node's topology "
+         "to CreateVolume instead of all matching ones.", _RUN_WORKER),
+    Flag("immediate-topology", _BOOL, "true", "Immediate binding: pass the topologies of all nodes "
+         "with the driver (true) or none (false).", _RUN_WORKER),
+    # Retries and parallel work.
+    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed item; doubles "
+         "with each failure.", _RULES),
+    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.", _RULES),
+    Flag("worker-threads", _UINT, "100", "Simultaneous creations and, apart from them, deletions "
+         "per driver, over all worker processes.", _RULES),
+    Flag("cloning-protection-threads", _UINT, "1", "Simultaneous removals of the clone source "
+         "finalizer; 0 removes none.", _RULES),
+    Flag("snapshot-orphan-sweep-interval", _DURATION, "5m", "How often to look for orphaned "
+         "finalizers of snapshot sources; 0 never.", _SCHEDULE),
+    # Capacity.
+    Flag("enable-capacity", _BOOL, "false", "Publish CSIStorageCapacity objects from the driver's "
+         "GetCapacity. Needs the environment variables NAMESPACE and POD_NAME.", _SCHEDULE),
+    Flag("capacity-for-immediate-binding", _BOOL, "false", "Publish capacity also for classes with "
+         "immediate binding.", _RULES),
+    Flag("capacity-poll-interval", _DURATION, "1m", "Period of the full capacity refresh.",
+         _SCHEDULE),
+    Flag("capacity-ownerref-level", _INT, "1", "Owner of the capacity objects: -1 none, 0 the pod, "
+         "1 its StatefulSet or DaemonSet, 2 its Deployment, and so on.", _RUN_WORKER),
+    Flag("capacity-threads", _UINT, "1", "Simultaneous GetCapacity calls per driver.", _RULES),
+    # One provisioner per node.
+    Flag("node-deployment", _BOOL, "false", "Provision only for the node named by the environment "
+         "variable NODE_NAME.", _RULES),
+    Flag("node-deployment-immediate-binding", _BOOL, "true", "Take claims with immediate binding "
+         "in node deployment.", _RULES),
+    Flag("node-deployment-base-delay", _DURATION, "20s", "First wait before trying to own such a "
+         "claim.", _RULES),
+    Flag("node-deployment-max-delay", _DURATION, "60s", "Longest wait before trying to own such a "
+         "claim.", _RULES),
+    # Leader election.
+    Flag("leader-election", _BOOL, "false", "Keep a Lease, for tools and probes that look for it. "
+         "Work does not depend on it.", _RULES),
+    Flag("leader-election-namespace", _STRING, "", "Namespace of the Lease; default as for "
+         "--namespace.", _RULES),
+    Flag("leader-election-lease-duration", _DURATION, "15s", "Time after which a silent holder "
+         "loses the Lease.", _RULES),
+    Flag("leader-election-renew-deadline", _DURATION, "10s", "Time in which the holder must renew "
+         "it.", _RULES),
+    Flag("leader-election-retry-period", _DURATION, "5s", "Time between two tries.", _RULES),
+    Flag("leader-election-labels", Kind.LABELS, "", "Labels of the Lease, as key:value,key:value.",
+         _RULES),
+    # HTTP.
+    Flag("http-endpoint", _STRING, "", "Listen address for metrics, health and pprof, such as "
+         ":8080. Empty: no server.", _SERVER),
+    Flag("metrics-address", _STRING, "", "Deprecated: http-endpoint without the leader election "
+         "health path. Not both.", _SERVER),
+    Flag("metrics-path", _STRING, "/metrics", "Path of the metrics.", _SERVER),
+    Flag("enable-pprof", _BOOL, "false", "Serve stacks of all threads and a sampling profile under "
+         "/debug/pprof/.", _SERVER),
+    # The process.
+    Flag("feature-gates", Kind.GATES, "", "Comma separated Name=bool. Known: "
+         "CrossNamespaceVolumeDataSource (ALPHA, false), ReleaseLeaderElectionOnExit (ALPHA, "
+         "false), Topology (GA, true), VolumeAttributesClass (GA, true).", _RULES),
+    Flag("automaxprocs", _BOOL, "false", "Take the default of --workers from the CPU quota of the "
+         "control group.", _RUN_WORKER),
+    Flag("version", _BOOL, "false", "Print the version and exit.", _ALL),
+    # Logging.
+    Flag("v", _UINT, "0", "Verbosity: 2 main actions, 4 details, 5 all CSI messages with secrets "
+         "stripped.", _ALL, shorthand="v"),
+    Flag("vmodule", Kind.VMODULE, "", "Verbosity per file.", _ALL,
+         ignored="verbosity is the same for all files; use -v"),
+    Flag("logging-format", _STRING, "text", "text or json.", _ALL),
+    Flag("log-flush-frequency", _DURATION, "5s", "Time between log flushes.", _ALL,
+         ignored=_UNBUFFERED),
+    Flag("log-text-split-stream", _BOOL, "false", "Errors to stderr, the rest to stdout.", _ALL,
+         ignored=_UNBUFFERED),
+    Flag("log-text-info-buffer-size", Kind.QUANTITY, "0", "Buffer of the text log.", _ALL,
+         ignored=_UNBUFFERED),
+    Flag("log-json-split-stream", _BOOL, "false", "Errors to stderr, the rest to stdout.", _ALL,
+         ignored=_UNBUFFERED),
+    Flag("log-json-info-buffer-size", Kind.QUANTITY, "0", "Buffer of the JSON log.", _ALL,
+         ignored=_UNBUFFERED),
+)  # fmt: skip
+
+OWN_FLAGS: Final = (
+    Flag("redis-url", _STRING, "", "redis://, rediss:// or unix:// URL of Redis; TLS files go into "
+         "its query (ssl_ca_certs, ssl_certfile, ssl_keyfile). `run` starts its own Redis without "
+         "it.", _REDIS, upstream=False, env="CSI_FLEET_REDIS_URL"),
+    Flag("redis-username", _STRING, "", "User of Redis.", _REDIS, upstream=False,
+         env="CSI_FLEET_REDIS_USERNAME"),
+    Flag("redis-password-file", _STRING, "", "File with the password of Redis. The environment "
+         "variable CSI_FLEET_REDIS_PASSWORD does the same; no flag takes the password itself.",
+         _REDIS, upstream=False, env="CSI_FLEET_REDIS_PASSWORD_FILE"),
+    Flag("drivers-file", _STRING, "", "YAML file with the drivers to serve (central mode); "
+         "reloaded when it changes. Replaces the default of --csi-address.",
+         _RUN_WORKER, upstream=False),
+    Flag("drivers-pool", _STRING, "", "Serve only the drivers of --drivers-file with this `pool`; "
+         "empty serves those without one.", _RUN_WORKER, upstream=False),
+    Flag("provisioner", Kind.STRINGS, "", "Provisioner of your own to serve: MODULE:CLASS or an "
+         "entry point of group csi_fleet.provisioners (docs/custom-provisioners.md). May be "
+         "repeated. Replaces the default of --csi-address.", _RUN_WORKER, upstream=False),
+    Flag("namespace", _STRING, "", "Namespace of the system's own objects. Default: POD_NAMESPACE, "
+         "else the service account's, else `default`.", _CLUSTER, upstream=False),
+    Flag("workers", _UINT, "0", "Worker processes that `run` starts; 0 means one, or with "
+         "--automaxprocs one per CPU of the quota.", frozenset({Command.RUN}), upstream=False),
+    Flag("concurrency", _UINT, "0", "Threads per worker process; 0 means twice --worker-threads, "
+         "at most 64.", _RUN_WORKER, upstream=False),
+    Flag("capacity-always-topology", _BOOL, "false", "Send an (empty) topology with GetCapacity "
+         "also to a driver without VOLUME_ACCESSIBILITY_CONSTRAINTS, as csi-provisioner does; the "
+         "CSI text forbids it.", _RUN_WORKER, upstream=False),
+    Flag("lease-ttl", _DURATION, "4s", "Time after which the work of a silent worker process is "
+         "given to others.", _SCHEDULE, upstream=False),
+    Flag("resync-period", _DURATION, "15m", "Period in which every unfinished claim and volume is "
+         "looked at again.", _SCHEDULE, upstream=False),
+    Flag("state-dir", _STRING, "", "Folder for pid, health and metric files and the data of the "
+         "embedded Redis. Default: csi-fleet-<uid> in the temporary folder.",
+         _ALL, upstream=False, env="CSI_FLEET_STATE_DIR"),
+    Flag("flower-address", _STRING, "127.0.0.1", "Listen address of Flower.", _FLOWER,
+         upstream=False),
+    Flag("flower-port", _UINT, "5555", "Port of Flower; 0 does not start it.", _FLOWER,
+         upstream=False),
+    Flag("flower-basic-auth-file", _STRING, "", "File with user:password lines for Flower. The "
+         "environment variable CSI_FLEET_FLOWER_BASIC_AUTH (comma separated) does the same.",
+         _FLOWER, upstream=False),
+    *TOOL_FLAGS,
+)  # fmt: skip
+
+FLAGS: Final = {flag.name: flag for flag in (*UPSTREAM_FLAGS, *OWN_FLAGS)}
+
+_KLOG: Final = "klog's own flags were removed upstream; logs always go to stderr"
+
+REMOVED_BOOLS: Final = {
+    "add-dir-header": _KLOG,
+    "alsologtostderr": _KLOG,
+    "legacy-stderr-threshold-behavior": _KLOG,
+    "logtostderr": _KLOG,
+    "one-output": _KLOG,
+    "skip-headers": _KLOG,
+    "skip-log-headers": _KLOG,
+    "enable-leader-election": f"removed upstream; {_SEVERAL_ACTIVE}",
+}
+"""Flags of older releases without a value, with dashes, and why they are ignored (F-001)."""
+
+REMOVED_VALUES: Final = {
+    "log-backtrace-at": _KLOG,
+    "log-dir": _KLOG,
+    "log-file": _KLOG,
+    "log-file-max-size": _KLOG,
+    "stderrthreshold": _KLOG,
+    "connection-timeout": "removed upstream; the connection is retried for ever",
+    "leader-election-type": f"removed upstream; {_SEVERAL_ACTIVE}",
+}
+"""The same for flags with a value."""

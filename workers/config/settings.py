@@ -1,0 +1,300 @@
+"""What are the settings of a process? Frozen values only; `workers.config.load` builds them.
+
+Durations are seconds. Defaults are those of the flags, so a test can write `Settings()` or
+`Settings(provision=ProvisionSettings(worker_threads=2))`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote
+
+from workers.config.flags import Command
+from workers.config.gates import FeatureGates
+from workers.config.toolflags import ToolSettings
+
+DEFAULT_CSI_ADDRESS: Final = "/run/csi/socket"
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSettings:
+    """Which drivers a worker serves, and how it calls them."""
+
+    csi_addresses: tuple[str, ...] = (DEFAULT_CSI_ADDRESS,)
+    """Sockets of the drivers beside this process; empty in central mode."""
+
+    provisioners: tuple[str, ...] = ()
+    """Plug-ins to serve, each `module:class` or the name of an entry point."""
+
+    drivers_file: str = ""
+    """Path of the YAML file of central mode; "" for none."""
+
+    drivers_pool: str = ""
+    """Pool of the file's drivers that this worker serves; "": those without a pool."""
+
+    timeout_seconds: float = 10.0
+    """Deadline of each CSI call, above 0; default 10."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubeSettings:
+    """How to reach the API server."""
+
+    kubeconfig: str = ""
+    """Path of the client configuration; the variable KUBECONFIG wins; "" means in-cluster."""
+
+    master: str = ""
+    """URL of the API server; "" takes it from the kubeconfig or the cluster."""
+
+    qps: float = 5.0
+    """Requests per second of one process; 0 means client-go's default 5, below 0 no limit."""
+
+    burst: int = 10
+    """Requests that may go out at once before `qps` holds; default 10."""
+
+    capacity_qps: float = 1.0
+    """Writes of capacity objects per second and driver, over all processes; default 1."""
+
+    capacity_burst: int = 5
+    """Burst of `capacity_qps`; default 5."""
+
+    namespace: str = "default"
+    """Namespace of the system's own objects (intents); POD_NAMESPACE or the service account's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProvisionSettings:
+    """The rules of creating and deleting volumes."""
+
+    volume_name_prefix: str = "pvc"
+    """First part of volume names; default `pvc`. Empty is an error of each claim (P-121)."""
+
+    volume_name_uuid_length: int = -1
+    """Characters kept of the dash-less UID, 1 to 32; -1 (default) keeps the UID as it is."""
+
+    default_fstype: str = ""
+    """File system when the class names none; default "" leaves it to the driver."""
+
+    extra_create_metadata: bool = False
+    """Whether CreateVolume gets the names of claim and volume; default no."""
+
+    controller_publish_readonly: bool = False
+    """Whether a PV for ReadOnlyMany alone is read-only; default no."""
+
+    prevent_volume_mode_conversion: bool = True
+    """Whether a restore may not change the volume mode; default yes."""
+
+    strict_topology: bool = False
+    """Late binding: only the selected node's topology; default no."""
+
+    immediate_topology: bool = True
+    """Immediate binding: all topologies of the cluster; default yes."""
+
+    retry_interval_start_seconds: float = 1.0
+    """First retry interval, above 0; default 1."""
+
+    retry_interval_max_seconds: float = 300.0
+    """Longest retry interval, above 0; default 300."""
+
+    worker_threads: int = 100
+    """Simultaneous creations, and apart from them deletions, per driver; at least 1."""
+
+    cloning_protection_threads: int = 1
+    """Simultaneous removals of the clone source finalizer; 0 removes none; default 1."""
+
+    snapshot_orphan_sweep_seconds: float = 300.0
+    """Period of the snapshot finalizer sweep; 0 disables; default 300."""
+
+    resync_period_seconds: float = 900.0
+    """Period in which unfinished claims and volumes are looked at again; default 900."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapacitySettings:
+    """CSIStorageCapacity objects."""
+
+    enabled: bool = False
+    """Whether to publish capacity; default no."""
+
+    for_immediate_binding: bool = False
+    """Whether classes with immediate binding get objects too; default no."""
+
+    poll_interval_seconds: float = 60.0
+    """Period of the full refresh, above 0; default 60."""
+
+    ownerref_level: int = 1
+    """Steps from the pod to the owner of the objects; -1 for no owner; default 1."""
+
+    threads: int = 1
+    """Simultaneous GetCapacity calls per driver; 0 makes none; default 1."""
+
+    always_topology: bool = False
+    """Whether GetCapacity carries a topology whatever the driver supports; default no."""
+
+    namespace: str = ""
+    """Variable NAMESPACE: where the objects live; set when `enabled`."""
+
+    pod_name: str = ""
+    """Variable POD_NAME: start of the owner look-up; set when needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """One provisioner per node (section 5)."""
+
+    enabled: bool = False
+    """Whether only this node's claims are ours; default no."""
+
+    node_name: str = ""
+    """Variable NODE_NAME; set when `enabled`."""
+
+    immediate_binding: bool = True
+    """Whether claims with immediate binding are taken; default yes."""
+
+    base_delay_seconds: float = 20.0
+    """First wait before owning such a claim, above 0; default 20."""
+
+    max_delay_seconds: float = 60.0
+    """Longest such wait; default 60."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderSettings:
+    """The Lease; work never depends on it."""
+
+    enabled: bool = False
+    """Whether to keep a Lease; always off in node deployment; default no."""
+
+    namespace: str = "default"
+    """Namespace of the Lease."""
+
+    lease_duration_seconds: float = 15.0
+    """Time after which a silent holder loses the Lease; default 15."""
+
+    renew_deadline_seconds: float = 10.0
+    """Time in which the holder must renew; below the duration; default 10."""
+
+    retry_period_seconds: float = 5.0
+    """Time between two tries; default 5."""
+
+    labels: tuple[tuple[str, str], ...] = ()
+    """Labels of the Lease as sorted pairs; `dict(labels)` for a manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """The server for metrics, health and profiles."""
+
+    endpoint: str = ""
+    """Listen address such as `:8080`; "" for no server."""
+
+    metrics_path: str = "/metrics"
+    """Path of the metrics; default `/metrics`."""
+
+    pprof: bool = False
+    """Whether /debug/pprof/ is served; default no."""
+
+    leader_health: bool = False
+    """Whether /healthz/leader-election exists: leader election and --http-endpoint (F-022)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """Log lines."""
+
+    verbosity: int = 0
+    """0 to about 10, klog's levels; default 0."""
+
+    format: str = "text"
+    """`text` (klog's layout) or `json`; default text."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisSettings:
+    """How to reach Redis. Credentials are apart from the URL, so that it may be logged."""
+
+    url: str = ""
+    """URL without user and password; "" means: start one (only `run`)."""
+
+    username: str = ""
+    """User name; "" for Redis' default user."""
+
+    password: str = field(default="", repr=False)
+    """Password; "" for none. Never shown by `repr`."""
+
+    def url_with_credentials(self) -> str:
+        """The URL for a library that wants everything in one text, such as Celery's broker.
+
+        Secret: never log it.
+        """
+        if not self.password and not self.username:
+            return self.url
+        scheme, separator, rest = self.url.partition("://")
+        login = f"{quote(self.username, safe='')}:{quote(self.password, safe='')}@"
+        return scheme + separator + login + rest
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSettings:
+    """Processes, threads and files."""
+
+    workers: int = 1
+    """Worker processes started by `run`, at least 1."""
+
+    concurrency: int = 64
+    """Threads per worker process, at least 1."""
+
+    lease_ttl_seconds: float = 4.0
+    """Time after which a silent worker's keys are handed over, at least 1; default 4."""
+
+    state_dir: str = ""
+    """Folder for pid, health and metric files; made by `run`, mode 0700."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowerSettings:
+    """The web page of tasks."""
+
+    address: str = "127.0.0.1"
+    """Listen address; default 127.0.0.1."""
+
+    port: int = 5555
+    """Port; 0 does not start it; default 5555."""
+
+    basic_auth: tuple[str, ...] = field(default=(), repr=False)
+    """`user:password` entries; empty means no login, which needs a loopback address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything one process was told."""
+
+    command: Command = Command.RUN
+    """The subcommand."""
+
+    arguments: tuple[str, ...] = ()
+    """What follows the flags; only the tools use it."""
+
+    explicit: frozenset[str] = frozenset()
+    """Names of the flags given by argument or variable, not by default."""
+
+    warnings: tuple[str, ...] = ()
+    """One line each, to be logged once logging works."""
+
+    show_version: bool = False
+    """Whether only the version is wanted; nothing else is checked then."""
+
+    gates: FeatureGates = field(default_factory=FeatureGates)
+    driver: DriverSettings = field(default_factory=DriverSettings)
+    kube: KubeSettings = field(default_factory=KubeSettings)
+    provision: ProvisionSettings = field(default_factory=ProvisionSettings)
+    capacity: CapacitySettings = field(default_factory=CapacitySettings)
+    node: NodeSettings = field(default_factory=NodeSettings)
+    leader: LeaderSettings = field(default_factory=LeaderSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    redis: RedisSettings = field(default_factory=RedisSettings)
+    process: ProcessSettings = field(default_factory=ProcessSettings)
+    flower: FlowerSettings = field(default_factory=FlowerSettings)
+    tool: ToolSettings = field(default_factory=ToolSettings)

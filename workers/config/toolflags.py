@@ -1,0 +1,104 @@
+"""The flags of the commands a person runs: `status`, `explain`, `retry`, `pause`, `audit`, ..."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.config.flags import Command, Flag, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_REPORTS: Final = frozenset(
+    {
+        Command.STATUS,
+        Command.EXPLAIN,
+        Command.FAILED,
+        Command.DRY_RUN,
+        Command.AUDIT,
+        Command.DOCTOR,
+        Command.CONFORMANCE,
+    }
+)
+_HOLDS: Final = frozenset({Command.PAUSE, Command.RESUME, Command.DRAIN})
+_TIMED: Final = frozenset({Command.PAUSE, Command.DRAIN})
+_STATUS: Final = frozenset({Command.STATUS})
+_FAILED: Final = frozenset({Command.FAILED})
+_DRY_RUN: Final = frozenset({Command.DRY_RUN})
+_AUDIT: Final = frozenset({Command.AUDIT})
+_CONFORMANCE: Final = frozenset({Command.CONFORMANCE})
+
+TOOL_FLAGS: Final = (
+    Flag("output", Kind.STRING, "", "Empty for people, `json` for programs.", _REPORTS,
+         upstream=False, shorthand="o"),
+    Flag("watch", Kind.BOOL, "false", "Show it again every two seconds until Ctrl-C.", _STATUS,
+         upstream=False),
+    Flag("driver", Kind.STRING, "", "Name of the driver it is about.", _HOLDS | _FAILED | _AUDIT,
+         upstream=False),
+    Flag("class", Kind.STRING, "", "Name of the storage class it is about.",
+         frozenset({Command.PAUSE, Command.RESUME}), upstream=False),
+    Flag("reason", Kind.STRING, "", "Why; shown by explain and status.", _TIMED, upstream=False),
+    Flag("for", Kind.DURATION, "0s", "End of the pause by itself; 0 for none.", _TIMED,
+         upstream=False),
+    Flag("wait", Kind.DURATION, "5m", "How long to wait for running work to end.",
+         frozenset({Command.DRAIN}), upstream=False),
+    Flag("replay", Kind.BOOL, "false", "Try all of the listed ones again now.", _FAILED,
+         upstream=False),
+    Flag("filename", Kind.STRING, "", "YAML or JSON file with the claim (`-` for standard input).",
+         _DRY_RUN, upstream=False, shorthand="f"),
+    Flag("grace", Kind.DURATION, "1m", "Time between the two looks of an audit.", _AUDIT,
+         upstream=False),
+    Flag("delete", Kind.STRING, "", "Delete this volume, if the audit finds it without a PV.",
+         _AUDIT, upstream=False),
+    Flag("confirm", Kind.STRING, "", "The id given to --delete once more; without it a terminal is "
+         "asked.", _AUDIT, upstream=False),
+    Flag("endpoint", Kind.STRING, "", "Address of the CSI driver to check: unix:///path or "
+         "tcp://host:port.", _CONFORMANCE, upstream=False),
+    Flag("parameter", Kind.STRINGS, "", "KEY=VALUE of the storage class for the check. May be "
+         "repeated.", _CONFORMANCE, upstream=False),
+    Flag("size", Kind.QUANTITY, "1Gi", "Size of each volume the check makes.", _CONFORMANCE,
+         upstream=False),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSettings:
+    """What a person asked of one of these commands; fields are the flags' values."""
+
+    output: str = ""
+    watch: bool = False
+    driver: str = ""
+    storage_class: str = ""
+    reason: str = ""
+    for_seconds: float = 0.0
+    wait_seconds: float = 300.0
+    replay: bool = False
+    filename: str = ""
+    grace_seconds: float = 60.0
+    delete: str = ""
+    confirm: str = ""
+    endpoint: str = ""
+    parameters: tuple[str, ...] = ()
+    size: str = "1Gi"
+
+
+def tool_settings(values: Mapping[str, Any]) -> ToolSettings:
+    """Build them from the value of every flag by name."""
+    return ToolSettings(
+        output=values["output"],
+        watch=values["watch"],
+        driver=values["driver"],
+        storage_class=values["class"],
+        reason=values["reason"],
+        for_seconds=values["for"],
+        wait_seconds=values["wait"],
+        replay=values["replay"],
+        filename=values["filename"],
+        grace_seconds=values["grace"],
+        delete=values["delete"],
+        confirm=values["confirm"],
+        endpoint=values["endpoint"],
+        parameters=values["parameter"],
+        size=values["size"],
+    )

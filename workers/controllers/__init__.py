@@ -1,0 +1,1 @@
+"""One folder per controller: what it watches, decides and does."""

@@ -1,0 +1,67 @@
+"""Which objects are missing, whose are the existing ones, and which must go (CAP-050 to CAP-055)?
+
+The plan is a function of wanted items and listed objects alone, so two workers, a restart or a
+missed event all come to the same answer, and carrying it out leaves nothing to do. What an existing
+object's update looks like is decided after GetCapacity, in `workers.controllers.capacity.objects`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workers.controllers.capacity.objects import item_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from workers.controllers.capacity.items import Item, Wanted
+    from workers.controllers.capacity.objects import Publisher
+    from workers.kube.objects import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do with one driver's objects.
+
+    Attributes:
+        missing: wanted items without an object; created after GetCapacity, in the order of items.
+        assigned: item -> its object, kept or adopted alike; updated if GetCapacity says so.
+        obsolete: objects of ours to delete: unwanted ones and duplicates, by name. Delete with
+            their uid as precondition; NotFound is success (CAP-042).
+    """
+
+    missing: tuple[Item, ...]
+    assigned: Mapping[Item, JsonObject]
+    obsolete: tuple[JsonObject, ...]
+
+    @property
+    def goal(self) -> int:
+        """Value of the gauge `csistoragecapacities_desired_goal` (CAP-080)."""
+        return len(self.missing) + len(self.assigned)
+
+
+def make_plan(wanted: Wanted, objects: Iterable[JsonObject], publisher: Publisher) -> Plan:
+    """Return the plan for the objects that were listed (CAP-050, CAP-052, CAP-053).
+
+    Objects of other managers are not looked at. Of several objects for one item the oldest stays
+    (C-099), then the first by name, so that all workers keep the same one. Objects already being
+    deleted keep their place until they are gone and are not deleted again.
+    """
+    assigned: dict[Item, JsonObject] = {}
+    obsolete: list[JsonObject] = []
+    for existing in sorted(filter(publisher.manages, objects), key=_age):
+        item = item_of(existing)
+        if item is not None and item in wanted and item not in assigned:
+            assigned[item] = existing
+        elif not existing["metadata"].get("deletionTimestamp"):
+            obsolete.append(existing)
+    missing = tuple(item for item in wanted if item not in assigned)
+    obsolete.sort(key=lambda existing: str(existing["metadata"]["name"]))
+    return Plan(missing, assigned, tuple(obsolete))
+
+
+def _age(existing: JsonObject) -> tuple[str, str]:
+    # RFC 3339 in UTC with whole seconds, so text order is time order.
+    metadata = existing["metadata"]
+    return metadata.get("creationTimestamp") or "", metadata["name"]

@@ -1,0 +1,283 @@
+"""For which drivers does this process publish capacity, in whose name, and when is it asked?
+
+Three things ask: the poll (a period in Redis), a change of what is wanted (classes or segments,
+seen in the catalog without a request to the API server), and volumes that came or went. All of them
+only add keys; what is done about them is in `workers.controllers.capacity.sync`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.controllers.capacity.items import Wanted, wanted_items
+from workers.controllers.capacity.objects import MANAGED_BY, Publisher, managed_by
+from workers.controllers.capacity.owners import owner_reference
+from workers.controllers.capacity.refresh import after_delete, after_provision
+from workers.errors import ApiError, CatalogIncomplete, ConfigError
+from workers.kube import paths
+from workers.queue.catalog import KIND_CLASSES
+from workers.queue.keys import capacity_key
+from workers.topology.segments import node_segment, segment_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from workers.config.load import Settings
+    from workers.controllers.capacity.items import Item
+    from workers.controllers.provisioner.clusters import Clusters
+    from workers.drivers.driver import Driver
+    from workers.errors import State
+    from workers.kube.paths import Resource
+    from workers.kube.resources import KubeResources
+    from workers.observability.metrics import Metrics
+    from workers.queue.capacities import CapacityStore
+    from workers.queue.catalog import CatalogReader
+    from workers.queue.keys import Key
+    from workers.queue.leases import CatalogState
+    from workers.queue.periods import Periods
+    from workers.queue.workqueue import WorkQueue
+
+_log = logging.getLogger(__name__)
+
+POLL: Final = "poll"
+PLAN: Final = "plan"
+# After a volume came or went, so that a burst of them asks the driver once (M-014).
+REFRESH_SECONDS: Final = 1.0
+# Volumes remembered between two ticks; more of them are left to the poll.
+_MAX_CHANGES: Final = 10_000
+# client-go's default where a rate or burst is 0.
+_DEFAULT_QPS: Final = 5.0
+_DEFAULT_BURST: Final = 10
+_FATAL: Final = 255
+
+
+class Publishing:
+    """Capacity publishing of one worker process; safe for threads.
+
+    Args:
+        settings: of the process.
+        kube: the API server.
+        store: the known objects.
+        queue: where keys go.
+        catalog: classes.
+        clusters: segments.
+        periods: clock of the poll.
+        metrics: where the gauges are, None for none.
+        sleep: waits that many seconds.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        kube: KubeResources,
+        store: CapacityStore,
+        queue: WorkQueue,
+        catalog: CatalogReader,
+        clusters: Clusters,
+        periods: Periods,
+        metrics: Metrics | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.store = store
+        self.resource: Resource = paths.CAPACITIES
+        self._settings = settings
+        self._kube = kube
+        self._queue = queue
+        self._catalog = catalog
+        self._clusters = clusters
+        self._periods = periods
+        self._metrics = metrics
+        self._sleep = sleep
+        self._owner: dict[str, Any] | None = None
+        self._changes: list[tuple[Driver, str, State | Mapping[str, Any]]] = []
+        self._lock = threading.Lock()
+
+    # At the start.
+
+    def prepare(self) -> None:
+        """Find the served API version and the owner of the objects; call before the first tick.
+
+        Raises:
+            ConfigError: exit code 255; no owner of that level, or the API does not answer.
+        """
+        capacity = self._settings.capacity
+        if not capacity.enabled:
+            return
+        try:
+            self.resource = self._served()
+        except ApiError as error:
+            raise ConfigError(f"capacity: discovery failed: {error}", exit_code=_FATAL) from error
+        self._owner = owner_reference(
+            capacity.ownerref_level,
+            namespace=capacity.namespace,
+            pod_name=capacity.pod_name,
+            fetch=self._kube.get_by_kind,
+        )
+
+    def _served(self) -> Resource:
+        """CAP-002, by discovery instead of a write that must fail (CAP-070)."""
+        for version in ("v1", "v1beta1"):
+            resource = paths.CAPACITIES.at(version)
+            if self._kube.is_served(resource):
+                return resource
+        raise ConfigError(
+            "--enable-capacity: the API server serves no CSIStorageCapacity", exit_code=_FATAL
+        )
+
+    def start(self, drivers: Iterable[Driver]) -> None:
+        """Ask for a first poll of every driver at once."""
+        for driver in filter(self.publishes, drivers):
+            key = capacity_key(driver.queue_name, POLL)
+            self._periods.restart(key.text, self._settings.capacity.poll_interval_seconds)
+            self._queue.add([key])
+
+    # Who and what.
+
+    def publishes(self, driver: Driver) -> bool:
+        """Tell whether the driver's capacity is published (CAP-012)."""
+        return driver.publishes_capacity
+
+    def publisher(self, driver: Driver) -> Publisher:
+        """Return in whose name the driver's objects are written."""
+        node = driver.settings.node
+        return Publisher(
+            driver_name=driver.name,
+            namespace=self._settings.capacity.namespace,
+            managed_by=managed_by(node.node_name) if node.enabled else MANAGED_BY,
+            owner=self._owner,
+            api_version=self.resource.api_version,
+        )
+
+    def wanted(self, driver: Driver, state: CatalogState | None = None) -> Wanted:
+        """Return the items the driver should have objects for now.
+
+        Raises:
+            CatalogIncomplete: classes or nodes are not all known.
+        """
+        if driver.node_segments is not None:
+            segments: Iterable[Any] = [node_segment(driver.node_segments)]
+        else:
+            segments = self._clusters.current(state).segments(driver.name)
+        return wanted_items(
+            self._catalog.all(KIND_CLASSES, state).values(),
+            segments,
+            driver_name=driver.name,
+            for_immediate_binding=self._settings.capacity.for_immediate_binding,
+        )
+
+    def class_uids(self, wanted: Wanted, state: CatalogState | None = None) -> dict[str, str]:
+        """Return the uid of every wanted class: one made anew may have other parameters."""
+        classes = self._catalog.all(KIND_CLASSES, state)
+        return {
+            name: str(classes[name]["metadata"].get("uid", ""))
+            for name in sorted(wanted.storage_classes)
+            if name in classes
+        }
+
+    def wait_for_turn(self, driver: Driver) -> None:
+        """Wait until the next write is allowed by `--kube-api-capacity-qps` (CAP-071).
+
+        The rate is the driver's over all processes; more workers write no faster.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        kube = self._settings.kube
+        if kube.capacity_qps < 0:
+            return
+        self._sleep(
+            self.store.turn(
+                driver.queue_name,
+                qps=kube.capacity_qps or _DEFAULT_QPS,
+                burst=kube.capacity_burst or _DEFAULT_BURST,
+            )
+        )
+
+    # Triggers.
+
+    def provisioned(
+        self, driver: Driver, storage_class: str, outcome: State | Mapping[str, Any]
+    ) -> None:
+        """Note an attempt to provision; costs nothing on the way of the claim (CAP-030)."""
+        self._note(driver, storage_class, outcome)
+
+    def deleted(self, driver: Driver, volume: Mapping[str, Any]) -> None:
+        """Note a volume that was deleted in the storage (CAP-030)."""
+        self._note(driver, "", volume)
+
+    def _note(self, driver: Driver, storage_class: str, outcome: State | Mapping[str, Any]) -> None:
+        if not self.publishes(driver):
+            return
+        with self._lock:
+            if len(self._changes) < _MAX_CHANGES:
+                self._changes.append((driver, storage_class, outcome))
+
+    def tick(self, drivers: Iterable[Driver]) -> None:
+        """Add what is due now; call it often, from any number of processes.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        served = [driver for driver in drivers if self.publishes(driver)]
+        for driver in served:
+            self._tick(driver, is_only=len(served) == 1)
+        self._refresh()
+
+    def _tick(self, driver: Driver, *, is_only: bool) -> None:
+        poll = capacity_key(driver.queue_name, POLL)
+        if self._periods.is_due(poll.text, self._settings.capacity.poll_interval_seconds):
+            self._queue.add([poll])
+        try:
+            wanted = self.wanted(driver)
+            digest = digest_of(wanted, self.class_uids(wanted))
+        except CatalogIncomplete:
+            return
+        noticed = self.store.noticed(driver.queue_name)
+        if noticed is None or noticed.get("digest") != digest:
+            self._queue.add([capacity_key(driver.queue_name, PLAN)])
+        if self._metrics is not None:
+            current, obsolete = self.store.counts(driver.queue_name)
+            label = "" if is_only else driver.name
+            self._metrics.capacity_goal.labels(label).set(len(wanted))
+            self._metrics.capacity_current.labels(label).set(current)
+            self._metrics.capacity_obsolete.labels(label).set(obsolete)
+
+    def _refresh(self) -> None:
+        with self._lock:
+            changes, self._changes = self._changes, []
+        keys: dict[Key, None] = {}
+        try:
+            for driver, storage_class, outcome in changes:
+                keys.update(
+                    dict.fromkeys(
+                        capacity_key(driver.queue_name, item.text)
+                        for item in self._items(driver, storage_class, outcome)
+                    )
+                )
+        except CatalogIncomplete:
+            return
+        if keys:
+            failing = self.store.failing(list(keys))
+            self._queue.add(
+                [key for key in keys if key not in failing], delay_seconds=REFRESH_SECONDS
+            )
+
+    def _items(
+        self, driver: Driver, storage_class: str, outcome: State | Mapping[str, Any]
+    ) -> list[Item]:
+        wanted = self.wanted(driver)
+        if not storage_class and not hasattr(outcome, "value"):
+            return after_delete(wanted, outcome)
+        return after_provision(wanted, storage_class, outcome)
+
+
+def digest_of(wanted: Wanted, class_uids: Mapping[str, str]) -> str:
+    """Return a text that changes with the wanted items, and with nothing else (C-113)."""
+    parts = [f"{name}={uid}" for name, uid in sorted(class_uids.items())]
+    parts += sorted(map(segment_text, wanted.segments))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

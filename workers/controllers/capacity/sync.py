@@ -1,0 +1,294 @@
+"""One pass over one unit of capacity work: an item, an object that must go, or the plan (CAP-040).
+
+Keys: `capacity|<queue name>|<text>|` with the texts of `items`, and `poll`,
+`plan`, `gone:<uid>`. Every pass may run twice or die anywhere: names are the same in every worker,
+deletions carry the uid, updates the resourceVersion, and the next plan lists what is really there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from csi_client.errors import CsiError
+from workers.constants import LABEL_DRIVER_NAME, LABEL_MANAGED_BY
+from workers.controllers.capacity.items import Item, Obsolete, parse_text
+from workers.controllers.capacity.objects import (
+    capacity_request,
+    desired_object,
+    object_names,
+    sizes_of,
+    updated_object,
+)
+from workers.controllers.capacity.plan import make_plan
+from workers.controllers.capacity.publishing import PLAN, POLL, digest_of
+from workers.engine.outcome import Action, Outcome, done, retry, wait
+from workers.errors import AttemptError, CatalogIncomplete
+from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from workers.queue.catalog import KIND_CLASSES
+from workers.queue.keys import capacity_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workers.controllers.capacity.objects import Sizes
+    from workers.controllers.capacity.publishing import Publishing
+    from workers.drivers.driver import Driver
+    from workers.engine.context import Runtime
+    from workers.kube.objects import JsonObject
+    from workers.queue.keys import Key
+    from workers.queue.leases import Lease
+
+_log = logging.getLogger(__name__)
+
+GONE: Final = "gone:"
+_UPDATE_TRIES: Final = 3
+# Another worker of the driver publishes, this one does not: flags differ while they are changed.
+_NOT_HERE_SECONDS: Final = 5.0
+_CATALOG_SECONDS: Final = 0.1
+
+
+def capacity_domain(driver: Driver, key: Key) -> str:
+    """Capacity work locks no volume."""
+    del driver, key
+    return ""
+
+
+def sync_capacity(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
+    """One pass over one capacity key."""
+    publishing = runtime.capacity
+    if publishing is None:
+        return wait(_NOT_HERE_SECONDS, "capacity is not published by this worker")
+    if not publishing.publishes(driver):
+        return done("capacity is not published")
+    work = CapacityPass(runtime, publishing, driver, lease)
+    if key.object in {POLL, PLAN}:
+        return work.plan(is_poll=key.object == POLL)
+    if key.object.startswith(GONE):
+        return work.gone(key.object.removeprefix(GONE))
+    try:
+        item = parse_text(key.object)
+    except ValueError as error:
+        _log.warning("capacity key dropped: %s", error)
+        return done("unreadable")
+    return work.delete(item.name) if isinstance(item, Obsolete) else work.publish(item)
+
+
+class CapacityPass:
+    """One pass, under its lease."""
+
+    def __init__(
+        self, runtime: Runtime, publishing: Publishing, driver: Driver, lease: Lease
+    ) -> None:
+        self.runtime = runtime
+        self.publishing = publishing
+        self.driver = driver
+        self.lease = lease
+        self.queue_name = driver.queue_name
+        self.publisher = publishing.publisher(driver)
+        self.store = publishing.store
+
+    # The plan.
+
+    def plan(self, *, is_poll: bool) -> Outcome:
+        """Compare what is wanted with what there is; add keys for the differences (CAP-055).
+
+        A poll adds every item, so that the driver is asked anew; a plan only items without an
+        object and those of a class that was made anew.
+        """
+        publishing, state = self.publishing, self.lease.catalog
+        try:
+            wanted = publishing.wanted(self.driver, state)
+            uids = publishing.class_uids(wanted, state)
+        except CatalogIncomplete:
+            # Usual at the start: the watcher lists nodes once a driver needs them.
+            return wait(_CATALOG_SECONDS, "the catalog is not complete yet")
+        noticed = self.store.noticed(self.queue_name) or {}
+        known_uids = noticed.get("classes") or {}
+        record = {"digest": digest_of(wanted, uids), "classes": known_uids}
+        # Before the list, so that a change from now on leads to another plan.
+        self.store.notice(self.queue_name, record)
+        before = self.store.all(self.queue_name)
+        plan = make_plan(wanted, self.list_objects(), self.publisher)
+        self.lease.check()
+        self.store.replace(
+            self.queue_name,
+            before,
+            {item.text: slim(one) for item, one in plan.assigned.items()},
+            {one["metadata"]["name"]: one["metadata"]["uid"] for one in plan.obsolete},
+        )
+        changed = {name for name, uid in uids.items() if known_uids.get(name, uid) != uid}
+        items = [*plan.missing]
+        items += [item for item in plan.assigned if is_poll or item.storage_class in changed]
+        self.add(items, plan.obsolete)
+        self.store.notice(self.queue_name, {**record, "classes": uids})
+        return done("planned")
+
+    def add(self, items: list[Item], obsolete: tuple[JsonObject, ...]) -> None:
+        """Add the keys of a plan, deletions first; what waits for its retry goes on waiting."""
+        keys = [
+            capacity_key(self.queue_name, Obsolete(one["metadata"]["name"]).text)
+            for one in obsolete
+        ]
+        keys += [capacity_key(self.queue_name, item.text) for item in items]
+        postponed = self.store.postponed(keys)
+        self.runtime.queue.add(key for key in keys if key not in postponed)
+
+    def list_objects(self) -> list[JsonObject]:
+        """The driver's objects as they are now (CAP-003)."""
+        labels = self.publisher.labels
+        selector = ",".join(
+            f"{name}={labels[name]}" for name in (LABEL_DRIVER_NAME, LABEL_MANAGED_BY)
+        )
+        return list(
+            self.runtime.kube.list(
+                self.publishing.resource,
+                namespace=self.publisher.namespace,
+                labelSelector=selector,
+            )
+        )
+
+    # One item.
+
+    def publish(self, item: Item) -> Outcome:
+        """CAP-040: ask the driver, write what changed. On errors the old value stays."""
+        state = self.lease.catalog
+        if item not in self.publishing.wanted(self.driver, state):
+            return done("not wanted")
+        storage_class = self.runtime.catalog.get(KIND_CLASSES, item.storage_class, state)
+        if storage_class is None:
+            return done("class is gone")
+        is_planned, existing = self.store.known(self.queue_name, item.text)
+        if not is_planned:
+            self.runtime.queue.add([capacity_key(self.queue_name, PLAN)])
+            return done("waits for the plan")
+        request = capacity_request(
+            storage_class,
+            item.segment,
+            has_topology="VOLUME_ACCESSIBILITY_CONSTRAINTS" in self.driver.plugin_capabilities,
+            always_send_topology=self.runtime.settings.capacity.always_topology,
+        )
+        try:
+            sizes = sizes_of(self.driver.client.get_capacity(request))
+        except (CsiError, AttemptError) as error:
+            _log.warning("capacity of %s in %s: %s", item.text, self.driver.name, error)
+            return self.failed(is_published=existing is not None)
+        if existing is not None:
+            return self.update(item, existing, sizes)
+        # The call may have taken long; nobody but the next poll would delete what is made now.
+        if item not in self.publishing.wanted(self.driver):
+            return done("not wanted any more")
+        return self.create(item, sizes)
+
+    def failed(self, *, is_published: bool) -> Outcome:
+        """Back off (CAP-033); from half the interval while the scheduler knows nothing at all.
+
+        The reference starts several chains of retries for a new item (CAP-032), so its first value
+        is there sooner than one chain of full intervals would be.
+        """
+        start = self.driver.settings.provision.retry_interval_start_seconds
+        return Outcome(
+            Action.RETRY,
+            base_seconds=start if is_published else start / 2,
+            reason="GetCapacity failed",
+        )
+
+    def create(self, item: Item, sizes: Sizes) -> Outcome:
+        """Create the object, or take over the one that is there already (M-014)."""
+        for name in object_names(self.publisher, item):
+            body = desired_object(self.publisher, item, sizes, name)
+            self.turn()
+            try:
+                self.keep(item, self.runtime.kube.create(self.publishing.resource, body))
+            except AlreadyExistsError:
+                found = self.read(name)
+                if found is not None and self.is_adoptable(found, item):
+                    self.keep(item, found)
+                    return self.update(item, found, sizes)
+                continue
+            return done("created")
+        return retry("no free name")
+
+    def update(self, item: Item, existing: JsonObject, sizes: Sizes) -> Outcome:
+        """Write sizes and owner if they differ; a conflict is read and tried again (C-108)."""
+        current: JsonObject | None = existing
+        for _ in range(_UPDATE_TRIES):
+            if current is None:
+                break
+            body = updated_object(self.publisher, current, sizes)
+            if body is None:
+                if current is not existing:
+                    self.keep(item, current)
+                return done("unchanged")
+            self.turn()
+            try:
+                self.keep(item, self.runtime.kube.update(self.publishing.resource, body))
+            except ConflictError:
+                current = self.read(current["metadata"]["name"])
+                if current is not None and not self.is_adoptable(current, item):
+                    current = None
+            except NotFoundError:
+                current = None
+            else:
+                return done("updated")
+        if current is None:
+            # Deleted, or not ours any more: the item is planned anew (C-098).
+            self.store.drop(self.queue_name, {item.text: existing})
+            self.runtime.queue.add([capacity_key(self.queue_name, PLAN)])
+            return done("object is gone")
+        return retry("conflict")
+
+    def is_adoptable(self, found: JsonObject, item: Item) -> bool:
+        """True if the object is the item's and stays."""
+        is_going = bool(found["metadata"].get("deletionTimestamp"))
+        return self.publisher.can_adopt(found, item) and not is_going
+
+    def read(self, name: str) -> JsonObject | None:
+        """One object live, None if there is none."""
+        try:
+            return self.runtime.kube.get(
+                self.publishing.resource, name, namespace=self.publisher.namespace
+            )
+        except NotFoundError:
+            return None
+
+    def keep(self, item: Item, written: JsonObject) -> None:
+        """Note what the API server answered, at once (CAP-041)."""
+        self.store.put(self.queue_name, {item.text: slim(written)})
+
+    def turn(self) -> None:
+        """Before each write: its turn by the rate, then the lease (G9)."""
+        self.publishing.wait_for_turn(self.driver)
+        self.lease.check()
+
+    # Objects that go.
+
+    def delete(self, name: str) -> Outcome:
+        """Delete an obsolete object, unless it was given to an item meanwhile (CAP-042)."""
+        uid = self.store.obsolete_uid(self.queue_name, name)
+        if uid is None:
+            return done("not obsolete any more")
+        if self.store.item_of(self.queue_name, uid) is None:
+            self.turn()
+            with contextlib.suppress(NotFoundError, ConflictError):
+                self.runtime.kube.delete(
+                    self.publishing.resource, name, namespace=self.publisher.namespace, uid=uid
+                )
+        self.store.deleted(self.queue_name, name)
+        return done("deleted")
+
+    def gone(self, uid: str) -> Outcome:
+        """Somebody deleted an object or took our labels off: make it again (CAP-030, C-098)."""
+        text = self.store.item_of(self.queue_name, uid)
+        if text is None:
+            return done("was ours to delete")
+        self.store.drop(self.queue_name, {text: {"metadata": {"uid": uid}}})
+        self.runtime.queue.add([capacity_key(self.queue_name, text)])
+        return done("is made again")
+
+
+def slim(one: Mapping[str, Any]) -> JsonObject:
+    """The object without the fields nobody reads; a PUT without them keeps them."""
+    metadata = {name: value for name, value in one["metadata"].items() if name != "managedFields"}
+    return {**one, "metadata": metadata}

@@ -1,0 +1,294 @@
+"""One pass over a claim: decide, provision, save (L-020, L-021, L-040, P-101).
+
+Order of the effects on the happy path, and what a death after each leaves behind:
+
+1. intent recorded: the next owner asks the driver again with the same name and inputs;
+2. CreateVolume: the same;
+3. volume recorded: the next owner only saves the PV;
+4. PV saved: the next owner finds it by name and compares;
+5. intent forgotten, key done.
+
+A claim deleted after step 1 is finished all the same: its PV is saved, released by the cluster and
+deleted like any other, so no volume is left without an object (P-401).
+
+After a final error the record stays, marked `failed`, until the claim succeeds or is gone. A claim
+that is deleted then gets one last attempt (T-058; the reference makes it too, when its cache is
+quick enough): drivers answer INTERNAL after a time-out of their own with the volume already made,
+and only asking again by name brings such a volume to light.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from workers import constants as k
+from workers.controllers.provisioner import measure, saving
+from workers.controllers.provisioner.intent import Intent
+from workers.controllers.provisioner.reschedule import clear_selected_node
+from workers.engine.outcome import Action, Outcome, done, retry
+from workers.engine.pausing import class_pause
+from workers.engine.steps import Step
+from workers.errors import AttemptError, IgnoredError, State
+from workers.explain.facts import Cause
+from workers.explain.lasting import LASTING_SECONDS
+from workers.explain.words import stamp
+from workers.kube.errors import NotFoundError
+from workers.observability import trail
+from workers.observability.logging import get_logger
+from workers.translate import claims as rules
+from workers.translate.names import volume_name
+
+if TYPE_CHECKING:
+    from workers.controllers.provisioner.backend import ClaimAttempt
+    from workers.drivers.driver import Driver
+    from workers.engine.context import Runtime
+    from workers.kube.events import EventType
+    from workers.kube.objects import JsonObject
+    from workers.queue.keys import Key
+    from workers.queue.leases import Lease
+
+_log = get_logger()
+
+INVALID_ARGUMENT = 3
+
+
+def claim_domain(driver: Driver, key: Key) -> str:
+    """The lease domain of a claim: the name its volume will have (P-121).
+
+    A name that cannot be built (bad flags, no UID) is reported by the attempt itself.
+    """
+    try:
+        return volume_name(
+            driver.settings.provision.volume_name_prefix,
+            driver.settings.provision.volume_name_uuid_length,
+            key.uid,
+        )
+    except AttemptError:
+        return f"claim:{key.uid}"
+
+
+def sync_claim(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
+    """One pass over one claim."""
+    return ClaimPass(runtime, driver, key, lease).run()
+
+
+@dataclass(slots=True)
+class ClaimPass:
+    """One pass over one claim, under its lease; `is_orphaned` once the claim itself is gone."""
+
+    runtime: Runtime
+    driver: Driver
+    key: Key
+    lease: Lease
+    has_copy: bool = False
+    started: float = 0.0
+    record: Intent | None = None
+    is_orphaned: bool = False
+
+    def run(self) -> Outcome:
+        """Decides and acts; raises only for failures of the system itself."""
+        record, unsaved, was_saved = self.runtime.intents.opened(self.lease)
+        intent = Intent.from_record(record, self.key.uid)
+        self.has_copy = intent is not None and intent.has_copy
+        self.started = time.monotonic()
+        live = self.read_claim()
+        self.is_orphaned = live is None
+        self.record = intent
+        if intent is not None and not intent.is_failed:
+            self.runtime.safekeeping.open(self.lease, intent)
+        if unsaved is not None and saving.claim_uid(unsaved) == self.key.uid:
+            return self.driver.backend.resume(self, unsaved, live)
+        if live is None and intent is not None and intent.is_failed:
+            return self.last_attempt(intent)
+        if intent is not None and intent.is_failed:
+            intent = None
+        claim = live if live is not None else (intent.claim if intent else None)
+        if claim is None:
+            return done("claim is gone")
+        return self.sync(claim, live, intent, was_saved=was_saved)
+
+    def last_attempt(self, intent: Intent) -> Outcome:
+        """One more call for a claim that is gone after a final error, then silence (T-058)."""
+        storage_class = self.storage_class(rules.claim_class_name(intent.claim))
+        if storage_class is None or storage_class.get("provisioner") not in self.driver.names:
+            self.forget_intent()
+            return done("claim is gone")
+        outcome = self.provision(intent.claim, None, storage_class, None)
+        if outcome.action is Action.RETRY and self.record is not None and self.record.is_failed:
+            self.forget_intent()
+            return done("claim is gone")
+        return outcome
+
+    def read_claim(self) -> JsonObject | None:
+        """The claim as it is now; None if it is gone or another claim took its name."""
+        namespace, _, name = self.key.object.partition("/")
+        try:
+            claim = self.runtime.kube.get_claim(namespace, name)
+        except NotFoundError:
+            return None
+        return claim if claim["metadata"].get("uid") == self.key.uid else None
+
+    def sync(
+        self, claim: JsonObject, live: JsonObject | None, intent: Intent | None, *, was_saved: bool
+    ) -> Outcome:
+        """L-021 for a claim that exists or is in progress."""
+        bound_to = (claim.get("spec") or {}).get("volumeName") or ""
+        if bound_to and (intent is None or bound_to == self.lease.domain):
+            self.forget_intent()
+            return done("bound")
+        storage_class = self.storage_class(rules.claim_class_name(claim))
+        delay = slow_delay_seconds(self.lease.memo, storage_class)
+        if delay > 0 and intent is None:
+            return Outcome(
+                Action.RETRY, delay_seconds=delay, memo=self.lease.memo, reason="infeasible"
+            )
+        if intent is None:
+            decision = self.driver.backend.should_provision(self, claim, storage_class)
+            if decision is not None:
+                return decision
+        if was_saved and saving.exists(self, claim):
+            return done("volume exists")
+        if storage_class is None:
+            return retry("storage class not found")
+        if storage_class.get("provisioner") not in self.driver.names:
+            if intent is not None:  # a call may still run: its volume must not be forgotten
+                return retry("class of another provisioner")
+            self.forget_intent()
+            return done("class of another provisioner")
+        paused = (
+            class_pause(self.runtime, rules.claim_class_name(claim)) if intent is None else None
+        )
+        if paused is not None:
+            self.tell_pause(claim, paused)
+            return paused
+        return self.provision(claim, live, storage_class, intent)
+
+    def tell_pause(self, claim: JsonObject, paused: Outcome) -> None:
+        """One event when the pause of its class outlasts a claim's first minute."""
+        age = time.time() - stamp(claim["metadata"].get("creationTimestamp") or "")
+        if self.runtime.lasting is not None and age > LASTING_SECONDS:
+            name = rules.claim_class_name(claim)
+            advice = f"csi-fleet resume --class={name}"
+            cause = Cause("class-paused", f"An operator paused it: {paused.reason}.", advice)
+            self.runtime.lasting.tell(self.key, cause)
+
+    def provision(
+        self,
+        claim: JsonObject,
+        live: JsonObject | None,
+        storage_class: JsonObject,
+        intent: Intent | None,
+    ) -> Outcome:
+        """One attempt and what follows from its end (L-040 steps 6 to 10, P-400)."""
+        namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
+        self.event(
+            claim,
+            "Normal",
+            k.REASON_PROVISIONING,
+            f'External provisioner is provisioning volume for claim "{namespace}/{name}"',
+        )
+        attempt = self.driver.backend.attempt(self, claim, storage_class, intent)
+        try:
+            volume = attempt.run()
+        except IgnoredError as error:
+            self.forget_intent()
+            in_node_mode = self.driver.settings.node.enabled
+            self.tell_capacity(claim, State.NO_CHANGE if in_node_mode else State.FINISHED)
+            return done(error.reason)
+        except AttemptError as error:
+            self.tell_capacity(claim, error.state)
+            return self.failed(claim, storage_class, attempt, error)
+        self.tell_capacity(claim, volume)
+        return self.driver.backend.save(self, attempt.claim, volume, live)
+
+    def tell_capacity(self, claim: JsonObject, outcome: State | JsonObject) -> None:
+        """The driver's free space may have changed (CAP-030)."""
+        if self.runtime.capacity is not None:
+            name = rules.claim_class_name(claim)
+            self.runtime.capacity.provisioned(self.driver, name, outcome)
+
+    def failed(
+        self,
+        claim: JsonObject,
+        storage_class: JsonObject,
+        attempt: ClaimAttempt,
+        error: AttemptError,
+    ) -> Outcome:
+        """The outcome table for a failed attempt (L-050, P-400, P-414, P-420)."""
+        message, state = error.message, error.state
+        measure.failed(self, claim)
+        if error.code == INVALID_ARGUMENT:
+            text = "Volume provisioning failed with infeasible error. Retries will be delayed. "
+            self.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, text + message)
+            self.forget_intent()
+            return self.slow_retry(storage_class)
+        self.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
+        if state is State.RESCHEDULE:
+            # First: a record that outlived the annotation would provision without the scheduler.
+            self.forget_intent()
+            if clear_selected_node(self, claim):
+                return done("rescheduled")
+        if state is State.BACKGROUND:
+            attempt.remember_background()
+        elif state is not State.NO_CHANGE:
+            self.keep_failed(claim, attempt)
+        return retry(state.value)
+
+    def keep_failed(self, claim: JsonObject, attempt: ClaimAttempt) -> None:
+        """After a final error: nothing runs, but a claim deleted now gets its last attempt."""
+        if attempt.was_sent and "deletionTimestamp" not in claim["metadata"]:
+            self.runtime.steps.reach(Step.FORGET_INTENT, self.lease)
+            self.record = self.runtime.safekeeping.keep_failed(self.lease, attempt.current)
+            self.has_copy = False
+        else:
+            self.forget_intent()
+
+    def slow_retry(self, storage_class: JsonObject) -> Outcome:
+        """Not before the maximal retry interval, unless the class is replaced (P-414, D-023)."""
+        seconds = self.driver.settings.provision.retry_interval_max_seconds
+        memo = {
+            "slow_until": time.time() + seconds,
+            "class_uid": storage_class["metadata"].get("uid", ""),
+        }
+        return Outcome(
+            Action.RETRY,
+            delay_seconds=seconds,
+            memo=msgspec.json.encode(memo).decode(),
+            reason="infeasible",
+        )
+
+    def storage_class(self, name: str) -> JsonObject | None:
+        """A class by name, None if there is none."""
+        return self.runtime.safekeeping.storage_class(name, self.lease.catalog)
+
+    def event(self, claim: JsonObject, kind: EventType, reason: str, message: str) -> None:
+        """An event on the claim, in the driver's name; never blocks."""
+        if kind == "Warning":
+            trail.note("error", message)
+            _log.warning("attempt failed", reason=reason, err=message)
+        self.runtime.events.event(claim, kind, reason, message, component=self.driver.event_source)
+
+    def forget_intent(self) -> None:
+        """The storage holds nothing of this claim: drop what was remembered."""
+        if self.record is not None:
+            self.runtime.steps.reach(Step.FORGET_INTENT, self.lease)
+            self.runtime.safekeeping.forget(self.lease, has_copy=self.has_copy)
+            self.record = None
+
+
+def slow_delay_seconds(memo: str, storage_class: JsonObject | None) -> float:
+    """Seconds an infeasible claim still waits; 0 if none or its class was replaced (L-060)."""
+    if not memo:
+        return 0.0
+    try:
+        entry: dict[str, Any] = msgspec.json.decode(memo)
+        until, class_uid = float(entry["slow_until"]), entry["class_uid"]
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+        return 0.0
+    if storage_class is not None and storage_class["metadata"].get("uid", "") != class_uid:
+        return 0.0
+    return max(0.0, until - time.time())

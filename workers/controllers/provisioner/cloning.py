@@ -1,0 +1,79 @@
+"""Taking the cloning protection off a claim that is being deleted (CL-005 to CL-009).
+
+The watcher adds the key when the deletion mark appears and again when the last clone it knows of
+leaves Pending; here everything is looked at live once more, so a late or doubled key does no harm.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workers.constants import FINALIZER_CLONE_SOURCE
+from workers.controllers.provisioner.references import (
+    KIND_CLAIM,
+    references_of,
+    references_under_way,
+)
+from workers.engine.outcome import Outcome, done, retry
+from workers.kube.errors import NotFoundError
+from workers.kube.finalizers import has_finalizer, without_finalizer
+from workers.kube.retry import update_with_retry
+
+if TYPE_CHECKING:
+    from workers.drivers.driver import Driver
+    from workers.engine.context import Runtime
+    from workers.kube.objects import JsonObject
+    from workers.queue.keys import Key
+    from workers.queue.leases import Lease
+
+# CL-006: exactly this phase holds the source.
+_HOLDING = frozenset({"Pending"})
+
+
+def no_domain(driver: Driver, key: Key) -> str:
+    """Work that locks no volume."""
+    del driver, key
+    return ""
+
+
+def sync_cloning(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
+    """One pass over one source claim: its finalizer goes when no clone needs it any more."""
+    namespace, _, name = key.object.partition("/")
+    kube = runtime.kube
+    try:
+        source = kube.get_claim(namespace, name)
+    except NotFoundError:
+        return done("claim is gone")
+    if not _is_waiting(source, key.uid):
+        return done("nothing to do")
+    crosses = driver.settings.gates.cross_namespace_volume_data_source
+    claims = kube.list_claims("" if crosses else namespace)
+    needed = references_of(claims, _HOLDING) | references_under_way(runtime)
+    if (KIND_CLAIM, namespace, name) in needed:
+        return retry("a clone is still being made")
+    known: list[JsonObject] = [source]
+
+    def read() -> JsonObject:
+        return known.pop() if known else kube.get_claim(namespace, name)
+
+    def change(claim: JsonObject) -> JsonObject | None:
+        if not _is_waiting(claim, key.uid):
+            return None
+        lease.check()
+        return without_finalizer(claim, FINALIZER_CLONE_SOURCE)
+
+    try:
+        update_with_retry(read, change, kube.update_claim)
+    except NotFoundError:
+        return done("claim is gone")
+    return done("protection removed")
+
+
+def _is_waiting(claim: JsonObject, uid: str) -> bool:
+    """True if the claim is the key's, is being deleted, and has the finalizer (CL-004)."""
+    metadata = claim["metadata"]
+    return bool(
+        (not uid or metadata.get("uid") == uid)
+        and metadata.get("deletionTimestamp")
+        and has_finalizer(claim, FINALIZER_CLONE_SOURCE)
+    )

@@ -1,0 +1,54 @@
+"""What do a finished or failed pass add to the metrics? Upstream's figures (L-095) and ours."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from workers.translate.claims import claim_class_name, selected_node
+
+if TYPE_CHECKING:
+    from workers.controllers.provisioner.claims import ClaimPass
+    from workers.controllers.provisioner.volumes import VolumePass
+    from workers.kube.objects import JsonObject
+
+
+def saved(work: ClaimPass, claim: JsonObject) -> None:
+    """The PV of a claim is saved."""
+    metrics = work.runtime.metrics
+    metrics.provisioned(claim, time.monotonic() - work.started)
+    seconds = waited_seconds(work, claim)
+    if seconds is not None:
+        labels = (work.driver.name, claim_class_name(claim))
+        metrics.claim_seconds.labels(*labels).observe(seconds)
+
+
+def failed(work: ClaimPass, claim: JsonObject) -> None:
+    """An attempt for a claim failed."""
+    work.runtime.metrics.provision_failed(claim)
+
+
+def deleted(work: VolumePass, volume: JsonObject, started: float) -> None:
+    """A volume is gone, in the storage and as object; `started` is monotonic."""
+    work.runtime.metrics.deleted(volume, time.monotonic() - started)
+
+
+def waited_seconds(work: ClaimPass, claim: JsonObject) -> float | None:
+    """Seconds the user waited: since the creation, or since late binding chose a node.
+
+    The choice has no time stamp of its own: the first attempt, or the key's arrival in the queue,
+    stands for it.
+    """
+    if selected_node(claim):
+        begun = work.record.since if work.record is not None else time.time()
+        arrived = time.time() - (time.monotonic() - work.started) - work.lease.waited_seconds
+        return max(0.0, time.time() - min(begun, arrived))
+    stamp = claim["metadata"].get("creationTimestamp")
+    if not stamp:
+        return None
+    try:
+        created = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return max(0.0, time.time() - created.timestamp())

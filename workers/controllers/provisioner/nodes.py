@@ -1,0 +1,38 @@
+"""What an attempt asks about nodes: topology data, and whose claim it is in node deployment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workers.errors import IgnoredError
+from workers.nodemode.ownership import selected_node
+from workers.topology.cluster import ClusterTopology
+
+if TYPE_CHECKING:
+    from workers.controllers.provisioner.claims import ClaimPass
+    from workers.kube.objects import JsonObject
+
+
+def cluster(work: ClaimPass) -> ClusterTopology:
+    """CSINodes and Nodes of this moment; in node deployment the local node alone (P-051)."""
+    driver = work.driver
+    if driver.node_segments is not None:
+        return ClusterTopology.of_node(
+            driver.settings.node.node_name, driver.name, driver.node_segments
+        )
+    return work.runtime.clusters.current(work.lease.catalog)
+
+
+def check_owner(work: ClaimPass, claim: JsonObject) -> None:
+    """The node gate repeated at the start of an attempt (P-055).
+
+    Raises:
+        IgnoredError: the claim is assigned to another node.
+    """
+    node = work.driver.settings.node
+    if node.enabled and selected_node(claim) != node.node_name:
+        namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
+        raise IgnoredError(
+            f"not responsible for provisioning of PVC {namespace}/{name} "
+            f'because it is not assigned to node "{node.node_name}"'
+        )

@@ -1,0 +1,145 @@
+"""The race of nodes for a claim without one: wait, ask for room, write one's name (P-054, ND-004).
+
+The wait is a delayed key, not a blocked thread (D-037). Its memo remembers when it ends and how
+many attempts came before; each pass reads the claim anew, so a claim that was taken, replaced or
+deleted meanwhile never gets here. A key's failure counter says nothing: events may wake it early.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+import msgspec
+
+from csi_client import messages as csi
+from csi_client.errors import CsiError
+from workers import constants as k
+from workers.controllers.provisioner.attempt import Attempt
+from workers.controllers.provisioner.sourcing import AWAY
+from workers.engine.outcome import Action, Outcome, done, retry
+from workers.errors import ApiError, AttemptError, IgnoredError
+from workers.kube.errors import ConflictError
+from workers.nodemode.ownership import is_enough, owner_delay_seconds
+from workers.translate import claims
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from workers.controllers.provisioner.claims import ClaimPass
+    from workers.kube.objects import JsonObject
+
+_log = logging.getLogger(__name__)
+
+# No room here: asked again after this long, or at the claim's next event (ND-008).
+NO_ROOM_SECONDS: Final = 60.0
+# The queue's own back-off is not used: the delay says it all.
+_NO_BACKOFF_SECONDS: Final = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a key remembers between passes: end of the wait (unix seconds), earlier attempts."""
+
+    attempts: int = 0
+    due: float | None = None
+
+    @classmethod
+    def read(cls, memo: str) -> Self:
+        """Read a memo; any other text is a first attempt."""
+        try:
+            record = msgspec.json.decode(memo)
+            due = record["owner_due"]
+            return cls(int(record["attempts"]), None if due is None else float(due))
+        except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+            return cls()
+
+    def text(self) -> str:
+        """The memo."""
+        record = {"attempts": self.attempts, "owner_due": self.due}
+        return msgspec.json.encode(record).decode()
+
+
+def become_owner(work: ClaimPass, claim: JsonObject, storage_class: JsonObject) -> Outcome:
+    """One step of the race; never provisions in this pass."""
+    node = work.driver.settings.node
+    known = Wait.read(work.lease.memo)
+    now = time.time()
+    if known.due is None:
+        delay = owner_delay_seconds(node.base_delay_seconds, node.max_delay_seconds, known.attempts)
+        return _again(delay, Wait(known.attempts, now + delay), "waits to become owner")
+    if known.due > now:
+        return _again(known.due - now, known, "waits to become owner")
+    if not has_room(work, claim, storage_class):
+        later = Wait(known.attempts + 1)
+        return _again(NO_ROOM_SECONDS, later, "not enough capacity on this node")
+    return _own(work, claim, Wait(known.attempts + 1))
+
+
+def _own(work: ClaimPass, claim: JsonObject, after_conflict: Wait) -> Outcome:
+    """Write the node's name (P-054 step 4); a conflict starts over with a longer wait (C-133)."""
+    node_name = work.driver.settings.node.node_name
+    annotations = dict(claim["metadata"].get("annotations") or {})
+    annotations[k.ANN_SELECTED_NODE] = node_name
+    owned = {**claim, "metadata": {**claim["metadata"], "annotations": annotations}}
+    work.lease.check()
+    try:
+        work.runtime.kube.update_claim(owned)
+    except ConflictError:
+        return _again(0.0, after_conflict, "conflict")
+    except AWAY:
+        raise
+    except ApiError as error:
+        namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
+        work.event(
+            claim,
+            "Warning",
+            k.REASON_PROVISIONING_FAILED,
+            f"node check failed: PVC {namespace}/{name}: "
+            f'selecting node "{node_name}" for PVC failed: {error}',
+        )
+        return retry("node not selected")
+    return done("became owner")
+
+
+def has_room(work: ClaimPass, claim: JsonObject, storage_class: JsonObject) -> bool:
+    """P-060: GetCapacity for the prepared request; a failed check counts as room (C-135)."""
+    try:
+        return is_enough(
+            claims.requested_bytes(claim), _available_bytes(work, claim, storage_class)
+        )
+    except (AttemptError, CsiError, IgnoredError) as error:
+        _log.info("proceeding with becoming owner although the capacity check failed: %s", error)
+        return True
+
+
+def _available_bytes(
+    work: ClaimPass, claim: JsonObject, storage_class: JsonObject
+) -> Iterator[int]:
+    """Ask for each requisite topology in turn, or once without; nothing is marked (D-011)."""
+    attempt = Attempt(work, claim, storage_class, None, is_rehearsal=True)
+    attempt.selected_node = work.driver.settings.node.node_name
+    request = attempt.prepare().request
+    topologies: list[csi.Topology | None] = [*request.accessibility_requirements.requisite]
+    for topology in topologies or [None]:
+        answer = work.driver.client.get_capacity(
+            csi.GetCapacityRequest(
+                volume_capabilities=request.volume_capabilities,
+                parameters=request.parameters,
+                accessible_topology=topology,
+            )
+        )
+        yield answer.available_capacity
+
+
+def _again(delay_seconds: float, memo: Wait, reason: str) -> Outcome:
+    return Outcome(
+        Action.RETRY,
+        delay_seconds=delay_seconds,
+        base_seconds=_NO_BACKOFF_SECONDS,
+        cap_seconds=_NO_BACKOFF_SECONDS,
+        memo=memo.text(),
+        reason=reason,
+    )

@@ -1,0 +1,152 @@
+"""The CreateVolume request of a claim without the call: nothing is written, nobody is told.
+
+The driver is known from its registration alone, so this needs no socket; the API server is only
+read, through a client that has no other method.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from workers import constants as k
+from workers.config.settings import ProvisionSettings, Settings
+from workers.controllers.provisioner.attempt import Attempt
+from workers.controllers.provisioner.claims import ClaimPass
+from workers.controllers.provisioner.clusters import Clusters
+from workers.drivers.driver import Driver
+from workers.engine.context import Runtime
+from workers.queue.keys import claim_key
+from workers.queue.leases import Lease, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from csi_client import messages as csi
+    from workers.kube.client import KubeClient
+    from workers.kube.objects import JsonObject
+    from workers.queue.catalog import CatalogReader
+
+DRAFT_UID = "00000000-0000-0000-0000-000000000000"
+"""Stands for the UID that the API server will give to a claim that does not exist yet."""
+
+
+class ReadOnlyClient:
+    """The reading part of a KubeClient; anything else is a mistake of ours."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    def get(self, path: str, query: Mapping[str, Any] | None = None) -> JsonObject:
+        """Read one object or one list page."""
+        return self._client.get(path, query)
+
+    def create(self, path: str, body: JsonObject) -> NoReturn:
+        """Never."""
+        del body
+        raise AssertionError(f"a rehearsal writes nothing: {path}")
+
+    def update(self, path: str, body: JsonObject) -> NoReturn:
+        """Never."""
+        self.create(path, body)
+
+    def patch(self, path: str, body: Any, content_type: str = "") -> NoReturn:
+        """Never."""
+        del content_type
+        self.create(path, body)
+
+    def delete(self, path: str, **_: Any) -> NoReturn:
+        """Never."""
+        self.create(path, {})
+
+
+def rehearse(
+    client: KubeClient,
+    catalog: CatalogReader,
+    *,
+    settings: Settings,
+    record: Mapping[str, Any],
+    claim: JsonObject,
+    storage_class: JsonObject,
+) -> csi.CreateVolumeRequest:
+    """Build the request that the driver would get now; it holds secrets, print it redacted.
+
+    Args:
+        client: the API client.
+        catalog: nodes and classes as the workers know them.
+        settings: of this process; the driver's own rules come from its record.
+        record: of the driver in the registry.
+        claim: live, or a draft without UID.
+        storage_class: of the claim.
+
+    Raises:
+        AttemptError: what the claim's event would say.
+        IgnoredError: the claim is not for this driver.
+    """
+    from workers.kube.resources import KubeResources  # noqa: PLC0415 - typed as the real one below
+
+    driver = driver_from(record, settings)
+    draft = as_asked(claim, driver.name)
+    metadata = draft["metadata"]
+    key = claim_key(driver.queue_name, metadata["namespace"], metadata["name"], metadata["uid"])
+    runtime = Runtime(
+        settings=driver.settings,
+        kube=KubeResources(cast("KubeClient", ReadOnlyClient(client))),
+        queue=cast("Any", None),
+        intents=cast("Any", None),
+        catalog=catalog,
+        events=cast("Any", _Silent()),
+        safekeeping=cast("Any", None),
+        clusters=Clusters(catalog),
+        driver_of=lambda _: driver,
+    )
+    session = Session(epoch="", valid_until=float("inf"), clock=lambda: 0.0)
+    lease = Lease(
+        key=key,
+        domain="",
+        token="",
+        fence=0,
+        fails=0,
+        memo="",
+        waited_seconds=0.0,
+        catalog=cast("Any", None),
+        session=session,
+    )
+    work = ClaimPass(runtime, driver, key, lease)
+    return Attempt(work, draft, storage_class, None, is_rehearsal=True).prepare().request
+
+
+def as_asked(claim: JsonObject, driver_name: str) -> JsonObject:
+    """The claim as kube-controller-manager will annotate it; a draft gets namespace and UID."""
+    metadata = dict(claim.get("metadata") or {})
+    annotations = {**(metadata.get("annotations") or {})}
+    annotations.setdefault(k.ANN_STORAGE_PROVISIONER, driver_name)
+    metadata |= {
+        "annotations": annotations,
+        "namespace": metadata.get("namespace") or "default",
+        "name": metadata.get("name") or "draft",
+        "uid": metadata.get("uid") or DRAFT_UID,
+    }
+    return {**claim, "metadata": metadata}
+
+
+def driver_from(record: Mapping[str, Any], settings: Settings) -> Driver:
+    """The driver as its workers know it, without a connection."""
+    known = {field.name for field in fields(ProvisionSettings)}
+    rules = {name: value for name, value in (record.get("rules") or {}).items() if name in known}
+    return Driver(
+        name=str(record["name"]),
+        queue_name=str(record["queue_name"]),
+        client=cast("Any", None),
+        plugin_capabilities=frozenset(record.get("plugin_capabilities") or ()),
+        controller_capabilities=frozenset(record.get("controller_capabilities") or ()),
+        in_tree_name=record.get("in_tree_name"),
+        identity="",
+        settings=replace(settings, provision=ProvisionSettings(**rules)),
+        node_segments=record.get("node_segments"),
+    )
+
+
+class _Silent:
+    def event(self, *_: Any, **__: Any) -> None:
+        """Nobody is told."""

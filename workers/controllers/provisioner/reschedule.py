@@ -1,0 +1,57 @@
+"""Giving a claim back to the scheduler: the selected node is taken off (P-420, L-052)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from workers import constants as k
+from workers.engine.steps import Step
+from workers.errors import ApiError
+from workers.kube.errors import NotFoundError
+from workers.kube.retry import update_with_retry
+
+if TYPE_CHECKING:
+    from workers.controllers.provisioner.claims import ClaimPass
+    from workers.kube.objects import JsonObject
+
+_log = logging.getLogger(__name__)
+
+
+def clear_selected_node(work: ClaimPass, claim: JsonObject) -> bool:
+    """Removes the selected-node annotation if it still names the node that failed.
+
+    Returns:
+        True if the scheduler has the claim now (or already chose another node, or the claim is
+        gone); False if the annotation was never there or the API refused: the failure then counts
+        as final and is retried with back-off.
+    """
+    metadata = claim["metadata"]
+    node = (metadata.get("annotations") or {}).get(k.ANN_SELECTED_NODE)
+    if not node:
+        return False
+    namespace, name = metadata["namespace"], metadata["name"]
+    kube = work.runtime.kube
+    first = [claim]
+
+    def read() -> JsonObject:
+        return first.pop() if first else kube.get_claim(namespace, name)
+
+    def change(current: JsonObject) -> JsonObject | None:
+        annotations = dict(current["metadata"].get("annotations") or {})
+        if current["metadata"].get("uid") != metadata.get("uid"):
+            return None
+        if annotations.get(k.ANN_SELECTED_NODE) != node:
+            return None
+        del annotations[k.ANN_SELECTED_NODE]
+        return {**current, "metadata": {**current["metadata"], "annotations": annotations}}
+
+    work.runtime.steps.reach(Step.CLEAR_NODE, work.lease)
+    try:
+        update_with_retry(read, change, kube.update_claim)
+    except NotFoundError:
+        return True
+    except ApiError as error:
+        _log.warning("failed to reschedule claim %s/%s: %s", namespace, name, error)
+        return False
+    return True

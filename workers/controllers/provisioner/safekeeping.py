@@ -1,0 +1,172 @@
+"""What must outlive this process: intents in Redis and their copies in ConfigMaps (M-010).
+
+A copy is written when an attempt runs longer than `SLOW_AFTER_SECONDS` or ends with an unknown
+result, so that even a Redis that lost everything cannot make us forget a volume. It lives in the
+system's own namespace and is removed when the outcome is final.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from workers.errors import ApiError, TransientError
+from workers.kube.errors import NotFoundError, ServerError, Unreachable
+from workers.queue.catalog import KIND_CLASSES
+
+if TYPE_CHECKING:
+    from workers.controllers.provisioner.intent import Intent
+    from workers.kube.objects import JsonObject
+    from workers.kube.resources import KubeResources
+    from workers.queue.catalog import CatalogReader
+    from workers.queue.intents import IntentStore
+    from workers.queue.keys import Key
+    from workers.queue.leases import CatalogState, Lease
+    from workers.queue.workqueue import WorkQueue
+
+_log = logging.getLogger(__name__)
+
+SLOW_AFTER_SECONDS: Final = 2.0
+LABEL_INTENT: Final = "csi-fleet.io/intent"
+NAME_PREFIX: Final = "csi-fleet-intent-"
+FIELD_RECORD: Final = "record"
+
+
+class Safekeeping:
+    """Writes and removes intents in both places."""
+
+    def __init__(
+        self,
+        *,
+        intents: IntentStore,
+        kube: KubeResources,
+        catalog: CatalogReader,
+        namespace: str,
+        queue: WorkQueue,
+    ) -> None:
+        self._intents = intents
+        self._kube = kube
+        self._catalog = catalog
+        self._namespace = namespace
+        self._queue = queue
+        self._left: dict[str, tuple[Key, Intent]] = {}
+        # Attempts of passes under way, by lease token.
+        self._open: dict[str, Intent] = {}
+
+    def begin(self, lease: Lease, intent: Intent) -> None:
+        """Records the attempt in Redis; must succeed before the driver is asked.
+
+        Raises:
+            LeaseLost: the volume has another owner.
+            QueueUnavailable: it is not recorded, so the driver must not be asked.
+        """
+        self._intents.begin(lease.domain, intent.record(), lease)
+        self.open(lease, intent)
+
+    def open(self, lease: Lease, intent: Intent) -> None:
+        """This pass goes on with an attempt: until `close` its record is in our memory too."""
+        self._open[lease.token] = intent
+
+    def close(self, lease: Lease, *, is_settled: bool) -> None:
+        """The pass is over; call once for every lease.
+
+        Args:
+            lease: of the pass.
+            is_settled: Redis confirmed the outcome, so what it remembers of the attempt is right.
+                Else an attempt without end is left behind: the record in Redis may be gone.
+        """
+        intent = self._open.pop(lease.token, None)
+        if intent is not None and not is_settled:
+            self.leave_behind(lease.key, lease.domain, intent)
+
+    def copy(self, domain: str, intent: Intent) -> Intent:
+        """Puts the intent into a ConfigMap too.
+
+        Never raises, for it is called while the driver works: a refusal is logged and costs only
+        this safety. A write without an answer counts as done, so that the copy is removed later.
+        """
+        kept = intent.with_copy()
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": f"{NAME_PREFIX}{domain}",
+                "namespace": self._namespace,
+                "labels": {LABEL_INTENT: "true"},
+            },
+            "data": {FIELD_RECORD: msgspec.json.encode(kept.record()).decode()},
+        }
+        try:
+            self._kube.apply_config_map(body)
+        except (Unreachable, ServerError) as error:
+            _log.warning("intent of %s is perhaps not copied to a ConfigMap: %s", domain, error)
+        except ApiError as error:
+            _log.warning("intent of %s is not copied to a ConfigMap: %s", domain, error)
+            kept = intent
+        try:
+            self._intents.put(domain, kept.record())
+        except TransientError as error:
+            _log.warning("intent of %s is not updated in Redis: %s", domain, error)
+        return kept
+
+    def leave_behind(self, key: Key, domain: str, intent: Intent) -> None:
+        """Makes sure that somebody learns of a call whose result this process could not use.
+
+        The next owner may have finished and forgotten already, even deleted the volume before our
+        late call made it again. With Redis away a ConfigMap and this process' memory keep the
+        record until `settle` has written it.
+        """
+        self._left[domain] = (key, intent)
+        if not self.settle():
+            self._left[domain] = (key, self.copy(domain, intent))
+
+    def settle(self) -> bool:
+        """Writes what `leave_behind` could not write; False if Redis is still away."""
+        for domain, (key, intent) in list(self._left.items()):
+            try:
+                self._intents.put_back(domain, intent.record())
+                self._queue.add([key])
+            except TransientError as error:
+                _log.debug("intent of %s is not put back yet: %s", domain, error)
+                return False
+            self._left.pop(domain, None)
+        return True
+
+    def keep_failed(self, lease: Lease, intent: Intent) -> Intent:
+        """Marks the attempt as failed for good; its copy goes, for nothing is in progress."""
+        if intent.has_copy and not self.drop_copy(lease.domain):
+            return intent
+        kept = replace(intent, has_copy=False).failed()
+        self._intents.begin(lease.domain, kept.record(), lease)
+        self._open.pop(lease.token, None)
+        return kept
+
+    def drop_copy(self, domain: str) -> bool:
+        """Removes the ConfigMap; False if it must be tried again later."""
+        try:
+            self._kube.delete_config_map(self._namespace, f"{NAME_PREFIX}{domain}")
+        except ApiError as error:
+            _log.warning("copy of the intent of %s stays for now: %s", domain, error)
+            return False
+        return True
+
+    def forget(self, lease: Lease, *, has_copy: bool) -> None:
+        """Drops the intent, the unsaved volume and the copy; safe to call twice."""
+        if not has_copy or self.drop_copy(lease.domain):
+            self._intents.finish(lease.domain, lease)
+            self._open.pop(lease.token, None)
+
+    def storage_class(self, name: str, state: CatalogState | None) -> JsonObject | None:
+        """The class from the catalog, else live: the catalog may be a moment behind."""
+        if not name:
+            return None
+        known = self._catalog.get(KIND_CLASSES, name, state)
+        if known is not None:
+            return known
+        try:
+            return self._kube.get_class(name)
+        except NotFoundError:
+            return None

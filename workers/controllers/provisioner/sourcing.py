@@ -1,0 +1,273 @@
+"""Live reads and protection of what a volume is copied from (P-201 to P-226, D-017, D-021).
+
+The rules are in workers.translate.sources, snapshots and clones; here they are fed.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from workers import constants as k
+from workers.engine.steps import Step
+from workers.errors import ApiError, AttemptError, State
+from workers.kube.errors import (
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    ServerError,
+    Unreachable,
+)
+from workers.kube.retry import update_with_retry
+from workers.migration.plugins import in_tree_source
+from workers.migration.to_csi import volume_to_csi
+from workers.translate import clones, snapshots, sources
+from workers.translate.claims import claim_class_name
+
+if TYPE_CHECKING:
+    from csi_client import messages as csi
+    from workers.controllers.provisioner.claims import ClaimPass
+    from workers.controllers.provisioner.intent import Intent
+    from workers.kube.objects import JsonObject
+    from workers.translate.sources import ContentSource, DataSource
+
+_log = logging.getLogger(__name__)
+
+# Errors of the system itself: the pass waits instead of blaming the claim.
+AWAY = (Unreachable, ServerError)
+
+
+def check_grants(work: ClaimPass, source: DataSource) -> None:
+    """Asks the source's namespace for a ReferenceGrant if it is another one (P-204, P-205)."""
+    if not source.crosses_namespaces:
+        return
+    try:
+        grants = list(work.runtime.kube.list_reference_grants(source.namespace))
+    except AWAY:
+        raise
+    except ApiError as error:
+        raise sources.grants_read_failed(source, error) from error
+    sources.check_grants(source, grants)
+
+
+def resolve(
+    work: ClaimPass, claim: JsonObject, source: DataSource, *, protect: bool = True
+) -> ContentSource:
+    """Reads, checks and (with `protect`) protects the source; returns the handle for the request.
+
+    Raises:
+        SourceError: NO_CHANGE; the source cannot be used now.
+        AttemptError: NO_CHANGE; it could not be protected.
+    """
+    read = _snapshot if source.is_snapshot else _claim
+    try:
+        content = read(work, claim, source, protect=protect)
+    except sources.SourceError as error:
+        if error.detail:  # users see the recorded text, operators the cause (D-034)
+            _log.warning("%s: %s", error.message, error.detail)
+        raise
+    if content.warning:
+        _log.warning("%s", content.warning)
+    return content
+
+
+def sent(request: csi.CreateVolumeRequest) -> JsonObject | None:
+    """What the driver copies from, as an intent remembers it; None for an empty volume."""
+    content = request.volume_content_source
+    if content.HasField("snapshot"):
+        return {"snapshot_id": content.snapshot.snapshot_id}
+    return {"volume_id": content.volume.volume_id} if content.HasField("volume") else None
+
+
+def remembered(intent: Intent | None, error: AttemptError) -> ContentSource:
+    """The source an earlier call of the attempt was sent with.
+
+    Somebody may have deleted the snapshot since (issue 1449 of external-provisioner): only the
+    same request asked again brings the volume of that call to light.
+
+    Raises:
+        AttemptError: `error`, why the source cannot be read; there was no call before.
+    """
+    record = (intent.source if intent is not None else None) or {}
+    found = sources.ContentSource(
+        snapshot_id=str(record.get("snapshot_id") or ""),
+        volume_id=str(record.get("volume_id") or ""),
+    )
+    if not (found.snapshot_id or found.volume_id):
+        raise error
+    _log.warning("going on with the source of the call before: %s", error.message)
+    return found
+
+
+def _snapshot(
+    work: ClaimPass, claim: JsonObject, source: DataSource, *, protect: bool
+) -> ContentSource:
+    kube = work.runtime.kube
+    try:
+        snapshot = kube.get_snapshot(source.namespace, source.name)
+    except AWAY:
+        raise
+    except ApiError as error:
+        raise snapshots.read_failed(source, error) from error
+    bound = snapshots.content_name(source, snapshot)
+    try:
+        content = kube.get_snapshot_content(bound)
+    except AWAY:
+        raise
+    except ApiError as error:
+        _log.warning("snapshot content %s: %s", bound, error)
+        raise snapshots.content_read_failed(source, bound, error) from error
+    result = snapshots.content_source(
+        source,
+        snapshot=snapshot,
+        content=content,
+        claim=claim,
+        class_name=claim_class_name(claim),
+        driver_name=work.driver.name,
+        prevent_mode_conversion=work.driver.settings.provision.prevent_volume_mode_conversion,
+    )
+    if protect and snapshots.needs_finalizer(snapshot):
+        _protect_snapshot(work, source)
+    return result
+
+
+def _protect_snapshot(work: ClaimPass, source: DataSource) -> None:
+    """Adds the source-protection finalizer; without the right to it, goes on (P-217)."""
+    kube = work.runtime.kube
+    work.runtime.steps.reach(Step.PROTECT_SOURCE, work.lease)
+    try:
+        update_with_retry(
+            lambda: kube.get_snapshot(source.namespace, source.name),
+            lambda found: _with_finalizer(found, k.FINALIZER_SNAPSHOT_SOURCE),
+            kube.update_snapshot,
+        )
+    except ForbiddenError as error:
+        _log.info(
+            "snapshot %s/%s is not protected while it is restored: grant the verb update on "
+            "volumesnapshots: %s",
+            source.namespace,
+            source.name,
+            error,
+        )
+    except AWAY:
+        raise
+    except ApiError as error:
+        raise AttemptError(str(error), State.NO_CHANGE) from error
+
+
+def unprotect_snapshot(work: ClaimPass, claim: JsonObject) -> None:
+    """Takes the finalizer off once the volume is saved (P-218); the sweep does what fails here.
+
+    Unlike the reference by the normalised source, so cross-namespace restores are covered (D-017),
+    and not while another pending claim still restores from the snapshot (D-015).
+    """
+    gates = work.driver.settings.gates
+    try:
+        source = sources.normalise(claim, cross_namespace=gates.cross_namespace_volume_data_source)
+    except AttemptError:
+        return
+    if source is None or not source.is_snapshot:
+        return
+    kube = work.runtime.kube
+    try:
+        if _is_needed_by_others(work, claim, source):
+            return
+        work.runtime.steps.reach(Step.UNPROTECT_SOURCE, work.lease)
+        update_with_retry(
+            lambda: kube.get_snapshot(source.namespace, source.name),
+            lambda found: _without_finalizer(found, k.FINALIZER_SNAPSHOT_SOURCE),
+            kube.update_snapshot,
+        )
+    except NotFoundError:
+        return
+    except ForbiddenError as error:
+        _log.info("finalizer stays on snapshot %s/%s: %s", source.namespace, source.name, error)
+    except ApiError as error:
+        _log.warning(
+            "Failed to remove snapshot finalizer from %s/%s: %s",
+            source.namespace,
+            source.name,
+            error,
+        )
+
+
+def _is_needed_by_others(work: ClaimPass, claim: JsonObject, source: DataSource) -> bool:
+    """True if another unbound claim of the namespace restores from the same snapshot."""
+    for other in work.runtime.kube.list_claims(source.claim_namespace):
+        if other["metadata"].get("uid") == claim["metadata"].get("uid"):
+            continue
+        if (other.get("status") or {}).get("phase") not in (None, "", "Pending"):
+            continue
+        reference = (other.get("spec") or {}).get("dataSource") or {}
+        if (reference.get("kind"), reference.get("name")) == (source.kind, source.name):
+            return True
+    return False
+
+
+def _claim(
+    work: ClaimPass, claim: JsonObject, source: DataSource, *, protect: bool
+) -> ContentSource:
+    kube = work.runtime.kube
+    try:
+        source_claim = kube.get_claim(source.namespace, source.name)
+    except NotFoundError as error:
+        raise clones.not_found(source) from error
+    except AWAY:
+        raise
+    except ApiError as error:
+        raise clones.read_failed(source, error) from error
+    name = clones.source_volume_name(source, source_claim, claim)
+    try:
+        volume = kube.get_volume(name)
+    except AWAY:
+        raise
+    except ApiError as error:
+        raise clones.volume_read_failed(source, error) from error
+    if in_tree_source(volume) is not None:
+        volume = volume_to_csi(volume)
+    result = clones.content_source(
+        source,
+        source_claim=source_claim,
+        source_volume=volume,
+        claim=claim,
+        driver_name=work.driver.name,
+    )
+    if protect and clones.needs_finalizer(source_claim):
+        _protect_claim(work, source, source_claim)
+    return result
+
+
+def _protect_claim(work: ClaimPass, source: DataSource, source_claim: JsonObject) -> None:
+    """Adds the cloning-protection finalizer (P-226); a conflict is read and tried again (D-021)."""
+    kube = work.runtime.kube
+    known = [source_claim]
+
+    def read() -> JsonObject:
+        return known.pop() if known else kube.get_claim(source.namespace, source.name)
+
+    work.runtime.steps.reach(Step.PROTECT_SOURCE, work.lease)
+    try:
+        update_with_retry(
+            read,
+            lambda found: _with_finalizer(found, k.FINALIZER_CLONE_SOURCE),
+            kube.update_claim,
+        )
+    except AWAY:
+        raise
+    except (ConflictError, ApiError) as error:
+        raise AttemptError(str(error), State.NO_CHANGE) from error
+
+
+def _with_finalizer(found: JsonObject, finalizer: str) -> JsonObject | None:
+    finalizers = list(found["metadata"].get("finalizers") or [])
+    if finalizer in finalizers:
+        return None
+    return {**found, "metadata": {**found["metadata"], "finalizers": [*finalizers, finalizer]}}
+
+
+def _without_finalizer(found: JsonObject, finalizer: str) -> JsonObject | None:
+    finalizers = list(found["metadata"].get("finalizers") or [])
+    if finalizer not in finalizers:
+        return None
+    kept = [name for name in finalizers if name != finalizer]
+    return {**found, "metadata": {**found["metadata"], "finalizers": kept}}

@@ -1,0 +1,1 @@
+"""The CSI drivers that this process serves."""

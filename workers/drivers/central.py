@@ -1,0 +1,118 @@
+"""Following the drivers file: what changed is served within a second, mistakes change nothing.
+
+The content counts, not the time of the file: a mounted ConfigMap is a chain of symbolic links that
+is swapped under the same name. TLS files are part of the content, so a renewed certificate gets a
+new connection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from workers.drivers.driversfile import parse, read_text
+from workers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from workers.drivers.driversfile import DriverSpec
+    from workers.drivers.fleet import Fleet
+
+_log = logging.getLogger(__name__)
+
+POLL_SECONDS: Final = 1.0
+
+
+class Central:
+    """The drivers file of one worker.
+
+    Args:
+        fleet: serves the drivers.
+        path: the file.
+        pool: the part of it that this worker serves.
+    """
+
+    def __init__(self, fleet: Fleet, path: Path, *, pool: str = "") -> None:
+        self._fleet = fleet
+        self._path = path
+        self._pool = pool
+        self._seen = self._told = ""
+        self._tls_files: list[Path] = []
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        """Reads the file for the first time.
+
+        Raises:
+            ConfigError: it is unusable; there is no good set to go on with.
+        """
+        self._seen = self._stamp()
+        self._fleet.apply(self._read())
+
+    def poll(self) -> bool:
+        """Looks once; True when something changed. A bad file keeps the last good set.
+
+        Parsing takes a tenth of a second for hundreds of drivers, so only changes are parsed.
+        """
+        try:
+            seen = self._stamp()
+            if seen == self._seen:
+                return False
+            self._seen = seen
+            specs = self._read()
+            self._fleet.apply(specs)
+        except ConfigError as error:
+            if str(error) != self._told:
+                _log.error("%s; the drivers of the last good file are served", error)
+            # Read again each time: what is missing may be a file that is about to come.
+            self._told, self._seen = str(error), ""
+            return False
+        self._told = ""
+        _log.info("drivers file read again: %d drivers", len(specs))
+        return True
+
+    def run(self) -> None:
+        """Polls until `stop`."""
+        while not self._stopped.wait(POLL_SECONDS):
+            try:
+                self.poll()
+            except Exception:  # noqa: BLE001 - the loop must outlive any defect
+                _log.exception("unexpected error while the drivers file was read")
+
+    def stop(self) -> None:
+        """Ends `run`."""
+        self._stopped.set()
+
+    def _stamp(self) -> str:
+        """Changes with the content of the file and of the TLS files it named last."""
+        digest = hashlib.sha256(read_text(self._path).encode())
+        for file in self._tls_files:
+            digest.update(_digest(file))
+        return digest.hexdigest()
+
+    def _read(self) -> dict[str, DriverSpec]:
+        specs = parse(read_text(self._path), self._path, pool=self._pool)
+        files: list[Path] = []
+        for name, spec in specs.items():
+            if spec.tls is None:
+                continue
+            own = [file for file in (spec.tls.ca, spec.tls.certificate, spec.tls.key) if file]
+            stamp = b"".join(_digest(file) for file in own).hex()
+            specs[name] = replace(spec, tls_stamp=stamp)
+            files += own
+        if files != self._tls_files:
+            self._tls_files = files
+            self._seen = self._stamp()
+        return specs
+
+
+def _digest(file: Path) -> bytes:
+    """Of the file's content; a missing one is a content of its own (it may be about to come)."""
+    try:
+        return hashlib.sha256(file.read_bytes()).digest()
+    except OSError as error:
+        return (error.strerror or "unreadable").encode()

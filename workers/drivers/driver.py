@@ -1,0 +1,176 @@
+"""One driver as this worker knows it: handshake, capabilities and what follows from them.
+
+Upstream reads name and capabilities once and ends with the socket; here a reconnect runs the
+handshake again, because the driver behind the socket may be another version (F-017, P-003).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from csi_client.errors import CsiError
+from workers.controllers.capacity.objects import MANAGED_BY, managed_by
+from workers.controllers.provisioner.backend import Backend, CsiBackend
+from workers.drivers.health import Health
+from workers.errors import ConfigError
+from workers.migration.plugins import in_tree_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from csi_client.client import CsiClient
+    from workers.config.load import Settings
+
+DEADLINE_EXCEEDED = 4
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A driver after its handshake.
+
+    Attributes:
+        name: GetPluginInfo's name; the provisioner name everywhere.
+        queue_name: the name its keys carry: `name`, with `@<node>` in node deployment.
+        in_tree_name: the in-tree plugin it replaces, or None (P-009).
+        identity: value of the identity volume attribute (P-010).
+        node_segments: accessible topology of the local node; None outside node deployment.
+        backend: who makes and removes its volumes.
+        health: told of calls that were not answered.
+        class_timeouts: seconds by operation (`create`, `delete`) by storage class.
+    """
+
+    name: str
+    queue_name: str
+    client: CsiClient
+    plugin_capabilities: frozenset[str]
+    controller_capabilities: frozenset[str]
+    in_tree_name: str | None
+    identity: str
+    settings: Settings
+    node_id: str = ""
+    node_segments: dict[str, str] | None = None
+    backend: Backend = field(default_factory=CsiBackend)
+    health: Health = field(default_factory=Health)
+    class_timeouts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = (self.name,) if self.in_tree_name is None else (self.name, self.in_tree_name)
+        object.__setattr__(self, "names", names)
+
+    @property
+    def event_source(self) -> str:
+        """The component that events on claims and volumes carry (P-802, L-006)."""
+        return self.name
+
+    def timeout_seconds(self, operation: str, class_name: str) -> float | None:
+        """Deadline of a call for a volume of that class; None takes the driver's own."""
+        return self.class_timeouts.get(class_name, {}).get(operation)
+
+    def supports(self, capability: str) -> bool:
+        """True if the controller or the plug-in reports the capability (P-008)."""
+        return capability in self.controller_capabilities or capability in self.plugin_capabilities
+
+    @property
+    def supports_topology(self) -> bool:
+        """P-300: the gate and the plug-in capability."""
+        return (
+            self.settings.gates.topology
+            and "VOLUME_ACCESSIBILITY_CONSTRAINTS" in self.plugin_capabilities
+        )
+
+    @property
+    def publishes_capacity(self) -> bool:
+        """Whether CSIStorageCapacity objects are kept for it (CAP-012)."""
+        return self.settings.capacity.enabled and "GET_CAPACITY" in self.controller_capabilities
+
+    def capacity_record(self) -> dict[str, str] | None:
+        """Where the driver's capacity objects are and what labels them, None without any."""
+        if not self.publishes_capacity:
+            return None
+        node = self.settings.node
+        return {
+            "namespace": self.settings.capacity.namespace,
+            "managed_by": managed_by(node.node_name) if node.enabled else MANAGED_BY,
+        }
+
+    def record(self) -> dict[str, Any]:
+        """What the watcher, beat and the tools may know of this driver (kept in Redis)."""
+        return {
+            "name": self.name,
+            "queue_name": self.queue_name,
+            "in_tree_name": self.in_tree_name,
+            "plugin_capabilities": sorted(self.plugin_capabilities),
+            "controller_capabilities": sorted(self.controller_capabilities),
+            "topology": self.supports_topology,
+            "capacity": self.capacity_record(),
+            "node": self.settings.node.node_name if self.settings.node.enabled else None,
+            "node_segments": self.node_segments,
+            "rules": asdict(self.settings.provision),
+        }
+
+
+def wait_ready(client: CsiClient, log: Callable[[str], None], *, tick_seconds: float = 1.0) -> None:
+    """Probes until the driver is ready (P-004).
+
+    Raises:
+        ConfigError: any gRPC error but DEADLINE_EXCEEDED; exit code 1.
+    """
+    while True:
+        started = time.monotonic()
+        try:
+            if client.probe():
+                return
+            log("CSI driver is not ready")
+        except CsiError as error:
+            if error.code != DEADLINE_EXCEEDED:
+                raise ConfigError(f"CSI driver probe failed: {error}", exit_code=1) from error
+            log("CSI driver probe timed out")
+        time.sleep(max(0.0, tick_seconds - (time.monotonic() - started)))
+
+
+def handshake(client: CsiClient, settings: Settings) -> Driver:
+    """Asks a ready driver who it is and what it can do (P-005 to P-010, P-050).
+
+    Raises:
+        ConfigError: any of the calls failed; exit code 255 as upstream (F-013, F-014).
+    """
+    try:
+        name, _ = client.plugin_info()
+    except CsiError as error:
+        raise ConfigError(f"Error getting CSI driver name: {error}", exit_code=255) from error
+    try:
+        plugin_capabilities = client.plugin_capabilities()
+        controller_capabilities = client.controller_capabilities()
+    except CsiError as error:
+        raise ConfigError(
+            f"Error getting CSI driver capabilities: {error}", exit_code=255
+        ) from error
+    identity = f"{time.time_ns() // 1_000_000}-{random.randrange(10_000)}-{name}"  # noqa: S311
+    queue_name, node_id, segments = name, "", None
+    if settings.node.enabled:
+        try:
+            node = client.node_info()
+        except CsiError as error:
+            raise ConfigError(
+                f"Failed to get node info from CSI driver: {error}", exit_code=255
+            ) from error
+        node_id = node.node_id
+        segments = dict(node.accessible_topology.segments)
+        identity = f"{identity}-{settings.node.node_name}"
+        queue_name = f"{name}@{settings.node.node_name}"
+    return Driver(
+        name=name,
+        queue_name=queue_name,
+        client=client,
+        plugin_capabilities=plugin_capabilities,
+        controller_capabilities=controller_capabilities,
+        in_tree_name=in_tree_name(name),
+        identity=identity,
+        settings=settings,
+        node_id=node_id,
+        node_segments=segments,
+    )

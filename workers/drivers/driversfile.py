@@ -1,0 +1,333 @@
+"""Which drivers does a central worker serve, and how? The drivers file, read and checked.
+
+```yaml
+defaults:                            # optional; for every driver below
+  timeouts: {create: 30s}
+drivers:
+  - name: fast.csi.example.org       # checked against the driver's own answer
+    endpoint: unix:///run/csi/fast.sock
+  - name: array.csi.example.org
+    endpoint: array.storage.svc:9000
+    pool: gold                       # served only by workers that ask for this pool
+    tls: {ca: ca.pem, certificate: tls.crt, key: tls.key, serverName: array.example.org}
+    timeouts: {create: 2m, delete: 1m, capacity: 10s}
+    limits: {create: {concurrency: 10, rate: 5, burst: 10}, delete: {concurrency: 4}}
+    classes: {slow-clone: {timeouts: {create: 30s}}}
+    flags: {extra-create-metadata: true, default-fstype: xfs}
+```
+docs/drivers-file.md explains each field. Every complaint is one line: file, line, field, remedy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from csi_client.connection import CsiAddressError, TlsFiles, parse_address
+from workers.config import flagvalues
+from workers.config.flagtable import FLAGS
+from workers.drivers.yamlnodes import Entry, load
+from workers.errors import ConfigError
+from workers.queue.limits import LaneLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from workers.config.load import Settings
+
+RPCS: Final = {
+    "create": "Controller/CreateVolume",
+    "delete": "Controller/DeleteVolume",
+    "capacity": "Controller/GetCapacity",
+}
+"""Operations that have limits and deadlines of their own."""
+
+LANES: Final = {"create": "claims", "delete": "volumes", "capacity": "capacity"}
+"""Kind of key of each operation."""
+
+DRIVER_FLAGS: Final = {
+    "timeout": "timeout_seconds",
+    "worker-threads": "worker_threads",
+    "extra-create-metadata": "extra_create_metadata",
+    "default-fstype": "default_fstype",
+    "volume-name-prefix": "volume_name_prefix",
+    "volume-name-uuid-length": "volume_name_uuid_length",
+    "controller-publish-readonly": "controller_publish_readonly",
+    "prevent-volume-mode-conversion": "prevent_volume_mode_conversion",
+    "strict-topology": "strict_topology",
+    "immediate-topology": "immediate_topology",
+    "retry-interval-start": "retry_interval_start_seconds",
+    "retry-interval-max": "retry_interval_max_seconds",
+    "cloning-protection-threads": "cloning_protection_threads",
+    "capacity-threads": "threads",
+}
+"""Flags of csi-provisioner that a driver may have its own value of, and their settings' fields."""
+
+NOT_SERIAL: Final[dict[str, LaneLimits]] = {}
+"""`serial: false`: the limits of `defaults` are not this driver's."""
+
+_POSITIVE_FLAGS: Final = {"timeout", "retry-interval-start", "retry-interval-max", "worker-threads"}
+_DRIVER_FIELDS: Final = {
+    "name",
+    "endpoint",
+    "pool",
+    "tls",
+    "timeouts",
+    "limits",
+    "classes",
+    "flags",
+    "threads",
+}
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSpec:
+    """One driver as an operator wants it served.
+
+    Attributes:
+        name: what GetPluginInfo must answer; "" takes whatever it answers (`--csi-address`).
+        pool: only workers with this `--drivers-pool` serve it; "" is served by all without one.
+        timeouts: seconds by operation (`create`, `delete`, `capacity`).
+        class_timeouts: the same by storage class.
+        limits: by operation; those left out come from the flags.
+        flags: values by flag name, parsed.
+        threads: threads of one worker process that may be inside this driver; None: a fair part.
+        allow_tcp: false beside the driver (`--csi-address`).
+        tls_stamp: digest of the TLS files' content.
+    """
+
+    name: str
+    endpoint: str
+    pool: str = ""
+    tls: TlsFiles | None = None
+    timeouts: Mapping[str, float] = field(default_factory=dict)
+    class_timeouts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    limits: Mapping[str, LaneLimits] = field(default_factory=dict)
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    threads: int | None = None
+    allow_tcp: bool = True
+    tls_stamp: str = ""
+
+    @property
+    def connection(self) -> tuple[object, ...]:
+        """What cannot change without connecting again."""
+        return self.name, self.endpoint, self.tls, self.tls_stamp, self.timeouts, self.flags
+
+    def settings(self, base: Settings) -> Settings:
+        """The process's settings with this driver's own values."""
+        fields = {DRIVER_FLAGS[name]: value for name, value in self.flags.items()}
+        threads = {key: fields.pop(key) for key in ("threads",) if key in fields}
+        driver = {key: fields.pop(key) for key in ("timeout_seconds",) if key in fields}
+        return replace(
+            base,
+            driver=replace(base.driver, **driver),
+            capacity=replace(base.capacity, **threads),
+            provision=replace(base.provision, **fields),
+        )
+
+    def timeouts_by_rpc(self) -> dict[str, float]:
+        """Deadlines for the driver's client."""
+        return {RPCS[name]: seconds for name, seconds in self.timeouts.items()}
+
+    def hold_seconds(self, kind: str, base: Settings) -> float:
+        """How long a call of a dead worker may go on, where one at a time was asked for."""
+        operation = next((name for name, lane in LANES.items() if lane == kind), "")
+        limits = self.lane_limits(kind, base)
+        is_asked_for = operation in self.limits or kind in {"claims", "volumes"}
+        if not operation or not is_asked_for or 1 not in {limits.concurrency, limits.total}:
+            return 0.0
+        return self.longest_call(base)
+
+    def longest_call(self, base: Settings) -> float:
+        """The longest deadline of any call in seconds."""
+        by_class = [x for timeouts in self.class_timeouts.values() for x in timeouts.values()]
+        own = self.settings(base).driver.timeout_seconds
+        return max([own, *self.timeouts.values(), *by_class])
+
+    def lane_limits(self, kind: str, base: Settings) -> LaneLimits:
+        """Limits of the keys of one kind; a lane without any would admit nothing."""
+        settings = self.settings(base)
+        for operation, lane in LANES.items():
+            if lane == kind and operation in self.limits:
+                return self.limits[operation]
+        return LaneLimits(
+            {
+                "cloning": settings.provision.cloning_protection_threads,
+                "capacity": settings.capacity.threads,
+                "sweep": 1,
+            }.get(kind, settings.provision.worker_threads)
+        )
+
+
+def read_text(path: Path) -> str:
+    """Content of the file.
+
+    Raises:
+        ConfigError: one line that names the file.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the drivers file: {error.strerror}") from None
+
+
+def parse(content: str, path: Path, *, pool: str = "") -> dict[str, DriverSpec]:
+    """Drivers of the file that belong to the pool, by name.
+
+    Raises:
+        ConfigError: one line that names the file, the line, what is wrong and what to write.
+    """
+    top = load(content, str(path)).mapping({"defaults", "drivers"}, required={"drivers"})
+    defaults = DriverSpec("", "")
+    if "defaults" in top:
+        fields = top["defaults"].mapping({"timeouts", "limits", "flags", "threads"})
+        defaults = _common(fields, defaults)
+    found: dict[str, DriverSpec] = {}
+    for entry in top["drivers"].sequence():
+        spec = _driver(entry, defaults, path)
+        if spec.name in found:
+            raise entry.error(f"driver {spec.name} is listed twice; keep one of them")
+        found[spec.name] = spec
+    same: dict[str, str] = {}
+    for spec in found.values():
+        other = same.setdefault(spec.endpoint, spec.name)
+        if other != spec.name:
+            raise top["drivers"].error(
+                f"drivers {other} and {spec.name} have the same endpoint {spec.endpoint}; "
+                "one socket is one driver"
+            )
+    return {name: spec for name, spec in found.items() if spec.pool == pool}
+
+
+def _driver(entry: Entry, defaults: DriverSpec, path: Path) -> DriverSpec:
+    fields = entry.mapping(_DRIVER_FIELDS, required={"name", "endpoint"})
+    name = fields["name"].text()
+    if not name or len(name) > 63 or any(c.isspace() or c in "/|%" for c in name):
+        raise fields["name"].error("a driver name has 1 to 63 characters, none of them space / | %")
+    endpoint = fields["endpoint"].text()
+    try:
+        target = parse_address(endpoint, allow_tcp=True)
+    except CsiAddressError as error:
+        raise fields["endpoint"].error(str(error)) from None
+    tls = _tls(fields["tls"], path.parent) if "tls" in fields else None
+    if tls is not None and target.startswith("unix"):
+        raise fields["tls"].error("TLS is for an endpoint host:port, not for a unix socket")
+    spec = replace(
+        defaults,
+        name=name,
+        endpoint=endpoint,
+        pool=fields["pool"].text() if "pool" in fields else "",
+        tls=tls,
+        class_timeouts=_classes(fields["classes"]) if "classes" in fields else {},
+    )
+    return _common(fields, spec)
+
+
+def _common(fields: dict[str, Entry], spec: DriverSpec) -> DriverSpec:
+    """Fields that `defaults` may have too; a driver's own win one by one."""
+    if "timeouts" in fields:
+        spec = replace(spec, timeouts={**spec.timeouts, **_timeouts(fields["timeouts"])})
+    if "limits" in fields:
+        own = _limits(fields["limits"])
+        inherited = {} if own is NOT_SERIAL else spec.limits
+        spec = replace(spec, limits={**inherited, **own})
+    if "flags" in fields:
+        spec = replace(spec, flags={**spec.flags, **_flags(fields["flags"])})
+    if "threads" in fields:
+        spec = replace(spec, threads=_number(fields["threads"], int, least=1))
+    return spec
+
+
+def _tls(entry: Entry, folder: Path) -> TlsFiles:
+    fields = entry.mapping({"ca", "certificate", "key", "serverName"}, required={"ca"})
+    if ("certificate" in fields) != ("key" in fields):
+        raise entry.error("certificate and key go together")
+    files = {
+        name: folder / fields[name].text()
+        for name in ("ca", "certificate", "key")
+        if name in fields
+    }
+    for name, file in files.items():
+        if not file.is_file():
+            raise fields[name].error(f"no such file: {file}")
+    return TlsFiles(
+        files["ca"],
+        files.get("certificate"),
+        files.get("key"),
+        server_name=fields["serverName"].text() if "serverName" in fields else None,
+    )
+
+
+def _timeouts(entry: Entry) -> dict[str, float]:
+    found = {}
+    for name, value in entry.mapping(set(RPCS)).items():
+        found[name] = _flag_value(value, flagvalues.parse_duration)
+        if found[name] <= 0:
+            raise value.error("a time-out must be greater than 0, for example 30s")
+    return found
+
+
+def _classes(entry: Entry) -> dict[str, dict[str, float]]:
+    return {
+        name: _timeouts(fields["timeouts"])
+        for name, value in entry.mapping(None).items()
+        for fields in [value.mapping({"timeouts"}, required={"timeouts"})]
+    }
+
+
+def _limits(entry: Entry) -> dict[str, LaneLimits]:
+    fields = entry.mapping({*RPCS, "serial"})
+    found = {}
+    if "serial" in fields:
+        if len(fields) > 1:
+            raise entry.error("serial means one call at a time; leave out the other limits")
+        if fields["serial"].text() not in {"true", "false"}:
+            raise fields["serial"].error("serial is true or false")
+        is_serial = fields["serial"].text() == "true"
+        return dict.fromkeys(RPCS, LaneLimits(1, total=1)) if is_serial else NOT_SERIAL
+    for name, value in fields.items():
+        numbers = value.mapping({"concurrency", "rate", "burst"}, required={"concurrency"})
+        if "burst" in numbers and "rate" not in numbers:
+            raise numbers["burst"].error("burst needs a rate")
+        rate = _number(numbers["rate"], float, least=0.001) if "rate" in numbers else 0.0
+        burst = max(1, math.ceil(rate))
+        found[name] = LaneLimits(
+            _number(numbers["concurrency"], int, least=1),
+            rate,
+            _number(numbers["burst"], int, least=1) if "burst" in numbers else burst,
+        )
+    return found
+
+
+def _flags(entry: Entry) -> dict[str, Any]:
+    found = {}
+    for name, value in entry.mapping(set(DRIVER_FLAGS)).items():
+        found[name] = _flag_value(value, FLAGS[name].parse)
+        if name in _POSITIVE_FLAGS and found[name] <= 0:
+            raise value.error(f"{name} must be greater than 0")
+        if name == "volume-name-uuid-length" and found[name] != -1 and not 1 <= found[name] <= 32:
+            raise value.error("volume-name-uuid-length must be -1 or 1 to 32")
+    return found
+
+
+def _flag_value(entry: Entry, parser: Callable[[str], _T]) -> _T:
+    try:
+        return parser(entry.text())
+    except ValueError as error:
+        raise entry.error(str(error)) from None
+
+
+def _number(entry: Entry, kind: Callable[[str], _T], *, least: float) -> _T:
+    text = entry.text()
+    try:
+        value: Any = kind(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value < math.inf:
+        raise entry.error(f"{text!r} is not a number of at least {least:g}")
+    return value  # type: ignore[no-any-return] # compared as a number above

@@ -1,0 +1,431 @@
+"""The drivers this process serves: connecting, announcing, parking while a socket is gone.
+
+A lost socket ends neither the process nor the claims: the process stops fetching the driver's
+tickets, with the last connection its lanes are paused, so its keys wait without back-off or event,
+and go on one after another after a new handshake (S-020, F-017).
+
+Sidecar drivers (`--csi-address`) must be there at the start, as upstream's; drivers of the drivers
+file are connected in the background and come and go with the file. One thread follows all of them;
+handshakes, which may hang, run in a few others, however many drivers there are.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from workers.drivers.driver import Driver, handshake, wait_ready
+from workers.drivers.driversfile import DriverSpec
+from workers.drivers.health import Health, SharedHealth
+from workers.drivers.link import RETRY_SECONDS, TELL_AFTER_SECONDS, Link, open_link
+from workers.drivers.seats import default_seats
+from workers.errors import ConfigError, QueueUnavailable
+from workers.queue.breakers import KINDS, record_text
+from workers.queue.keys import lane_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from workers.config.load import Settings
+    from workers.drivers.seats import Consumers
+    from workers.queue.breakers import Breakers, BreakerState
+    from workers.queue.registry import DriverRegistry
+    from workers.queue.workqueue import WorkQueue
+
+__all__ = ["KINDS", "Fleet"]
+
+_log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_SECONDS: Final = 30.0
+REGISTRATION_TTL_SECONDS: Final = 15.0
+TICK_SECONDS: Final = 0.5
+BREAKER_SECONDS: Final = 1.0
+LOST_AGAIN_SECONDS: Final = 2.0
+HANDSHAKE_THREADS: Final = 8
+PATIENT_THREADS: Final = 16
+
+
+class Fleet:
+    """All drivers of one worker process, by queue name.
+
+    Args:
+        observer: told driver name, method, status and seconds of each CSI call.
+        breakers: shared with all workers; None: nothing is counted or parked (tests).
+        consumers: told whose tickets to fetch.
+        on_breaker: told a driver's name and whether its breaker is open, about once a second.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        observer: Callable[[str, str, str, float], None] | None = None,
+        breakers: Breakers | None = None,
+        consumers: Consumers | None = None,
+        on_breaker: Callable[[str, bool], None] = lambda *_: None,
+    ) -> None:
+        self._settings = settings
+        self._observer = observer
+        self._breakers = breakers
+        self._consumers = consumers
+        self._on_breaker = on_breaker
+        self._drivers: dict[str, Driver] = {}
+        self._links: dict[str, Link] = {}
+        self._seats: dict[str, int] = {}
+        self._records: dict[str, tuple[Driver, str | bytes]] = {}
+        self._states: dict[str, BreakerState] = {}
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._renewed = self._judged = float("-inf")
+        self._pool = ThreadPoolExecutor(HANDSHAKE_THREADS, thread_name_prefix="handshake")
+        # Drivers that gave trouble wait here for each other, not before those that are well.
+        self._patient = ThreadPoolExecutor(PATIENT_THREADS, thread_name_prefix="patient")
+
+    def driver_of(self, queue_name: str) -> Driver | None:
+        """The driver of that queue name, connected or not; None when it is not served here."""
+        return self._drivers.get(queue_name)
+
+    def drivers(self) -> list[Driver]:
+        """All that shook hands, by queue name."""
+        known = self._drivers.copy()
+        return [known[name] for name in sorted(known)]
+
+    def seats(self, queue_name: str) -> int:
+        """Threads of this process that may be inside the driver: all, if it is the only one."""
+        limit = self._seats.get(queue_name)
+        if limit is not None:
+            return limit
+        return default_seats(self._settings.process.concurrency, len(self._drivers))
+
+    def connect_all(self) -> None:
+        """Connects every `--csi-address` and shakes hands (P-001 to P-010).
+
+        Raises:
+            ConfigError: with upstream's text and exit code.
+        """
+        addresses = self._settings.driver.csi_addresses
+        with ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
+            found = list(pool.map(self.connect, addresses))
+        for link in found:
+            driver = link.driver
+            if driver is None:
+                continue
+            if driver.queue_name in self._drivers:
+                raise ConfigError(
+                    f"--csi-address: two sockets answer as driver {driver.name}; give each once"
+                )
+            self._adopt(link, driver)
+
+    def add(self, drivers: Iterable[Driver]) -> None:
+        """Takes in drivers that live in this process; there is nothing to connect.
+
+        Raises:
+            ConfigError: a name is served already.
+        """
+        for driver in drivers:
+            if driver.queue_name in self._drivers:
+                raise ConfigError(f"--provisioner: {driver.name} is the name of a driver too")
+            self._drivers[driver.queue_name] = driver
+
+    def connect(self, address: str) -> Link:
+        """One sidecar driver, connected and ready."""
+        spec = DriverSpec("", address, allow_tcp=False)
+        try:
+            link = self._open(spec)
+        except ConfigError as error:
+            text = str(error).partition(": ")[2]
+            raise ConfigError(f"--csi-address {address}: {text}", exit_code=1) from error
+        connected = link.client.wait_connected(
+            CONNECT_TIMEOUT_SECONDS, lambda: _log.warning("Still connecting to %s", address)
+        )
+        if not connected:
+            raise ConfigError(
+                f"--csi-address {address}: no driver answered within "
+                f"{CONNECT_TIMEOUT_SECONDS:.0f} s; is it running and the socket shared?",
+                exit_code=1,
+            )
+        wait_ready(link.client, _log.info)
+        link.losses = link.client.connection_losses
+        link.driver = replace(handshake(link.client, self._settings), health=link.health)
+        return link
+
+    def apply(self, specs: dict[str, DriverSpec]) -> None:
+        """Makes the served drivers those of the file; unchanged ones are left alone.
+
+        Raises:
+            ConfigError: an endpoint or TLS file is unusable; then nothing was changed.
+        """
+        with self._lock:
+            current = {link.spec.name: link for link in self._links.values() if link.spec.name}
+            opened = self._open_new(specs, current)
+            for name, link in current.items():
+                if name not in specs or name in opened:
+                    self._drop(link)
+                elif link.spec != specs[name]:
+                    self._change(link, specs[name])
+            for link in opened.values():
+                self._links[link.spec.endpoint] = link
+
+    def _open_new(self, specs: dict[str, DriverSpec], current: dict[str, Link]) -> dict[str, Link]:
+        """Connections the specs need and that are not there; all of them or none."""
+        opened: dict[str, Link] = {}
+        problems = []
+        beside = {link.spec.endpoint for link in self._links.values() if not link.spec.name}
+        for name, spec in specs.items():
+            known = current.get(name)
+            if known is not None and known.spec.connection == spec.connection:
+                continue
+            if spec.endpoint in beside:
+                problems.append(
+                    f"driver {name}: {spec.endpoint} is given by --csi-address too; remove one"
+                )
+                continue
+            try:
+                opened[name] = self._open(spec)
+            except ConfigError as error:
+                problems.append(str(error))
+        if problems:
+            for link in opened.values():
+                link.client.close()
+            raise ConfigError("; ".join(problems))
+        return opened
+
+    def serve(self, queue: WorkQueue, registry: DriverRegistry) -> None:
+        """Declares limits and announces the drivers; call once after `connect_all`."""
+        for driver in self.drivers():
+            self.announce(driver, queue, registry)
+            if self._consumers is not None:
+                self._consumers.serve(driver.queue_name)
+        for link in self._links.values():
+            if link.driver is not None and not link.is_served:
+                link.is_served = True
+                self._resume(link, link.driver)
+
+    def announce(self, driver: Driver, queue: WorkQueue, registry: DriverRegistry) -> None:
+        """Limits first, so that nothing is admitted without one."""
+        if self._settings.capacity.enabled and not driver.publishes_capacity:
+            _log.warning(
+                "capacity of driver %s is not published: it lacks GET_CAPACITY", driver.name
+            )
+        spec = next(
+            (x.spec for x in self._links.values() if x.driver is driver), DriverSpec("", "")
+        )
+        for kind in KINDS:
+            limits = spec.lane_limits(kind, self._settings)
+            queue.set_limits(
+                lane_name(kind, driver.queue_name),
+                limits.concurrency,
+                rate_per_second=limits.rate_per_second,
+                burst=limits.burst,
+                total=limits.total,
+                hold_seconds=spec.hold_seconds(kind, self._settings),
+            )
+        driver.health.paced = frozenset(
+            operation for operation, one in spec.limits.items() if one.rate_per_second > 0
+        )
+        registry.register(driver.queue_name, driver.record(), ttl_seconds=REGISTRATION_TTL_SECONDS)
+
+    def keep(self, queue: WorkQueue, registry: DriverRegistry) -> None:
+        """Renews registrations and follows connections until `stop`; runs in its own thread."""
+        while not self._stopped.wait(TICK_SECONDS):
+            try:
+                self.tick(queue, registry)
+            except QueueUnavailable as error:
+                _log.warning("drivers not announced: %s", error)
+            except Exception:  # noqa: BLE001 - the loop must outlive any defect
+                _log.exception("unexpected error while the drivers were followed")
+
+    def tick(self, queue: WorkQueue, registry: DriverRegistry) -> None:
+        """One round over all drivers.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        now = time.monotonic()
+        if now - self._renewed > REGISTRATION_TTL_SECONDS / 3:
+            self._renew(registry)
+            self._renewed = now
+        with self._lock:
+            for link in list(self._links.values()):
+                self.follow(link, queue, registry)
+        if self._breakers is not None and now - self._judged > BREAKER_SECONDS:
+            self._judge(self._breakers)
+            self._judged = now
+
+    def follow(self, link: Link, queue: WorkQueue, registry: DriverRegistry) -> None:
+        """Takes one link a step on: lost, connected, shaking hands, served."""
+        client = link.client
+        is_connected, losses = client.is_connected, client.connection_losses
+        if link.is_served:
+            if is_connected and losses == link.losses:
+                return  # nearly always: hundreds of drivers are looked at twice a second
+            self._lose(link)
+        if link.shaking is not None:
+            if link.shaking.done():
+                self._shaken(link, queue, registry)
+            return
+        if not is_connected:
+            self._wait(link)
+        elif time.monotonic() >= link.retry_at:
+            pool = self._patient if link.has_failed else self._pool
+            link.shaking, link.shaking_losses = pool.submit(link.shake), losses
+
+    def stop(self) -> None:
+        """Ends `keep` and closes all connections."""
+        self._stopped.set()
+        for pool in (self._pool, self._patient):
+            pool.shutdown(wait=False, cancel_futures=True)
+        for link in self._links.values():
+            link.client.close()
+
+    def _open(self, spec: DriverSpec) -> Link:
+        names = {"name": spec.name or "unknown-driver"}
+        health = SharedHealth(self._breakers) if self._breakers is not None else Health()
+
+        def observe(method: str, code: str, seconds: float) -> None:
+            if self._observer is not None:
+                driver = link.driver
+                self._observer(driver.name if driver else names["name"], method, code, seconds)
+
+        link = open_link(spec, self._settings, health, observe)
+        return link
+
+    def _adopt(self, link: Link, driver: Driver) -> None:
+        """The driver is known: find it by its queue's name from now on."""
+        _log.info("Detected CSI driver %s", driver.name)
+        if driver.in_tree_name:
+            _log.info("Supports migration from in-tree plugin: %s", driver.in_tree_name)
+        link.driver = driver
+        link.health.attach(driver.queue_name)
+        self._links[link.spec.endpoint] = link
+        self._drivers[driver.queue_name] = driver
+        self._take_seats(link.spec, driver)
+
+    def _take_seats(self, spec: DriverSpec, driver: Driver) -> None:
+        if spec.threads is None:
+            self._seats.pop(driver.queue_name, None)
+        else:
+            self._seats[driver.queue_name] = spec.threads
+
+    def _shaken(self, link: Link, queue: WorkQueue, registry: DriverRegistry) -> None:
+        shaking, link.shaking = link.shaking, None
+        if shaking is None:
+            return
+        try:
+            driver = shaking.result()
+        except Exception as error:  # noqa: BLE001 - whatever a driver answers ends here
+            link.retry_at, link.has_failed = time.monotonic() + RETRY_SECONDS, True
+            link.tell(str(error))
+            return
+        link.has_failed = False
+        other = self._drivers.get(driver.queue_name)
+        if other is not None and other.client is not link.client:
+            link.retry_at = time.monotonic() + RETRY_SECONDS
+            link.tell(f"driver {driver.name} is served by another address already")
+            return
+        is_back = link.driver is not None
+        self._adopt(link, driver)
+        link.losses, link.is_served, link.told = link.shaking_losses, True, ""
+        self.announce(driver, queue, registry)
+        self._resume(link, driver)
+        if is_back:
+            _log.warning("driver %s is connected again", driver.name)
+
+    def _resume(self, link: Link, driver: Driver) -> None:
+        if self._breakers is not None:
+            self._breakers.back(driver.queue_name, REGISTRATION_TTL_SECONDS)
+        if self._consumers is not None:
+            self._consumers.serve(driver.queue_name)
+        link.lost_told_at = float("-inf")
+
+    def _lose(self, link: Link) -> None:
+        link.is_served, link.waiting_since = False, time.monotonic()
+        _log.warning("connection to driver %s is lost, its keys wait", link.name)
+        if link.driver is not None and self._consumers is not None:
+            self._consumers.leave(link.driver.queue_name)
+
+    def _wait(self, link: Link) -> None:
+        """Not connected: keep the lanes stopped while nobody is, and say what is wrong."""
+        now = time.monotonic()
+        if (
+            link.driver is not None
+            and self._breakers is not None
+            and now - link.lost_told_at > LOST_AGAIN_SECONDS
+        ):
+            self._breakers.lost(link.driver.queue_name, "driver socket lost")
+            link.lost_told_at = now
+        if link.diagnosis is not None and link.diagnosis.done():
+            link.tell(link.diagnosis.result())
+            link.diagnosis, link.waiting_since = None, now
+        elif link.diagnosis is None and now - link.waiting_since > TELL_AFTER_SECONDS:
+            link.diagnosis = self._patient.submit(link.diagnose)
+
+    def _drop(self, link: Link) -> None:
+        """Serve it no more; its keys wait in Redis, its registration runs out."""
+        self._links.pop(link.spec.endpoint, None)
+        if link.driver is not None:
+            name = link.driver.queue_name
+            if self._consumers is not None:
+                self._consumers.leave(name)
+            self._drivers.pop(name, None)
+            self._seats.pop(name, None)
+            self._records.pop(name, None)
+            _log.info("driver %s is not served any more", link.name)
+        # Passes that run may end; the client goes with the last of them.
+        timer = threading.Timer(link.spec.longest_call(self._settings), link.client.close)
+        timer.daemon = True
+        timer.start()
+
+    def _change(self, link: Link, spec: DriverSpec) -> None:
+        """New limits or class time-outs over the same connection: announced by a new handshake."""
+        link.spec, link.is_served = spec, False
+        link.retry_at = 0.0
+
+    def _renew(self, registry: DriverRegistry) -> None:
+        drivers = self.drivers()
+        if self._breakers is None:
+            for driver in drivers:
+                registry.register(
+                    driver.queue_name, driver.record(), ttl_seconds=REGISTRATION_TTL_SECONDS
+                )
+            return
+        parted = {x.driver.queue_name for x in self._links.values() if x.driver and not x.is_served}
+        records = {driver.queue_name: self._record(driver) for driver in drivers}
+        if records:
+            self._breakers.keep(
+                records, records.keys() - parted, ttl_seconds=REGISTRATION_TTL_SECONDS
+            )
+
+    def _record(self, driver: Driver) -> str | bytes:
+        """Its text, made once: a driver changes only by a new handshake."""
+        known = self._records.get(driver.queue_name)
+        if known is None or known[0] is not driver:
+            known = self._records[driver.queue_name] = driver, record_text(driver.record())
+        return known[1]
+
+    def _judge(self, breakers: Breakers) -> None:
+        """Learns of failures seen elsewhere; Probe decides when an open breaker is tried again."""
+        states = breakers.states()
+        for name in self._states.keys() | states.keys():
+            driver = self._drivers.get(name)
+            if driver is not None:
+                self._on_breaker(driver.name, name in states and states[name].is_open)
+        self._states = states
+        for link in list(self._links.values()):
+            state = states.get(link.driver.queue_name) if link.driver else None
+            if isinstance(link.health, SharedHealth) and state is not None:
+                link.health.is_suspect = True
+                is_trying = link.trial is not None and not link.trial.done()
+                if state.state in {"open", "half"} and link.is_served and not is_trying:
+                    link.trial = self._patient.submit(self._try_again, link, breakers)
+
+    def _try_again(self, link: Link, breakers: Breakers) -> None:
+        try:
+            if link.driver is not None and link.client.probe(timeout_seconds=2.0):
+                breakers.half_open(link.driver.queue_name)
+        except Exception as error:  # noqa: BLE001 - the next round tries again
+            _log.debug("driver %s does not answer Probe: %s", link.name, error)

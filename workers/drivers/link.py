@@ -1,0 +1,144 @@
+"""One driver's connection in this process: connecting, shaking hands, served, lost, and again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from csi_client import tlscheck
+from csi_client.connection import CsiAddressError
+from csi_client.errors import CsiError
+from workers.drivers.driver import Driver, handshake
+from workers.drivers.health import Health, WatchedClient
+from workers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from workers.config.load import Settings
+    from workers.drivers.driversfile import DriverSpec
+
+_log = logging.getLogger(__name__)
+
+PROBE_SECONDS: Final = 5.0
+TELL_AFTER_SECONDS: Final = 3.0
+TELL_EVERY_SECONDS: Final = 60.0
+RETRY_SECONDS: Final = 1.0
+
+_REMEDIES: Final = {
+    tlscheck.EXPIRED: "renew it",
+    tlscheck.WRONG_NAME: "check tls.serverName",
+    tlscheck.UNKNOWN_CA: "check tls.ca",
+    tlscheck.NO_CERTIFICATE: "set tls.certificate and tls.key",
+    tlscheck.NOT_ACCEPTED: "check tls.certificate and the driver's CA for clients",
+    tlscheck.NOT_TLS: "remove tls or let the driver use it",
+}
+
+
+@dataclass(eq=False)
+class Link:
+    """One driver as it is connected here.
+
+    Attributes:
+        driver: after the first handshake; kept while the connection is lost.
+        is_served: connected, known and announced.
+        losses: the client's count at the last handshake.
+        shaking: a handshake under way in another thread.
+        has_failed: the last handshake did; the next one waits behind those of others.
+        trial: a Probe under way while the breaker is open.
+    """
+
+    spec: DriverSpec
+    settings: Settings
+    client: WatchedClient
+    health: Health
+    driver: Driver | None = None
+    is_served: bool = False
+    losses: int = 0
+    shaking: Future[Driver] | None = None
+    shaking_losses: int = 0
+    has_failed: bool = False
+    trial: Future[None] | None = None
+    retry_at: float = 0.0
+    lost_told_at: float = float("-inf")
+    waiting_since: float = field(default_factory=time.monotonic)
+    told_at: float = float("-inf")
+    told: str = ""
+    diagnosis: Future[str] | None = None
+
+    @property
+    def name(self) -> str:
+        """The driver's name, or where it should be."""
+        return self.spec.name or (self.driver.name if self.driver else self.spec.endpoint)
+
+    def shake(self) -> Driver:
+        """Probe and handshake; runs in a thread of its own.
+
+        Raises:
+            ConfigError: not ready, another driver, or a call failed; one line.
+        """
+        try:
+            if not self.client.probe(timeout_seconds=PROBE_SECONDS):
+                raise ConfigError(f"driver {self.name} is not ready yet")
+        except CsiError as error:
+            raise ConfigError(f"driver {self.name} does not answer Probe: {error}") from None
+        found = handshake(self.client, self.settings)
+        expected = self.driver.name if self.driver else self.spec.name
+        if expected and found.name != expected:
+            raise ConfigError(
+                f"{self.spec.endpoint} answers as driver {found.name}, not {expected}; "
+                "it is not served: correct name or endpoint"
+            )
+        return replace(found, health=self.health, class_timeouts=self.spec.class_timeouts)
+
+    def diagnose(self) -> str:
+        """Why there is no connection, in one line; runs in a thread of its own."""
+        place = f"driver {self.name} at {self.spec.endpoint}"
+        if self.spec.tls is not None:
+            host, _, port = self.spec.endpoint.removeprefix("dns:///").rpartition(":")
+            refusal = tlscheck.refusal(host.strip("[]"), int(port), self.spec.tls)
+            if refusal:
+                remedy = _REMEDIES.get(refusal, "check the tls files")
+                return f"{place}: TLS refused: {refusal}: {remedy}"
+        try:
+            self.client.probe(timeout_seconds=PROBE_SECONDS)
+        except CsiError as error:
+            return f"{place}: not connected: {' '.join(error.details.split())[:200]}"
+        return ""
+
+    def tell(self, line: str) -> None:
+        """Log a trouble once, and again each minute while it lasts."""
+        now = time.monotonic()
+        if line and (line != self.told or now - self.told_at > TELL_EVERY_SECONDS):
+            self.told, self.told_at = line, now
+            _log.warning("%s", line)
+
+
+def open_link(
+    spec: DriverSpec,
+    base: Settings,
+    health: Health,
+    observer: Callable[[str, str, float], None] | None,
+) -> Link:
+    """A link that begins to connect in the background.
+
+    Raises:
+        ConfigError: the endpoint or a TLS file is unusable.
+    """
+    settings = spec.settings(base)
+    try:
+        client = WatchedClient(
+            spec.endpoint,
+            health,
+            timeout_seconds=settings.driver.timeout_seconds,
+            observer=observer,
+            allow_tcp=spec.allow_tcp,
+            tls=spec.tls,
+            timeouts_by_rpc=spec.timeouts_by_rpc(),
+        )
+    except CsiAddressError as error:
+        raise ConfigError(f"driver {spec.name} at {spec.endpoint}: {error}", exit_code=1) from error
+    return Link(spec, settings, client, health)

@@ -1,0 +1,65 @@
+"""What one worker process hands to every pass: connections, stores and the steps."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from workers.drivers.seats import Seats
+from workers.engine.steps import LeasedSteps, Steps
+from workers.observability.metrics import Metrics
+from workers.observability.running import RunningWork
+from workers.observability.tracing import Tracing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.config.load import Settings
+    from workers.controllers.capacity.publishing import Publishing
+    from workers.controllers.provisioner.clusters import Clusters
+    from workers.controllers.provisioner.safekeeping import Safekeeping
+    from workers.drivers.driver import Driver
+    from workers.engine.periodic import Periodic
+    from workers.explain.lasting import Lasting
+    from workers.kube.events import EventRecorder
+    from workers.kube.resources import KubeResources
+    from workers.queue.catalog import CatalogReader
+    from workers.queue.intents import IntentStore
+    from workers.queue.pauses import Pauses
+    from workers.queue.workqueue import WorkQueue
+
+
+@dataclass
+class Runtime:
+    """Connections and stores of one worker process, shared by its threads.
+
+    Attributes:
+        driver_of: finds the connected driver of a key's queue name; None when this process does
+            not serve it (any more).
+        periodic: the clock of polls and sweeps.
+        capacity: capacity publishing, told of every volume made or deleted; None without.
+        lasting: tells users of holds that last; None without.
+    """
+
+    settings: Settings
+    kube: KubeResources
+    queue: WorkQueue
+    intents: IntentStore
+    catalog: CatalogReader
+    events: EventRecorder
+    safekeeping: Safekeeping
+    clusters: Clusters
+    driver_of: Callable[[str], Driver | None]
+    steps: Steps = field(default_factory=LeasedSteps)
+    pauses: Pauses | None = None
+    seats: Seats = field(default_factory=lambda: Seats(lambda _: sys.maxsize))
+    metrics: Metrics = field(default_factory=Metrics)
+    capacity: Publishing | None = None
+    periodic: Periodic | None = None
+    lasting: Lasting | None = None
+    tracing: Tracing = field(default_factory=Tracing)
+    running: RunningWork = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.running = RunningWork(self.metrics)

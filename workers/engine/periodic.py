@@ -1,0 +1,95 @@
+"""What is due again: capacity polls, sweeps, events on what lasts, whoever's clock notices first.
+
+Each worker looks twice a second, beat's tick too; the periods themselves are marks in Redis, so a
+doubled, late or dead clock does no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+
+from workers.controllers.provisioner.sweep import can_sweep
+from workers.errors import QueueUnavailable
+from workers.queue.keys import sweep_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.controllers.capacity.publishing import Publishing
+    from workers.drivers.driver import Driver
+    from workers.explain.lasting import Lasting
+    from workers.queue.periods import Periods
+    from workers.queue.workqueue import WorkQueue
+
+_log = logging.getLogger(__name__)
+
+TICK_SECONDS: Final = 0.5
+
+
+class Periodic:
+    """The clock of one worker.
+
+    Args:
+        drivers: returns the connected drivers.
+        queue: where keys go.
+        periods: the marks.
+        capacity: capacity publishing.
+        lasting: events on claims that are held back for long; None for none.
+    """
+
+    def __init__(
+        self,
+        drivers: Callable[[], list[Driver]],
+        *,
+        queue: WorkQueue,
+        periods: Periods,
+        capacity: Publishing,
+        lasting: Lasting | None = None,
+    ) -> None:
+        self._drivers = drivers
+        self._queue = queue
+        self._periods = periods
+        self._capacity = capacity
+        self._lasting = lasting
+        self._stopped = threading.Event()
+        self._is_started = False
+
+    def tick(self) -> None:
+        """Add what is due; the first tick of a process asks for everything once.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        drivers = self._drivers()
+        if not self._is_started:
+            self._capacity.start(drivers)
+        self._capacity.tick(drivers)
+        for driver in filter(can_sweep, drivers):
+            key = sweep_key(driver.queue_name)
+            seconds = driver.settings.provision.snapshot_orphan_sweep_seconds
+            if not self._is_started:
+                self._periods.restart(key.text, seconds)
+                self._queue.add([key])
+            elif self._periods.is_due(key.text, seconds):
+                self._queue.add([key])
+        if self._lasting is not None:
+            self._lasting.tick()
+        self._is_started = True
+
+    def run(self) -> None:
+        """Tick until `stop`; never raises."""
+        while True:
+            try:
+                self.tick()
+            except QueueUnavailable as error:
+                _log.warning("periodic work waits for Redis: %s", error)
+            except Exception:  # noqa: BLE001 - the loop must outlive any defect
+                _log.exception("unexpected error in the periodic work")
+            if self._stopped.wait(TICK_SECONDS):
+                return
+
+    def stop(self) -> None:
+        """End `run` soon."""
+        self._stopped.set()
