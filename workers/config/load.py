@@ -1,7 +1,8 @@
 """Which settings does this process run with? One frozen value, from flags and environment.
 
 Flag names, defaults and meanings are csi-provisioner's (F- rules), plus ours; `flagtable` lists
-them, `settings` holds the result. Nothing here opens a connection; the only files read are the service account's namespace and the password files that flags name.
+them, `settings` holds the result. Nothing here opens a connection; the only files read are the
+service account's namespace and the password files that flags name.
 """
 
 from __future__ import annotations
