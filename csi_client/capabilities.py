@@ -31,3 +31,35 @@ def controller_capabilities(response: csi.ControllerGetCapabilitiesResponse) -> 
         for entry in response.capabilities
         if entry.HasField("rpc")
     )
+
+
+def expansion_modes(response: csi.GetPluginCapabilitiesResponse) -> frozenset[str]:
+    """Return how volumes can grow: `ONLINE`, `OFFLINE`, both or neither."""
+    types = csi.PluginCapability.VolumeExpansion.Type.DESCRIPTOR.values_by_number
+    return frozenset(
+        types[entry.volume_expansion.type].name
+        for entry in response.capabilities
+        if entry.HasField("volume_expansion") and entry.volume_expansion.type in types
+    )
+
+
+def group_controller_capabilities(
+    response: csi.GroupControllerGetCapabilitiesResponse,
+) -> frozenset[str]:
+    """Return the RPC names of the group controller; entries without one are skipped."""
+    types = csi.GroupControllerServiceCapability.RPC.Type.DESCRIPTOR.values_by_number
+    return frozenset(
+        types[entry.rpc.type].name if entry.rpc.type in types else str(entry.rpc.type)
+        for entry in response.capabilities
+        if entry.HasField("rpc")
+    )
+
+
+def node_capabilities(response: csi.NodeGetCapabilitiesResponse) -> frozenset[str]:
+    """Return the RPC names of the node service; entries without one are skipped."""
+    types = csi.NodeServiceCapability.RPC.Type.DESCRIPTOR.values_by_number
+    return frozenset(
+        types[entry.rpc.type].name if entry.rpc.type in types else str(entry.rpc.type)
+        for entry in response.capabilities
+        if entry.HasField("rpc")
+    )

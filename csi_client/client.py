@@ -142,6 +142,41 @@ class CsiClient:
             )
         )
 
+    def expansion_modes(self, *, timeout_seconds: float | None = None) -> frozenset[str]:
+        """Return how the plugin's volumes grow: `ONLINE`, `OFFLINE`."""
+        return capabilities.expansion_modes(
+            self._call(
+                "Identity/GetPluginCapabilities",
+                csi.GetPluginCapabilitiesRequest(),
+                csi.GetPluginCapabilitiesResponse,
+                timeout_seconds,
+            )
+        )
+
+    def group_controller_capabilities(
+        self, *, timeout_seconds: float | None = None
+    ) -> frozenset[str]:
+        """Return the group controller's RPC capabilities by enum value name."""
+        return capabilities.group_controller_capabilities(
+            self._call(
+                "GroupController/GroupControllerGetCapabilities",
+                csi.GroupControllerGetCapabilitiesRequest(),
+                csi.GroupControllerGetCapabilitiesResponse,
+                timeout_seconds,
+            )
+        )
+
+    def node_capabilities(self, *, timeout_seconds: float | None = None) -> frozenset[str]:
+        """Return the node service's RPC capabilities by enum value name."""
+        return capabilities.node_capabilities(
+            self._call(
+                "Node/NodeGetCapabilities",
+                csi.NodeGetCapabilitiesRequest(),
+                csi.NodeGetCapabilitiesResponse,
+                timeout_seconds,
+            )
+        )
+
     def node_info(self, *, timeout_seconds: float | None = None) -> csi.NodeGetInfoResponse:
         """Return node id and topology of the driver's own node (P-050)."""
         return self._call(

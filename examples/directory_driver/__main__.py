@@ -13,8 +13,15 @@ import signal
 import threading
 from pathlib import Path
 
+from examples.directory_driver.attaching import Published
 from examples.directory_driver.behaviour import Control
-from examples.directory_driver.controller import CONTROLLER_TYPES, PLUGIN_TYPES, DirectoryDriver
+from examples.directory_driver.controller import (
+    CONTROLLER_TYPES,
+    EXPANSION_TYPES,
+    GROUP_TYPES,
+    PLUGIN_TYPES,
+    DirectoryDriver,
+)
 from examples.directory_driver.journal import Journal
 from examples.directory_driver.server import TlsServerFiles, start_server
 from examples.directory_driver.storage import DirectoryStore
@@ -42,8 +49,10 @@ def main() -> None:
         DirectoryStore(root),
         control,
         _capabilities(options.capabilities, bool(options.topology)),
+        published=Published(root),
         segments=dict(options.topology),
         node_id=options.node_id,
+        needs_node_expansion=options.node_expansion_required,
     )
     journal = Journal(root / "calls.jsonl", with_digests=options.record_secret_digests)
     stop = threading.Event()
@@ -64,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--root", required=True, type=Path, help="directory for volumes and records")
     add("--name", default="directory.csi.example.org", help="driver name")
     add("--node-id", default="node-1", help="answer of NodeGetInfo")
+    add("--node-expansion-required", action="store_true", help="answered when a volume grows")
     add("--capabilities", default="", help="comma separated enum names; replaces the default set")
     add("--topology", action="append", default=[], type=_pair, metavar="KEY=VALUE")
     add("--control", type=Path, help="control file, default ROOT/control.json")
@@ -83,7 +93,8 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _capabilities(text: str, has_topology: bool) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
-    known = {*PLUGIN_TYPES.DESCRIPTOR.values_by_name, *CONTROLLER_TYPES.DESCRIPTOR.values_by_name}
+    types = (PLUGIN_TYPES, EXPANSION_TYPES, CONTROLLER_TYPES, GROUP_TYPES)
+    known = {name for one in types for name in one.DESCRIPTOR.values_by_name}
     if unknown := [name for name in names if name not in known]:
         raise SystemExit(f"unknown capabilities: {', '.join(unknown)}")
     return [

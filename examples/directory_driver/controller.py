@@ -10,9 +10,10 @@ import time
 from typing import TYPE_CHECKING
 
 from csi_client import messages as csi
+from examples.directory_driver.attaching import Attaching, Published
+from examples.directory_driver.changing import Changing, snapshot_message
 from examples.directory_driver.storage import (
     DirectoryStore,
-    Snapshot,
     StorageError,
     Volume,
     entry_id,
@@ -25,17 +26,21 @@ if TYPE_CHECKING:
 
 DEFAULT_SIZE_BYTES = 2**30
 PLUGIN_TYPES = csi.PluginCapability.Service.Type
+EXPANSION_TYPES = csi.PluginCapability.VolumeExpansion.Type
+GROUP_TYPES = csi.GroupControllerServiceCapability.RPC.Type
 CONTROLLER_TYPES = csi.ControllerServiceCapability.RPC.Type
 
 
-class DirectoryDriver:
-    """The three services of one driver.
+class DirectoryDriver(Attaching, Changing):
+    """The services of one driver.
 
     Args:
         name: driver name, answered to GetPluginInfo.
         store: where the volumes are.
+        published: which nodes have them.
         control: live settings; here only the capacity is read.
-        capabilities: enum value names of plugin services and controller RPCs, mixed.
+        capabilities: enum value names of plugin services, expansion modes, controller and group
+            controller RPCs, mixed.
         segments: topology of this node, and of volumes that no requirement places elsewhere.
     """
 
@@ -46,8 +51,10 @@ class DirectoryDriver:
         control: Control,
         capabilities: Sequence[str],
         *,
+        published: Published,
         segments: Mapping[str, str],
         node_id: str,
+        needs_node_expansion: bool = False,
     ) -> None:
         self._name = name
         self._store = store
@@ -55,6 +62,8 @@ class DirectoryDriver:
         self._capabilities = list(dict.fromkeys(capabilities))
         self._segments = dict(segments)
         self._node_id = node_id
+        self._published = published
+        self._needs_node_expansion = needs_node_expansion
         self._has_topology = "VOLUME_ACCESSIBILITY_CONSTRAINTS" in self._capabilities
 
     def get_plugin_info(self, _: csi.GetPluginInfoRequest) -> csi.GetPluginInfoResponse:
@@ -72,6 +81,15 @@ class DirectoryDriver:
                 )
                 for name in self._capabilities
                 if name in PLUGIN_TYPES.DESCRIPTOR.values_by_name
+            ]
+            + [
+                csi.PluginCapability(
+                    volume_expansion=csi.PluginCapability.VolumeExpansion(
+                        type=EXPANSION_TYPES.Value(name)
+                    )
+                )
+                for name in self._capabilities
+                if name in EXPANSION_TYPES.DESCRIPTOR.values_by_name
             ]
         )
 
@@ -128,6 +146,8 @@ class DirectoryDriver:
         self._require("CREATE_DELETE_VOLUME")
         if not request.volume_id:
             raise StorageError("INVALID_ARGUMENT", "volume id is missing")
+        if nodes := self._published.nodes(request.volume_id):
+            raise StorageError("FAILED_PRECONDITION", f"published to {', '.join(nodes)}")
         self._store.remove_volume(request.volume_id)
         return csi.DeleteVolumeResponse()
 
@@ -156,10 +176,27 @@ class DirectoryDriver:
         start, end, token = _page(request.starting_token, request.max_entries, len(volumes))
         return csi.ListVolumesResponse(
             entries=[
-                csi.ListVolumesResponse.Entry(volume=self._volume_message(volume))
+                csi.ListVolumesResponse.Entry(
+                    volume=self._volume_message(volume),
+                    status=csi.ListVolumesResponse.VolumeStatus(
+                        published_node_ids=self._published.nodes(volume.volume_id)
+                    ),
+                )
                 for volume in volumes[start:end]
             ],
             next_token=token,
+        )
+
+    def controller_get_volume(
+        self, request: csi.ControllerGetVolumeRequest
+    ) -> csi.ControllerGetVolumeResponse:
+        """Return one volume and where it is published."""
+        self._require("GET_VOLUME")
+        return csi.ControllerGetVolumeResponse(
+            volume=self._volume_message(self._store.volume(request.volume_id)),
+            status=csi.ControllerGetVolumeResponse.VolumeStatus(
+                published_node_ids=self._published.nodes(request.volume_id)
+            ),
         )
 
     def get_capacity(self, request: csi.GetCapacityRequest) -> csi.GetCapacityResponse:
@@ -178,7 +215,7 @@ class DirectoryDriver:
         if not request.name or not request.source_volume_id:
             raise StorageError("INVALID_ARGUMENT", "name or source volume id is missing")
         snapshot = self._store.add_snapshot(request.name, request.source_volume_id)
-        return csi.CreateSnapshotResponse(snapshot=_snapshot_message(snapshot))
+        return csi.CreateSnapshotResponse(snapshot=snapshot_message(snapshot))
 
     def delete_snapshot(self, request: csi.DeleteSnapshotRequest) -> csi.DeleteSnapshotResponse:
         """Remove the snapshot; OK also when there is none."""
@@ -200,7 +237,7 @@ class DirectoryDriver:
         start, end, token = _page(request.starting_token, request.max_entries, len(found))
         return csi.ListSnapshotsResponse(
             entries=[
-                csi.ListSnapshotsResponse.Entry(snapshot=_snapshot_message(snapshot))
+                csi.ListSnapshotsResponse.Entry(snapshot=snapshot_message(snapshot))
                 for snapshot in found[start:end]
             ],
             next_token=token,
@@ -219,8 +256,11 @@ class DirectoryDriver:
             answer.accessible_topology.segments.update(self._segments)
         return answer
 
+    def _has(self, capability: str) -> bool:
+        return capability in self._capabilities
+
     def _require(self, capability: str) -> None:
-        if capability not in self._capabilities:
+        if not self._has(capability):
             raise StorageError("UNIMPLEMENTED", f"this driver lacks {capability}")
 
     def _size_for(self, request: csi.CreateVolumeRequest, source_bytes: int) -> int:
@@ -300,14 +340,3 @@ def _page(starting_token: str, max_entries: int, total: int) -> tuple[int, int, 
     start = int(starting_token or 0)
     end = min(total, start + max_entries) if max_entries else total
     return start, end, str(end) if end < total else ""
-
-
-def _snapshot_message(snapshot: Snapshot) -> csi.Snapshot:
-    message = csi.Snapshot(
-        snapshot_id=snapshot.snapshot_id,
-        source_volume_id=snapshot.source_volume_id,
-        size_bytes=snapshot.size_bytes,
-        ready_to_use=True,
-    )
-    message.creation_time.FromNanoseconds(int(snapshot.created_at * 1e9))
-    return message

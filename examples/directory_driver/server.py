@@ -1,6 +1,6 @@
 """How does the driver speak gRPC, and where is it made to misbehave?
 
-Every unary method of the three services goes through `_Method`: record the start, do as the
+Every unary method of the services goes through `_Method`: record the start, do as the
 control file says, do the work, record the end. Secrets are taken off before anything is recorded.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from examples.directory_driver.behaviour import Control, Rule
     from examples.directory_driver.journal import Journal, Running
 
-SERVICES = ("Identity", "Controller", "Node")
+SERVICES = ("Identity", "Controller", "GroupController", "Node")
 STRIPPED = "***stripped***"
 THREADS = 64
 

@@ -136,6 +136,15 @@ class DirectoryStore:
             self._volumes[volume.volume_id] = volume
             return volume
 
+    def change_volume(self, volume: Volume) -> None:
+        """Write a volume's record anew, content untouched."""
+        with self._lock:
+            folder = self._volumes_dir / self.volume(volume.volume_id).volume_id
+            draft = folder / "metadata.draft"
+            draft.write_text(json.dumps(asdict(volume), sort_keys=True))
+            draft.replace(folder / "metadata.json")
+            self._volumes[volume.volume_id] = volume
+
     def remove_volume(self, volume_id: str) -> None:
         """Remove the volume; does nothing when it is gone already."""
         with self._lock:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from csi_client import messages as csi
 from csi_client.client import CsiClient
+from examples.directory_driver.attaching import Published
 from examples.directory_driver.behaviour import Control
 from examples.directory_driver.controller import DirectoryDriver
 from examples.directory_driver.journal import Journal
@@ -58,6 +59,7 @@ class BadDriver(DirectoryDriver):
             DirectoryStore(root),
             self.control,
             CAPABILITIES,
+            published=Published(root),
             segments={"zone": "z1"},
             node_id="node-1",
         )

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from csi_client import messages as csi
-from csi_client.capabilities import controller_capabilities, plugin_capabilities
+from csi_client.capabilities import (
+    controller_capabilities,
+    expansion_modes,
+    group_controller_capabilities,
+    node_capabilities,
+    plugin_capabilities,
+)
 
 
 def test_plugin_names_without_expansion_and_empty_entries() -> None:
@@ -46,3 +52,32 @@ def test_unknown_number_is_kept_as_digits() -> None:
     plugin = csi.GetPluginCapabilitiesResponse.FromString(b"\x0a\x04\x0a\x02\x08\x63")
     assert controller_capabilities(controller) == {"99"}
     assert plugin_capabilities(plugin) == {"99"}
+
+
+def test_how_volumes_grow() -> None:
+    """Expansion modes are apart from the services: both kinds share one list."""
+    response = csi.GetPluginCapabilitiesResponse(
+        capabilities=[
+            csi.PluginCapability(
+                volume_expansion=csi.PluginCapability.VolumeExpansion(type="ONLINE")
+            ),
+            csi.PluginCapability(service=csi.PluginCapability.Service(type="CONTROLLER_SERVICE")),
+        ]
+    )
+    assert expansion_modes(response) == {"ONLINE"}
+
+
+def test_group_controller_and_node_names() -> None:
+    group = csi.GroupControllerServiceCapability
+    node = csi.NodeServiceCapability
+    name = "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"
+    assert group_controller_capabilities(
+        csi.GroupControllerGetCapabilitiesResponse(
+            capabilities=[group(rpc=group.RPC(type=name)), group()]
+        )
+    ) == {name}
+    assert node_capabilities(
+        csi.NodeGetCapabilitiesResponse(
+            capabilities=[node(rpc=node.RPC(type="EXPAND_VOLUME")), node()]
+        )
+    ) == {"EXPAND_VOLUME"}

@@ -1,0 +1,117 @@
+"""Which volume is published to which nodes?
+
+`<root>/published/<volume_id>.json` holds, by node id, access mode and read-only flag. It is written
+whole and renamed into place, so that a killed driver still knows; it outlives its volume only if
+somebody removes the volume's folder by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any
+
+from csi_client import messages as csi
+from examples.directory_driver.storage import DirectoryStore, StorageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MODES = csi.VolumeCapability.AccessMode
+_MULTI_NODE = {
+    _MODES.MULTI_NODE_READER_ONLY,
+    _MODES.MULTI_NODE_SINGLE_WRITER,
+    _MODES.MULTI_NODE_MULTI_WRITER,
+}
+
+
+class Attaching:
+    """ControllerPublishVolume and ControllerUnpublishVolume of the driver."""
+
+    _store: DirectoryStore
+    _published: Published
+
+    def controller_publish_volume(
+        self, request: csi.ControllerPublishVolumeRequest
+    ) -> csi.ControllerPublishVolumeResponse:
+        """Publish to the node, or find that it is; idempotent."""
+        self._require("PUBLISH_UNPUBLISH_VOLUME")
+        if not request.volume_id or not request.node_id:
+            raise StorageError("INVALID_ARGUMENT", "volume id or node id is missing")
+        self._store.volume(request.volume_id)
+        wanted = {
+            "mode": int(request.volume_capability.access_mode.mode),
+            "readonly": request.readonly,
+        }
+        self._published.add(request.volume_id, request.node_id, wanted)
+        return csi.ControllerPublishVolumeResponse(publish_context={"node": request.node_id})
+
+    def controller_unpublish_volume(
+        self, request: csi.ControllerUnpublishVolumeRequest
+    ) -> csi.ControllerUnpublishVolumeResponse:
+        """Take the volume from the node, from all of them without a node id; OK if it is not."""
+        self._require("PUBLISH_UNPUBLISH_VOLUME")
+        if not request.volume_id:
+            raise StorageError("INVALID_ARGUMENT", "volume id is missing")
+        self._published.remove(request.volume_id, request.node_id)
+        return csi.ControllerUnpublishVolumeResponse()
+
+    def _require(self, capability: str) -> None:
+        raise NotImplementedError
+
+
+class Published:
+    """The record of publications; thread-safe, one process per root."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / "published"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+
+    def nodes(self, volume_id: str) -> list[str]:
+        """Node ids a volume is published to, sorted."""
+        return sorted(self._read(volume_id))
+
+    def add(self, volume_id: str, node_id: str, wanted: dict[str, Any]) -> None:
+        """Publish.
+
+        Raises:
+            StorageError: ALREADY_EXISTS, published there in another way; FAILED_PRECONDITION,
+                published to another node and one of the two allows one node only.
+        """
+        with self._lock:
+            known = self._read(volume_id)
+            if known.get(node_id, wanted) != wanted:
+                raise StorageError("ALREADY_EXISTS", f"published to {node_id} in another way")
+            others = [mode for node, mode in known.items() if node != node_id]
+            if any(one["mode"] not in _MULTI_NODE for one in [*others, wanted]) and others:
+                where = ", ".join(node for node in known if node != node_id)
+                raise StorageError("FAILED_PRECONDITION", f"published to node {where}")
+            self._write(volume_id, {**known, node_id: wanted})
+
+    def remove(self, volume_id: str, node_id: str) -> None:
+        """Take from one node, or from all without `node_id`."""
+        with self._lock:
+            known = self._read(volume_id)
+            left = {node: how for node, how in known.items() if node_id and node != node_id}
+            if left != known:
+                self._write(volume_id, left)
+
+    def _read(self, volume_id: str) -> dict[str, dict[str, Any]]:
+        try:
+            found: dict[str, dict[str, Any]] = json.loads(self._path(volume_id).read_text())
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def _write(self, volume_id: str, content: dict[str, dict[str, Any]]) -> None:
+        path = self._path(volume_id)
+        if not content:
+            path.unlink(missing_ok=True)
+            return
+        draft = path.with_suffix(".draft")
+        draft.write_text(json.dumps(content))
+        draft.replace(path)
+
+    def _path(self, volume_id: str) -> Path:
+        return self._folder / f"{volume_id.replace('/', '%2F')}.json"

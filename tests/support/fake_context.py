@@ -1,0 +1,301 @@
+"""What one reconcile of any controller sees, in memory: context, driver, lease, queue, events.
+
+```
+world = FakeWorld(capabilities={"PUBLISH_UNPUBLISH_VOLUME"}, settings={"attacher": settings})
+world.api.add(paths.VOLUMES, {...})
+world.client.respond({"ControllerPublishVolume": [{"code": "INTERNAL", "times": 2}, {}]})
+outcome = world.sync(CONTROLLER, key)            # one pass; fails, memo and mark are carried on
+assert world.client.methods == ["ControllerPublishVolume"]
+```
+The script of answers has the format of the parity runner's driver: per method (`Method`, or
+`Method:id` for calls about one object) a list of steps, each used `times` times, the last for
+ever. A step may also be an exception or a callable of the request that returns a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from csi_client import errors
+from csi_client.errors import CsiError
+from tests.support.fake_cluster import FakeEvents
+from tests.support.memory_api import MemoryApi
+from workers.errors import LeaseLost
+from workers.queue.keys import Key
+from workers.queue.leases import CatalogState
+from workers.queue.locks import Lock, Mode
+
+DRIVER = "csi/test"
+PLUGIN = frozenset({"CONTROLLER_SERVICE"})
+_NUMBERS = {_name.upper(): _number for _number, _name in errors.CODE_NAMES.items()}
+
+Step = Mapping[str, Any] | Exception | Callable[[Any], Any]
+
+
+class ScriptedClient:
+    """A driver by script. `calls` are (method, request) in order."""
+
+    def __init__(self, responses: Mapping[str, list[Step]] | None = None) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.timeouts: list[float | None] = []
+        self.published: dict[str, set[str]] = {}
+        self._scripts: dict[str, list[Any]] = {}
+        self._used: dict[str, int] = {}
+        self._fillers: dict[str, Callable[[Any, Any, Any], None]] = {
+            "ControllerPublishVolume": self._publish,
+            "ControllerUnpublishVolume": self._unpublish,
+            "ListVolumes": self._list,
+        }
+        self.respond(responses or {})
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods called, in order."""
+        return [method for method, _ in self.calls]
+
+    def requests(self, method: str) -> list[Any]:
+        """The requests of one method."""
+        return [request for name, request in self.calls if name == method]
+
+    def respond(self, responses: Mapping[str, list[Any]]) -> None:
+        """New answers from now on, for the named methods only."""
+        for name, steps in responses.items():
+            self._scripts[name], self._used[name] = list(steps), 0
+
+    def call(
+        self,
+        method: str,
+        request: Message,
+        answer_type: type[Message],
+        *,
+        timeout_seconds: float | None = None,
+        **_: Any,
+    ) -> Any:
+        """Answer as the script says; publications are kept and listed where it says nothing."""
+        name = method.rpartition("/")[2]
+        self.calls.append((name, request))
+        self.timeouts.append(timeout_seconds)
+        step = self._step(name, request)
+        if isinstance(step, Exception):
+            raise step
+        if isinstance(step, Message):
+            return step
+        if "pages" in step:
+            step = step["pages"].get(getattr(request, "starting_token", ""), {})
+        if step.get("code"):
+            code = _NUMBERS[step["code"].replace("_", "")]
+            raise CsiError(code, step.get("message", ""), rpc=f"/csi.v1.{method}")
+        answer = answer_type()
+        fill = self._fillers.get(name)
+        if fill is not None:
+            fill(request, step, answer)
+        else:
+            content = {key: value for key, value in step.items() if key not in {"times", "delay"}}
+            json_format.ParseDict(content, answer)
+        return answer
+
+    def _step(self, name: str, request: Any) -> Any:
+        fields = ("volume_id", "snapshot_id", "group_snapshot_id", "name")
+        subject = next((getattr(request, f) for f in fields if getattr(request, f, "")), "")
+        script = next((s for s in (f"{name}:{subject}", name) if s in self._scripts), None)
+        if script is None:
+            return {}
+        steps = self._scripts[script]
+        step: Any = steps[0] if steps else {}
+        self._used[script] += 1
+        times = int(step.get("times", 1)) if isinstance(step, Mapping) else 1
+        if len(steps) > 1 and self._used[script] >= times:
+            steps.pop(0)
+            self._used[script] = 0
+        if callable(step) and not isinstance(step, Exception):
+            step = step(request)
+        return {} if step is None else step
+
+    def _publish(self, request: Any, step: Any, answer: Any) -> None:
+        answer.publish_context.update(step.get("publish_context", {}))
+        self.published.setdefault(request.volume_id, set()).add(request.node_id)
+
+    def _unpublish(self, request: Any, _step: Any, _answer: Any) -> None:
+        self.published.get(request.volume_id, set()).discard(request.node_id)
+
+    def _list(self, _request: Any, step: Any, answer: Any) -> None:
+        truth = [
+            {"volume_id": volume, "published_node_ids": sorted(nodes)}
+            for volume, nodes in sorted(self.published.items())
+        ]
+        for item in step.get("entries", truth):
+            entry = answer.entries.add()
+            if item.get("no_volume"):
+                continue
+            entry.volume.volume_id = item["volume_id"]
+            if not item.get("no_status"):
+                entry.status.SetInParent()
+                entry.status.published_node_ids.extend(item.get("published_node_ids", []))
+        answer.next_token = step.get("next_token", "")
+
+
+class FakeLease:
+    """A held lease; `is_lost` makes `check` raise."""
+
+    def __init__(self, key: Key, *, fails: int, memo: str, mark: Mapping[str, Any]) -> None:
+        self.key, self.fails, self.memo = key, fails, memo
+        self.mark: Mapping[str, Any] = mark
+        self.is_lost = False
+        self.fence, self.token, self.domain = 1, "t", ""
+        self.waited_seconds = 0.0
+        self.catalog = CatalogState("e", {}, frozenset({"classes", "csinodes", "nodes"}))
+
+    def is_held(self) -> bool:
+        """Whether a write is still allowed."""
+        return not self.is_lost
+
+    def check(self) -> None:
+        """Raises LeaseLost once `is_lost`."""
+        if self.is_lost:
+            raise LeaseLost(f"lease of {self.key.text} is lost")
+
+
+class FakeQueue:
+    """Locks, marks and adds of one process; `busy` are locks that somebody else holds."""
+
+    def __init__(self) -> None:
+        self.added: list[tuple[str, float]] = []
+        self.forgotten: list[str] = []
+        self.marks: dict[str, dict[str, Any]] = {}
+        self.busy: dict[str, Mode] = {}
+        self.held: dict[str, Mode] = {}
+        self.acquired: list[Lock] = []
+
+    def add(self, keys: Iterable[Key], *, delay_seconds: float = 0.0) -> None:
+        """Remember what was added."""
+        self.added += [(key.text, delay_seconds) for key in keys]
+
+    def forget(self, key: Key) -> None:
+        """The object is gone: its mark goes too."""
+        self.forgotten.append(key.text)
+        self.marks.pop(key.text, None)
+
+    def mark(self, lease: FakeLease, mark: Mapping[str, Any]) -> None:
+        """Write the key's mark; {} removes it."""
+        lease.check()
+        lease.mark = dict(mark)
+        if mark:
+            self.marks[lease.key.text] = dict(mark)
+        else:
+            self.marks.pop(lease.key.text, None)
+
+    def acquire(self, lease: FakeLease, *locks: Lock) -> Lock | None:
+        """None when all are granted, else the busy one."""
+        lease.check()
+        for lock in locks:
+            other = self.busy.get(lock.name)
+            if other is not None and Mode.EXCLUSIVE in {other, lock.mode}:
+                return lock
+        for lock in locks:
+            self.held[lock.name] = lock.mode
+            self.acquired.append(lock)
+        return None
+
+    def unlock(self, lease: FakeLease, name: str) -> None:
+        """Give one back early."""
+        lease.check()
+        self.held.pop(name, None)
+
+
+class Steps:
+    """Names every effect; `dies_before` raises `Death` just before the n-th."""
+
+    def __init__(self) -> None:
+        self.reached: list[str] = []
+        self.dies_before: int | None = None
+
+    def reach(self, step: str, lease: FakeLease) -> None:
+        """As in production: checks the lease."""
+        if len(self.reached) == self.dies_before:
+            raise Death(step)
+        self.reached.append(step)
+        lease.check()
+
+
+class Death(BaseException):
+    """The process ends here; no handler of the product can see it."""
+
+
+@dataclass
+class FakeWorld:
+    """One API server, one driver, one process; passes run one after the other."""
+
+    driver_name: str = DRIVER
+    plugin: Iterable[str] = PLUGIN
+    capabilities: Iterable[str] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    in_tree_name: str | None = None
+    has_driver: bool = True
+
+    def __post_init__(self) -> None:
+        self.api, self.client, self.queue = MemoryApi(), ScriptedClient(), FakeQueue()
+        self.steps, self.events = Steps(), FakeEvents()
+        self.fails: dict[str, int] = {}
+        self.memos: dict[str, str] = {}
+        names = frozenset(self.capabilities) | frozenset(self.plugin)
+        self.driver: Any = (
+            SimpleNamespace(
+                name=self.driver_name,
+                queue_name=self.driver_name,
+                in_tree_name=self.in_tree_name,
+                client=self.client,
+                plugin_capabilities=frozenset(self.plugin),
+                controller_capabilities=frozenset(self.capabilities),
+                event_source=self.driver_name,
+                settings=SimpleNamespace(controllers=dict(self.settings)),
+                supports=lambda name: name in names,
+                timeout_seconds=lambda _operation, _class_name="": None,
+            )
+            if self.has_driver
+            else None
+        )
+        self.context: Any = SimpleNamespace(
+            kube=self.api.kube,
+            queue=self.queue,
+            steps=self.steps,
+            events=self.events,
+            settings=SimpleNamespace(controllers=dict(self.settings)),
+            metrics=None,
+        )
+
+    def lease(self, key: Key) -> FakeLease:
+        """A new lease of the key with what its last pass left."""
+        return FakeLease(
+            key,
+            fails=self.fails.get(key.text, 0),
+            memo=self.memos.get(key.text, ""),
+            mark=self.queue.marks.get(key.text, {}),
+        )
+
+    def sync(self, controller: Any, key: Key) -> Any:
+        """One pass; the locks it took are free again afterwards."""
+        lease = self.lease(key)
+        try:
+            outcome = controller.sync(self.context, self.driver, key, cast("Any", lease))
+        finally:
+            self.queue.held.clear()
+        word = outcome.action.value
+        if word == "retry":
+            self.fails[key.text] = lease.fails + 1
+            self.memos[key.text] = outcome.memo
+        elif word == "done":
+            self.fails.pop(key.text, None)
+            self.memos.pop(key.text, None)
+        return outcome
+
+
+def in_seconds(seconds: float) -> float:
+    """A moment of the wall clock, for marks that carry one."""
+    return time.time() + seconds
