@@ -9,7 +9,7 @@ that; no name of a kind stands anywhere else. Everything here is light: no grpc,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from workers.config.gates import GateSpec
     from workers.kube.paths import Resource
     from workers.queue.keys import Key
+
+    Records: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,22 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
+class Scope:
+    """Which objects of a resource are watched; the default is all of them."""
+
+    namespace: str = ""
+    label_selector: str = ""
+
+
+EVERYWHERE: Final = (Scope(),)
+
+
+def has_new_driver(before: Records, now: Records) -> bool:
+    """Tell whether a driver came that was not known before (a new node of a known one does not)."""
+    return not {record["name"] for record in now} <= {record["name"] for record in before}
+
+
+@dataclass(frozen=True, slots=True)
 class Watch:
     """One resource that the watcher follows for a controller.
 
@@ -53,13 +71,31 @@ class Watch:
         item_type: msgspec struct of the fields that are kept while an event is handled; the same
             type for every controller that watches the resource.
         metadata_only: ask the API server for metadata alone.
-        is_needed: told the driver records in use; the watch starts once it says True.
+        is_needed: told the records of the controller's drivers; the watch starts once it is True.
+        relists: told those records before and after a change; True lists again, for Rules that
+            remember nothing of objects whose driver they do not know.
+        catalog: the kind of the catalog that the controller's workers read; "" for none.
+        scopes: told the records; the parts to follow. A resource with scopes of its own is told to
+            the Rules by `seen` and `gone` alone.
     """
 
     resource: Resource
     item_type: type[Any]
     metadata_only: bool = False
-    is_needed: Callable[[Sequence[Mapping[str, Any]]], bool] = field(default=lambda _: True)
+    is_needed: Callable[[Records], bool] = field(default=lambda _: True)
+    relists: Callable[[Records, Records], bool] = has_new_driver
+    catalog: str = ""
+    scopes: Callable[[Records], Iterable[Scope]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """A key without work whose object is gone: its counters are dropped, and no pass runs."""
+
+    key: Key
+
+
+Told: TypeAlias = "Key | Forget"
 
 
 class Rules(Protocol):
@@ -70,19 +106,24 @@ class Rules(Protocol):
     finds nothing to do), never too few.
     """
 
-    def set_drivers(self, drivers: Sequence[Mapping[str, Any]]) -> Iterable[Key]:
-        """Take in the records of the drivers in use; return keys that have work because of it."""
+    def set_drivers(self, drivers: Records) -> Iterable[Told]:
+        """Take in the records of the controller's drivers; return keys with work because of it.
 
-    def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Key]:
+        Each record has at least `name`, the driver's, and `queue_name`, the driver part of its
+        keys. A driver whose workers are away stays in it; a node of a driver that serves on each
+        node does not.
+        """
+
+    def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
         """Take in an object as it is now; return the keys with work because of it."""
 
-    def gone(self, resource: Resource, item: Any) -> Iterable[Key]:
+    def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
         """Take in a deletion; return the keys with work because of it."""
 
     def begin_list(self, resource: Resource) -> None:
         """A complete list starts: its objects follow by `seen`."""
 
-    def end_list(self, resource: Resource) -> Iterable[Key]:
+    def end_list(self, resource: Resource) -> Iterable[Told]:
         """Treat what the list did not contain as deleted; return the keys with work."""
 
     def all_keys(self) -> Iterable[Key]:
@@ -116,6 +157,7 @@ class Spec:
         gates: its feature gates.
         permissions: its RBAC rules.
         needs_driver: False for controllers that run without any CSI driver.
+        part_of: the controller that brings this one along, such as `provisioner`; "" for none.
     """
 
     name: str
@@ -129,3 +171,4 @@ class Spec:
     gates: tuple[GateSpec, ...] = ()
     permissions: tuple[Permission, ...] = ()
     needs_driver: bool = True
+    part_of: str = ""

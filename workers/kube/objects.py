@@ -1,4 +1,4 @@
-"""The fields of API objects that the watcher looks at, and nothing else.
+"""The fields of API objects that the watcher's rules look at, and nothing else.
 
 Decoding bytes straight into these structs costs a seventh of untyped JSON and holds no
 unused field (pitfalls 4.1). Every field has a default, so that an absent one never fails;
@@ -43,19 +43,55 @@ class DataSource(msgspec.Struct, rename="camel", gc=False):
     namespace: str | None = None
 
 
+class Reference(msgspec.Struct, rename="camel", gc=False):
+    """Part of an ObjectReference: another object, of one life when the uid is set."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+
+
+class Amounts(msgspec.Struct, gc=False):
+    """ResourceRequirements of a claim: quantities by resource, as text."""
+
+    requests: dict[str, str] | None = None
+
+
 class ClaimSpec(msgspec.Struct, rename="camel", gc=False):
     """Part of a PersistentVolumeClaimSpec."""
 
     volume_name: str = ""
     storage_class_name: str | None = None
+    volume_attributes_class_name: str | None = None
+    resources: Amounts = msgspec.field(default_factory=Amounts)
     data_source: DataSource | None = None
     data_source_ref: DataSource | None = None
 
 
-class Phase(msgspec.Struct, gc=False):
-    """The status of a claim or volume."""
+class Condition(msgspec.Struct, gc=False):
+    """One condition of a claim."""
+
+    type: str = ""
+    status: str = ""
+
+
+class ModifyStatus(msgspec.Struct, rename="camel", gc=False):
+    """ModifyVolumeStatus of a claim."""
+
+    target_volume_attributes_class_name: str = ""
+    status: str = ""
+
+
+class ClaimStatus(msgspec.Struct, rename="camel", gc=False):
+    """Part of a PersistentVolumeClaimStatus."""
 
     phase: str = ""
+    capacity: dict[str, str] | None = None
+    allocated_resources: dict[str, str] | None = None
+    allocated_resource_statuses: dict[str, str] | None = None
+    conditions: list[Condition] | None = None
+    current_volume_attributes_class_name: str | None = None
+    modify_volume_status: ModifyStatus | None = None
 
 
 class Claim(msgspec.Struct, gc=False):
@@ -63,22 +99,33 @@ class Claim(msgspec.Struct, gc=False):
 
     metadata: Meta = msgspec.field(default_factory=Meta)
     spec: ClaimSpec = msgspec.field(default_factory=ClaimSpec)
-    status: Phase = msgspec.field(default_factory=Phase)
+    status: ClaimStatus = msgspec.field(default_factory=ClaimStatus)
 
 
-class CsiSource(msgspec.Struct, gc=False):
+class CsiSource(msgspec.Struct, rename="camel", gc=False):
     """Part of a CSIPersistentVolumeSource."""
 
     driver: str = ""
+    volume_handle: str = ""
 
 
 class VolumeSpec(msgspec.Struct, rename="camel", gc=False):
     """Part of a PersistentVolumeSpec."""
 
     csi: CsiSource | None = None
+    capacity: dict[str, str] | None = None
+    claim_ref: Reference | None = None
     persistent_volume_reclaim_policy: str = ""
+    storage_class_name: str = ""
+    volume_attributes_class_name: str | None = None
     # Looked at in node deployment only.
     node_affinity: JsonObject | None = None
+
+
+class Phase(msgspec.Struct, gc=False):
+    """The status of a volume."""
+
+    phase: str = ""
 
 
 class Volume(msgspec.Struct, gc=False):
@@ -90,9 +137,10 @@ class Volume(msgspec.Struct, gc=False):
 
 
 class CsiNodeDriver(msgspec.Struct, rename="camel", gc=False):
-    """One driver on a node: its topology keys."""
+    """One driver on a node: the node's name there, and its topology keys."""
 
     name: str = ""
+    node_id: str = msgspec.field(default="", name="nodeID")
     topology_keys: list[str] | None = None
 
 
@@ -122,17 +170,27 @@ class AnyObject(msgspec.Struct, gc=False):
 
 
 class AttachmentSource(msgspec.Struct, rename="camel", gc=False):
-    """What is attached."""
+    """What is attached: a volume by name, or one written into the pod."""
 
     persistent_volume_name: str | None = None
+    inline_volume_spec: VolumeSpec | None = None
 
 
 class AttachmentSpec(msgspec.Struct, rename="camel", gc=False):
-    """Part of a VolumeAttachmentSpec."""
+    """A VolumeAttachmentSpec."""
 
     attacher: str = ""
     node_name: str = ""
     source: AttachmentSource = msgspec.field(default_factory=AttachmentSource)
+
+
+class AttachmentStatus(msgspec.Struct, rename="camel", gc=False):
+    """A VolumeAttachmentStatus; errors as they stand there."""
+
+    attached: bool = False
+    attachment_metadata: dict[str, str] | None = None
+    attach_error: JsonObject | None = None
+    detach_error: JsonObject | None = None
 
 
 class Attachment(msgspec.Struct, gc=False):
@@ -140,3 +198,95 @@ class Attachment(msgspec.Struct, gc=False):
 
     metadata: Meta = msgspec.field(default_factory=Meta)
     spec: AttachmentSpec = msgspec.field(default_factory=AttachmentSpec)
+    status: AttachmentStatus = msgspec.field(default_factory=AttachmentStatus)
+
+
+class AttributesClass(msgspec.Struct, rename="camel", gc=False):
+    """A VolumeAttributesClass."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    driver_name: str = ""
+    parameters: dict[str, str] | None = None
+
+
+class SnapshotError(msgspec.Struct, gc=False):
+    """The last error of a snapshot or content."""
+
+    message: str | None = None
+    time: str | None = None
+
+
+class SnapshotSource(msgspec.Struct, rename="camel", gc=False):
+    """Of what a snapshot is made, or the content it names."""
+
+    persistent_volume_claim_name: str | None = None
+    volume_snapshot_content_name: str | None = None
+
+
+class SnapshotSpec(msgspec.Struct, rename="camel", gc=False):
+    """A VolumeSnapshotSpec."""
+
+    source: SnapshotSource = msgspec.field(default_factory=SnapshotSource)
+    volume_snapshot_class_name: str | None = None
+
+
+class SnapshotStatus(msgspec.Struct, rename="camel", gc=False):
+    """Part of a VolumeSnapshotStatus."""
+
+    bound_volume_snapshot_content_name: str | None = None
+    ready_to_use: bool | None = None
+    creation_time: str | None = None
+    restore_size: str | int | None = None
+    error: SnapshotError | None = None
+
+
+class Snapshot(msgspec.Struct, gc=False):
+    """A VolumeSnapshot; its status is absent until somebody wrote one."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: SnapshotSpec = msgspec.field(default_factory=SnapshotSpec)
+    status: SnapshotStatus | None = None
+
+
+class SnapshotContentSource(msgspec.Struct, rename="camel", gc=False):
+    """A volume to snapshot, or a snapshot that exists."""
+
+    volume_handle: str | None = None
+    snapshot_handle: str | None = None
+
+
+class SnapshotContentSpec(msgspec.Struct, rename="camel", gc=False):
+    """Part of a VolumeSnapshotContentSpec."""
+
+    driver: str = ""
+    deletion_policy: str = ""
+    volume_snapshot_class_name: str | None = None
+    source: SnapshotContentSource = msgspec.field(default_factory=SnapshotContentSource)
+    volume_snapshot_ref: Reference = msgspec.field(default_factory=Reference)
+
+
+class SnapshotContentStatus(msgspec.Struct, rename="camel", gc=False):
+    """Part of a VolumeSnapshotContentStatus."""
+
+    snapshot_handle: str | None = None
+    ready_to_use: bool | None = None
+    creation_time: int | None = None
+    restore_size: int | None = None
+    error: SnapshotError | None = None
+
+
+class SnapshotContent(msgspec.Struct, gc=False):
+    """A VolumeSnapshotContent; its status is absent until somebody wrote one."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: SnapshotContentSpec = msgspec.field(default_factory=SnapshotContentSpec)
+    status: SnapshotContentStatus | None = None
+
+
+class SnapshotClass(msgspec.Struct, rename="camel", gc=False):
+    """A VolumeSnapshotClass."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    driver: str = ""
+    deletion_policy: str = ""
+    parameters: dict[str, str] | None = None

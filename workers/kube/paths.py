@@ -63,6 +63,7 @@ SNAPSHOTS: Final = Resource(_SNAPSHOT, "v1", "volumesnapshots", "VolumeSnapshot"
 SNAPSHOT_CONTENTS: Final = Resource(
     _SNAPSHOT, "v1", "volumesnapshotcontents", "VolumeSnapshotContent"
 )
+SNAPSHOT_CLASSES: Final = Resource(_SNAPSHOT, "v1", "volumesnapshotclasses", "VolumeSnapshotClass")
 REFERENCE_GRANTS: Final = Resource(
     "gateway.networking.k8s.io", "v1beta1", "referencegrants", "ReferenceGrant", namespaced=True
 )
