@@ -1,0 +1,225 @@
+"""What changes on a claim, as one merge patch against the object it was computed from.
+
+Each function below is one row of the tables R-035, R-051, R-060, R-102, R-105, R-110 and R-111:
+it edits a `ClaimEdit` of a live claim. Several may edit the same one, so that expansion and
+modification need one write (MR-001). A patch names the claim's uid and resourceVersion, so it never
+lands on another state than the one it was made for (MR-040); what is equal already is not written
+(DR-009).
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.controllers.resizer.words import (
+    ANN_NOT_REQUIRED,
+    MESSAGE_NODE_PART,
+    RESIZE_CONDITIONS,
+    Condition,
+    ModifyState,
+    Part,
+)
+from workers.translate.fields import annotations_of, text, value_at
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from workers.controllers.resizer.decide import Expand
+    from workers.kube.objects import JsonObject
+
+_STORAGE: Final = "storage"
+
+
+class ClaimEdit:
+    """Collects changes to one claim.
+
+    Args:
+        claim: the live object; not changed.
+        now: the time of new conditions, as the API server writes it.
+    """
+
+    def __init__(self, claim: JsonObject, now: str) -> None:
+        self.claim = claim
+        self._now = now
+        self._status: JsonObject = {}
+        self._annotations: dict[str, str | None] = {}
+        found = value_at(claim, "status", "conditions") or []
+        self._before: list[JsonObject] = found
+        self._conditions: list[JsonObject] = deepcopy(found)
+
+    def set(self, field: str, value: Any) -> None:
+        """Set a field of the status; None removes it."""
+        self._status[field] = value
+
+    def set_storage(self, field: str, value: str | None) -> None:
+        """Set the `storage` entry of a map of the status; None removes it, and an empty map."""
+        others = {
+            name: one
+            for name, one in (value_at(self.claim, "status", field) or {}).items()
+            if name != _STORAGE
+        }
+        self._status[field] = {_STORAGE: value} if value is not None or others else None
+
+    def annotate(self, name: str, value: str | None) -> None:
+        """Set or remove an annotation."""
+        self._annotations[name] = value
+
+    def drop(self, kinds: Collection[str]) -> None:
+        """Remove conditions."""
+        self._conditions = [one for one in self._conditions if one.get("type") not in kinds]
+
+    def hold(
+        self, kind: Condition, message: str = "", *, reason: str = "", probed: bool = False
+    ) -> None:
+        """Set a condition to True; its transition time changes with status and reason only.
+
+        Args:
+            kind: its type.
+            message: for users.
+            reason: CamelCase, or "".
+            probed: also set lastProbeTime, as conditions of a modification have it (R-112).
+        """
+        wanted: JsonObject = {"type": str(kind), "status": "True"}
+        if reason:
+            wanted["reason"] = reason
+        if message:
+            wanted["message"] = message
+        old = next((one for one in self._conditions if one.get("type") == kind), None)
+        is_same = old is not None and old.get("status") == "True"
+        is_same = is_same and (old or {}).get("reason", "") == reason
+        if old is not None and is_same and old.get("message", "") == message and not probed:
+            return
+        kept = (old or {}).get("lastTransitionTime") if is_same else None
+        wanted["lastTransitionTime"] = kept or self._now
+        if probed:
+            wanted["lastProbeTime"] = self._now
+        if old is None:
+            self._conditions.append(wanted)
+        else:
+            self._conditions[self._conditions.index(old)] = wanted
+
+    def patch(self) -> JsonObject | None:
+        """The merge patch, None when nothing would change."""
+        status = {
+            field: value
+            for field, value in self._status.items()
+            if not _is_equal(value_at(self.claim, "status", field), value)
+        }
+        if self._conditions != self._before:
+            status["conditions"] = self._conditions or None
+        old = annotations_of(self.claim)
+        annotations = {
+            name: value for name, value in self._annotations.items() if old.get(name) != value
+        }
+        if not status and not annotations:
+            return None
+        metadata: JsonObject = {
+            "uid": text(self.claim, "metadata", "uid"),
+            "resourceVersion": text(self.claim, "metadata", "resourceVersion"),
+        }
+        if annotations:
+            metadata["annotations"] = annotations
+        return {"metadata": metadata, **({"status": status} if status else {})}
+
+
+def _is_equal(old: Any, new: Any) -> bool:
+    """Whether merging `new` over `old` changes nothing."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return all(_is_equal(old.get(name), value) for name, value in new.items())
+    return bool(old == new)
+
+
+# Expansion.
+
+
+def mark_resizing(edit: ClaimEdit, plan: Expand, part: str) -> None:
+    """R-035, and R-090 without the recovery states.
+
+    A size that failed as infeasible is in progress again before it is asked for once more, so that
+    an answer that gets lost pins it (DR-007, MR-030).
+    """
+    if plan.is_legacy:
+        edit.drop(RESIZE_CONDITIONS - {Condition.RESIZING})
+        edit.hold(Condition.RESIZING)
+        return
+    if plan.is_new:
+        edit.set_storage("allocatedResources", plan.target.text)
+        edit.drop(RESIZE_CONDITIONS - {Condition.RESIZING})
+    if plan.is_new or part == Part.CONTROLLER_INFEASIBLE:
+        edit.set_storage("allocatedResourceStatuses", Part.CONTROLLER_IN_PROGRESS)
+    edit.hold(Condition.RESIZING)
+    edit.annotate(ANN_NOT_REQUIRED, None)
+
+
+def mark_expand_failed(edit: ClaimEdit, message: str, *, is_infeasible: bool) -> None:
+    """R-051: a final error."""
+    if is_infeasible:
+        edit.set_storage("allocatedResourceStatuses", Part.CONTROLLER_INFEASIBLE)
+    edit.hold(Condition.CONTROLLER_ERROR, f"failed to expand pvc with {message}")
+
+
+def mark_node_pending(edit: ClaimEdit, *, is_legacy: bool) -> None:
+    """R-060, node part needed; an error of an earlier attempt is over (DR-010)."""
+    if is_legacy:
+        edit.drop(RESIZE_CONDITIONS - {Condition.FILE_SYSTEM_PENDING})
+    else:
+        edit.set_storage("allocatedResourceStatuses", Part.NODE_PENDING)
+        edit.drop({Condition.CONTROLLER_ERROR})
+        edit.annotate(ANN_NOT_REQUIRED, None)
+    edit.hold(Condition.FILE_SYSTEM_PENDING, MESSAGE_NODE_PART)
+
+
+def mark_resized(edit: ClaimEdit, size: str, *, is_legacy: bool) -> None:
+    """R-060, no node part."""
+    edit.set_storage("capacity", size)
+    edit.drop(RESIZE_CONDITIONS)
+    if not is_legacy:
+        edit.set_storage("allocatedResourceStatuses", None)
+        edit.annotate(ANN_NOT_REQUIRED, "true")
+
+
+# Modification.
+
+
+def _set_state(edit: ClaimEdit, state: ModifyState, class_name: str | None) -> None:
+    value = {"status": str(state)}
+    if class_name is not None:
+        value["targetVolumeAttributesClassName"] = class_name
+    edit.set("modifyVolumeStatus", value)
+
+
+def mark_modifying(edit: ClaimEdit, class_name: str) -> None:
+    """R-102."""
+    _set_state(edit, ModifyState.IN_PROGRESS, class_name)
+    edit.hold(
+        Condition.MODIFYING, f'Modifying volume to "{class_name}" is in progress.', probed=True
+    )
+
+
+def mark_modify_pending(edit: ClaimEdit) -> None:
+    """R-102, the class cannot be used now: target and conditions stay."""
+    _set_state(edit, ModifyState.PENDING, None)
+
+
+def mark_modify_failed(
+    edit: ClaimEdit, class_name: str, *, is_infeasible: bool, may_run: bool, reason: str, message: str
+) -> None:
+    """R-111, R-112."""
+    state = ModifyState.INFEASIBLE if is_infeasible else ModifyState.IN_PROGRESS
+    _set_state(edit, state, class_name)
+    rest = "is still in progress." if may_run else "failed. Waiting for retry."
+    edit.hold(Condition.MODIFYING, f'Modifying volume to "{class_name}" {rest}', probed=True)
+    edit.hold(Condition.MODIFY_ERROR, message, reason=reason, probed=True)
+
+
+def mark_modified(edit: ClaimEdit, class_name: str) -> None:
+    """R-110."""
+    edit.set("currentVolumeAttributesClassName", class_name)
+    edit.set("modifyVolumeStatus", None)
+    edit.drop({Condition.MODIFYING, Condition.MODIFY_ERROR})
+
+
+def mark_modify_canceled(edit: ClaimEdit) -> None:
+    """R-105; the error of the class that nobody wants goes too, its state stays (DR-024)."""
+    edit.drop({Condition.MODIFYING, Condition.MODIFY_ERROR})

@@ -1,0 +1,120 @@
+"""Is another class to be applied to this claim's volume (R-100 to R-115)?
+
+Pure: the live claim, the marks and the time in; what to do out. A class that the driver may still
+be applying is never given up for another one (I-2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from workers.controllers.resizer.decide import Skip
+from workers.controllers.resizer.results import Result
+from workers.controllers.resizer.words import Condition, ModifyState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workers.controllers.resizer.claim import ClaimView, VolumeView
+    from workers.controllers.resizer.marks import Marks
+
+
+@dataclass(frozen=True, slots=True)
+class Modify:
+    """Apply `class_name`.
+
+    Attributes:
+        is_again: the class is the one in `modifyVolumeStatus` that may still be at work, so
+            nothing is written before the call (R-103).
+    """
+
+    class_name: str
+    is_again: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The user took the class back before it was applied (R-105)."""
+
+
+Modification: TypeAlias = Modify | Cancel | Skip
+
+
+def modification(
+    claim: ClaimView,
+    volume: VolumeView,
+    marks: Marks,
+    *,
+    driver_name: str,
+    slow_seconds: float,
+    now: float,
+) -> Modification:
+    """What to do about the class of an owned volume (R-100)."""
+    if volume.csi_driver != driver_name:
+        return Skip("not a csi volume of the driver")
+    if not claim.is_bound:
+        return Skip(f"phase is {claim.phase or 'not set'}")
+    if volume.is_deleting:
+        return Skip("the volume is being deleted")
+    may_run = claim.modify_state == ModifyState.IN_PROGRESS and _may_run(claim, marks)
+    if claim.is_deleting and not may_run:
+        return Skip("the claim is being deleted")  # DR-022
+    if claim.modify_state is None and claim.wanted_class == claim.current_class:
+        return Skip("the class is applied")
+    rest = _rest(claim, marks, slow_seconds, now)
+    if rest > 0:
+        return Skip(skipping(claim), rest)
+    if not claim.wanted_class and claim.modify_state != ModifyState.IN_PROGRESS:
+        if _is_rolled_back(claim):
+            return Skip("the class was taken back")
+        return Cancel()
+    if claim.modify_state == ModifyState.IN_PROGRESS and (may_run or not claim.wanted_class):
+        return Modify(claim.modify_target, is_again=True)
+    return Modify(claim.wanted_class, is_again=False)
+
+
+def skipping(claim: ClaimView) -> str:
+    """R-114."""
+    return (
+        f"skipping volume modification for pvc {claim.path}, because modification previously "
+        "failed with infeasible error"
+    )
+
+
+def parameters(
+    attributes_class: Mapping[str, str],
+    claim: ClaimView,
+    volume: VolumeView,
+    *,
+    with_metadata: bool,
+) -> dict[str, str]:
+    """The mutable parameters of the request (R-104); the class itself stays as it is."""
+    found = dict(attributes_class)
+    if with_metadata:
+        found["csi.storage.k8s.io/pvc/name"] = claim.name
+        found["csi.storage.k8s.io/pvc/namespace"] = claim.namespace
+        found["csi.storage.k8s.io/pv/name"] = volume.name
+    return found
+
+
+def _may_run(claim: ClaimView, marks: Marks) -> bool:
+    """R-101: without a mark that says otherwise the class may still be at work (MR-021)."""
+    call = marks.modification_of(claim.modify_target)
+    return call is None or call.result is Result.UNCERTAIN
+
+
+def _rest(claim: ClaimView, marks: Marks, slow_seconds: float, now: float) -> float:
+    """Seconds until an infeasible class may be asked for again (R-114, DR-023)."""
+    if claim.modify_state != ModifyState.INFEASIBLE or claim.wanted_class != claim.modify_target:
+        return 0.0
+    call = marks.modification_of(claim.modify_target)
+    if call is None or call.result is not Result.INFEASIBLE:
+        return 0.0
+    rest = call.at + slow_seconds - now
+    return rest if rest <= slow_seconds else 0.0
+
+
+def _is_rolled_back(claim: ClaimView) -> bool:
+    """Whether nothing is left to tidy (DR-024)."""
+    return not claim.conditions & {Condition.MODIFYING, Condition.MODIFY_ERROR}
