@@ -117,7 +117,9 @@ def read_claim(claim: Json) -> ClaimView:
         ),
         wanted_class=text(claim, "spec", "volumeAttributesClassName"),
         current_class=text(claim, "status", "currentVolumeAttributesClassName"),
-        modify_state=None if modify is None else text(claim, "status", "modifyVolumeStatus", "status"),
+        modify_state=None
+        if modify is None
+        else text(claim, "status", "modifyVolumeStatus", "status"),
         modify_target=text(
             claim, "status", "modifyVolumeStatus", "targetVolumeAttributesClassName"
         ),

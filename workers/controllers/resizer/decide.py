@@ -93,9 +93,7 @@ def is_ours(claim: ClaimView, volume: VolumeView, driver_name: str) -> bool:
 
 def drops_pre_resize(claim: ClaimView, volume: VolumeView) -> bool:
     """Whether the node caught up, so that the old size is no longer worth a note (R-020/4)."""
-    return (
-        volume.pre_resize is not None and claim.actual.size_bytes >= volume.capacity.size_bytes
-    )
+    return volume.pre_resize is not None and claim.actual.size_bytes >= volume.capacity.size_bytes
 
 
 def expansion(

@@ -203,7 +203,13 @@ def mark_modify_pending(edit: ClaimEdit) -> None:
 
 
 def mark_modify_failed(
-    edit: ClaimEdit, class_name: str, *, is_infeasible: bool, may_run: bool, reason: str, message: str
+    edit: ClaimEdit,
+    class_name: str,
+    *,
+    is_infeasible: bool,
+    may_run: bool,
+    reason: str,
+    message: str,
 ) -> None:
     """R-111, R-112."""
     state = ModifyState.INFEASIBLE if is_infeasible else ModifyState.IN_PROGRESS
