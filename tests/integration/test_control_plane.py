@@ -7,6 +7,9 @@ import pytest
 from tests.support.controlplane import ControlPlane
 from tests.support.kube_api import KubeApi, KubeApiError
 from tests.support.waiting import wait_until
+from workers.kube.client import KubeClient
+from workers.kube.errors import ConflictError
+from workers.kube.resources import KubeResources
 
 
 def test_claim_of_a_static_volume_becomes_bound(kube_api: KubeApi) -> None:
@@ -53,3 +56,34 @@ def test_killed_api_server_returns_with_its_objects(
     wait_until(lambda: not kube_api.is_ready(), 10, "API server is gone")
     control_plane.restart("kube-apiserver")
     assert kube_api.items("/api/v1/namespaces")
+
+
+def test_a_finalizer_patch_with_another_uid_is_a_conflict(
+    control_plane: ControlPlane, kube_api: KubeApi
+) -> None:
+    """The precondition that protects a volume made anew under an old name (L-072)."""
+    name = "plane-uid"
+    made = kube_api.create(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": name},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "capacity": {"storage": "1Gi"},
+                "hostPath": {"path": "/nowhere"},
+            },
+        }
+    )
+    resources = KubeResources(KubeClient.from_settings(str(control_plane.kubeconfig), ""))
+    finalizer, stranger = "csi-fleet.io/test", "00000000-0000-0000-0000-000000000000"
+    with pytest.raises(ConflictError):
+        resources.add_volume_finalizer(name, finalizer, uid=stranger)
+    uid = made["metadata"]["uid"]
+    patched = resources.add_volume_finalizer(name, finalizer, uid=uid)
+    assert finalizer in patched["metadata"]["finalizers"]
+    with pytest.raises(ConflictError):
+        resources.remove_volume_finalizer(name, finalizer, uid=stranger)
+    left = resources.remove_volume_finalizer(name, finalizer, uid=uid)
+    assert finalizer not in (left["metadata"].get("finalizers") or [])
+    kube_api.delete(f"/api/v1/persistentvolumes/{name}")

@@ -95,12 +95,15 @@ class FakeKube:
         self.drop("persistentvolumes", name)
         return found
 
-    def add_volume_finalizer(self, name: str, finalizer: str) -> JsonObject:
-        return self._finalizers(name, "add_volume_finalizer", lambda old: [*old, finalizer])
+    def add_volume_finalizer(self, name: str, finalizer: str, *, uid: str) -> JsonObject:
+        return self._finalizers(name, "add_volume_finalizer", uid, lambda old: [*old, finalizer])
 
-    def remove_volume_finalizer(self, name: str, finalizer: str) -> JsonObject:
+    def remove_volume_finalizer(self, name: str, finalizer: str, *, uid: str) -> JsonObject:
         return self._finalizers(
-            name, "remove_volume_finalizer", lambda old: [one for one in old if one != finalizer]
+            name,
+            "remove_volume_finalizer",
+            uid,
+            lambda old: [one for one in old if one != finalizer],
         )
 
     def get_class(self, name: str) -> JsonObject:
@@ -143,10 +146,12 @@ class FakeKube:
         return self.add(kind, item)
 
     def _finalizers(
-        self, name: str, call: str, change: Callable[[list[str]], list[str]]
+        self, name: str, call: str, uid: str, change: Callable[[list[str]], list[str]]
     ) -> JsonObject:
         self._reach(call, name)
         stored = self._get("persistentvolumes", "", name, "")
+        if stored["metadata"]["uid"] != uid:
+            raise ConflictError(409, "Conflict", "the UID in the precondition does not match")
         stored["metadata"]["finalizers"] = change(stored["metadata"].get("finalizers") or [])
         self.writes.append((call, name))
         self.add("persistentvolumes", stored)

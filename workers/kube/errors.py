@@ -2,10 +2,13 @@
 
 ```
 ApiError(status, reason, message)
-  UnauthorizedError 401   ForbiddenError 403   NotFoundError 404
-  AlreadyExistsError 409 reason AlreadyExists   ConflictError 409 otherwise
-  GoneError 410 (also reason Expired)   InvalidError 422 and 400   TooManyRequestsError 429
-  ServerError 5xx   Unreachable 0: no answer; a write may or may not have happened
+  RefusedError: the answer is about our request; also every status that has no class of its own
+    UnauthorizedError 401   ForbiddenError 403   NotFoundError 404
+    AlreadyExistsError 409 reason AlreadyExists   ConflictError 409 otherwise
+    GoneError 410 (also reason Expired)   InvalidError 422 and 400
+  AwayError: nothing is said about the request, so whoever asked waits and blames nobody
+    TooManyRequestsError 429   ServerError 5xx
+    Unreachable 0: no answer; a write may or may not have happened
 ```
 `str()` is the Status object's message, the text client-go prints (`secrets "x" not found`).
 Source of the texts without a Status body: apimachinery, pkg/api/errors NewGenericServerResponse.
@@ -23,11 +26,13 @@ from workers.errors import ApiError
 __all__ = [
     "AlreadyExistsError",
     "ApiError",
+    "AwayError",
     "ConflictError",
     "ForbiddenError",
     "GoneError",
     "InvalidError",
     "NotFoundError",
+    "RefusedError",
     "ServerError",
     "TooManyRequestsError",
     "UnauthorizedError",
@@ -37,43 +42,51 @@ __all__ = [
 ]
 
 
-class UnauthorizedError(ApiError):
+class RefusedError(ApiError):
+    """The server looked at the request and said no."""
+
+
+class AwayError(ApiError):
+    """The server did not get to the request, or its answer did not get here."""
+
+
+class UnauthorizedError(RefusedError):
     """The credentials were refused, also after they were loaded anew."""
 
 
-class ForbiddenError(ApiError):
+class ForbiddenError(RefusedError):
     """RBAC or an admission plugin says no; the message names the missing right."""
 
 
-class NotFoundError(ApiError):
+class NotFoundError(RefusedError):
     """The object (or its whole kind) does not exist."""
 
 
-class AlreadyExistsError(ApiError):
+class AlreadyExistsError(RefusedError):
     """An object of this name exists."""
 
 
-class ConflictError(ApiError):
+class ConflictError(RefusedError):
     """The object changed since it was read, or a precondition failed."""
 
 
-class GoneError(ApiError):
+class GoneError(RefusedError):
     """The resourceVersion or continue token is too old: list again."""
 
 
-class InvalidError(ApiError):
+class InvalidError(RefusedError):
     """The request itself is wrong; repeating it cannot help."""
 
 
-class TooManyRequestsError(ApiError):
+class TooManyRequestsError(AwayError):
     """The API server sheds load and refused before it did anything."""
 
 
-class ServerError(ApiError):
+class ServerError(AwayError):
     """The API server failed; a write may have happened."""
 
 
-class Unreachable(ApiError):  # noqa: N818 - the word the rest of the system uses
+class Unreachable(AwayError):  # noqa: N818 - the word the rest of the system uses
     """No answer came; a write may have happened."""
 
     def __init__(self, message: str) -> None:
@@ -168,7 +181,7 @@ def error_from_status(status_object: dict[str, Any], *, default_status: int = 50
 
 
 def _class_of(status: int, reason: str) -> type[ApiError]:
-    default = ServerError if status >= 500 else ApiError
+    default = ServerError if status >= 500 else RefusedError
     return _BY_REASON.get(reason) or _BY_STATUS.get(status, default)
 
 

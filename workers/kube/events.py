@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from workers.errors import TransientError
 from workers.kube import paths
 from workers.kube.client import STRATEGIC_PATCH
-from workers.kube.errors import NotFoundError, ServerError, TooManyRequestsError, Unreachable
+from workers.kube.errors import AwayError, NotFoundError
 from workers.kube.eventqueue import EventQueue
 from workers.observability.logging import get_logger
 
@@ -183,7 +183,7 @@ class EventRecorder:
         for attempts_left in range(_WRITE_ATTEMPTS - 1, -1, -1):
             try:
                 self._send(plan.action, event)
-            except (ServerError, TooManyRequestsError, Unreachable):
+            except AwayError:
                 if not attempts_left or self._stopped.wait(_RETRY_SECONDS):
                     raise
             else:

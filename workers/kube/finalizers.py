@@ -1,7 +1,8 @@
 """Adding and removing a finalizer: on a copy for a PUT, or as a strategic merge patch.
 
 Inputs are never changed (C-079). A patch carries no resourceVersion: the list merges by value,
-so finalizers of others stay whatever they do meanwhile (L-072).
+so finalizers of others stay whatever they do meanwhile (L-072). It carries the UID: an object of
+the same name that was made anew since is another one, and the API server refuses.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ def without_finalizer(item: Mapping[str, Any], name: str) -> JsonObject | None:
     return _replaced(item, *removed(_finalizers_of(item), name))
 
 
-def add_patch(name: str) -> JsonObject:
+def add_patch(name: str, uid: str) -> JsonObject:
     """Return the strategic merge patch that adds the finalizer; safe to apply twice."""
-    return {"metadata": {"finalizers": [name]}}
+    return {"metadata": {"uid": uid, "finalizers": [name]}}
 
 
-def remove_patch(name: str) -> JsonObject:
+def remove_patch(name: str, uid: str) -> JsonObject:
     """Return the strategic merge patch that removes the finalizer; safe to apply twice."""
-    return {"metadata": {"$deleteFromPrimitiveList/finalizers": [name]}}
+    return {"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [name]}}
 
 
 def has_finalizer(item: Mapping[str, Any], name: str) -> bool:

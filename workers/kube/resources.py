@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from workers.kube import finalizers, paths
 from workers.kube.client import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
-from workers.kube.errors import NotFoundError
+from workers.kube.errors import ConflictError, InvalidError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -108,13 +108,31 @@ class KubeResources:
         """Patch a PersistentVolume; returns it as it is now."""
         return self.client.patch(paths.VOLUMES.path(name), patch, content_type)
 
-    def add_volume_finalizer(self, name: str, finalizer: str) -> JsonObject:
-        """Add a finalizer, leaving others untouched; safe to call twice (L-072)."""
-        return self.patch_volume(name, finalizers.add_patch(finalizer))
+    def add_volume_finalizer(self, name: str, finalizer: str, *, uid: str) -> JsonObject:
+        """Add a finalizer, leaving others untouched; safe to call twice (L-072).
 
-    def remove_volume_finalizer(self, name: str, finalizer: str) -> JsonObject:
-        """Remove a finalizer, leaving others untouched; safe to call twice (L-072)."""
-        return self.patch_volume(name, finalizers.remove_patch(finalizer))
+        Raises:
+            ConflictError: the volume of that name is another one by now.
+        """
+        return self._patch_this(name, finalizers.add_patch(finalizer, uid))
+
+    def remove_volume_finalizer(self, name: str, finalizer: str, *, uid: str) -> JsonObject:
+        """Remove a finalizer, leaving others untouched; safe to call twice (L-072).
+
+        Raises:
+            ConflictError: the volume of that name is another one by now.
+        """
+        return self._patch_this(name, finalizers.remove_patch(finalizer, uid))
+
+    def _patch_this(self, name: str, patch: Mapping[str, Any]) -> JsonObject:
+        """Patch a volume by its UID; the server calls another one's Invalid: it is immutable."""
+        try:
+            return self.patch_volume(name, patch)
+        except InvalidError as error:
+            if "metadata.uid" not in error.message:
+                raise
+            message = f'persistentvolumes "{name}" is another one by now'
+            raise ConflictError(409, "Conflict", message) from error
 
     # What a request is made of.
 

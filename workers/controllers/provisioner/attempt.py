@@ -14,7 +14,8 @@ from csi_client.errors import DEADLINE_EXCEEDED, CsiError
 from workers.controllers.provisioner import nodes, sourcing
 from workers.controllers.provisioner.intent import STAGE_BACKGROUND, Intent
 from workers.engine.steps import Step
-from workers.errors import ApiError, AttemptError, DriverAway, State
+from workers.errors import AttemptError, DriverAway, State
+from workers.kube.errors import RefusedError
 from workers.migration.classes import dropped_parameters, is_migrated, translate_class
 from workers.migration.to_in_tree import volume_to_in_tree
 from workers.topology.affinity import node_affinity
@@ -261,9 +262,7 @@ class Attempt:
         """Step 18: the provisioner secret, read now and kept only for this call."""
         try:
             found = self.work.runtime.kube.get_secret(ref.namespace, ref.name)
-        except sourcing.AWAY:
-            raise
-        except ApiError as error:
+        except RefusedError as error:
             raise secret_rules.read_failed(ref, error) from error
         return secret_rules.decode(found, ref)
 
@@ -271,9 +270,7 @@ class Attempt:
         """Step 21: the VolumeAttributesClass, read live (P-160)."""
         try:
             found = self.work.runtime.kube.get_attributes_class(name)
-        except sourcing.AWAY:
-            raise
-        except ApiError as error:
+        except RefusedError as error:
             raise attributes_class.read_failed(error) from error
         return attributes_class.mutable_parameters(found, self.work.driver.name)
 

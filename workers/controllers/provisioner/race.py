@@ -18,10 +18,9 @@ from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers import constants as k
 from workers.controllers.provisioner.attempt import Attempt
-from workers.controllers.provisioner.sourcing import AWAY
 from workers.engine.outcome import Action, Outcome, done, retry
-from workers.errors import ApiError, AttemptError, IgnoredError
-from workers.kube.errors import ConflictError
+from workers.errors import AttemptError, IgnoredError
+from workers.kube.errors import ConflictError, RefusedError
 from workers.nodemode.ownership import is_enough, owner_delay_seconds
 from workers.translate import claims
 
@@ -89,9 +88,7 @@ def _own(work: ClaimPass, claim: JsonObject, after_conflict: Wait) -> Outcome:
         work.runtime.kube.update_claim(owned)
     except ConflictError:
         return _again(0.0, after_conflict, "conflict")
-    except AWAY:
-        raise
-    except ApiError as error:
+    except RefusedError as error:
         namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
         work.event(
             claim,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from workers.errors import ApiError, TransientError
-from workers.kube.errors import NotFoundError, ServerError, Unreachable
+from workers.kube.errors import AwayError, NotFoundError
 from workers.queue.catalog import KIND_CLASSES
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Safekeeping:
         }
         try:
             self._kube.apply_config_map(body)
-        except (Unreachable, ServerError) as error:
+        except AwayError as error:
             _log.warning("intent of %s is perhaps not copied to a ConfigMap: %s", domain, error)
         except ApiError as error:
             _log.warning("intent of %s is not copied to a ConfigMap: %s", domain, error)

@@ -11,13 +11,8 @@ from typing import TYPE_CHECKING
 from workers import constants as k
 from workers.engine.steps import Step
 from workers.errors import ApiError, AttemptError, State
-from workers.kube.errors import (
-    ConflictError,
-    ForbiddenError,
-    NotFoundError,
-    ServerError,
-    Unreachable,
-)
+from workers.kube.errors import ForbiddenError, NotFoundError, RefusedError
+from workers.kube.finalizers import with_finalizer, without_finalizer
 from workers.kube.retry import update_with_retry
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
@@ -33,9 +28,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Errors of the system itself: the pass waits instead of blaming the claim.
-AWAY = (Unreachable, ServerError)
-
 
 def check_grants(work: ClaimPass, source: DataSource) -> None:
     """Asks the source's namespace for a ReferenceGrant if it is another one (P-204, P-205)."""
@@ -43,9 +35,7 @@ def check_grants(work: ClaimPass, source: DataSource) -> None:
         return
     try:
         grants = list(work.runtime.kube.list_reference_grants(source.namespace))
-    except AWAY:
-        raise
-    except ApiError as error:
+    except RefusedError as error:
         raise sources.grants_read_failed(source, error) from error
     sources.check_grants(source, grants)
 
@@ -105,16 +95,12 @@ def _snapshot(
     kube = work.runtime.kube
     try:
         snapshot = kube.get_snapshot(source.namespace, source.name)
-    except AWAY:
-        raise
-    except ApiError as error:
+    except RefusedError as error:
         raise snapshots.read_failed(source, error) from error
     bound = snapshots.content_name(source, snapshot)
     try:
         content = kube.get_snapshot_content(bound)
-    except AWAY:
-        raise
-    except ApiError as error:
+    except RefusedError as error:
         _log.warning("snapshot content %s: %s", bound, error)
         raise snapshots.content_read_failed(source, bound, error) from error
     result = snapshots.content_source(
@@ -138,7 +124,7 @@ def _protect_snapshot(work: ClaimPass, source: DataSource) -> None:
     try:
         update_with_retry(
             lambda: kube.get_snapshot(source.namespace, source.name),
-            lambda found: _with_finalizer(found, k.FINALIZER_SNAPSHOT_SOURCE),
+            lambda found: with_finalizer(found, k.FINALIZER_SNAPSHOT_SOURCE),
             kube.update_snapshot,
         )
     except ForbiddenError as error:
@@ -149,9 +135,7 @@ def _protect_snapshot(work: ClaimPass, source: DataSource) -> None:
             source.name,
             error,
         )
-    except AWAY:
-        raise
-    except ApiError as error:
+    except RefusedError as error:
         raise AttemptError(str(error), State.NO_CHANGE) from error
 
 
@@ -175,7 +159,7 @@ def unprotect_snapshot(work: ClaimPass, claim: JsonObject) -> None:
         work.runtime.steps.reach(Step.UNPROTECT_SOURCE, work.lease)
         update_with_retry(
             lambda: kube.get_snapshot(source.namespace, source.name),
-            lambda found: _without_finalizer(found, k.FINALIZER_SNAPSHOT_SOURCE),
+            lambda found: without_finalizer(found, k.FINALIZER_SNAPSHOT_SOURCE),
             kube.update_snapshot,
         )
     except NotFoundError:
@@ -212,16 +196,12 @@ def _claim(
         source_claim = kube.get_claim(source.namespace, source.name)
     except NotFoundError as error:
         raise clones.not_found(source) from error
-    except AWAY:
-        raise
-    except ApiError as error:
+    except RefusedError as error:
         raise clones.read_failed(source, error) from error
     name = clones.source_volume_name(source, source_claim, claim)
     try:
         volume = kube.get_volume(name)
-    except AWAY:
-        raise
-    except ApiError as error:
+    except RefusedError as error:
         raise clones.volume_read_failed(source, error) from error
     if in_tree_source(volume) is not None:
         volume = volume_to_csi(volume)
@@ -249,25 +229,8 @@ def _protect_claim(work: ClaimPass, source: DataSource, source_claim: JsonObject
     try:
         update_with_retry(
             read,
-            lambda found: _with_finalizer(found, k.FINALIZER_CLONE_SOURCE),
+            lambda found: with_finalizer(found, k.FINALIZER_CLONE_SOURCE),
             kube.update_claim,
         )
-    except AWAY:
-        raise
-    except (ConflictError, ApiError) as error:
+    except RefusedError as error:
         raise AttemptError(str(error), State.NO_CHANGE) from error
-
-
-def _with_finalizer(found: JsonObject, finalizer: str) -> JsonObject | None:
-    finalizers = list(found["metadata"].get("finalizers") or [])
-    if finalizer in finalizers:
-        return None
-    return {**found, "metadata": {**found["metadata"], "finalizers": [*finalizers, finalizer]}}
-
-
-def _without_finalizer(found: JsonObject, finalizer: str) -> JsonObject | None:
-    finalizers = list(found["metadata"].get("finalizers") or [])
-    if finalizer not in finalizers:
-        return None
-    kept = [name for name in finalizers if name != finalizer]
-    return {**found, "metadata": {**found["metadata"], "finalizers": kept}}

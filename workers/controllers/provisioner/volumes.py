@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 from csi_client.errors import CsiError
 from workers import constants as k
 from workers.controllers.provisioner import measure
-from workers.controllers.provisioner.sourcing import AWAY
 from workers.engine.outcome import Outcome, done, retry
 from workers.engine.pausing import class_pause
 from workers.engine.steps import Step
-from workers.errors import ApiError, AttemptError, IgnoredError, State
-from workers.kube.errors import ConflictError, NotFoundError
+from workers.errors import AttemptError, IgnoredError, State
+from workers.kube.errors import ConflictError, NotFoundError, RefusedError
 from workers.migration.classes import class_to_csi, is_migrated
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
@@ -74,7 +73,10 @@ class VolumePass:
             return done("volume is gone")
         if not rules.is_ours(volume, self.driver.names):
             return done("volume of another provisioner")
-        volume = self.keep_finalizer(volume)
+        try:
+            volume = self.keep_finalizer(volume)
+        except (NotFoundError, ConflictError):  # a new one of that name has its own event
+            return done("volume is gone")
         backend = self.driver.backend
         if not rules.should_delete(
             volume,
@@ -89,11 +91,11 @@ class VolumePass:
         action = rules.finalizer_action(volume, add_finalizer=self.driver.backend.add_finalizer)
         if action is FinalizerAction.KEEP:
             return volume
-        kube, name = self.runtime.kube, volume["metadata"]["name"]
+        kube, metadata = self.runtime.kube, volume["metadata"]
         self.runtime.steps.reach(Step.PATCH_FINALIZER, self.lease)
-        if action is FinalizerAction.ADD:
-            return kube.add_volume_finalizer(name, k.FINALIZER_VOLUME)
-        return kube.remove_volume_finalizer(name, k.FINALIZER_VOLUME)
+        is_missing = action is FinalizerAction.ADD
+        patch = kube.add_volume_finalizer if is_missing else kube.remove_volume_finalizer
+        return patch(metadata["name"], k.FINALIZER_VOLUME, uid=metadata["uid"])
 
     def delete(self, volume: JsonObject) -> Outcome:
         """The deletion and its outcomes (P-501, P-515, L-075)."""
@@ -171,12 +173,10 @@ class VolumePass:
             return {}
         try:
             found = self.runtime.kube.get_secret(wanted.ref.namespace, wanted.ref.name)
-        except AWAY:
-            raise
         except NotFoundError as error:
             _log.warning("%s", rules.secret_read_failed(volume, error))
             return {}
-        except ApiError as error:
+        except RefusedError as error:
             # Only a missing secret may be deleted without; a refused read is not one (D-022).
             raise AttemptError(rules.secret_read_failed(volume, error), State.NO_CHANGE) from error
         return secret_rules.decode(found, wanted.ref)
@@ -184,7 +184,7 @@ class VolumePass:
     def delete_object(self, volume: JsonObject) -> Outcome:
         """The PV itself, then its finalizer (L-075, L-076)."""
         kube, metadata = self.runtime.kube, volume["metadata"]
-        name, uid = metadata["name"], metadata.get("uid")
+        name, uid = metadata["name"], metadata["uid"]
         self.runtime.steps.reach(Step.DELETE_OBJECT, self.lease)
         try:
             left = kube.delete_volume(name, uid=uid)
@@ -193,6 +193,6 @@ class VolumePass:
         finalizers = (left.get("metadata") or {}).get("finalizers") or []
         if k.FINALIZER_VOLUME in finalizers:
             self.runtime.steps.reach(Step.RELEASE_OBJECT, self.lease)
-            with contextlib.suppress(NotFoundError):
-                kube.remove_volume_finalizer(name, k.FINALIZER_VOLUME)
+            with contextlib.suppress(NotFoundError, ConflictError):
+                kube.remove_volume_finalizer(name, k.FINALIZER_VOLUME, uid=uid)
         return done("deleted")

@@ -13,7 +13,13 @@ from workers.controllers.provisioner import attempt
 from workers.engine.outcome import Action
 from workers.engine.steps import Step
 from workers.errors import LeaseLost
-from workers.kube.errors import ForbiddenError, ServerError
+from workers.kube.errors import (
+    AwayError,
+    ForbiddenError,
+    ServerError,
+    TooManyRequestsError,
+    Unreachable,
+)
 
 DOMAIN = "pvc-u1"
 CREDS = {
@@ -178,11 +184,20 @@ def test_secrets_reach_the_driver_and_no_record(secret_world):
         assert form not in repr(kept)
 
 
-def test_an_api_server_that_is_away_is_no_fault_of_the_claim(secret_world):
+@pytest.mark.parametrize(
+    "error",
+    [
+        ServerError(503, "ServiceUnavailable", "busy"),
+        TooManyRequestsError(429, "TooManyRequests", "busy"),
+        Unreachable("no answer"),
+    ],
+    ids=["503", "429", "no answer"],
+)
+def test_an_api_server_that_is_away_is_no_fault_of_the_claim(secret_world, error):
     """The pass ends; the task waits without event and back-off."""
     world = secret_world
-    world.kube.fail["get_secret"] = [ServerError(503, "ServiceUnavailable", "busy")]
-    with pytest.raises(ServerError):
+    world.kube.fail["get_secret"] = [error]
+    with pytest.raises(AwayError):
         world.claim_pass(world.add_claim())
     assert world.events.warnings() == []
 

@@ -170,6 +170,38 @@ def test_a_volume_re_created_under_its_name_is_not_deleted(world):
     assert set(world.volumes()) == {NAME}
 
 
+@pytest.mark.parametrize("call", ["add_volume_finalizer", "remove_volume_finalizer"])
+def test_the_finalizers_of_a_volume_re_created_under_its_name_stay(world, call):
+    """L-072: patches carry the UID of the volume that was looked at."""
+    is_added = call.startswith("add")
+    add_volume(world, phase="Bound", policy="Delete" if is_added else "Retain")
+    stored = world.kube.objects["persistentvolumes", "", NAME]["metadata"]
+    stored["finalizers"] = [] if is_added else [FINALIZER_VOLUME]
+
+    def recreate():
+        world.kube.drop("persistentvolumes", NAME)
+        add_volume(world, phase="Bound")
+        world.volumes()[NAME]["metadata"]["finalizers"] = ["another.example/one"]
+
+    world.kube.before[call] = recreate
+    assert world.volume_pass(NAME).action is Action.DONE
+    assert world.volumes()[NAME]["metadata"]["finalizers"] == ["another.example/one"]
+    assert world.client.deleted == []
+
+
+def test_the_deletion_ends_when_its_name_is_taken_anew(world):
+    """Nothing is taken off the volume that has the name now (L-076)."""
+    add_volume(world)
+
+    def recreate():
+        world.kube.drop("persistentvolumes", NAME)
+        add_volume(world, phase="Bound")
+
+    world.kube.before["remove_volume_finalizer"] = recreate
+    assert world.volume_pass(NAME).action is Action.DONE
+    assert world.volumes()[NAME]["metadata"]["finalizers"] == [FINALIZER_VOLUME]
+
+
 @pytest.mark.parametrize("is_reported", [True, False], ids=["C-080", "C-081"])
 def test_c080_c081_an_attached_volume(is_reported):
     """P-510: only drivers with PUBLISH_UNPUBLISH_VOLUME are checked."""
