@@ -47,8 +47,9 @@ class DriverHost:
         return str(self.folder / f"{self.names.index(name)}.s")
 
     def set_mode(self, name: str, **mode: Any) -> None:
-        """`mode` ok, hang, exhausted, unavailable, gone, stubborn; `delay` of each creation.
+        """`mode` ok, hang, dead, exhausted, unavailable, gone, stubborn; `delay` of each creation.
 
+        One that hangs answers Probe, one that is dead answers nothing, though connected.
         Delays are seconds; a pair stands for any between them. A stubborn driver works `seconds` on
         each creation, also when the caller is gone.
         """
@@ -148,6 +149,8 @@ class LightDriver:
     async def probe(self, _: Any, context: Any) -> csi.ProbeResponse:
         if self.mode.get("mode") == "unavailable":
             await context.abort(grpc.StatusCode.UNAVAILABLE, "told to be unavailable")
+        if self.mode.get("mode") == "dead":
+            await asyncio.sleep(3600)
         return csi.ProbeResponse()
 
     async def plugin_info(self, _: Any, __: Any) -> csi.GetPluginInfoResponse:
@@ -198,7 +201,7 @@ class LightDriver:
         least, most = delay if isinstance(delay, list) else (delay, delay)
         await asyncio.sleep(random.uniform(least, most))
         mode = self.mode.get("mode", "ok")
-        if mode == "hang":
+        if mode in {"hang", "dead"}:
             await asyncio.sleep(3600)
         if mode == "exhausted":
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "told to be full")

@@ -1,18 +1,20 @@
 """Is the driver well, judged by its answers? What each failed call means for the calls to come.
 
 - the connection is gone: the key waits (`DriverAway`), nothing is counted;
-- Unavailable, or no answer in time: counts for the breaker;
-- "too much" (ResourceExhausted, Aborted, words of throttling): the lane gets half;
-- any other answer is an answer: the driver is well.
-
-A time-out of an attempt that is known to go on in the background is no news: polling a clone that
-takes six hours must not stop the driver's other claims.
+- Unavailable: counts for the breaker;
+- no answer in time: counts only if Probe is not answered either, for a slow driver is not a dead
+  one: it may need longer for each volume than the caller waits;
+- words of throttling: the lane gets half;
+- any other answer is an answer: the driver is well. So are Aborted, CSI's word for "this volume has
+  a call pending", and ResourceExhausted, its word for "this place is full": both are about one
+  volume or one place and slow nothing else down.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -21,7 +23,6 @@ from csi_client.errors import (
     ABORTED,
     CANCELLED,
     DEADLINE_EXCEEDED,
-    RESOURCE_EXHAUSTED,
     UNAVAILABLE,
     CsiError,
 )
@@ -29,16 +30,38 @@ from workers.errors import DriverAway, QueueUnavailable
 from workers.queue.keys import lane_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import TypeVar
 
-    from csi_client import messages as csi
+    from google.protobuf.message import Message
 
-    _T = TypeVar("_T")
+    _Answer = TypeVar("_Answer", bound=Message)
 
 _log = logging.getLogger(__name__)
 
 LANES: Final = {"create": "claims", "delete": "volumes", "capacity": "capacity"}
+"""Kind of the keys that make calls of an operation; only these have a rate and get halved."""
+OPERATIONS: Final = {
+    "Controller/CreateVolume": "create",
+    "Controller/DeleteVolume": "delete",
+    "Controller/GetCapacity": "capacity",
+    "Controller/ControllerPublishVolume": "attach",
+    "Controller/ControllerUnpublishVolume": "detach",
+    "Controller/ControllerExpandVolume": "expand",
+    "Controller/ControllerModifyVolume": "modify",
+    "Controller/CreateSnapshot": "snapshot",
+    "Controller/DeleteSnapshot": "snapshot",
+    "Controller/ListSnapshots": "list",
+    "Controller/ListVolumes": "list",
+    "Controller/ControllerGetVolume": "list",
+    "GroupController/CreateVolumeGroupSnapshot": "snapshot",
+    "GroupController/DeleteVolumeGroupSnapshot": "snapshot",
+    "GroupController/GetVolumeGroupSnapshot": "list",
+}
+"""Operation of each guarded method. The others (Probe, names, capabilities) are asked to find out
+whether the driver is there, so they must get through and judge nothing."""
+PROBE_SECONDS: Final = 5.0
+"""As long as the handshake waits: a driver that is busy may need a while for this too."""
 _TOO_MUCH: Final = re.compile(
     r"throttl|too many requests|request ?limit ?exceeded|rate (limit )?exceeded|slow ?down",
     re.IGNORECASE,
@@ -79,11 +102,11 @@ class Health:
     def answered(self) -> None:
         """The driver did answer."""
 
-    def failed(self, operation: str, error: CsiError) -> None:
-        """A call of an operation (`create`, `delete`, `capacity`) ended with an error."""
+    def failed(self, operation: str, error: CsiError, is_alive: Callable[[], bool]) -> None:
+        """A call of an operation (`create`, `delete`, ...) ended with an error.
 
-    def timed_out(self, operation: str) -> None:
-        """No answer in time, where one was to be expected."""
+        `is_alive` asks the driver by Probe; it may take seconds.
+        """
 
 
 class SharedHealth(Health):
@@ -107,7 +130,7 @@ class SharedHealth(Health):
 
         Without Redis the call goes on: admission stands still then, so there are few.
         """
-        if operation in self.paced and self._queue_name:
+        if operation in self.paced and operation in LANES and self._queue_name:
             try:
                 seconds = self._breakers.pace(lane_name(LANES[operation], self._queue_name))
             except QueueUnavailable as error:
@@ -121,25 +144,25 @@ class SharedHealth(Health):
             self.is_suspect = False
             self._tell(lambda: self._breakers.succeeded(self._queue_name))
 
-    def failed(self, operation: str, error: CsiError) -> None:
+    def failed(self, operation: str, error: CsiError, is_alive: Callable[[], bool]) -> None:
         """Sort the error: breaker, half of the lane, or a plain answer."""
-        if error.code in {RESOURCE_EXHAUSTED, ABORTED} or _TOO_MUCH.search(error.details):
-            if not error.from_transport:
-                self._tell(
-                    lambda: self._breakers.throttle(lane_name(LANES[operation], self._queue_name))
-                )
-                self.answered()
-        elif error.code == UNAVAILABLE:
+        if error.code == UNAVAILABLE:
             self._count(str(error))
         elif error.code == DEADLINE_EXCEEDED:
-            if operation != "create":  # of creations the attempt knows more
-                self.timed_out(operation)
+            if is_alive():
+                self.answered()
+            else:
+                self._count(f"no answer to {operation} in time, nor to Probe")
         elif error.code != CANCELLED and not error.from_transport:
+            # Not in the text of Aborted: it names volumes and claims, and people name them freely.
+            if error.code != ABORTED and _TOO_MUCH.search(error.details):
+                self._halve(operation)
             self.answered()
 
-    def timed_out(self, operation: str) -> None:
-        """No answer in time, where one was to be expected."""
-        self._count(f"no answer to {operation} in time")
+    def _halve(self, operation: str) -> None:
+        if operation in LANES:
+            lane = lane_name(LANES[operation], self._queue_name)
+            self._tell(lambda: self._breakers.throttle(lane))
 
     def _count(self, reason: str) -> None:
         self.is_suspect = True
@@ -155,50 +178,56 @@ class SharedHealth(Health):
 
 
 class WatchedClient(CsiClient):
-    """A client whose volume calls are watched by `health`.
+    """A client whose calls are watched by `health`, all that work on volumes and snapshots.
 
-    Volume calls raise DriverAway in place of a CsiError when the connection is gone. The call may
-    have arrived before, so whoever creates must remember it as going on in the background.
+    They raise DriverAway in place of a CsiError when the connection is gone. The call may have
+    arrived before, so whoever creates must remember it as going on in the background.
     """
 
     def __init__(self, address: str, health: Health, **options: Any) -> None:
         super().__init__(address, **options)
         self.health = health
+        self._probing = threading.Lock()
+        self._probed_at = float("-inf")
+        self._is_alive = False
 
-    def create_volume(
-        self, request: csi.CreateVolumeRequest, **options: Any
-    ) -> csi.CreateVolumeResponse:
-        """As the base's."""
-        return self._watched(
-            "create", lambda: super(WatchedClient, self).create_volume(request, **options)
-        )
-
-    def delete_volume(self, volume_id: str, secrets: Mapping[str, str], **options: Any) -> None:
-        """As the base's."""
-        self._watched(
-            "delete",
-            lambda: super(WatchedClient, self).delete_volume(volume_id, secrets, **options),
-        )
-
-    def get_capacity(
-        self, request: csi.GetCapacityRequest, **options: Any
-    ) -> csi.GetCapacityResponse:
-        """As the base's."""
-        return self._watched(
-            "capacity", lambda: super(WatchedClient, self).get_capacity(request, **options)
-        )
-
-    def _watched(self, operation: str, call: Callable[[], _T]) -> _T:
+    def _call(
+        self,
+        method: str,
+        request: Message,
+        answer_type: type[_Answer],
+        timeout_seconds: float | None,
+        **options: Any,
+    ) -> _Answer:
+        """As the base's; the one door for every call, so that none escapes."""
+        operation = OPERATIONS.get(method)
+        if operation is None:
+            return super()._call(method, request, answer_type, timeout_seconds, **options)
         self.health.wait_turn(operation)
         try:
-            answer = call()
+            answer = super()._call(method, request, answer_type, timeout_seconds, **options)
         except CsiError as error:
             if self._is_away(error):
                 raise DriverAway(f"driver at {self.address} is not connected: {error}") from None
-            self.health.failed(operation, error)
+            self.health.failed(operation, error, self.answers_probe)
             raise
         self.health.answered()
         return answer
+
+    def answers_probe(self) -> bool:
+        """Ask whether the driver is well; many that ask at once share one Probe.
+
+        A driver that hangs holds each of their threads for one or two of its time-outs.
+        """
+        asked_at = time.monotonic()
+        with self._probing:
+            if self._probed_at < asked_at:
+                self._probed_at = time.monotonic()
+                try:
+                    self._is_alive = self.probe(timeout_seconds=PROBE_SECONDS)
+                except CsiError:
+                    self._is_alive = False
+            return self._is_alive
 
     def _is_away(self, error: CsiError) -> bool:
         """The connection broke under the call, there was none, or the client was replaced."""

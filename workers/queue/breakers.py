@@ -147,6 +147,9 @@ class Breakers:
     ) -> bool:
         """Announce all drivers this process serves, in one call; True when the registry changed.
 
+        A driver that somebody is connected to is not lost, whatever a Redis without data was told
+        meanwhile.
+
         Args:
             records: what others may know of each driver, by queue name; from `record_text`.
             connected: those this process has a connection to.
@@ -156,7 +159,10 @@ class Breakers:
         for name, record in records.items():
             flat += [name, record, int(name in connected)]
         ttl_ms = round(ttl_seconds * 1000)
-        return bool(self._scripts.run("drivers_keep", self.process_id, ttl_ms, *flat))
+        changed, lost = self._scripts.run("drivers_keep", self.process_id, ttl_ms, *flat)
+        for name in lost:
+            self.back(text(name), ttl_seconds)
+        return bool(changed)
 
     def states(self) -> dict[str, BreakerState]:
         """Drivers with failures, by name; the others are closed."""

@@ -111,6 +111,18 @@ def test_a_failed_trial_opens_it_for_twice_as_long(world):
     assert 4000 <= second.until_ms - second.since_ms <= 5000
 
 
+def test_half_open_takes_polls_first(world):
+    """COR-2: a poll may find its volume ready; a first attempt of a slow driver proves nothing."""
+    (poll,) = world.claims(1)
+    world.queue.fail(world.queue.take(*world.fresh()), base_seconds=1, cap_seconds=1)
+    open_breaker(world)
+    world.claims(50, start=1)
+    world.later(3)
+    world.pump()
+    world.one.half_open("d")
+    assert world.fresh() == [poll]
+
+
 def test_half_open_without_failures_closes_by_itself(world):
     open_breaker(world)
     world.later(3)
@@ -132,6 +144,26 @@ def test_keys_wait_when_the_last_connection_is_lost(world):
     assert len(world.fresh()) == 1  # one, then more
     world.later(2)
     assert len(world.pump()) == 10  # the first one's message is lost here, so it comes again
+
+
+def test_a_driver_with_a_connected_worker_is_not_lost_after_a_wipe(world, redis_client):
+    """COR-13: Redis forgot who is connected before the other worker told that it is not."""
+    world.one.back("d", 15)
+    world.two.back("d", 15)
+    redis_client.flushall()
+    world.queue.heartbeat()
+    assert world.one.lost("d", "driver socket lost") == "lost"
+    world.two.keep({"d": b"{}"}, {"d"}, ttl_seconds=15)
+    assert world.two.states() == {}
+    assert world.paused() == {}
+    assert open_breaker(world) == "open"
+
+
+def test_the_next_word_of_a_parted_worker_ends_lost_too(world, redis_client):
+    """COR-13: also where the connected worker's own announcement came between."""
+    world.one.lost("d", "driver socket lost")
+    redis_client.zadd("csifleet:links:d", {"two": world.now + 15_000})
+    assert world.one.lost("d", "driver socket lost") == "closed"
 
 
 def test_a_killed_process_does_not_count_as_connected_for_ever(world):

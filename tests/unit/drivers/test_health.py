@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from csi_client import errors
 from csi_client.errors import CsiError
-from workers.drivers.health import SharedHealth
+from tests.support.waiting import wait_until
+from workers.drivers.health import SharedHealth, WatchedClient
 from workers.drivers.seats import Seats, default_seats
 
 
@@ -43,22 +47,33 @@ def health(breakers):
     return health
 
 
+ALIVE, DEAD = True, False
 CASES = [
-    pytest.param("create", CsiError(14, "no"), [("failed", "d")], id="unavailable"),
-    pytest.param("delete", CsiError(4, "late"), [("failed", "d")], id="delete timed out"),
-    pytest.param("create", CsiError(4, "late"), [], id="create timed out, the attempt decides"),
-    pytest.param("create", CsiError(8, "full"), [("throttle", "claims|d")], id="exhausted"),
-    pytest.param("delete", CsiError(10, "busy"), [("throttle", "volumes|d")], id="aborted"),
-    pytest.param("create", CsiError(13, "Throttling: x"), [("throttle", "claims|d")], id="words"),
-    pytest.param("create", CsiError(8, "big", from_transport=True), [], id="message too large"),
-    pytest.param("create", CsiError(13, "broken"), [], id="an answer like another"),
-    pytest.param("create", CsiError(errors.CANCELLED, "x"), [], id="cancelled"),
+    pytest.param("create", CsiError(14, "no"), ALIVE, [("failed", "d")], id="unavailable"),
+    pytest.param("create", CsiError(4, "late"), ALIVE, [], id="slow to create"),
+    pytest.param("delete", CsiError(4, "late"), ALIVE, [], id="slow to delete"),
+    pytest.param("attach", CsiError(4, "late"), ALIVE, [], id="slow to attach"),
+    pytest.param("create", CsiError(4, "late"), DEAD, [("failed", "d")], id="hangs"),
+    pytest.param("create", CsiError(8, "no space in zone a"), ALIVE, [], id="place is full"),
+    pytest.param("delete", CsiError(10, "pending"), ALIVE, [], id="pending for this volume"),
+    pytest.param("create", CsiError(10, "pvc throttle-test"), ALIVE, [], id="a claim's own name"),
+    pytest.param(
+        "create", CsiError(8, "rate exceeded"), ALIVE, [("throttle", "claims|d")], id="too many"
+    ),
+    pytest.param(
+        "create", CsiError(13, "Throttling: x"), ALIVE, [("throttle", "claims|d")], id="words"
+    ),
+    pytest.param("list", CsiError(13, "Throttling: x"), ALIVE, [], id="no lane to halve"),
+    pytest.param("create", CsiError(8, "big", from_transport=True), ALIVE, [], id="too large"),
+    pytest.param("create", CsiError(13, "broken"), ALIVE, [], id="an answer like another"),
+    pytest.param("create", CsiError(errors.CANCELLED, "x"), ALIVE, [], id="cancelled"),
 ]
 
 
-@pytest.mark.parametrize(("operation", "error", "told"), CASES)
-def test_error(health, breakers, operation, error, told):
-    health.failed(operation, error)
+@pytest.mark.parametrize(("operation", "error", "is_alive", "told"), CASES)
+def test_error(health, breakers, operation, error, is_alive, told):
+    """COR-2: a slow driver is no dead one. COR-3: words about one volume or place are just that."""
+    health.failed(operation, error, lambda: is_alive)
     assert breakers.told == told
 
 
@@ -66,10 +81,51 @@ def test_answers_are_news_only_after_failures(health, breakers):
     """No round trip to Redis while all is well."""
     health.answered()
     assert breakers.told == []
-    health.timed_out("create")
+    health.failed("create", CsiError(14, "no"), lambda: True)
     health.answered()
     health.answered()
     assert breakers.told == [("failed", "d"), ("ok", "d")]
+
+
+def test_probe_answered_in_place_of_a_slow_call_is_an_answer(health, breakers):
+    """COR-2: or the polls of slow volumes would never close a breaker that a restart opened."""
+    health.failed("create", CsiError(14, "restarting"), lambda: True)
+    health.failed("create", CsiError(4, "late"), lambda: True)
+    assert breakers.told == [("failed", "d"), ("ok", "d")]
+
+
+class Count:
+    """A clock that goes on by one each time it is looked at."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self.looks = 0
+
+    def monotonic(self):
+        with self._lock:
+            self.looks += 1
+            return float(self.looks)
+
+
+def test_many_that_time_out_together_share_a_probe(health, monkeypatch):
+    """A driver that hangs must not cost each thread a Probe of its own, one after another."""
+    clock, go, asked = Count(), threading.Event(), []
+    monkeypatch.setattr("workers.drivers.health.time", clock)
+    client = WatchedClient("/nowhere", health)
+
+    def probe(*, timeout_seconds):
+        asked.append(timeout_seconds)
+        return go.wait(10)
+
+    client.probe = probe
+    with ThreadPoolExecutor(20) as pool:
+        answers = [pool.submit(client.answers_probe) for _ in range(20)]
+        # One look each, and one for the Probe that began before most of them asked.
+        wait_until(lambda: clock.looks == 21, 10, "all have asked")
+        go.set()
+        assert all(answer.result() for answer in answers)
+    assert len(asked) == 2
+    client.close()
 
 
 @pytest.mark.parametrize(

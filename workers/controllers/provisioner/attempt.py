@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from csi_client.errors import DEADLINE_EXCEEDED, CsiError
+from csi_client.errors import CsiError
 from workers.controllers.provisioner import nodes, sourcing
-from workers.controllers.provisioner.intent import STAGE_BACKGROUND, Intent
+from workers.controllers.provisioner.intent import Intent
 from workers.engine.steps import Step
 from workers.errors import AttemptError, DriverAway, State
 from workers.kube.errors import RefusedError
@@ -65,7 +65,6 @@ class Attempt:
         storage_class: the original class, in-tree or not.
         is_rehearsal: only the request is wanted: nothing is marked, nobody is told (D-011).
         intent: what an earlier attempt left; None for a first one. Updated as this one goes on.
-        is_poll: an earlier call of this attempt is known to go on in the driver.
     """
 
     work: ClaimPass
@@ -75,11 +74,9 @@ class Attempt:
     is_rehearsal: bool = False
     selected_node: str = field(init=False)
     was_sent: bool = field(init=False, default=False)
-    is_poll: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.selected_node = claims.selected_node(self.claim)
-        self.is_poll = self.intent is not None and self.intent.stage == STAGE_BACKGROUND
 
     def run(self) -> JsonObject:
         """Returns the complete PV, already recorded in Redis.
@@ -311,8 +308,6 @@ class Attempt:
             self.remember_background()
             raise
         except CsiError as error:
-            if error.code == DEADLINE_EXCEEDED and not self.is_poll:
-                work.driver.health.timed_out("create")
             raise AttemptError(str(error), self.state_of(error), code=error.code) from None
         return response
 

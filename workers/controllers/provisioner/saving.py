@@ -16,7 +16,12 @@ from workers.controllers.provisioner.volumes import VolumePass
 from workers.engine.outcome import Action, Outcome, done, retry
 from workers.engine.steps import Step
 from workers.errors import ApiError, AttemptError, IgnoredError
-from workers.kube.errors import AlreadyExistsError, NotFoundError, ServerError, Unreachable
+from workers.kube.errors import (
+    AlreadyExistsError,
+    AwayError,
+    NotFoundError,
+    Unreachable,
+)
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
 
@@ -62,7 +67,7 @@ def save(
             )
     except Unreachable as error:
         return later(f"failed to save volume {name}: {error}")
-    except ServerError as error:
+    except AwayError as error:
         text = f"failed to save volume {name}: {error}"
         if error.status == INTERNAL_ERROR:
             outcome = refused(work, claim, text)

@@ -1,7 +1,9 @@
 -- BREAKER(event, driver, kinds, ...): one event of a driver's circuit breaker.
 --   failed(reason, threshold, window_ms, base_ms, max_ms, jitter_percent)   a call went wrong
 --   ok()                     a call, made after failures, was answered
---   half()                   Probe is answered: let single calls through when the time has come
+--   half()                   Probe is answered: let single calls through when the time has come,
+--                            retries first: a poll may find its work done, which proves more
+--                            than a first attempt that the driver has to begin
 --   lost(reason, process)    the process has no connection any more
 --   back(process, ttl_ms)    the process is connected, and knows the driver
 -- Record: 'state fails since_ms until_ms span_ms reason'; none = closed and healthy.
@@ -71,6 +73,7 @@ elseif event == 'half' then
   if state == 'open' and now >= until_ms then
     state, since, until_ms = 'half', now, now + HALF_MS
     save()
+    each_lane(function(lane) redis.call('HSET', K.limits .. lane, 'streak', FIRST_PER_RETRY) end)
     go(0)
   elseif state == 'half' and now >= until_ms then
     close()
@@ -84,6 +87,8 @@ elseif event == 'lost' then
     state, fails, until_ms, span, reason = 'lost', 0, now + LOST_MS, 0, ARGV[5]
     save()
     stop(until_ms)
+  elseif state == 'lost' then -- somebody else is connected, and Redis did not know of it before
+    close()
   end
 elseif event == 'back' then
   redis.call('ZADD', K.links .. driver, now + tonumber(ARGV[6]), ARGV[5])

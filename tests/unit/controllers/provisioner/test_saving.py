@@ -11,7 +11,13 @@ from workers.config.load import Settings
 from workers.config.settings import ProvisionSettings
 from workers.engine.outcome import Action
 from workers.errors import ApiError
-from workers.kube.errors import ForbiddenError, InvalidError, ServerError, Unreachable
+from workers.kube.errors import (
+    ForbiddenError,
+    InvalidError,
+    ServerError,
+    TooManyRequestsError,
+    Unreachable,
+)
 
 DOMAIN = "pvc-u1"
 QUOTA = ForbiddenError(403, "Forbidden", "exceeded quota: gold")
@@ -38,6 +44,22 @@ def test_c051_d040_a_refused_save_is_told_and_tried_again(world, claim, error):
     assert len(world.client.created) == 1
     assert world.client.deleted == []
     assert world.events.reasons().count("ProvisioningSucceeded") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(ServerError(503, "ServiceUnavailable", "busy"), id="503"),
+        pytest.param(TooManyRequestsError(429, "TooManyRequests", "busy"), id="429"),
+    ],
+)
+def test_a_busy_api_server_is_nothing_to_tell_the_user(world, claim, error):
+    """COR-15: the PV is fine and is saved as soon as there is room; no event each time."""
+    world.kube.fail["create_volume"] = [error] * 3
+    assert [world.claim_pass(claim).action for _ in range(3)] == [Action.RETRY] * 3
+    assert world.events.warnings() == []
+    assert world.claim_pass(claim).action is Action.DONE
+    assert len(world.client.created) == 1
 
 
 UNSAVABLE = [
