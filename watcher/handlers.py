@@ -58,6 +58,7 @@ class VolumeEntry(msgspec.Struct, frozen=True, gc=False):
     phase: str
     is_deleting: bool
     has_finalizer: bool
+    namespace: str = ""
     affinity: dict[str, Any] | None = None
 
 
@@ -147,6 +148,7 @@ def volume_entry(volume: Volume, drivers: Drivers) -> VolumeEntry | None:
         phase=intern(volume.status.phase),
         is_deleting=meta.deletion_timestamp is not None,
         has_finalizer=meta.has_finalizer(FINALIZER_VOLUME),
+        namespace=intern(spec.claim_ref.namespace if spec.claim_ref else ""),
     )
     if not (entry.provisioned_by or entry.migrated_to or entry.csi_driver):
         return None
@@ -203,7 +205,7 @@ def volume_keys(entry: VolumeEntry, drivers: Drivers) -> list[Key]:
     if views[0].node is not None:
         reaching = [view for view in views if _reaches(view, entry.affinity)]
         views = tuple(reaching if _terms(entry.affinity) else reaching[:1])
-    return [volume_key(view.queue_name, entry.name) for view in views]
+    return [volume_key(view.queue_name, entry.name, entry.namespace) for view in views]
 
 
 def clone_sources(claim: Claim) -> set[str]:

@@ -179,7 +179,7 @@ def publisher(app: FleetApp) -> Callable[[Iterable[Key]], None]:
             # The object, not "": an empty name makes Celery take the default queue's exchange,
             # which knows no such key and drops the ticket into the default queue.
             exchange=DIRECT,  # type: ignore[arg-type]  # celery-types knows only names
-            routing_key=celery_queue(key.driver),
+            routing_key=celery_queue(key.driver, key.kind),
             declare=[],
             # What Flower shows and searches; the argument itself is the key.
             argsrepr=f"{key.object} {key.driver}",

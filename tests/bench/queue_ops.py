@@ -16,6 +16,7 @@ from tests.support.redis_server import RedisServer, find_redis_server
 from workers.queue.connection import connect
 from workers.queue.intents import IntentStore
 from workers.queue.keys import Key, claim_key
+from workers.queue.locks import Lock
 from workers.queue.workqueue import WorkQueue
 
 CYCLES = 4000
@@ -46,7 +47,7 @@ def measure(url: str, threads: int, *, has_intents: bool) -> float:
             except IndexError:
                 return
             domain = f"pvc-{key.uid}"
-            lease = queue.take(key, domain)
+            lease = queue.take(key, [Lock(domain)])
             if lease is None:
                 continue
             if has_intents:

@@ -27,6 +27,7 @@ from workers.errors import LeaseLost
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from workers.queue.keys import claim_key, volume_key
 from workers.queue.leases import CatalogState, Lease, Session
+from workers.queue.locks import Lock
 from workers.topology.cluster import ClusterTopology
 
 JsonObject = dict[str, Any]
@@ -408,7 +409,7 @@ class World:
         state = CatalogState("e", {}, frozenset({"classes", "csinodes", "nodes"}))
         return Lease(
             key=key,
-            domain=domain,
+            locks=(Lock(domain),) if domain else (),
             token="t",
             fence=1,
             fails=self.fails,

@@ -14,14 +14,29 @@ def lane_of(key: str) -> str:
 
 
 def tenant_of(key: str) -> str:
-    object_ = key.split("|")[2]
-    return object_.partition("/")[0] if "/" in object_ else ""
+    _, _, object_, uid = key.split("|")
+    if "/" in object_:
+        return object_.partition("/")[0]
+    return uid[1:] if uid.startswith("@") else ""
+
+
+RESERVED_MS = 2000
 
 
 @dataclass(slots=True)
 class Held:
+    """A lease: whose, and its locks' modes by name, `x` or `s`."""
+
     process: str
-    domain: str
+    locks: dict[str, str]
+
+
+@dataclass(slots=True)
+class First:
+    """The exclusive waiter in front of a lock; `until` None while it is parked."""
+
+    key: str
+    until: int | None = None
 
 
 @dataclass
@@ -32,7 +47,9 @@ class QueueModel:
     paused: set[str] = field(default_factory=set)
     ready: dict[str, float] = field(default_factory=dict)  # -> arrival, negative = in front
     ticketed: dict[str, int] = field(default_factory=dict)
-    blocked: dict[str, str] = field(default_factory=dict)
+    blocked: dict[str, tuple[str, str]] = field(default_factory=dict)  # -> name, mode
+    first: dict[str, First] = field(default_factory=dict)
+    marks: dict[str, str] = field(default_factory=dict)
     leases: dict[str, Held] = field(default_factory=dict)
     dirty: set[str] = field(default_factory=set)
     delayed: dict[str, int] = field(default_factory=dict)
@@ -60,56 +77,123 @@ class QueueModel:
         else:
             self.enqueue(key)
 
-    def take(self, process: str, key: str, domain: str) -> bool:
+    def rival(self, key: str, name: str, mode: str, now: int) -> bool:
+        """Whether another key stands in the way of a lock."""
+        others = [
+            held.locks[name]
+            for other, held in self.leases.items()
+            if other != key and name in held.locks
+        ]
+        if mode == "x" or "x" in others:
+            return bool(others)
+        first = self.first.get(name)
+        if first is None:
+            return False
+        is_parked = first.until is None and self.blocked.get(first.key) == (name, "x")
+        is_woken = first.until is not None and first.until > now
+        if first.key != key and (is_parked or is_woken):
+            return True
+        del self.first[name]
+        return False
+
+    def hold(self, key: str, name: str, mode: str) -> None:
+        held = self.leases[key].locks
+        if held.get(name) != "x":
+            held[name] = mode
+        if mode == "x" and name in self.first and self.first[name].key == key:
+            del self.first[name]
+
+    def park(self, key: str, name: str, mode: str, now: int) -> None:
+        self.blocked[key] = (name, mode)
+        if mode == "x":
+            first = self.first.get(name)
+            is_over = first is not None and first.until is not None and first.until <= now
+            if first is None or first.key == key or is_over:
+                self.first[name] = First(key)
+
+    def take(self, process: str, key: str, locks: dict[str, str], now: int) -> bool:
         if process not in self.processes or key in self.leases or key not in self.ticketed:
             return False
         del self.ticketed[key]
         if lane_of(key) in self.paused:
             self.enqueue(key, front=True)
             return False
-        if any(held.domain == domain for held in self.leases.values()):
-            self.blocked[key] = domain
-            return False
+        for name, mode in locks.items():
+            if self.rival(key, name, mode, now):
+                self.park(key, name, mode, now)
+                return False
         self.delayed.pop(key, None)
-        self.leases[key] = Held(process, domain)
+        self.leases[key] = Held(process, {})
+        for name, mode in locks.items():
+            self.hold(key, name, mode)
         return True
 
-    def _unlease(self, key: str) -> bool:
-        domain = self.leases.pop(key).domain
-        waiters = [waiter for waiter, busy in self.blocked.items() if busy == domain]
+    def acquire(self, key: str, locks: dict[str, str], now: int) -> str | None:
+        """All of them, or none and the busy one's name."""
+        for name, mode in locks.items():
+            if self.rival(key, name, mode, now):
+                return name
+        for name, mode in locks.items():
+            self.hold(key, name, mode)
+        return None
+
+    def unlock(self, key: str, name: str, now: int) -> None:
+        if self.leases[key].locks.pop(name, None) is not None:
+            self._free(name, now)
+
+    def block(self, key: str, name: str, mode: str, now: int) -> None:
+        self._unlease(key, now)
+        if self.rival(key, name, mode, now):
+            self.park(key, name, mode, now)
+        else:
+            self.enqueue(key, front=True)
+
+    def _free(self, name: str, now: int) -> None:
+        if not any(name in held.locks for held in self.leases.values()):
+            self.wake(name, now)
+
+    def wake(self, name: str, now: int) -> None:
+        waiters = [waiter for waiter, (busy, _) in self.blocked.items() if busy == name]
+        if waiters and name in self.first and self.first[name].until is None:
+            self.first[name].until = now + RESERVED_MS
         for waiter in waiters:
             del self.blocked[waiter]
             self.enqueue(waiter, front=True)
+
+    def _unlease(self, key: str, now: int) -> bool:
+        for name in self.leases.pop(key).locks:
+            self._free(name, now)
         was_dirty = key in self.dirty
         self.dirty.discard(key)
         return was_dirty
 
-    def done(self, key: str) -> None:
+    def done(self, key: str, now: int) -> None:
         self.fails.pop(key, None)
-        if self._unlease(key):
+        if self._unlease(key, now):
             self.enqueue(key)
 
     def fail(self, key: str, now: int, base_ms: int, cap_ms: int) -> None:
         count = self.fails.get(key, 0)
         self.fails[key] = count + 1
-        if self._unlease(key):
+        if self._unlease(key, now):
             self.enqueue(key)
         else:
             self.add(key, now, min(base_ms * 2**count, cap_ms))
 
     def release(self, key: str, now: int, delay_ms: int) -> None:
-        if self._unlease(key) or not delay_ms:
+        if self._unlease(key, now) or not delay_ms:
             self.enqueue(key, front=True)
         else:
             self.add(key, now, delay_ms)
 
     def forget(self, key: str) -> None:
         self.fails.pop(key, None)
+        self.marks.pop(key, None)
         self.delayed.pop(key, None)
 
-    def release_dead(self) -> None:
+    def release_dead(self, now: int) -> None:
         for key in [k for k, held in self.leases.items() if held.process not in self.processes]:
-            self._unlease(key)
+            self._unlease(key, now)
             self.enqueue(key, front=True)
 
     def sweep(self, now: int) -> None:
@@ -117,7 +201,15 @@ class QueueModel:
             del self.delayed[key]
             self.enqueue(key)
         self.processes = {name: end for name, end in self.processes.items() if end > now}
-        self.release_dead()
+        self.release_dead(now)
+        for key, (name, mode) in list(self.blocked.items()):
+            if key in self.blocked and not self.rival(key, name, mode, now):
+                self.wake(name, now)
+        self.first = {
+            name: first
+            for name, first in self.first.items()
+            if first.until is None or first.until > now
+        }
 
     def occupied(self, lane: str) -> int:
         return sum(lane_of(key) == lane for key in [*self.ticketed, *self.leases])

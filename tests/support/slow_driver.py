@@ -25,6 +25,7 @@ from workers.drivers.health import Health, SharedHealth
 from workers.queue.breakers import KINDS, Breakers
 from workers.queue.keys import Key, claim_key
 from workers.queue.leases import Lease
+from workers.queue.locks import Lock
 from workers.queue.workqueue import WorkQueue
 
 PUMP_SECONDS = 0.2
@@ -139,7 +140,7 @@ class SlowDriver:
         self._at(self._elapsed + JUDGE_SECONDS, self._judge)
 
     def _take(self, key: Key) -> None:
-        lease = self.queue.take(key, f"pvc-{key.uid}")
+        lease = self.queue.take(key, [Lock(f"pvc-{key.uid}")])
         if lease is None:
             return
         if self._is_away:

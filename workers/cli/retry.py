@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from workers.cli import terminal
 from workers.cli.tools import named_object
 from workers.errors import ConfigError
-from workers.explain.gather import find_driver, owner_of
+from workers.explain.gather import claim_namespace, find_driver, owner_of
 from workers.kube.errors import NotFoundError
 from workers.queue.keys import Key, claim_key, volume_key
 from workers.translate.claims import claim_class_name, provisioner_annotation, selected_node
@@ -54,7 +54,8 @@ def _claim(tools: Tools, namespace: str, name: str) -> Key:
 
 
 def _volume(tools: Tools, name: str) -> Key:
-    return volume_key(_served(tools, owner_of(tools.kube.get_volume(name)), ""), name)
+    volume = tools.kube.get_volume(name)
+    return volume_key(_served(tools, owner_of(volume), ""), name, claim_namespace(volume))
 
 
 def _served(tools: Tools, provisioner: str, node: str) -> str:

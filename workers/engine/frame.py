@@ -19,6 +19,7 @@ from workers.observability import tracing, trail
 from workers.observability.logging import get_logger, log_fields, log_v
 from workers.observability.metrics import work_queue_name
 from workers.queue.keys import Key
+from workers.queue.locks import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +70,8 @@ def work_on(
 ) -> None:
     """From the lease to its release."""
     try:
-        lease = runtime.queue.take(key, domain(driver, key))
+        name = domain(driver, key)
+        lease = runtime.queue.take(key, (Lock(name),) if name else ())
     except TransientError as error:
         _log.warning("key not taken", key=key.text, err=error)
         return

@@ -142,7 +142,11 @@ class Gatherer:
             owner=owner,
             driver=record,
             known_drivers=tuple(sorted({str(one.get("name")) for one in records.values()})),
-            state=read_key(self._redis, volume_key(queue_name or owner, name), name),
+            state=read_key(
+                self._redis,
+                volume_key(queue_name or owner, name, claim_namespace(volume or {})),
+                name,
+            ),
             watchers=len(self._presence.alive()),
             workers=len(self._presence.workers()),
             **self._holds(queue_name or owner, claim_class_name(volume or {})),
@@ -330,6 +334,11 @@ def owner_of(volume: Mapping[str, Any]) -> str:
         or (spec.get("csi") or {}).get("driver")
         or ""
     )
+
+
+def claim_namespace(volume: Mapping[str, Any]) -> str:
+    """The namespace of the claim a volume is bound to, "" for none; part of the volume's key."""
+    return str(((volume.get("spec") or {}).get("claimRef") or {}).get("namespace") or "")
 
 
 def _names(items: Iterable[JsonObject]) -> list[str]:

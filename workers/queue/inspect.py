@@ -125,7 +125,7 @@ def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
         ticket, running, ghosts, limits, lease = islice(answers, 5)
         dirty, blocked, due, abandoned = islice(answers, 4)
         since, fails, memo, pauses, intent, unsaved, notes = islice(answers, 7)
-        holder = client.hget(NAMES["domains"].full, blocked) if blocked else b""
+        holder = _holder(client, text(blocked)) if blocked else ""
     rank = ready if ready is not None else retry
     return KeyState(
         key=key,
@@ -137,7 +137,7 @@ def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
         ticket_at=_seconds(ticket),
         lease=_lease(text(lease)) if lease else None,
         is_dirty=bool(dirty),
-        blocked_by=text(holder) or text(blocked),
+        blocked_by=holder,
         due=_seconds(due),
         fails=int(fails or 0),
         memo=text(memo),
@@ -149,6 +149,13 @@ def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
         unsaved=decode(client, NAMES["unsaved"].full, domain, unsaved) if unsaved else None,
         trail=tuple(map(read_note, notes)),
     )
+
+
+def _holder(client: redis.Redis, lock: str) -> str:
+    """One of the keys that hold a lock, else the lock's name."""
+    name = lock.partition(":")[2]
+    found = client.zrangebylex(NAMES["holders"].full, f"[{name}\0", f"({name}\1", 0, 1)
+    return text(found[0])[len(name) + 2 :] if found else name
 
 
 def waiting_keys(client: redis.Redis, lane: str, start: int, count: int) -> list[Key]:

@@ -33,7 +33,8 @@ class Key:
         kind: `claims`, `volumes`, `capacity`, `cloning`, ...; also the Celery task's family.
         driver: CSI driver name, "" for work that belongs to no driver.
         object: `<namespace>/<name>` for claims, the PV name for volumes, the item for capacity.
-        uid: the claim's UID (a re-created claim is a different key, L-011), "" for volumes.
+        uid: the object's UID (a re-created claim is a different key, L-011); for a cluster-scoped
+            object that a namespace's claim stands for `@<namespace>`, its tenant; else "".
     """
 
     kind: str
@@ -53,9 +54,11 @@ class Key:
 
     @property
     def tenant(self) -> str:
-        """Whose turn it is to be fair to: the namespace, "" for cluster-scoped objects."""
+        """Whose turn it is to be fair to: the namespace, "" when none is known."""
         namespace, slash, _ = self.object.partition("/")
-        return namespace if slash else ""
+        if slash:
+            return namespace
+        return self.uid[1:] if self.uid.startswith("@") else ""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -75,9 +78,9 @@ def claim_key(driver: str, namespace: str, name: str, uid: str) -> Key:
     return Key(KIND_CLAIMS, driver, f"{namespace}/{name}", uid)
 
 
-def volume_key(driver: str, name: str) -> Key:
-    """The key of a PersistentVolume."""
-    return Key(KIND_VOLUMES, driver, name)
+def volume_key(driver: str, name: str, namespace: str = "") -> Key:
+    """The key of a PersistentVolume; the namespace is that of its claim (`spec.claimRef`)."""
+    return Key(KIND_VOLUMES, driver, name, f"@{namespace}" if namespace else "")
 
 
 def capacity_key(driver: str, item: str) -> Key:

@@ -16,14 +16,15 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from workers.errors import LeaseLost, QueueUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from workers.queue.keys import Key
+    from workers.queue.locks import Lock
 
 
 _log = logging.getLogger(__name__)
@@ -70,10 +71,11 @@ class Lease:
 
     Args:
         key: the work.
-        domain: the volume that is locked with it, "" for none.
+        locks: what is locked with it.
         fence: grows with every lease ever given; the higher one is the newer owner.
         fails: consecutive counted failures so far (0 = first attempt).
         memo: what the last `fail(memo=...)` of this key left, "" when nothing.
+        mark: what the last `WorkQueue.mark` of this key left, {} when nothing.
         waited_seconds: time from the first add to this lease.
         catalog: versions of the catalog at the moment of the lease.
         records: the domain's intent and unsaved PV as stored, and whether its PV was saved in the
@@ -81,7 +83,7 @@ class Lease:
     """
 
     key: Key
-    domain: str
+    locks: tuple[Lock, ...]
     token: str
     fence: int
     fails: int
@@ -91,6 +93,12 @@ class Lease:
     session: Session
     is_released: bool = False
     records: tuple[bytes | None, bytes | None, bool] = (None, None, False)
+    mark: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def domain(self) -> str:
+        """The name of the first lock, "" without: for claims and volumes the PV's name."""
+        return self.locks[0].name if self.locks else ""
 
     def is_held(self) -> bool:
         """Whether a write is still allowed."""

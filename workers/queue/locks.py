@@ -7,8 +7,11 @@ static PVs may share a volume of the storage.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
+
+_UNSAFE = re.compile(r"[%\s\x00-\x20\x7f]")
 
 
 class Mode(Enum):
@@ -24,3 +27,13 @@ class Lock:
 
     name: str
     mode: Mode = Mode.EXCLUSIVE
+
+    @property
+    def text(self) -> str:
+        """Its spelling in Redis: `x:<name>` or `s:<name>`, blanks and controls encoded."""
+        return f"{self.mode.value}:{lock_name(self.name)}"
+
+
+def lock_name(name: str) -> str:
+    """A lock's name as Redis knows it: it holds no blank, so that names can stand in a row."""
+    return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)

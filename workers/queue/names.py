@@ -61,10 +61,11 @@ NAMES: Final = {
         # Queue: who works on what. Dropped and rebuilt as a whole.
         RedisName("epoch", "string", "queue", "random; first comer sets it; changed = data lost"),
         RedisName("procs", "zset", "queue", "process id -> deadline ms; removed when dead"),
-        RedisName("leases", "hash", "queue", "key -> 'fence process token started_ms domain'"),
-        RedisName("domains", "hash", "queue", "domain -> key that holds it; removed at release"),
-        RedisName("blocked", "hash", "queue", "key -> busy domain it waits for"),
-        RedisName("waiters", "zset", "queue", "'domain NUL key', score 0; read by lex range"),
+        RedisName("leases", "hash", "queue", "key -> 'fence process token started_ms lock...'"),
+        RedisName("holders", "zset", "queue", "'lock NUL mode key', score 0; read by lex range"),
+        RedisName("blocked", "hash", "queue", "key -> busy lock it waits for, 'mode:name'"),
+        RedisName("waiters", "zset", "queue", "'lock NUL key', score 0; read by lex range"),
+        RedisName("reserved", "hash", "queue", "lock -> 'ms key' of the exclusive waiter in front"),
         RedisName("dirty", "set", "queue", "keys added while running; emptied at release"),
         RedisName("delayed", "zset", "queue", "key -> due ms; removed when due or taken"),
         RedisName("since", "hash", "queue", "waiting key -> ms of its first add; until taken"),
@@ -83,6 +84,7 @@ NAMES: Final = {
         RedisName("fence", "string", "counters", "last fence number; never removed"),
         RedisName("fails", "hash", "counters", "key -> consecutive failures; until done/forget"),
         RedisName("memos", "hash", "counters", "key -> memo of its last failure; as `fails`"),
+        RedisName("marks", "hash", "counters", "key -> a controller's record of it; until forget"),
         RedisName("abandoned", "zset", "counters", "given-up key -> ms; dropped after 7 days"),
         RedisName("paused", "hash", "counters", "'kind lane' -> 'until_ms reason'; until resumed"),
         _family("limits", "hash", "counters", "lane: concurrency, rate, burst, bucket; by workers"),
@@ -125,12 +127,13 @@ NAMES: Final = {
 }
 
 
-def celery_queue(driver: str) -> str:
+def celery_queue(driver: str, kind: str = "") -> str:
     """The Celery queue, and thereby the Redis list, with the tickets of one driver.
 
-    The list must be in the same Redis database as our keys: the sweep reads its length.
+    Work without a driver has one queue per kind. The list must be in the same Redis database as our
+    keys: the sweep reads its length.
     """
-    return CELERY_QUEUE_PREFIX + driver
+    return CELERY_QUEUE_PREFIX + (driver or f"system-{kind}")
 
 
 def declared(full_name: str) -> RedisName | None:

@@ -15,7 +15,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from workers.queue import names
+from workers.queue import kinds, names
 from workers.queue.connection import NoScriptError, ResponseError, redis_errors
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ def text(value: bytes | str | None) -> str:
 
 @cache
 def source(name: str) -> tuple[str, str]:
-    """Digest and text of one script, with the names and shared functions in front."""
+    """Digest and text of one script, with names, kinds and shared functions in front."""
     body = (_LUA / f"{name}.lua").read_text("utf-8")
     library = (_LUA / "lib.lua").read_text("utf-8")
-    script = names.lua_table() + library + body
+    script = names.lua_table() + kinds.lua_tables(kinds.KINDS) + library + body
     return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest(), script
 
 

@@ -16,17 +16,21 @@ import logging
 import uuid
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from workers.errors import QueueUnavailable
+from workers.errors import LeaseLost, QueueUnavailable
 from workers.observability import trail
+from workers.queue.connection import redis_errors
 from workers.queue.leases import CatalogState, FailOutcome, Lease, Session, suspend_aware_clock
 from workers.queue.limits import LaneLimits, LaneStats, PauseKind, read_stats
+from workers.queue.locks import Lock, Mode, lock_name
+from workers.queue.names import NAMES
+from workers.queue.records import decode, encode
 from workers.queue.scripts import Scripts, text
 from workers.queue.tickets import Tickets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import redis
 
@@ -43,6 +47,8 @@ _REPUBLISH_AFTER_MS = 2000
 _LEASE_CHECK_MS = 5000
 # Part of the TTL that is not used, for the time a write needs after its check.
 _MARGIN = 1 / 8
+# Bytes of one mark.
+_LONGEST_MARK = 16 * 1024
 
 
 class WorkQueue:
@@ -140,24 +146,26 @@ class WorkQueue:
             self._on_lost()
         return session is not None
 
-    def take(self, key: Key, domain: str = "") -> Lease | None:
+    def take(self, key: Key, locks: Sequence[Lock] = ()) -> Lease | None:
         """Start working on a ticketed key.
 
         Args:
             key: from the ticket.
-            domain: PV name, for claims and volumes alike; "" for work that locks no volume.
+            locks: all of them are held with the lease; intent and unsaved PV of the first one's
+                name come with it.
 
         Returns:
-            None when there is nothing to do: the ticket was a duplicate, the lane is paused, or the
-            domain is busy (the key then becomes ready when the domain is released).
+            None when there is nothing to do: the ticket was a duplicate, the lane is paused, or a
+            lock is busy (the key then becomes ready when that lock is released).
         """
         session = self._session
         if session is None or session.is_lost:
             self._on_lost()
             return None
         token = uuid.uuid4().hex
+        names = [lock.text for lock in locks]
         try:
-            reply = self._scripts.run("take", key.text, session.process_id, token, domain)
+            reply = self._scripts.run("take", key.text, session.process_id, token, *names)
         except QueueUnavailable:
             # The reply may be all that was lost, and nobody else would end this lease.
             owner = (key.text, session.process_id, token, session.epoch)
@@ -170,11 +178,11 @@ class WorkQueue:
             self._on_lost()
         if status != "taken":
             return None
-        fence, fails, memo, waited_ms, epoch, versions, complete, intent, unsaved, saved = reply[2:]
+        fence, fails, memo, mark, waited_ms, epoch, versions, complete, *records = reply[2:]
         numbers = dict(zip(map(text, versions[::2]), map(int, versions[1::2]), strict=True))
         return Lease(
             key=key,
-            domain=domain,
+            locks=tuple(locks),
             token=token,
             fence=int(fence),
             fails=int(fails),
@@ -182,8 +190,61 @@ class WorkQueue:
             waited_seconds=int(waited_ms) / 1000,
             catalog=CatalogState(text(epoch), numbers, frozenset(map(text, complete))),
             session=session,
-            records=(intent, unsaved, bool(saved)),
+            records=(records[0], records[1], bool(records[2])),
+            mark=self._read_mark(key, mark) if mark else {},
         )
+
+    def acquire(self, lease: Lease, *locks: Lock) -> Lock | None:
+        """Take more locks for a lease, all or none; they go with it.
+
+        A shared lock that the lease holds becomes exclusive when nobody else holds it.
+
+        Returns:
+            None when all are held, else the first busy one: `block` on it.
+
+        Raises:
+            LeaseLost: nothing was taken.
+        """
+        lease.check()
+        busy = int(self._scripts.run("acquire", *_owner(lease), *(lock.text for lock in locks)))
+        if busy < 0:
+            raise LeaseLost(f"lease of {lease.key.text} is lost, no lock is taken")
+        if busy:
+            return locks[busy - 1]
+        names = {lock.name for lock in locks if lock.mode is Mode.EXCLUSIVE}
+        kept = [lock for lock in lease.locks if lock.name not in names]
+        known = {lock.name for lock in kept}
+        lease.locks = (*kept, *dict.fromkeys(lock for lock in locks if lock.name not in known))
+        return None
+
+    def unlock(self, lease: Lease, name: str) -> None:
+        """Give a lock back before the lease ends; its waiters go on."""
+        reply = self._scripts.run("unlock", *_owner(lease), lock_name(name))
+        lease.locks = tuple(lock for lock in lease.locks if lock.name != name)
+        self._tickets.publish(reply[0])
+
+    def mark(self, lease: Lease, record: Mapping[str, Any]) -> None:
+        """Replace what is remembered of the lease's key until `forget`; {} removes it.
+
+        The next leases carry it as `lease.mark`. It survives this process, not the loss of Redis'
+        data, and holds no secrets.
+
+        Raises:
+            LeaseLost: nothing was written.
+            ValueError: the record is larger than 16 KiB.
+        """
+        raw = encode(record) if record else b""
+        if len(raw) > _LONGEST_MARK:
+            raise ValueError(f"mark of {lease.key.text} has {len(raw)} bytes, over {_LONGEST_MARK}")
+        lease.check()
+        if not self._scripts.run("mark", *_owner(lease), raw):
+            raise LeaseLost(f"lease of {lease.key.text} is lost, its mark is not written")
+        lease.mark = dict(record)
+
+    def _read_mark(self, key: Key, raw: bytes) -> dict[str, Any]:
+        with redis_errors():
+            record = decode(self._scripts.client, NAMES["marks"].full, key.text, raw)
+        return record or {}
 
     def done(self, lease: Lease, *, finish_intent: bool = False) -> bool:
         """Success: forget the failures, release.
@@ -195,7 +256,7 @@ class WorkQueue:
         Returns:
             False when the lease had been lost; then nothing was changed. True for a repeated call.
         """
-        return bool(self._end("done", lease, int(finish_intent))[0])
+        return bool(self._end("done", lease, lease.domain if finish_intent else "")[0])
 
     def fail(
         self,
@@ -241,9 +302,15 @@ class WorkQueue:
         """
         return bool(self._end("release", lease, round(delay_seconds * 1000), int(count))[0])
 
-    def park(self, lease: Lease) -> bool:
-        """Put the key back to wait for its lane; pause the lane first, or it comes back at once."""
-        return self.release(lease)
+    def block(self, lease: Lease, lock: Lock) -> bool:
+        """End the lease; the key waits for a busy lock and no counter changes.
+
+        It is ready at once if the lock got free meanwhile.
+
+        Returns:
+            False when the lease had been lost.
+        """
+        return bool(self._end("block", lease, lock.text)[0])
 
     def ensure(self, keys: Iterable[Key]) -> None:
         """Add the keys that neither wait, run nor have a retry planned; leave all others (M-010).
@@ -256,7 +323,7 @@ class WorkQueue:
             self._tickets.publish(self._scripts.run("ensure", *batch))
 
     def forget(self, key: Key) -> None:
-        """The object is gone: drop failure counter, memo and delayed entry."""
+        """The object is gone: drop failure counter, memo, mark and delayed entry."""
         self._scripts.run("forget", key.text)
 
     def pump(self, *, period_seconds: float = 0.2) -> None:
@@ -293,10 +360,6 @@ class WorkQueue:
         """
         self._limits[lane] = LaneLimits(concurrency, rate_per_second, burst, total, hold_seconds)
         self._declare(lane, self._limits[lane])
-
-    def forget_limits(self, lane: str) -> None:
-        """Declare them no more: this process does not serve the lane; Redis keeps what it has."""
-        self._limits.pop(lane, None)
 
     def pause(
         self,
@@ -335,8 +398,7 @@ class WorkQueue:
 
     def _end(self, script: str, lease: Lease, *args: str | float) -> list[int]:
         lease.is_released = True
-        session = lease.session
-        owner = (lease.key.text, session.process_id, lease.token, session.epoch)
+        owner = _owner(lease)
         args = (*args, *trail.collected())
         try:
             reply = self._scripts.run(script, *owner, *args)
@@ -352,3 +414,8 @@ class WorkQueue:
             script, args = self._owed[0]
             self._tickets.publish(self._scripts.run(script, *args)[0])
             self._owed.popleft()
+
+
+def _owner(lease: Lease) -> tuple[str, str, str, str]:
+    session = lease.session
+    return lease.key.text, session.process_id, lease.token, session.epoch

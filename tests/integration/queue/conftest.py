@@ -10,6 +10,7 @@ import redis
 
 from workers.queue.keys import Key
 from workers.queue.leases import Lease
+from workers.queue.locks import Lock
 from workers.queue.workqueue import WorkQueue
 
 
@@ -34,8 +35,10 @@ class Bench:
     def advance(self, seconds: float) -> None:
         self.now_ms += round(seconds * 1000)
 
-    def run_next(self, queue: WorkQueue, domain: str = "") -> Lease:
-        lease = queue.take(self.tickets.pop(0), domain)
+    def run_next(self, queue: WorkQueue, *locks: Lock | str) -> Lease:
+        """Take the oldest ticket; a lock given by its name is exclusive."""
+        wanted = [Lock(lock) if isinstance(lock, str) else lock for lock in locks]
+        lease = queue.take(self.tickets.pop(0), wanted)
         assert lease is not None
         return lease
 

@@ -7,6 +7,7 @@ import pytest
 from workers.errors import QueueUnavailable
 from workers.queue.intents import IntentStore
 from workers.queue.keys import claim_key
+from workers.queue.locks import Lock
 from workers.queue.names import NAMES
 from workers.queue.recovery import Recovery
 
@@ -42,7 +43,7 @@ def test_take_without_reply_leaves_no_lease_behind(bench, start_queue, arrives):
     ticket = bench.tickets.pop()
     Cut(queue, "take", arrives=arrives)
     with pytest.raises(QueueUnavailable):
-        queue.take(ticket, "pvc-u")
+        queue.take(ticket, [Lock("pvc-u")])
     for _ in range(4):
         bench.advance(1)
         queue.heartbeat()

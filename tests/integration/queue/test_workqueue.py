@@ -9,6 +9,7 @@ import pytest
 from workers.errors import LeaseLost, QueueUnavailable
 from workers.queue.inspect import read_key
 from workers.queue.keys import Key, claim_key, volume_key
+from workers.queue.locks import Lock
 from workers.queue.names import NAMES, PREFIX
 from workers.queue.workqueue import WorkQueue
 
@@ -123,9 +124,9 @@ def test_threshold_gives_up_and_keeps_the_counter(bench, start_queue):
 def test_c149_two_workers_with_the_same_ticket_one_works(bench, start_queue):
     one, two = start_queue(), start_queue()
     one.add([claim("a")])
-    lease = one.take(claim("a"), "pvc-a")
+    lease = one.take(claim("a"), [Lock("pvc-a")])
     assert lease is not None
-    assert two.take(claim("a"), "pvc-a") is None
+    assert two.take(claim("a"), [Lock("pvc-a")]) is None
     lease.check()
 
 
@@ -165,7 +166,7 @@ def test_claim_and_volume_of_one_name_never_run_together(bench, start_queue):
     queue.add([volume_key("d", "pvc-a"), volume_key("d", "pvc-b")])
     assert bench.tickets == [claim("a"), volume_key("d", "pvc-a")]
     lease = bench.run_next(queue, "pvc-a")
-    assert queue.take(bench.tickets.pop(0), "pvc-a") is None
+    assert queue.take(bench.tickets.pop(0), [Lock("pvc-a")]) is None
     assert bench.tickets == [volume_key("d", "pvc-b")], "a blocked key occupies no slot"
     queue.done(bench.run_next(queue, "pvc-b"))
     assert bench.tickets == []
@@ -315,7 +316,7 @@ def test_paused_lane_starts_nothing_and_parked_keys_keep_their_counter(bench, st
     queue.add([claim("a"), claim("b")])
     lease = bench.run_next(queue)
     queue.pause("claims|d", "socket is gone", kind="breaker", seconds=30)
-    assert queue.park(lease)
+    assert queue.release(lease)
     assert queue.take(bench.tickets.pop(0)) is None
     queue.add([claim("c")])
     queue.resume("claims|d")
@@ -465,3 +466,16 @@ def test_stats_count_and_age_what_waits(bench, start_queue):
     assert stats.head_age_seconds == stats.oldest_ticket_seconds == 1.5
     assert stats.limits is not None
     assert stats.limits.concurrency == 2
+
+
+def test_deletions_take_turns_by_the_claims_namespaces(bench, start_queue):
+    """G12: a namespace that deletes a hundred volumes does not hold up another's single one."""
+    queue = start_queue(concurrency=1)
+    queue.add([volume_key("d", f"pvc-{i:03}", "loud") for i in range(100)])
+    queue.add([volume_key("d", "pvc-calm", "calm")])
+    order = []
+    for _ in range(3):
+        lease = bench.run_next(queue)
+        order.append(lease.key.tenant)
+        queue.done(lease)
+    assert order == ["loud", "calm", "loud"]

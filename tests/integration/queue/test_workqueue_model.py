@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import redis
@@ -13,20 +13,36 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.support.queue_model import QueueModel
+from workers.errors import LeaseLost
 from workers.queue.keys import Key, claim_key, volume_key
 from workers.queue.leases import Lease
+from workers.queue.locks import Lock, Mode
 from workers.queue.names import NAMES, celery_queue
 from workers.queue.scripts import Scripts
 from workers.queue.workqueue import WorkQueue
 
 DRIVER = "d.example.com"
 CLAIMS = [claim_key(DRIVER, f"ns{i % 2}", f"c{i}", f"u{i}") for i in range(4)]
-VOLUMES = [volume_key(DRIVER, f"pvc-u{i}") for i in range(4)]
-KEYS = CLAIMS + VOLUMES
-DOMAIN = {key.text: f"pvc-u{i % 4}" for i, key in enumerate(KEYS)}
-LANES = [CLAIMS[0].lane, VOLUMES[0].lane]
+VOLUMES = [volume_key(DRIVER, f"pvc-u{i}", f"ns{i % 2}") for i in range(4)]
+# Several may work on one volume side by side: two of each of two volumes.
+ATTACHMENTS = [Key("attachments", DRIVER, f"va{i}", f"w{i}") for i in range(4)]
+KEYS = CLAIMS + VOLUMES + ATTACHMENTS
+NAMES_OF_LOCKS = [f"pvc-u{i}" for i in range(4)]
+LOCKS = {
+    **{key.text: [Lock(f"pvc-u{i % 4}")] for i, key in enumerate(CLAIMS + VOLUMES)},
+    **{
+        key.text: [Lock(f"pvc-u{i % 2}", Mode.SHARED), Lock(f"{DRIVER}#{i}")]
+        for i, key in enumerate(ATTACHMENTS)
+    },
+}
+LANES = [CLAIMS[0].lane, VOLUMES[0].lane, ATTACHMENTS[0].lane]
+ANY_LOCK = st.builds(Lock, st.sampled_from(NAMES_OF_LOCKS), st.sampled_from(Mode))
 TTL_MS = 4000
 BASE_MS, CAP_MS = 1000, 4000
+
+
+def modes(locks: Iterable[Lock]) -> dict[str, str]:
+    return {lock.name: lock.mode.value for lock in locks}
 
 
 class LossyScripts(Scripts):
@@ -108,21 +124,26 @@ class QueueMachine(RuleBasedStateMachine):
         key = Key.parse(raw.decode())
         session = self.queues[process]._session
         is_local = session is not None and not session.is_lost
-        expected = is_local and self.model.take(session.process_id, key.text, DOMAIN[key.text])
-        lease = self._do(process, replay, lambda queue: queue.take(key, DOMAIN[key.text]))
+        locks = LOCKS[key.text]
+        expected = is_local and self.model.take(
+            session.process_id, key.text, modes(locks), self.now
+        )
+        lease = self._do(process, replay, lambda queue: queue.take(key, locks))
         assert (lease is not None) == expected
         if lease is not None:
             self._nobody_else_works_on(lease)
             assert lease.fails == self.model.fails.get(key.text, 0)
+            assert lease.mark.get("text", "") == self.model.marks.get(key.text, "")
             self.leases.append(lease)
             self.owed.discard(key.text)
 
     @rule(
         which=st.integers(0, 99),
-        how=st.sampled_from(["done", "done", "fail", "release", "park"]),
+        how=st.sampled_from(["done", "done", "fail", "release", "park", "block"]),
         replay=st.booleans(),
+        lock=ANY_LOCK,
     )
-    def end_lease(self, which: int, how: str, replay: bool) -> None:
+    def end_lease(self, which: int, how: str, replay: bool, lock: Lock | None) -> None:
         if not self.leases:
             return
         lease = self.leases.pop(which % len(self.leases))
@@ -142,9 +163,14 @@ class QueueMachine(RuleBasedStateMachine):
             assert outcome.is_owner == is_owner
             self.owed.add(key)
             return
-        if how == "done":
+        if how == "block":
+            assert lock is not None
             if is_owner:
-                self.model.done(key)
+                self.model.block(key, lock.name, lock.mode.value, self.now)
+            ended = self._do(0, replay, lambda queue: queue.block(lease, lock))
+        elif how == "done":
+            if is_owner:
+                self.model.done(key, self.now)
             ended = self._do(0, replay, lambda queue: queue.done(lease))
         else:
             delay = 1500 if how == "release" else 0
@@ -156,6 +182,56 @@ class QueueMachine(RuleBasedStateMachine):
         assert ended == is_owner
         if not is_owner or how != "done":
             self.owed.add(key)
+
+    @rule(
+        which=st.integers(0, 99),
+        locks=st.lists(ANY_LOCK, min_size=1, max_size=2, unique_by=lambda lock: lock.name),
+        replay=st.booleans(),
+    )
+    def acquire_more(self, which: int, locks: list[Lock], replay: bool) -> None:
+        """A pass finds out what else it needs; it gets all of it or none."""
+        lease = self._held(which)
+        if lease is None:
+            return
+        expected = self.model.acquire(lease.key.text, modes(locks), self.now)
+        busy = self._do(0, replay, lambda queue: queue.acquire(lease, *locks))
+        assert (busy and busy.name) == expected
+        assert modes(lease.locks) == self.model.leases[lease.key.text].locks
+
+    @rule(which=st.integers(0, 99), name=st.sampled_from(NAMES_OF_LOCKS), replay=st.booleans())
+    def give_one_back(self, which: int, name: str, replay: bool) -> None:
+        lease = self._held(which)
+        if lease is None:
+            return
+        self.model.unlock(lease.key.text, name, self.now)
+        self._do(0, replay, lambda queue: queue.unlock(lease, name))
+        assert modes(lease.locks) == self.model.leases[lease.key.text].locks
+
+    @rule(which=st.integers(0, 99), text=st.sampled_from(["", "a", "b"]), replay=st.booleans())
+    def mark(self, which: int, text: str, replay: bool) -> None:
+        """Only the owner writes, and the next owner reads it."""
+        if not self.leases:
+            return
+        lease = self.leases[which % len(self.leases)]
+        is_owner = lease.is_held() and self._is_owner(lease)
+        try:
+            self._do(0, replay, lambda queue: queue.mark(lease, {"text": text} if text else {}))
+        except LeaseLost:
+            assert not is_owner
+        else:
+            assert is_owner
+            if text:
+                self.model.marks[lease.key.text] = text
+            else:
+                self.model.marks.pop(lease.key.text, None)
+
+    def _is_owner(self, lease: Lease) -> bool:
+        held = self.model.leases.get(lease.key.text)
+        return held is not None and held.process == lease.session.process_id
+
+    def _held(self, which: int) -> Lease | None:
+        held = [lease for lease in self.leases if lease.is_held() and self._is_owner(lease)]
+        return held[which % len(held)] if held else None
 
     @rule(step=st.sampled_from([50, 700, 2100, 5000]))
     def time_passes(self, step: int) -> None:
@@ -191,7 +267,7 @@ class QueueMachine(RuleBasedStateMachine):
             old._session.is_lost = True
         else:
             self.model.processes.pop(old._session.process_id, None)
-            self.model.release_dead()
+            self.model.release_dead(self.now)
             self._do(process, False, lambda queue: queue.close())
         self.queues[process] = self._start_process()
         for lane in LANES:
@@ -274,11 +350,14 @@ class QueueMachine(RuleBasedStateMachine):
         server are the fence (pitfalls 6.2), so leases of an earlier life do not count.
         """
         epoch = self.client.get(NAMES["epoch"].full)
+        wanted = modes(lease.locks)
         for other in self.leases:
-            if other.domain == lease.domain:
+            for name in wanted.keys() & modes(other.locks).keys():
+                if "x" not in (wanted[name], modes(other.locks)[name]):
+                    continue
                 assert other.fence < lease.fence
                 is_same_life = other.session.epoch.encode() == epoch
-                assert not (other.is_held() and is_same_life), f"two holders of {lease.domain}"
+                assert not (other.is_held() and is_same_life), f"two holders of {name}"
 
     def _scores(self, family: str) -> dict[str, int]:
         return {
@@ -304,7 +383,33 @@ class QueueMachine(RuleBasedStateMachine):
         assert {key: raw.split()[1] for key, raw in leases.items()} == {
             key: held.process for key, held in model.leases.items()
         }
-        assert self._hash("blocked") == model.blocked
+        assert self._hash("blocked") == {
+            key: f"{mode}:{name}" for key, (name, mode) in model.blocked.items()
+        }
+        holders = {
+            (name, member[1:], member[0])
+            for name, _, member in (
+                raw.decode().partition("\0")
+                for raw in self.client.zrange(NAMES["holders"].full, 0, -1)
+            )
+        }
+        assert holders == {
+            (name, key, mode)
+            for key, held in model.leases.items()
+            for name, mode in held.locks.items()
+        }
+        assert {key: raw.split(" ")[4:] for key, raw in leases.items()} == {
+            key: [f"{mode}:{name}" for name, mode in held.locks.items()]
+            for key, held in model.leases.items()
+        }
+        by_name: dict[str, list[str]] = {}
+        for name, _, mode in holders:
+            by_name.setdefault(name, []).append(mode)
+        assert all(len(held) == 1 or set(held) == {"s"} for held in by_name.values())
+        assert set(self._hash("marks")) == set(model.marks)
+        assert self._hash("reserved") == {
+            name: f"{first.until or 0} {first.key}" for name, first in model.first.items()
+        }
         assert {key.decode() for key in self.client.smembers(NAMES["dirty"].full)} == model.dirty
         delayed = self.client.zrange(NAMES["delayed"].full, 0, -1, withscores=True)
         assert {key.decode(): int(due) for key, due in delayed} == model.delayed
@@ -312,7 +417,6 @@ class QueueMachine(RuleBasedStateMachine):
         assert set(self._hash("since")) == set(model.ready) | set(model.ticketed) | set(
             model.blocked
         )
-        assert set(self._hash("domains").values()) <= set(model.leases)
 
     def _hash(self, name: str) -> dict[str, str]:
         return {
@@ -330,7 +434,7 @@ class QueueMachine(RuleBasedStateMachine):
             for process in range(3):
                 self.heartbeat(process, False)
             while self.leases:
-                self.end_lease(0, "done", False)
+                self.end_lease(0, "done", False, None)
             for process in range(3):
                 self.deliver_ticket(process, "run", False)
             self.now += 1000
@@ -349,7 +453,7 @@ def test_scripts_behave_like_the_model(redis_client: redis.Redis) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=80,
+            max_examples=100,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -23,6 +23,7 @@ def test_readable_form_and_parts() -> None:
     assert key.text == "claims|csi.example.com|shop/data|u-1"
     assert (key.lane, key.tenant) == ("claims|csi.example.com", "shop")
     assert volume_key("d", "pvc-1").tenant == ""
+    assert volume_key("d", "pvc-1", "shop").tenant == "shop"
     assert lane_name("volumes", "d") == volume_key("d", "pvc-1").lane
 
 

@@ -9,12 +9,13 @@ import pytest
 from workers.errors import LeaseLost, QueueUnavailable
 from workers.queue.keys import volume_key
 from workers.queue.leases import CatalogState, Heartbeat, Lease, Session
+from workers.queue.locks import Lock
 
 
 def make_lease(now: list[float]) -> Lease:
     session = Session(epoch="e", valid_until=10.0, clock=lambda: now[0])
     state = CatalogState("e", {}, frozenset())
-    return Lease(volume_key("d", "pv"), "pv", "t", 1, 0, "", 0.0, state, session)
+    return Lease(volume_key("d", "pv"), (Lock("pv"),), "t", 1, 0, "", 0.0, state, session)
 
 
 def test_check_passes_until_the_deadline_and_never_after_release() -> None:

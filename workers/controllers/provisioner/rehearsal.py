@@ -103,7 +103,7 @@ def rehearse(
     session = Session(epoch="", valid_until=float("inf"), clock=lambda: 0.0)
     lease = Lease(
         key=key,
-        domain="",
+        locks=(),
         token="",
         fence=0,
         fails=0,

@@ -31,7 +31,7 @@ if lease then
   elseif not gives_up then
     delay(key, now + wait_ms)
   end
-  free_domain(lease.domain, key)
+  free_all(key, lease)
   admit(lane)
 elseif redis.call('ZSCORE', K.abandoned, key) then
   wait_ms = -1

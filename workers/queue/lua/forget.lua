@@ -1,3 +1,4 @@
--- FORGET(key): the object is gone; counters, memo and delayed entry go, waiting keys stay.
+-- FORGET(key): the object is gone; counters, memo, mark and delayed entry go, waiting keys stay.
 forget(ARGV[2])
+redis.call('HDEL', K.marks, ARGV[2])
 redis.call('ZREM', K.delayed, ARGV[2])

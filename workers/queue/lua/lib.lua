@@ -1,14 +1,16 @@
--- Functions shared by all scripts. `K` (names of keys) comes from names.py in front of this file.
+-- Functions shared by all scripts. In front of this file: `K` (names of keys, from names.py),
+-- CALL_KINDS (kinds whose keys call the driver) and TRAILED (kinds with a trail), from kinds.py.
 -- Every script's first argument is the time in ms, "" outside of tests: then Redis is asked.
 local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
 local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come later
-local CALL_KINDS = { 'claims', 'volumes', 'capacity' } -- work that calls the driver
-local KIND_TURN = { claims = 1, volumes = 2, capacity = 3 }
 local MAX_TICKETS = 500        -- per script call; the sweep admits the rest
 local TRAIL_NOTES = 40         -- kept of each key's trail
 local TRAIL_SECONDS = 3600
 local LOOK_AHEAD_SECONDS = 0.25 -- the next sweep's share of a rate; `pace` keeps the exact time
 local PAUSE_KINDS = { 'operator', 'breaker', 'lease' }
+local RESERVED_MS = 2000       -- a woken exclusive waiter goes before new shared holders so long
+local KIND_TURN = {}
+for turn, kind in ipairs(CALL_KINDS) do KIND_TURN[kind] = turn end
 
 local function clock()
   if ARGV[1] ~= '' then return tonumber(ARGV[1]) end
@@ -22,16 +24,23 @@ local function lane_of(key)
   return string.match(key, '^([^|]*|[^|]*)|') or key
 end
 
+-- The namespace: 'namespace/name' is the object, or the last field is '@namespace'.
 local function tenant_of(key)
-  local object = string.match(key, '^[^|]*|[^|]*|([^|]*)') or ''
-  return string.match(object, '^([^/]*)/') or ''
+  local object, last = string.match(key, '^[^|]*|[^|]*|([^|]*)|?(.*)')
+  return string.match(object or '', '^([^/]*)/') or string.match(last or '', '^@(.*)') or ''
 end
 
--- What happened to a claim or volume, for `csi-fleet explain`: the newest notes, 'ms event detail'.
+-- The Celery list with the tickets of a lane: one per driver, one per kind without drivers.
+local function celery_of(lane)
+  local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
+  return K.celery .. (driver ~= '' and driver or 'system-' .. (kind or ''))
+end
+
+-- What happened to an object, for `csi-fleet explain`: the newest notes, 'ms event detail'.
 -- Keys of one object in several lanes (node deployment) share a trail.
 local function trail(key, ...)
   local kind, object = string.match(key, '^([^|]*)|[^|]*|(.*)$')
-  if kind ~= 'claims' and kind ~= 'volumes' then return end
+  if not TRAILED[kind] then return end
   local notes = K.trail .. kind .. '|' .. object
   redis.call('RPUSH', notes, ...)
   redis.call('LTRIM', notes, -TRAIL_NOTES, -1)
@@ -56,15 +65,22 @@ end
 local function lease_of(key)
   local raw = redis.call('HGET', K.leases, key)
   if not raw then return nil end
-  local fence, process, token, started, domain =
-    string.match(raw, '^(%d+) (%S+) (%S+) (%d+) (.*)$')
+  local fence, process, token, started, rest =
+    string.match(raw, '^(%d+) (%S+) (%S+) (%d+) ?(.*)$')
   if not fence then
     redis.call('HSET', K.quarantine, K.leases .. ' ' .. key, raw)
     redis.call('EXPIRE', K.quarantine, 604800)
     redis.call('HDEL', K.leases, key)
     return nil
   end
-  return { fence = fence, process = process, token = token, domain = domain }
+  local locks = {}
+  for lock in string.gmatch(rest, '%S+') do locks[#locks + 1] = lock end
+  return { fence = fence, process = process, token = token, started = started, locks = locks }
+end
+
+local function write_lease(key, lease)
+  redis.call('HSET', K.leases, key, table.concat(
+    { lease.fence, lease.process, lease.token, lease.started, unpack(lease.locks) }, ' '))
 end
 
 local function is_paused(lane)
@@ -225,13 +241,74 @@ local function delay(key, due)
   if not old or tonumber(old) > due then redis.call('ZADD', K.delayed, due, key) end
 end
 
--- Free a domain held by `key` (any holder when key is nil) and make its waiters ready.
-local function free_domain(domain, key)
-  if domain == '' then return end
-  if key and redis.call('HGET', K.domains, domain) ~= key then return end
-  redis.call('HDEL', K.domains, domain)
-  local prefix = domain .. '\0'
-  local waiters = redis.call('ZRANGEBYLEX', K.waiters, '[' .. prefix, '(' .. domain .. '\1')
+-- A lock is spelled 'x:name' (exclusive) or 's:name' (shared).
+local function mode_and_name(lock) return string.sub(lock, 1, 1), string.sub(lock, 3) end
+
+-- The key that keeps `key` from a lock, nil when it is free for it. Any number of shared holders
+-- stand beside each other, but none comes in while an exclusive waiter is first in line.
+local function rival(key, lock)
+  local mode, name = mode_and_name(lock)
+  local prefix = name .. '\0'
+  local from = mode == 's' and prefix .. 'x' or prefix
+  for _, member in ipairs(redis.call('ZRANGEBYLEX', K.holders, '[' .. from, '(' .. name .. '\1')) do
+    local holder = string.sub(member, #prefix + 2)
+    if holder ~= key then
+      if redis.call('HEXISTS', K.leases, holder) == 1 then return holder end
+      redis.call('ZREM', K.holders, member) -- its lease record was lost
+    end
+  end
+  local first = mode == 's' and redis.call('HGET', K.reserved, name)
+  if first then
+    local until_ms, waiter = string.match(first, '^(%d+) (.*)$')
+    local is_first = until_ms == '0' and redis.call('HGET', K.blocked, waiter) == 'x:' .. name
+    if waiter ~= key and (is_first or tonumber(until_ms) > now) then return waiter end
+    redis.call('HDEL', K.reserved, name)
+  end
+  return nil
+end
+
+-- Note a free lock in the lease (the caller writes it) and among the holders.
+local function hold(key, lease, lock)
+  local mode, name = mode_and_name(lock)
+  for i, held in ipairs(lease.locks) do
+    if held == lock or held == 'x:' .. name then return end
+    if held == 's:' .. name then -- from now on alone
+      redis.call('ZREM', K.holders, name .. '\0s' .. key)
+      table.remove(lease.locks, i)
+      break
+    end
+  end
+  redis.call('ZADD', K.holders, 0, name .. '\0' .. mode .. key)
+  lease.locks[#lease.locks + 1] = lock
+  local first = mode == 'x' and redis.call('HGET', K.reserved, name)
+  if first and string.match(first, ' (.*)$') == key then redis.call('HDEL', K.reserved, name) end
+end
+
+-- `key` waits for a lock; it occupies no slot meanwhile.
+local function park(key, lock, holder)
+  local mode, name = mode_and_name(lock)
+  redis.call('HSET', K.blocked, key, lock)
+  redis.call('HSETNX', K.since, key, now)
+  redis.call('ZADD', K.waiters, 0, name .. '\0' .. key)
+  if mode == 'x' then
+    local until_ms, first = string.match(redis.call('HGET', K.reserved, name) or '', '^(%d+) (.*)$')
+    local is_over = until_ms and until_ms ~= '0' and tonumber(until_ms) <= now
+    if not first or first == key or is_over then
+      redis.call('HSET', K.reserved, name, '0 ' .. key)
+    end
+  end
+  trail(key, stamped('blocked ' .. holder))
+end
+
+-- Make the waiters of a lock ready. Those who still find it busy wait again.
+local function wake(name)
+  local prefix = name .. '\0'
+  local waiters = redis.call('ZRANGEBYLEX', K.waiters, '[' .. prefix, '(' .. name .. '\1')
+  if #waiters == 0 then return end
+  local first = string.match(redis.call('HGET', K.reserved, name) or '', '^0 (.*)$')
+  if first then
+    redis.call('HSET', K.reserved, name, string.format('%d %s', now + RESERVED_MS, first))
+  end
   for _, member in ipairs(waiters) do
     local waiter = string.sub(member, #prefix + 1)
     redis.call('ZREM', K.waiters, member)
@@ -241,9 +318,20 @@ local function free_domain(domain, key)
   end
 end
 
--- End a lease: the slot, the domain and the dirty mark go; returns true when the key was dirty.
--- The caller puts the key where it belongs and then admits its lane.
-local function unlease(key, lane, lease)
+local function free(key, lock)
+  local mode, name = mode_and_name(lock)
+  redis.call('ZREM', K.holders, name .. '\0' .. mode .. key)
+  local others = { '[' .. name .. '\0', '(' .. name .. '\1', 'LIMIT', 0, 1 }
+  if #redis.call('ZRANGEBYLEX', K.holders, unpack(others)) == 0 then wake(name) end
+end
+
+local function free_all(key, lease)
+  for _, lock in ipairs(lease.locks) do free(key, lock) end
+end
+
+-- End a lease: the slot and the dirty mark go; returns true when the key was dirty.
+-- The caller puts the key where it belongs, frees the locks and then admits its lane.
+local function unlease(key, lane)
   redis.call('HDEL', K.leases, key)
   redis.call('SREM', K.running .. lane, key)
   return redis.call('SREM', K.dirty, key) == 1
@@ -287,7 +375,7 @@ local function release_dead()
       unlease(key, lane)
       haunt(key, lane)
       enqueue(key, lane, true)
-      if lease then free_domain(lease.domain, key) end
+      if lease then free_all(key, lease) end
       admit(lane)
     end
   end

@@ -13,7 +13,7 @@ if lease then
   else
     delay(key, now + wait_ms)
   end
-  free_domain(lease.domain, key)
+  free_all(key, lease)
   admit(lane)
 end
 return { tickets, is_ok and 1 or 0 }

@@ -1,8 +1,11 @@
--- TAKE(key, process, token, domain): ticketed -> running. The same token gets the same answer.
--- Touches procs, leases, ticketed, running, domains, blocked, waiters, delayed, since, fence.
--- Returns {status, tickets, fence, fails, memo, waited_ms, epoch, versions, complete kinds, intent,
--- unsaved PV, was saved}; the last three belong to the domain.
-local key, process, token, domain = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- TAKE(key, process, token, lock...): ticketed -> running with all its locks. The same token gets
+-- the same answer.
+-- Touches procs, leases, ticketed, running, holders, reserved, blocked, waiters, delayed, since,
+-- fence.
+-- Returns {status, tickets, fence, fails, memo, mark, waited_ms, epoch, versions, complete kinds,
+-- intent, unsaved PV, was saved}; the last three belong to the first lock's name.
+local key, process, token = ARGV[2], ARGV[3], ARGV[4]
+local domain = string.sub(ARGV[5] or '', 3)
 local lane = lane_of(key)
 
 local function taken(fence, waited)
@@ -17,7 +20,8 @@ local function taken(fence, waited)
     saved = redis.call('EXISTS', K.saved .. domain)
   end
   return { 'taken', tickets, fence, redis.call('HGET', K.fails, key) or '0',
-    redis.call('HGET', K.memos, key) or '', string.format('%d', math.max(0, waited)), epoch,
+    redis.call('HGET', K.memos, key) or '', redis.call('HGET', K.marks, key) or '',
+    string.format('%d', math.max(0, waited)), epoch,
     redis.call('HGETALL', K.versions), complete, intent, unsaved, saved }
 end
 
@@ -33,14 +37,14 @@ if is_paused(lane) then
   push(key, lane, true)
   return { 'paused', tickets }
 end
-local holder = domain ~= '' and redis.call('HGET', K.domains, domain)
-if holder and redis.call('HEXISTS', K.leases, holder) == 1 then
-  redis.call('ZREM', K.ticketed .. lane, key)
-  redis.call('HSET', K.blocked, key, domain)
-  trail(key, stamped('blocked ' .. holder))
-  redis.call('ZADD', K.waiters, 0, domain .. '\0' .. key)
-  admit(lane)
-  return { 'busy', tickets }
+for i = 5, #ARGV do
+  local holder = rival(key, ARGV[i])
+  if holder then
+    redis.call('ZREM', K.ticketed .. lane, key)
+    park(key, ARGV[i], holder)
+    admit(lane)
+    return { 'busy', tickets }
+  end
 end
 -- Starts at the time, so that it goes on growing after Redis lost its data.
 local fence = redis.pcall('INCR', K.fence)
@@ -54,8 +58,9 @@ redis.call('ZREM', K.delayed, key)
 redis.call('HDEL', K.since, key)
 redis.call('SADD', K.running .. lane, key)
 charge(lane)
-if domain ~= '' then redis.call('HSET', K.domains, domain, key) end
 trail(key, stamped('taken ' .. process))
-redis.call('HSET', K.leases, key,
-  string.format('%d %s %s %d %s', fence, process, token, now, domain))
-return taken(string.format('%d', fence), now - since)
+local new = { fence = string.format('%d', fence), process = process, token = token,
+  started = string.format('%d', now), locks = {} }
+for i = 5, #ARGV do hold(key, new, ARGV[i]) end
+write_lease(key, new)
+return taken(new.fence, now - since)

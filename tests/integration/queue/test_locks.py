@@ -1,0 +1,227 @@
+"""Several locks of one lease, shared and exclusive, taken at once or inside a pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.errors import LeaseLost
+from workers.queue.inspect import read_key
+from workers.queue.keys import Key, claim_key
+from workers.queue.locks import Lock, Mode
+from workers.queue.names import NAMES
+
+PV = Lock("pv-1")
+SHARED = Lock("pv-1", Mode.SHARED)
+HANDLE = Lock("d#vol 1%")
+
+
+def key(name: str) -> Key:
+    return claim_key("d", "ns", name, f"uid-{name}")
+
+
+@pytest.fixture
+def queue(start_queue):
+    return start_queue()
+
+
+def start(bench, queue, name: str, *locks: Lock):
+    """Add a key and take its ticket."""
+    queue.add([key(name)])
+    return queue.take(bench.tickets.pop(), locks)
+
+
+def ready(bench) -> list[str]:
+    """Objects whose tickets are out, oldest first; forgets them."""
+    found = [one.object.removeprefix("ns/") for one in bench.tickets]
+    bench.tickets.clear()
+    return found
+
+
+def test_shared_holders_stand_side_by_side_an_exclusive_one_alone(bench, queue):
+    """MA-011: publishing one volume to two nodes at once, but not while it is deleted."""
+    first, second = start(bench, queue, "a", SHARED), start(bench, queue, "b", SHARED)
+    assert first.locks == second.locks == (SHARED,)
+    assert start(bench, queue, "x", PV) is None
+    queue.done(first)
+    assert ready(bench) == [], "one holder is left"
+    queue.done(second)
+    assert ready(bench) == ["x"]
+    assert queue.take(key("x"), [PV])
+    assert start(bench, queue, "c", SHARED) is None
+
+
+def test_all_locks_of_a_take_or_none(bench, queue):
+    holder = start(bench, queue, "a", HANDLE)
+    assert start(bench, queue, "b", PV, HANDLE) is None
+    assert start(bench, queue, "c", PV), "a key that waits holds nothing"
+    queue.done(holder)
+    assert ready(bench) == ["b"]
+    assert queue.take(key("b"), [PV, HANDLE]) is None
+
+
+def test_exclusive_waiter_does_not_starve_behind_a_stream_of_shared_holders(bench, queue):
+    first = start(bench, queue, "a", SHARED)
+    assert start(bench, queue, "x", PV) is None
+    assert start(bench, queue, "b", SHARED) is None, "it comes after the waiter"
+    queue.done(first)
+    assert sorted(ready(bench)) == ["b", "x"]
+    assert queue.take(key("b"), [SHARED]) is None, "woken together, but the waiter has its turn"
+    lease = queue.take(key("x"), [PV])
+    assert lease
+    queue.done(lease)
+    assert ready(bench) == ["b"]
+    assert queue.take(key("b"), [SHARED])
+
+
+def test_waiter_that_never_comes_holds_nobody_up_for_long(bench, queue):
+    """Its lane was paused, or its object is gone: two seconds and one check later others go on."""
+    first = start(bench, queue, "a", SHARED)
+    assert start(bench, queue, "x", PV) is None
+    queue.done(first)
+    assert ready(bench) == ["x"]
+    assert start(bench, queue, "b", SHARED) is None
+    bench.advance(2.1)
+    queue.heartbeat()
+    queue.pump(period_seconds=0)
+    assert "b" in ready(bench)
+    assert queue.take(key("b"), [SHARED])
+    assert bench.client.hlen(NAMES["reserved"].full) == 0
+
+
+def test_lock_taken_inside_a_pass_goes_with_the_lease(bench, queue):
+    lease = start(bench, queue, "a", PV)
+    assert queue.acquire(lease, HANDLE) is None
+    assert queue.acquire(lease, HANDLE) is None, "what is held is held"
+    assert lease.locks == (PV, HANDLE)
+    assert start(bench, queue, "b", HANDLE) is None
+    queue.release(lease, delay_seconds=60)
+    assert ready(bench) == ["b"]
+
+
+def test_busy_lock_inside_a_pass_takes_none_and_names_it(bench, queue):
+    other, lease = start(bench, queue, "o", HANDLE), start(bench, queue, "a", PV)
+    assert queue.acquire(lease, Lock("free"), HANDLE) == HANDLE
+    assert start(bench, queue, "b", Lock("free")), "nothing was taken"
+    assert queue.block(lease, HANDLE)
+    assert read_key(bench.client, lease.key, "").blocked_by == other.key.text
+    assert start(bench, queue, "c", PV), "it gave back what it held"
+    queue.done(other)
+    assert ready(bench) == ["a"]
+    assert queue.take(key("a"), [PV]) is None
+
+
+def test_lock_that_got_free_meanwhile_lets_the_key_go_on_at_once(bench, queue):
+    other, lease = start(bench, queue, "o", HANDLE), start(bench, queue, "a", PV)
+    assert queue.acquire(lease, HANDLE) == HANDLE
+    queue.done(other)
+    queue.block(lease, HANDLE)
+    assert ready(bench) == ["a"]
+    again = queue.take(key("a"), [PV])
+    assert again.fails == 0, "waiting for a lock counts no failure"
+
+
+def test_shared_lock_becomes_exclusive_when_alone(bench, queue):
+    lease, other = start(bench, queue, "a", SHARED), start(bench, queue, "b", SHARED)
+    assert queue.acquire(lease, PV) == PV
+    queue.done(other)
+    assert queue.acquire(lease, PV) is None
+    assert lease.locks == (PV,)
+    assert queue.acquire(lease, SHARED) is None, "more than that is held already"
+    assert start(bench, queue, "c", SHARED) is None
+    queue.done(lease)
+    assert ready(bench) == ["c"]
+
+
+def test_lock_given_back_early_wakes_its_waiters(bench, queue):
+    lease = start(bench, queue, "a", PV, HANDLE)
+    assert start(bench, queue, "b", HANDLE) is None
+    queue.unlock(lease, HANDLE.name)
+    queue.unlock(lease, "never held")
+    assert lease.locks == (PV,)
+    assert ready(bench) == ["b"]
+    assert queue.take(key("b"), [HANDLE])
+    lease.check()
+
+
+def test_locks_of_a_dead_process_go_with_its_leases(bench, start_queue):
+    one, two = start_queue(), start_queue()
+    lease = start(bench, one, "a", PV)
+    one.acquire(lease, HANDLE)
+    assert start(bench, two, "b", HANDLE) is None
+    bench.advance(4.1)
+    two.heartbeat()
+    two.pump(period_seconds=0)
+    assert sorted(ready(bench)) == ["a", "b"]
+    assert two.take(key("b"), [HANDLE])
+    assert two.take(key("a"), [PV])
+    for lost in (lambda: one.acquire(lease, Lock("more")), lambda: one.mark(lease, {"a": 1})):
+        with pytest.raises(LeaseLost):
+            lost()
+
+
+def test_redis_itself_refuses_locks_and_marks_of_a_lost_lease(bench, start_queue):
+    """The local clock may be slow: the owner check in Redis decides."""
+    one, two = start_queue(), start_queue()
+    lease = start(bench, one, "a", PV)
+    bench.advance(4.1)
+    two.heartbeat()
+    two.pump(period_seconds=0)
+    assert two.take(bench.tickets.pop(), [PV])
+    lease.session.valid_until += 60
+    lease.check()
+    with pytest.raises(LeaseLost):
+        one.acquire(lease, HANDLE)
+    with pytest.raises(LeaseLost):
+        one.mark(lease, {"a": 1})
+    one.unlock(lease, PV.name)
+    assert not one.block(lease, PV)
+    assert start(bench, two, "b", PV) is None, "the new owner's lock stayed"
+
+
+@pytest.mark.parametrize("name", ["a b", "ü%20", "tab\there", "x:y", "nul\0", "d#vol/1"])
+def test_any_name_can_be_locked(bench, queue, name):
+    """Handles come from drivers and may hold anything."""
+    lease = start(bench, queue, "a", Lock(name))
+    assert start(bench, queue, "b", Lock(name, Mode.SHARED)) is None
+    assert start(bench, queue, "c", Lock(name + "x"))
+    queue.unlock(lease, name)
+    assert ready(bench) == ["b"]
+
+
+def test_mark_reaches_the_next_lease_until_the_object_is_gone(bench, queue):
+    lease = start(bench, queue, "a")
+    assert lease.mark == {}
+    queue.mark(lease, {"in_use": True})
+    queue.done(lease)
+    lease = start(bench, queue, "a")
+    assert lease.mark == {"in_use": True}
+    queue.mark(lease, {})
+    assert lease.mark == {}
+    queue.mark(lease, {"again": 1})
+    queue.done(lease)
+    queue.forget(key("a"))
+    assert start(bench, queue, "a").mark == {}
+
+
+def test_large_mark_is_refused_and_a_broken_one_set_aside(bench, queue, caplog):
+    lease = start(bench, queue, "a")
+    with pytest.raises(ValueError, match="16384"):
+        queue.mark(lease, {"text": "x" * 16384})
+    queue.release(lease, delay_seconds=60)
+    bench.client.hset(NAMES["marks"].full, key("a").text, "{oops")
+    assert start(bench, queue, "a").mark == {}
+    assert [record.field for record in caplog.records] == [key("a").text]
+
+
+def test_work_without_a_driver_has_limits_and_a_queue_of_its_own(bench, queue):
+    """Keys of snapshot-controller: lane `<kind>|`, tickets in `drv.system-<kind>`."""
+    keys = [Key("snapshots", "", f"ns/{i}", str(i)) for i in range(3)]
+    queue.add(keys)
+    assert bench.tickets == []
+    queue.set_limits(keys[0].lane, 2)
+    assert bench.tickets == keys[:2]
+    bench.client.lpush("drv.system-snapshots", "message of the second")
+    bench.tickets.clear()
+    bench.advance(2.1)
+    queue.pump(period_seconds=0)
+    assert bench.tickets == keys[:1], "one message was lost"

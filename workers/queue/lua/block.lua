@@ -1,0 +1,18 @@
+-- BLOCK(key, process, token, epoch, lock, note...): end the lease and wait for a busy lock; if it got
+-- free meanwhile the key is ready at once. No counter changes.
+-- Returns {tickets, 1 = released (or before), 0 = lease was lost}.
+local key, lane, lock = ARGV[2], lane_of(ARGV[2]), ARGV[6]
+local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
+if lease then
+  trail_pass(key, 7, 'released 0')
+  unlease(key, lane)
+  free_all(key, lease)
+  local holder = rival(key, lock)
+  if holder then
+    park(key, lock, holder)
+  else
+    enqueue(key, lane, true)
+  end
+  admit(lane)
+end
+return { tickets, is_ok and 1 or 0 }

@@ -1,0 +1,10 @@
+-- MARK(key, process, token, epoch, record): replace the key's mark, "" removes it. Repeatable.
+-- Touches marks (hash), leases. Returns 1 = written, 0 = lease lost.
+local key, record = ARGV[2], ARGV[6]
+if not owned(key, ARGV[3], ARGV[4], ARGV[5]) then return 0 end
+if record == '' then
+  redis.call('HDEL', K.marks, key)
+else
+  redis.call('HSET', K.marks, key, record)
+end
+return 1

@@ -1,0 +1,15 @@
+-- UNLOCK(key, process, token, epoch, name): one lock of the lease goes early. Repeatable.
+-- Touches leases, holders and the places of the woken waiters. Returns {tickets, 1 = ours, 0 = lost}.
+local key, name = ARGV[2], ARGV[6]
+local lease = owned(key, ARGV[3], ARGV[4], ARGV[5])
+if lease then
+  for i = #lease.locks, 1, -1 do
+    local lock = lease.locks[i]
+    if string.sub(lock, 3) == name then
+      table.remove(lease.locks, i)
+      write_lease(key, lease)
+      free(key, lock)
+    end
+  end
+end
+return { tickets, lease and 1 or 0 }
