@@ -1,4 +1,4 @@
-"""Regenerate csi_client/_generated from csi_client/proto/csi.proto, or check that it is current.
+"""Regenerate csi_client/_generated from the files of csi_client/proto, or check that it is current.
 
 `python -m tests.support.generate_stubs` rewrites the committed files (this is `make proto`);
 with `--check` it changes nothing and exits 1 with the names of the files that differ.
@@ -17,7 +17,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROTO_DIR = ROOT / "csi_client" / "proto"
 TARGET = ROOT / "csi_client" / "_generated"
-FILES = ("csi_pb2.py", "csi_pb2.pyi", "csi_pb2_grpc.py", "csi_pb2_grpc.pyi")
+PROTOS = ("csi", "pluginregistration")
+# Of the kubelet's API only the messages: its two methods are served by a generic handler.
+FILES = (
+    *("csi_pb2.py", "csi_pb2.pyi", "csi_pb2_grpc.py", "csi_pb2_grpc.pyi"),
+    *("pluginregistration_pb2.py", "pluginregistration_pb2.pyi"),
+)
 
 
 def generate(output: Path, *, proto_dir: Path = PROTO_DIR, verbose: bool = False) -> Path:
@@ -41,7 +46,7 @@ def generate(output: Path, *, proto_dir: Path = PROTO_DIR, verbose: bool = False
             *plugins,
             f"-Icsi_client/_generated={proto_dir}",
             *outputs,
-            "csi_client/_generated/csi.proto",
+            *(f"csi_client/_generated/{name}.proto" for name in PROTOS),
         ],
         check=True,
         cwd=ROOT,

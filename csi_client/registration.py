@@ -1,0 +1,190 @@
+"""The kubelet's plugin registration API: how a driver is offered to the kubelet of its node.
+
+The plugin serves a unix socket in the kubelet's directory; the kubelet calls it (NR-001, NR-010).
+The socket is bound under a hidden name, which the kubelet ignores, and renamed when it answers:
+nobody meets a socket that does not listen yet, and the gRPC library, which removes the file that it
+bound, never removes that of a successor (NRD-004).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from csi_client._generated.pluginregistration_pb2 import (
+    InfoRequest,
+    PluginInfo,
+    RegistrationStatus,
+    RegistrationStatusResponse,
+)
+from csi_client.connection import MAX_SOCKET_PATH_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PLUGIN_TYPE: Final = "CSIPlugin"
+SUPPORTED_VERSIONS: Final = ("1.0.0",)
+_SERVICE: Final = "pluginregistration.Registration"
+_STOP_SECONDS: Final = 1.0
+_OWNER_ONLY: Final = 0o077
+
+
+class RegistrationError(Exception):
+    """The socket cannot be offered, or does not answer; the text says which and why."""
+
+
+class RegistrationServer:
+    """Serves one registration socket.
+
+    Args:
+        path: the public path of the socket.
+        name: the driver's name.
+        endpoint: the driver's socket as the kubelet reaches it; not looked at.
+        on_status: told each outcome of a registration: whether it worked, and the kubelet's error.
+    """
+
+    def __init__(
+        self, path: Path, name: str, endpoint: str, on_status: Callable[[bool, str], None]
+    ) -> None:
+        self.path = path
+        self._hidden = path.parent / f".r{os.getpid()}"
+        self._answer = PluginInfo(
+            type=PLUGIN_TYPE, name=name, endpoint=endpoint, supported_versions=SUPPORTED_VERSIONS
+        )
+        self._on_status = on_status
+        self._server: grpc.Server | None = None
+        self._identity = (0, 0, 0)
+
+    def start(self) -> None:
+        """Serve, then show the socket under its name, mode 0700; a stale socket is replaced.
+
+        Raises:
+            RegistrationError: the path is too long, something else stands there, or nobody can
+                listen in that directory.
+        """
+        check_path(self.path)
+        check_path(self._hidden)
+        _remove_stale(self.path)
+        server = grpc.server(ThreadPoolExecutor(2), options=(("grpc.so_reuseport", 0),))
+        server.add_generic_rpc_handlers((self._handlers(),))
+        # The file gets its mode when it is made; the umask belongs to the whole process.
+        previous = os.umask(_OWNER_ONLY)
+        try:
+            server.add_insecure_port(f"unix:{self._hidden}")
+        except RuntimeError:
+            raise RegistrationError(f"cannot listen in {self.path.parent}") from None
+        finally:
+            os.umask(previous)
+        server.start()
+        try:
+            self._hidden.chmod(0o700)
+            self._identity = _identity(self._hidden)
+            self._hidden.rename(self.path)
+        except OSError as error:
+            server.stop(None)
+            raise RegistrationError(f"cannot offer {self.path}: {error.strerror}") from error
+        self._server = server
+
+    def is_in_place(self) -> bool:
+        """Tell whether our socket is still the one under the public name."""
+        try:
+            return _identity(self.path) == self._identity
+        except OSError:
+            return False
+
+    def stop(self) -> None:
+        """Answer what runs, then remove the socket if it is still ours. Safe to call twice.
+
+        Raises:
+            RegistrationError: the file is there and cannot be removed.
+        """
+        server, self._server = self._server, None
+        if server is None:
+            return
+        try:
+            if self.is_in_place():
+                self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise RegistrationError(f"cannot remove {self.path}: {error.strerror}") from error
+        finally:
+            server.stop(_STOP_SECONDS).wait()
+
+    def _handlers(self) -> Any:
+        return grpc.method_handlers_generic_handler(
+            _SERVICE,
+            {
+                "GetInfo": grpc.unary_unary_rpc_method_handler(
+                    lambda _request, _context: self._answer,
+                    InfoRequest.FromString,
+                    PluginInfo.SerializeToString,
+                ),
+                "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
+                    self._notify,
+                    RegistrationStatus.FromString,
+                    RegistrationStatusResponse.SerializeToString,
+                ),
+            },
+        )
+
+    def _notify(self, request: Any, _context: Any) -> RegistrationStatusResponse:
+        self._on_status(request.plugin_registered, request.error)
+        return RegistrationStatusResponse()
+
+
+def ask(path: Path, timeout_seconds: float) -> PluginInfo:
+    """Call GetInfo as the kubelet does, over a connection of its own (NR-040).
+
+    Raises:
+        RegistrationError: nobody answers in time; the text is gRPC's.
+    """
+    channel = grpc.insecure_channel(
+        f"unix:{path}", options=(("grpc.use_local_subchannel_pool", 1),)
+    )
+    try:
+        call = channel.unary_unary(
+            f"/{_SERVICE}/GetInfo", InfoRequest.SerializeToString, PluginInfo.FromString
+        )
+        answer: PluginInfo = call(InfoRequest(), timeout=timeout_seconds)
+    except grpc.RpcError as error:
+        code: Any = error
+        raise RegistrationError(f"{code.code().name}: {code.details()}") from None
+    finally:
+        channel.close()
+    return answer
+
+
+def check_path(path: Path) -> None:
+    """Refuse a path that no unix socket can have.
+
+    Raises:
+        RegistrationError: it is too long.
+    """
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+        raise RegistrationError(
+            f"socket path {path} is longer than {MAX_SOCKET_PATH_BYTES} bytes; choose a shorter "
+            "--plugin-registration-path"
+        )
+
+
+def _remove_stale(path: Path) -> None:
+    """NR-013: a socket of an earlier life goes, anything else stays and is an error."""
+    try:
+        mode = path.lstat().st_mode
+        if not stat.S_ISSOCK(mode):
+            raise RegistrationError(f"{path} exists and is not a socket; remove it")
+        path.unlink()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RegistrationError(f"cannot look at {path}: {error.strerror}") from error
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    """With the time of the bind, for a removed file's inode number is soon another file's."""
+    found = path.lstat()
+    return found.st_dev, found.st_ino, found.st_mtime_ns

@@ -1,0 +1,58 @@
+"""Processes of the node helpers, started as a pod's container starts them."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.identity_driver import IdentityDriver
+from tests.support.processes import Process, start_process
+
+PROGRAM = Path(sys.executable).with_name("csi-fleet")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: a unix socket's has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="n-") as scratch:
+        yield Path(scratch)
+
+
+@pytest.fixture
+def driver(folder: Path) -> Iterator[IdentityDriver]:
+    """A driver that is up; `stop` and `start` it at will."""
+    one = IdentityDriver(folder / "csi.sock").start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def launch(folder: Path) -> Iterator[Callable[..., Process]]:
+    """Start a program; everything is ended with the test."""
+    started: list[Process] = []
+    numbers = itertools.count()
+
+    def start(*arguments: str) -> Process:
+        log = folder / f"log-{next(numbers)}"
+        started.append(start_process(arguments[0], [PROGRAM, *arguments], log=log))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+def get(port: int, path: str = "/healthz", *, host: str = "127.0.0.1") -> tuple[int, str]:
+    """Status and body; raises OSError while nobody listens."""
+    try:
+        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()

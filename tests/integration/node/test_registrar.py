@@ -1,0 +1,310 @@
+"""csi-node-driver-registrar as a process; the test is the kubelet (NRT-001 to NRT-027)."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from csi_client.registration import RegistrationError, ask
+from tests.integration.node.conftest import get
+from tests.support.identity_driver import IdentityDriver, cpu_share, memory_mib, notify
+from tests.support.processes import Process, free_port
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+Launch = Callable[..., Process]
+ENDPOINT = "/var/lib/kubelet/plugins/d.test/csi.sock"
+
+
+def arguments(folder: Path, *more: str) -> list[str]:
+    """The flags of a usual manifest."""
+    return [
+        "csi-node-driver-registrar",
+        f"--csi-address={folder}/csi.sock",
+        f"--plugin-registration-path={folder}",
+        f"--kubelet-registration-path={ENDPOINT}",
+        *more,
+    ]
+
+
+def offered(folder: Path, name: str = "d.test") -> Path:
+    """The registration socket, once it answers."""
+    path = folder / f"{name}-reg.sock"
+    wait_until(lambda: ask(path, 1.0), 30, f"{path} answers")
+    return path
+
+
+def ends_with(process: Process, code: int) -> bool:
+    """Wait for the end; whether it had that exit code."""
+    assert process.popen is not None
+    return process.popen.wait(60) == code
+
+
+def test_the_kubelet_gets_the_driver_again_and_again(
+    launch: Launch, folder: Path, driver: IdentityDriver
+) -> None:
+    """NRT-001, NRT-002, NRT-006, NRT-027, NR-010, NR-011: a restarted kubelet asks once more."""
+    process = launch(*arguments(folder))
+    path = offered(folder)
+    for _ in range(2):
+        answer = ask(path, 5.0)
+        assert (answer.type, answer.name, answer.endpoint) == ("CSIPlugin", "d.test", ENDPOINT)
+        assert list(answer.supported_versions) == ["1.0.0"]
+        notify(path, registered=True)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert process.is_running()
+    visible = {entry.name for entry in folder.iterdir() if entry.name.endswith(".sock")}
+    assert visible == {"csi.sock", "d.test-reg.sock"}
+
+
+def test_a_refusal_is_answered_and_then_ends_the_process(
+    launch: Launch, folder: Path, driver: IdentityDriver
+) -> None:
+    """NRT-003, NR-012 (ours answers the kubelet first), NR-040."""
+    process = launch(*arguments(folder))
+    notify(offered(folder), registered=False, error="boom")
+    assert ends_with(process, 1)
+    assert "boom" in process.log_tail()
+    assert not (folder / "d.test-reg.sock").exists()
+
+
+def test_a_refusal_may_be_survived(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
+    """NRD-001: the driver is offered again, by a new socket file."""
+    process = launch(*arguments(folder, "--exit-on-registration-failure=false"))
+    path = offered(folder)
+    first = path.stat().st_mtime_ns
+    notify(path, registered=False, error="not yet")
+    wait_until(lambda: path.stat().st_mtime_ns != first, 30, "offered again")
+    notify(offered(folder), registered=True)
+    assert process.is_running()
+
+
+def test_a_stale_socket_is_replaced(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
+    """NRT-004, NR-013."""
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(folder / "d.test-reg.sock"))
+    launch(*arguments(folder))
+    assert ask(offered(folder), 5.0).name == "d.test"
+
+
+def test_a_file_in_the_way_stays_and_is_an_error(
+    launch: Launch, folder: Path, driver: IdentityDriver
+) -> None:
+    """NRT-005."""
+    path = folder / "d.test-reg.sock"
+    path.write_text("mine")
+    process = launch(*arguments(folder))
+    assert ends_with(process, 1)
+    assert path.read_text() == "mine"
+    assert "is not a socket" in process.log_tail()
+
+
+@pytest.mark.parametrize("is_removed", [False, True], ids=["NRT-007", "NRT-008"])
+def test_sigterm_takes_the_socket_along(
+    launch: Launch, folder: Path, driver: IdentityDriver, is_removed: bool
+) -> None:
+    process = launch(*arguments(folder))
+    path = offered(folder)
+    if is_removed:
+        path.unlink()
+    assert process.stop() == 0
+    assert not path.exists()
+
+
+def test_a_foreign_socket_stays(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
+    """NRT-009, NRD-004, NRD-009."""
+    process = launch(*arguments(folder))
+    path = offered(folder)
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as foreign:
+        foreign.bind(str(path))
+        assert process.stop() == 0
+        assert path.exists()
+
+
+def test_two_registrars_of_one_name_take_turns(
+    launch: Launch, folder: Path, driver: IdentityDriver
+) -> None:
+    """NRD-009: a rolling update starts the new one while the old one lives."""
+    old = launch(*arguments(folder))
+    path = offered(folder)
+    before = path.stat().st_ino
+    new = launch(*arguments(folder))
+    wait_until(lambda: "another registrar" in new.log_tail(), 30, "the new one waits")
+    assert path.stat().st_ino == before
+    assert old.stop() == 0
+    assert ask(offered(folder), 5.0).name == "d.test"
+    assert new.is_running()
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "text"),
+    [
+        pytest.param([], 1, "kubelet-registration-path is a required parameter", id="NRT-010"),
+        pytest.param(["--version"], 0, "csi-node-driver-registrar 0", id="NRT-011"),
+        pytest.param(
+            ["--kubelet-registration-path=/x", "--mode=kubelet-registration-probe"],
+            0,
+            "",
+            id="NRT-012",
+        ),
+        pytest.param(["--mode=kubelet-registration-probe"], 1, "required parameter", id="NRT-013"),
+        pytest.param(
+            ["--kubelet-registration-path=/x", "--health-port=9809", "--http-endpoint=:1"],
+            1,
+            "only one of",
+            id="NRT-018",
+        ),
+    ],
+)
+def test_flags(launch: Launch, flags: list[str], code: int, text: str) -> None:
+    """NR-003 to NR-005: decided before anything is touched."""
+    process = launch("csi-node-driver-registrar", *flags)
+    assert ends_with(process, code)
+    assert text in process.log_tail()
+
+
+def test_an_unknown_mode_registers(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
+    """NRT-014; NR-030, NRT-024: no HTTP without a flag."""
+    process = launch(*arguments(folder, "--mode=foo"))
+    offered(folder)
+    assert "Skipping HTTP server" in process.log_tail()
+
+
+def test_a_driver_that_never_listens(launch: Launch, folder: Path) -> None:
+    """NRT-015: exit 1 after 30 s."""
+    process = launch(*arguments(folder))
+    assert ends_with(process, 1)
+    assert "error connecting to CSI driver" in process.log_tail()
+
+
+def test_a_name_that_comes_late_is_waited_for(
+    launch: Launch, folder: Path, driver: IdentityDriver
+) -> None:
+    """NRT-016, NRD-006."""
+    driver.name_errors = 2
+    launch(*arguments(folder))
+    offered(folder)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "x" * 64, "-a"])
+def test_a_name_that_is_no_name(
+    launch: Launch, folder: Path, driver: IdentityDriver, name: str
+) -> None:
+    """NRT-017, NRD-008: it would become part of a file name."""
+    driver.name = name
+    assert ends_with(launch(*arguments(folder)), 1)
+
+
+def test_health_follows_the_socket(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
+    """NRT-019 to NRT-022, NRT-025, NRD-002, NRD-003."""
+    port = free_port()
+    launch(*arguments(folder, f"--http-endpoint=127.0.0.1:{port}"))
+    path = offered(folder)
+    assert get(port) == (200, "ok")
+    assert get(port, "/readyz")[0] == 503
+    assert get(port, "/healthz?registered=1")[0] == 503
+    notify(path, registered=True)
+    assert get(port, "/readyz") == (200, "ok")
+    path.unlink()
+    path.write_text("")
+    assert get(port)[0] == 500
+    path.unlink()
+    assert get(port) == (404, "registration socket does not exist")
+    wait_until(lambda: get(port) == (200, "ok"), 30, "the socket is made again")
+
+
+def test_a_socket_of_another_name_is_unhealthy(
+    launch: Launch, folder: Path, driver: IdentityDriver
+) -> None:
+    """NRT-022."""
+    port = free_port()
+    launch(*arguments(folder, f"--http-endpoint=127.0.0.1:{port}"))
+    path = offered(folder)
+    other_driver = IdentityDriver(folder / "csi2.sock", "other.test").start()
+    launch(
+        *[x.replace("/csi.sock", "/csi2.sock") for x in arguments(folder)[:2]],
+        *arguments(folder)[2:],
+    )
+    offered(folder, "other.test").replace(path)
+    assert get(port) == (500, "invalid driver name other.test")
+    other_driver.stop()
+
+
+def test_a_listener_that_hangs_is_unhealthy_in_time(
+    launch: Launch, folder: Path, driver: IdentityDriver
+) -> None:
+    """NRT-023, NRD-007: the reference may block for 30 s."""
+    port = free_port()
+    launch(*arguments(folder, f"--http-endpoint=127.0.0.1:{port}"))
+    path = offered(folder)
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(path))
+        deaf.listen()
+        started = time.monotonic()
+        assert get(port)[0] == 500
+        assert time.monotonic() - started < 15
+
+
+def test_a_long_path_is_refused_clearly(
+    launch: Launch, folder: Path, driver: IdentityDriver
+) -> None:
+    """NRT-026."""
+    long = folder / ("d" * 100)
+    long.mkdir()
+    process = launch(
+        *[x for x in arguments(folder) if "plugin-registration" not in x],
+        f"--plugin-registration-path={long}",
+    )
+    assert ends_with(process, 1)
+    assert "longer than 107 bytes" in process.log_tail()
+
+
+def test_a_driver_that_changed_its_name_ends_the_process(
+    launch: Launch, folder: Path, driver: IdentityDriver
+) -> None:
+    """NRD-005: the new name needs a new registration."""
+    process = launch(*arguments(folder))
+    path = offered(folder)
+    driver.stop()
+    driver.name = "renamed.test"
+    driver.start()
+    assert ends_with(process, 1)
+    assert "changed its name from d.test to renamed.test" in process.log_tail()
+    assert not path.exists()
+
+
+def test_both_in_one_process(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
+    """`csi-fleet node`: the liveness probe and the registrar, one container less, and light."""
+    port = free_port()
+    flags = arguments(folder, f"--http-endpoint=127.0.0.1:{port}")[1:]
+    process = launch("node", *flags)
+    path = offered(folder)
+    wait_until(lambda: get(port) == (200, "ok"), 20, "the driver is healthy")
+    assert get(port, "/registration") == (200, "ok")
+    notify(path, registered=True)
+    assert get(port, "/readyz") == (200, "ok")
+    driver.ready = False
+    assert get(port)[0] == 500
+    assert memory_mib(process.pid) < 37
+    assert process.stop() == 0
+    assert not path.exists()
+
+
+def test_it_is_light(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
+    """At most 35 MiB, and idle: below 0.1 % of a core."""
+    process = launch(*arguments(folder))
+    offered(folder)
+    assert memory_mib(process.pid) < 35
+    wait_until(lambda: cpu_share(process.pid, 5) < 0.001, 90, "it idles")
+
+
+def test_nobody_answers_at_a_path_without_a_socket(folder: Path) -> None:
+    with pytest.raises(RegistrationError, match="UNAVAILABLE"):
+        ask(folder / "none.sock", 1.0)

@@ -1,0 +1,151 @@
+"""A small HTTP server for probes: one answer per path, at most 16 requests at a time.
+
+Not the standard library's http.server: it loads mail, HTML and TLS code, 9 MiB that two helpers per
+driver and node would carry. Only GET-like requests without a body are understood; the connection
+is closed after each.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from workers.config.flagvalues import parse_listen_address
+from workers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Answer = tuple[int, str]
+    Handler = Callable[["Client"], Answer]
+
+MAX_REQUESTS: Final = 16
+_CLIENT_SECONDS: Final = 5.0
+_MAX_HEAD_BYTES: Final = 8192
+_PHRASES: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+
+class Client:
+    """Who asked, and with which query."""
+
+    def __init__(self, connection: socket.socket, query: str) -> None:
+        self._connection = connection
+        self.query = query
+
+    def is_gone(self) -> bool:
+        """Tell whether the client closed the connection."""
+        try:
+            readable, _, _ = select.select([self._connection], [], [], 0)
+            return bool(readable) and not self._connection.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
+
+
+class Server:
+    """One listener.
+
+    Args:
+        address: `host:port`, `:port` for every address, IPv6 too (LPD-002).
+        handlers: by exact path.
+    """
+
+    def __init__(self, address: str, handlers: Mapping[str, Handler]) -> None:
+        self._handlers = handlers
+        self._seats = threading.BoundedSemaphore(MAX_REQUESTS)
+        try:
+            self._socket = _listen(*parse_listen_address(address))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"cannot listen at {address}: {reason}", exit_code=1) from error
+
+    @property
+    def port(self) -> int:
+        """The port in use; it differs from the address's for port 0."""
+        return int(self._socket.getsockname()[1])
+
+    def start(self) -> None:
+        """Serve from a thread of its own; returns at once."""
+        threading.Thread(target=self._serve, name="http", daemon=True).start()
+
+    def stop(self) -> None:
+        """Close the port. Safe to call twice."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                if self._socket.fileno() < 0:
+                    return
+                continue
+            if self._seats.acquire(blocking=False):
+                threading.Thread(target=self._work, args=(connection,), daemon=True).start()
+            else:
+                connection.settimeout(_CLIENT_SECONDS)
+                _reply(connection, (503, "too many requests"))
+                connection.close()
+
+    def _work(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                connection.settimeout(_CLIENT_SECONDS)
+                _reply(connection, self._answer(connection))
+        finally:
+            self._seats.release()
+
+    def _answer(self, connection: socket.socket) -> Answer:
+        target = _read_target(connection)
+        if not target:
+            return 400, "bad request"
+        path, _, query = target.partition("?")
+        handler = self._handlers.get(path)
+        return handler(Client(connection, query)) if handler else (404, "404 page not found")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Listen; without a host on IPv6 and IPv4 where the machine has both."""
+    if not host and socket.has_dualstack_ipv6():
+        with suppress(OSError):
+            return socket.create_server(
+                ("", port), family=socket.AF_INET6, backlog=64, dualstack_ipv6=True
+            )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=64)
+
+
+def _read_target(connection: socket.socket) -> str:
+    """The request line's target, "" for what is no request; headers are read and dropped."""
+    head = b""
+    try:
+        while b"\r\n\r\n" not in head:
+            piece = connection.recv(_MAX_HEAD_BYTES)
+            head += piece
+            if not piece or len(head) > _MAX_HEAD_BYTES:
+                return ""
+    except OSError:
+        return ""
+    parts = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+    return parts[1] if len(parts) == 3 and parts[2].startswith("HTTP/") else ""
+
+
+def _reply(connection: socket.socket, answer: Answer) -> None:
+    code, text = answer
+    body = text.encode()
+    head = (
+        f"HTTP/1.1 {code} {_PHRASES[code]}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    with suppress(OSError):
+        connection.sendall(head.encode() + body)

@@ -1,0 +1,214 @@
+"""livenessprobe: the kubelet's HTTP probe becomes one CSI Probe (LP-001 to LP-025).
+
+The process outlives its driver: while that is away every answer is 500 (LP-011).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from csi_client.client import CsiClient
+from csi_client.errors import DEADLINE_EXCEEDED, UNAVAILABLE, CsiError
+from workers.errors import ConfigError
+from workers.node.http import Server
+from workers.node.probe import Prober
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.node.flags import Options
+    from workers.node.http import Answer, Client, Handler
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_PORT: Final = "9808"
+UNKNOWN_DRIVER: Final = "unknown-driver"
+NOT_READY_YET: Final = "driver not ready yet"
+_RETRY_SECONDS: Final = 1.0
+_TELL_SECONDS: Final = 10.0
+# csi-lib-utils metrics.go, operationLatencyBuckets.
+_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
+
+
+class Metrics:
+    """`csi_sidecar_operations_seconds` of our own calls (LP-023); loaded only where served."""
+
+    def __init__(self) -> None:
+        from prometheus_client import (  # noqa: PLC0415 - 3 MiB, and off by default
+            CollectorRegistry,
+            Gauge,
+            Histogram,
+            generate_latest,
+        )
+
+        registry = CollectorRegistry()
+        self._seconds = Histogram(
+            "csi_sidecar_operations_seconds",
+            "Container Storage Interface operation duration with gRPC error code status total",
+            ("driver_name", "method_name", "grpc_status_code"),
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        started = Gauge(
+            "process_start_time_seconds",
+            "Start time of the process since unix epoch in seconds.",
+            registry=registry,
+        )
+        started.set(time.time())
+        self._text: Callable[[], bytes] = lambda: generate_latest(registry)
+        self.driver = UNKNOWN_DRIVER
+
+    def observe(self, method: str, code: str, seconds: float) -> None:
+        """Count one call."""
+        self._seconds.labels(self.driver, method, code).observe(seconds)
+
+    def answer(self, _client: Client) -> Answer:
+        """The metrics page."""
+        return 200, self._text().decode()
+
+
+class Liveness:
+    """The liveness probe of one driver.
+
+    Args:
+        options: the program's flags.
+        stopped: set when the process is to end.
+    """
+
+    def __init__(self, options: Options, stopped: threading.Event) -> None:
+        self._options = options
+        self._stopped = stopped
+        self._address: str = options["csi-address"]
+        self._timeout: float = options["probe-timeout"]
+        self._is_ready = False
+        self._was_away = False
+        has_metrics = options["http-endpoint"] or options.values.get("metrics-address")
+        self.metrics = Metrics() if has_metrics else None
+        self._prober = Prober(
+            self._address,
+            self._timeout,
+            min_interval_seconds=options["min-probe-interval"],
+            **({"observer": self.metrics.observe} if self.metrics else {}),
+        )
+
+    def handlers(self) -> dict[str, Handler]:
+        """What the HTTP endpoint serves."""
+        served: dict[str, Handler] = {"/healthz": self.healthz}
+        if self.metrics is not None and self._options["http-endpoint"]:
+            served[self._options["metrics-path"]] = self.metrics.answer
+        return served
+
+    def meet(self) -> None:
+        """Wait for the driver, as long as it takes, and ask for its name (LP-010).
+
+        Raises:
+            ConfigError: exit 1, the driver answers with an error or without a name.
+        """
+        client = CsiClient(self._address, timeout_seconds=self._timeout, observer=self._observer())
+        try:
+            while not self._stopped.is_set():
+                if client.wait_connected(_TELL_SECONDS, self._still_connecting):
+                    name = self._ask_name(client)
+                    if name:
+                        self._know(name)
+                        self._is_ready = True
+                        return
+                else:
+                    self._still_connecting()
+                self._stopped.wait(_RETRY_SECONDS)
+        finally:
+            client.close()
+
+    def healthz(self, client: Client) -> Answer:
+        """One Probe and what it says (LP-021)."""
+        if not self._is_ready:
+            return 500, NOT_READY_YET
+        flight = self._prober.probe(client.is_gone)
+        if flight.result:
+            if not flight.was_connected:
+                self._was_away = True
+                _log.error("Failed to establish connection to CSI driver: %s", flight.result)
+            else:
+                _log.error("Health check failed: %s", flight.result)
+            return 500, "unhealthy" if self._options["terse"] else flight.result
+        if self._was_away:  # another driver may be behind the socket now (LPD-007)
+            self._was_away = False
+            threading.Thread(target=self._read_name_again, daemon=True).start()
+        _log.debug("Health check succeeded")
+        return 200, "ok"
+
+    def _observer(self) -> Any:
+        return self.metrics.observe if self.metrics else None
+
+    def _still_connecting(self) -> None:
+        _log.warning("Still connecting to %s", self._address)
+
+    def _ask_name(self, client: CsiClient) -> str:
+        """The driver's name; "" when it is worth another try (LPD-004)."""
+        try:
+            return client.plugin_info()[0]
+        except CsiError as error:
+            if error.code in {UNAVAILABLE, DEADLINE_EXCEEDED}:
+                _log.warning("CSI driver does not tell its name yet: %s", error)
+                return ""
+            raise ConfigError(f"failed to get CSI driver name: {error}", exit_code=1) from None
+
+    def _read_name_again(self) -> None:
+        client = CsiClient(self._address, timeout_seconds=self._timeout)
+        try:
+            if client.wait_connected(self._timeout):
+                self._know(client.plugin_info()[0])
+        except CsiError as error:
+            _log.warning("CSI driver name not read again: %s", error)
+        finally:
+            client.close()
+
+    def _know(self, name: str) -> None:
+        _log.info("CSI driver name: %s", name)
+        if self.metrics is not None:
+            self.metrics.driver = name
+
+
+def check(options: Options) -> None:
+    """LP-003: the two conflicts.
+
+    Raises:
+        ConfigError: exit 1.
+    """
+    if not options["http-endpoint"]:
+        return
+    for name in ("health-port", "metrics-address"):
+        is_default = options.values.get(name) == DEFAULT_PORT and name not in options.explicit
+        if options.values.get(name) and not is_default:
+            raise ConfigError(
+                f"Only one of `--{name}` and `--http-endpoint` can be explicitly set", exit_code=1
+            )
+
+
+def run(options: Options, stopped: threading.Event) -> int:
+    """The program `livenessprobe`; returns its exit code."""
+    check(options)
+    liveness = Liveness(options, stopped)
+    if not options["serve-before-ready"]:
+        liveness.meet()
+    if stopped.is_set():
+        return 0
+    servers = [
+        Server(options["http-endpoint"] or f":{options['health-port']}", liveness.handlers())
+    ]
+    if liveness.metrics is None:
+        _log.info("no metrics: they need --http-endpoint")
+    elif options["metrics-address"]:
+        page = {options["metrics-path"]: liveness.metrics.answer}
+        servers.append(Server(options["metrics-address"], page))
+    for server in servers:
+        server.start()
+    if options["serve-before-ready"]:
+        liveness.meet()
+    stopped.wait()
+    for server in servers:
+        server.stop()
+    return 0

@@ -1,0 +1,144 @@
+"""`csi-fleet livenessprobe | csi-node-driver-registrar | node`: reads flags, starts the parts."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib.metadata
+import json
+import logging
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Final
+
+from workers.errors import ConfigError
+from workers.node import flags, liveness, registrar
+from workers.node.http import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workers.node.flags import Options
+    from workers.node.http import Handler
+
+_log = logging.getLogger(__name__)
+_DETAILS: Final = 4
+_LETTERS: Final = {"DEBUG": "I", "INFO": "I", "WARNING": "W", "ERROR": "E", "CRITICAL": "E"}
+
+
+class KlogFormatter(logging.Formatter):
+    """klog's text line; `workers.observability.logging` would bring structlog and asyncio."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one line."""
+        record.letter = _LETTERS[record.levelname]
+        return super().format(record)
+
+
+class JsonFormatter(logging.Formatter):
+    """klog's JSON line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one line."""
+        place = f"{record.filename}:{record.lineno}"
+        line = {"ts": record.created * 1000, "caller": place, "msg": record.getMessage()}
+        return json.dumps(line | {"level": record.levelname.lower()})
+
+
+def main(program: str, argv: Sequence[str]) -> int:
+    """Run one of the programs; returns the exit code."""
+    try:
+        options = flags.read(program, argv)
+        if isinstance(options, str):
+            sys.stdout.write(options)
+            return 0
+        if options.values.get("version"):
+            sys.stdout.write(f"{program} {importlib.metadata.version('csi-fleet')}\n")
+            return 0
+        configure_logging(options)
+        return run(program, options)
+    except ConfigError as error:
+        sys.stderr.write(f"csi-fleet {program}: {error}\n")
+        return error.exit_code
+
+
+def configure_logging(options: Options) -> None:
+    """Log to stderr as klog does.
+
+    Raises:
+        ConfigError: exit 1, the format is none of the two.
+    """
+    layout = "%(letter)s%(asctime)s %(process)7d %(filename)s:%(lineno)d] %(message)s"
+    formatters = {"text": KlogFormatter(layout, "%m%d %H:%M:%S"), "json": JsonFormatter()}
+    formatter = formatters.get(options["logging-format"])
+    if formatter is None:
+        raise ConfigError(
+            f'--logging-format="{options["logging-format"]}" is neither text nor json', exit_code=1
+        )
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG if options["v"] >= _DETAILS else logging.INFO)
+    for line in options.warnings:
+        _log.warning("%s", line)
+
+
+def run(program: str, options: Options) -> int:
+    """Start the parts and wait for their end."""
+    stopped = threading.Event()
+
+    def stop(_signum: int, _frame: object) -> None:
+        stopped.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    faulthandler.register(signal.SIGUSR1)
+    if program == flags.LIVENESS:
+        return liveness.run(options, stopped)
+    registrar.check(options)
+    if options.values.get("mode") == registrar.PROBE_MODE:
+        return 0  # NR-005: for old manifests whose exec probe runs the binary so
+    return run_registrar(program, options, stopped)
+
+
+def run_registrar(program: str, options: Options, stopped: threading.Event) -> int:
+    """The registrar, with the liveness probe in the same process for `node`."""
+    part = registrar.Registrar(options, stopped)
+    served = part.handlers()
+    probe = None
+    if program == flags.NODE:
+        probe = liveness.Liveness(options, stopped)
+        served = {
+            **probe.handlers(),
+            "/registration": part.healthz,
+            "/readyz": part.readyz,
+        }
+    server = listen(options, served)  # before the socket is offered (NRD-011)
+    try:
+        part.meet()
+        if probe is not None:
+            threading.Thread(target=probe.meet, name="driver", daemon=True).start()
+        threading.Thread(target=_wake_at_end, args=(part, stopped), daemon=True).start()
+        return part.run()
+    finally:
+        stopped.set()
+        if server is not None:
+            server.stop()
+
+
+def listen(options: Options, served: dict[str, Handler]) -> Server | None:
+    """The HTTP endpoint, if one is wanted (NR-030)."""
+    port = options.values.get("health-port", 0)
+    address = options["http-endpoint"] or (f":{port}" if port > 0 else "")
+    if not address:
+        _log.info("Skipping HTTP server")
+        return None
+    server = Server(address, served)
+    server.start()
+    return server
+
+
+def _wake_at_end(part: registrar.Registrar, stopped: threading.Event) -> None:
+    stopped.wait()
+    part.wake()

@@ -1,0 +1,129 @@
+"""Does the driver answer? One Probe over a new connection, shared by all who ask meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from csi_client.client import CsiClient
+from csi_client.errors import CsiError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Observer = Callable[[str, str, float], None]
+
+HEALTHY: Final = ""
+NOT_READY: Final = "driver responded but is not ready"
+_LOOK_SECONDS: Final = 0.05
+
+
+def _nobody(_method: str, _code: str, _seconds: float) -> None:
+    """Tell nobody about a call."""
+
+
+class Flight:
+    """One running Probe.
+
+    Attributes:
+        done: set with the result.
+        result: "" for a healthy driver, else what is wrong.
+        was_connected: whether there was a connection at all.
+    """
+
+    def __init__(self, address: str, timeout_seconds: float, observer: Observer) -> None:
+        self.done = threading.Event()
+        self.result = ""
+        self.was_connected = False
+        self.ended_at = 0.0
+        self.passengers = 1
+        self._timeout = timeout_seconds
+        self._client = CsiClient(address, timeout_seconds=timeout_seconds, observer=observer)
+
+    def run(self) -> None:
+        """Connect and ask; never raises."""
+        deadline = time.monotonic() + self._timeout
+        try:
+            self.was_connected = self._client.wait_connected(self._timeout)
+            if not self.was_connected:
+                self.result = "context deadline exceeded: no connection to the driver"
+            else:
+                left = max(0.001, deadline - time.monotonic())
+                self.result = HEALTHY if self._client.probe(timeout_seconds=left) else NOT_READY
+        except CsiError as error:
+            self.result = str(error)
+        except Exception as error:  # noqa: BLE001 - a defect of ours is an unhealthy answer too
+            self.result = f"{type(error).__name__}: {error}"
+        finally:
+            self._client.close()
+            self.ended_at = time.monotonic()
+            self.done.set()
+
+    def cancel(self) -> None:
+        """Nobody waits any more: end the call."""
+        self._client.close()
+
+
+class Prober:
+    """Probes one driver.
+
+    Args:
+        address: its socket.
+        timeout_seconds: connection and Probe together.
+        min_interval_seconds: a result this young is given again.
+        observer: told method, gRPC status and seconds of each call.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        timeout_seconds: float,
+        *,
+        min_interval_seconds: float = 0.0,
+        observer: Observer = _nobody,
+    ) -> None:
+        self._address = address
+        self._timeout = timeout_seconds
+        self._min_interval = min_interval_seconds
+        self.observer = observer
+        self._lock = threading.Lock()
+        self._flight: Flight | None = None
+        self._last: Flight | None = None
+
+    def probe(self, is_gone: Callable[[], bool] = lambda: False) -> Flight:
+        """Wait for a Probe that began now or is under way (LPD-006).
+
+        `is_gone` is asked while waiting; when everybody who waits has gone the call is cancelled.
+        """
+        flight = self._board()
+        while not flight.done.wait(_LOOK_SECONDS):
+            if is_gone():
+                self._leave(flight)
+                break
+        return flight
+
+    def _board(self) -> Flight:
+        with self._lock:
+            last = self._last
+            if last is not None and time.monotonic() - last.ended_at < self._min_interval:
+                return last
+            if self._flight is not None and not self._flight.done.is_set():
+                self._flight.passengers += 1
+                return self._flight
+            self._flight = Flight(self._address, self._timeout, self.observer)
+            threading.Thread(target=self._fly, args=(self._flight,), daemon=True).start()
+            return self._flight
+
+    def _fly(self, flight: Flight) -> None:
+        flight.run()
+        with self._lock:
+            self._last = flight
+
+    def _leave(self, flight: Flight) -> None:
+        with self._lock:
+            flight.passengers -= 1
+            if flight.passengers > 0 or flight.done.is_set():
+                return
+            self._flight = None
+        flight.cancel()

@@ -1,0 +1,304 @@
+"""csi-node-driver-registrar: offers a driver to the kubelet of its node (NR-001 to NR-032).
+
+The kubelet calls us over a socket in its directory and then talks to the driver itself. What the
+reference leaves to a restart is mended in place: a vanished socket is made again, a driver that
+changed its name ends the process, two registrars of one name take turns (NRD-001 to NRD-011).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import re
+import stat
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from csi_client.client import CsiClient
+from csi_client.errors import CsiError
+from csi_client.registration import RegistrationError, RegistrationServer, ask, check_path
+from workers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing import IO
+
+    from workers.node.flags import Options
+    from workers.node.http import Answer, Client, Handler
+
+_log = logging.getLogger(__name__)
+
+PROBE_MODE: Final = "kubelet-registration-probe"
+CONNECT_SECONDS: Final = 30.0
+LOOK_SECONDS: Final = 10.0
+# Between the answer to the kubelet and our end, so that the answer arrives (NR-040).
+LAST_WORDS_SECONDS: Final = 0.1
+FIRST_OFFER_AGAIN_SECONDS, LAST_OFFER_AGAIN_SECONDS = 1.0, 60.0
+# CSI spec, GetPluginInfo: domain name notation, at most 63 characters.
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
+
+
+@dataclass(slots=True)
+class Status:
+    """How the last registration ended; `when` is Unix seconds, 0 for never."""
+
+    state: str = "never"
+    error: str = ""
+    when: float = 0.0
+
+
+class _Fingerprint(NamedTuple):
+    """What tells one socket file from its successor; zeros for none."""
+
+    device: int = 0
+    inode: int = 0
+    made_ns: int = 0
+
+
+class Registrar:
+    """Registers one driver.
+
+    Args:
+        options: the program's flags.
+        stopped: set when the process is to end.
+    """
+
+    def __init__(self, options: Options, stopped: threading.Event) -> None:
+        self._options = options
+        self._stopped = stopped
+        self._timeout: float = options["timeout"]
+        self._driver_socket = Path(options["csi-address"].removeprefix("unix://"))
+        self._known_socket = _Fingerprint()
+        self._lock_file: IO[str] | None = None
+        self._server: RegistrationServer | None = None
+        self._wake = threading.Event()
+        self._checking = threading.Lock()
+        self._failure = ""
+        self._offer_delay = FIRST_OFFER_AGAIN_SECONDS
+        self.name = ""
+        self.status = Status()
+
+    @property
+    def path(self) -> Path:
+        """The registration socket."""
+        return Path(self._options["plugin-registration-path"]) / f"{self.name}-reg.sock"
+
+    def handlers(self) -> dict[str, Handler]:
+        """What the HTTP endpoint serves."""
+        return {"/healthz": self.healthz, "/readyz": self.readyz}
+
+    def meet(self) -> None:
+        """Connect to the driver and learn its name, within 30 s (NR-004, NRD-006).
+
+        Raises:
+            ConfigError: exit 1.
+        """
+        deadline = time.monotonic() + CONNECT_SECONDS
+        self._known_socket = _fingerprint(self._driver_socket)
+        while True:
+            try:
+                name = self._ask_name(max(0.0, deadline - time.monotonic()))
+                break
+            except CsiError as error:
+                if error.code is None or time.monotonic() > deadline or self._stopped.wait(1.0):
+                    raise ConfigError(
+                        f"error retrieving CSI driver name: {error}", exit_code=1
+                    ) from None
+                _log.warning("CSI driver does not tell its name yet: %s", error)
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"invalid CSI driver name {name!r}: at most 63 letters, digits, dots and dashes",
+                exit_code=1,
+            )
+        _log.info("CSI driver name: %s", name)
+        self.name = name
+
+    def _ask_name(self, wait_seconds: float) -> str:
+        """Ask over a connection that is closed again: an open one costs 0.1 % of a core."""
+        address = self._options["csi-address"]
+        client = CsiClient(address, timeout_seconds=self._timeout)
+        try:
+            if not client.wait_connected(wait_seconds, lambda: _still_connecting(address)):
+                raise ConfigError(f"error connecting to CSI driver at {address}", exit_code=1)
+            return client.plugin_info()[0]
+        finally:
+            client.close()
+
+    def run(self) -> int:
+        """Offer the driver until the end; returns the exit code."""
+        try:
+            check_path(self.path)
+            self._take_name()
+            if not self._stopped.is_set():
+                self._offer()
+                self._keep()
+        except RegistrationError as error:
+            raise ConfigError(str(error), exit_code=1) from error
+        finally:
+            self._withdraw()
+        if self._failure:
+            raise ConfigError(self._failure, exit_code=1)
+        return 0
+
+    def notified(self, is_registered: bool, error: str) -> None:
+        """NR-012: the kubelet tells how it went."""
+        _log.info("registration status: registered %s %s", is_registered, error)
+        self.status = Status("ok" if is_registered else "failed", error, time.time())
+        if is_registered:
+            self._offer_delay = FIRST_OFFER_AGAIN_SECONDS
+            return
+        _log.error("registration process failed with error: %s", error)
+        if self._options["exit-on-registration-failure"]:
+            self._failure = f"registration process failed with error: {error}"
+        self._wake.set()
+
+    def healthz(self, client: Client) -> Answer:
+        """NR-031, with one deadline and one check at a time (NRD-007)."""
+        if "registered=1" in client.query.split("&") and self.status.state != "ok":
+            return 503, f"kubelet registration: {self.status.state} {self.status.error}".strip()
+        if not self._checking.acquire(timeout=self._timeout):
+            return 500, "error getting info from node-registrar socket: deadline exceeded"
+        try:
+            return self._check_socket()
+        finally:
+            self._checking.release()
+
+    def readyz(self, _client: Client) -> Answer:
+        """503 until the kubelet registered the driver (NRD-002)."""
+        if self.status.state == "ok":
+            return 200, "ok"
+        return 503, f"kubelet registration: {self.status.state} {self.status.error}".strip()
+
+    def _check_socket(self) -> Answer:
+        try:
+            mode = self.path.lstat().st_mode
+        except FileNotFoundError:
+            return 404, "registration socket does not exist"
+        except OSError as error:
+            return 500, f"{self.path}: {error.strerror}"
+        if not stat.S_ISSOCK(mode):
+            return 500, f"{self.path} is not a socket"
+        try:
+            answer = ask(self.path, self._timeout)
+        except RegistrationError as error:
+            return 500, f"error getting info from node-registrar socket: {error}"
+        return (
+            (200, "ok") if answer.name == self.name else (500, f"invalid driver name {answer.name}")
+        )
+
+    def _take_name(self) -> None:
+        """Wait until no other registrar of this name lives on the node (NRD-009)."""
+        lock = self.path.with_name(f".{self.name}-reg.lock")
+        try:
+            self._lock_file = lock.open("w")
+        except OSError as error:
+            raise RegistrationError(f"cannot write to {lock.parent}: {error.strerror}") from error
+        is_told = False
+        while not self._stopped.is_set():
+            try:
+                fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not is_told:
+                    _log.warning("waiting for another registrar of %s on this node", self.name)
+                is_told = True
+                self._stopped.wait(0.5)
+            else:
+                return
+
+    def _offer(self) -> None:
+        endpoint = self._options["kubelet-registration-path"]
+        server = RegistrationServer(self.path, self.name, endpoint, self.notified)
+        server.start()
+        self._server = server
+        _log.info("registration server listens at %s", self.path)
+
+    def _withdraw(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+        if self._lock_file is not None:
+            self._lock_file.close()
+            self._lock_file = None
+
+    def _keep(self) -> None:
+        """Look after socket and driver until the end or a failure."""
+        while True:
+            was_refused = self._wake.wait(LOOK_SECONDS)
+            if self._stopped.is_set():
+                return
+            if was_refused:
+                self._wake.clear()
+                self._stopped.wait(LAST_WORDS_SECONDS)
+                if self._failure:
+                    return
+                self._offer_later()
+            elif self._server is not None and not self.path.exists():
+                _log.warning("registration socket is gone, making it again")
+                self._server.stop()
+                self._offer()
+            if self._has_another_name():
+                return
+
+    def _offer_later(self) -> None:
+        """The kubelet refused: take the socket away and show it again after a while (NRD-001)."""
+        if self._server is not None:
+            self._server.stop()
+        self._stopped.wait(self._offer_delay)
+        self._offer_delay = min(2 * self._offer_delay, LAST_OFFER_AGAIN_SECONDS)
+        if not self._stopped.is_set():
+            self._offer()
+
+    def _has_another_name(self) -> bool:
+        """NRD-005: another driver may be behind a socket that was made anew."""
+        found = _fingerprint(self._driver_socket)
+        if found in {self._known_socket, _Fingerprint()}:
+            return False
+        try:
+            name = self._ask_name(self._timeout)
+        except (CsiError, ConfigError) as error:
+            _log.warning("CSI driver name not read again: %s", error)
+            return False
+        self._known_socket = found
+        if name != self.name:
+            self._failure = f"the CSI driver changed its name from {self.name} to {name}"
+        return name != self.name
+
+    def wake(self) -> None:
+        """End `run` soon; `stopped` is set."""
+        self._wake.set()
+
+
+def check(options: Options) -> None:
+    """NR-003: what must be given, and what excludes each other.
+
+    Raises:
+        ConfigError: exit 1.
+    """
+    endpoint = options["kubelet-registration-path"]
+    if not endpoint:
+        raise ConfigError("kubelet-registration-path is a required parameter", exit_code=1)
+    if options.values.get("health-port", 0) > 0 and options["http-endpoint"]:
+        raise ConfigError(
+            "only one of `--health-port` and `--http-endpoint` can be set", exit_code=1
+        )
+    if Path(endpoint).name != Path(options["csi-address"].removeprefix("unix://")).name:
+        _log.warning(
+            "--kubelet-registration-path %s does not end as --csi-address %s does; the kubelet "
+            "reaches the driver by the first",
+            endpoint,
+            options["csi-address"],
+        )
+
+
+def _fingerprint(socket: Path) -> _Fingerprint:
+    try:
+        found = socket.stat()
+    except OSError:
+        return _Fingerprint()
+    return _Fingerprint(found.st_dev, found.st_ino, found.st_mtime_ns)
+
+
+def _still_connecting(address: str) -> None:
+    _log.warning("Still connecting to %s", address)
