@@ -15,8 +15,15 @@ from pathlib import Path
 
 EXTRACT = Path(__file__).with_name("spec_ids.txt")
 
-RULE_PREFIXES = ("P", "L", "F", "CAP", "CL", "SN", "ND", "RB", "M", "S", "D")
-CASE_PREFIXES = ("T", "C")
+RULE_PREFIXES = (
+    *("P", "L", "F", "CAP", "CL", "SN", "ND", "RB", "M", "S", "D"),
+    *("A", "DA", "MA"),
+    *("R", "DR", "MR"),
+    *("SNA", "SNC", "SNS", "SNG", "SND", "SNQ"),
+    *("LP", "LPD", "NR", "NRD"),
+)
+CASE_PREFIXES = ("T", "C", "TA", "TR", "SNT", "LPT", "NRT")
+CASE_FOLDERS = ("cases", "cases-attacher", "cases-resizer", "cases-snapshots")
 
 _PREFIX = "|".join((*RULE_PREFIXES, *CASE_PREFIXES))
 _ID = rf"(?:{_PREFIX})-\d{{3}}"
@@ -63,7 +70,7 @@ def cited(text: str) -> set[str]:
 
 def read_spec(shared: Path) -> list[SpecId]:
     """Parse the documents of `<shared>/spec` and the references of `<shared>/parity/cases`."""
-    recorded = _recorded_references(shared / "parity" / "cases")
+    recorded = _recorded_references(shared / "parity")
     return [
         SpecId(name, path.stem, section, text, tuple(recorded[name]))
         for path in sorted((shared / "spec").glob("*.md"))
@@ -71,12 +78,13 @@ def read_spec(shared: Path) -> list[SpecId]:
     ]
 
 
-def _recorded_references(cases: Path) -> defaultdict[str, list[str]]:
+def _recorded_references(parity: Path) -> defaultdict[str, list[str]]:
     references: defaultdict[str, list[str]] = defaultdict(list)
-    for path in sorted(cases.glob("*.json")):
-        case = json.loads(path.read_text(encoding="utf-8"))
-        for name in case["spec_refs"]:
-            references[name].append(case["id"])
+    for folder in CASE_FOLDERS:
+        for path in sorted((parity / folder).glob("*.json")):
+            case = json.loads(path.read_text(encoding="utf-8"))
+            for name in case["spec_refs"]:
+                references[name].append(case["id"])
     return references
 
 
