@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.support.controlplane import ControlPlane
 from tests.support.kube_api import KubeApi
 
 pytest_plugins = ["tests.support.redis_fixtures"]
+
+# A busy machine says nothing about a test: no example is late, none is generated too slowly.
+hypothesis.settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session")
