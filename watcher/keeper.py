@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from watcher.drivers import Drivers, DriverView
+from watcher.known import merged
 from workers.errors import TransientError
 from workers.kube.backoff import Backoff
 from workers.observability.logging import get_logger
@@ -18,12 +18,16 @@ from workers.observability.logging import get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from watcher.known import Record
+
 _log = get_logger()
 
 PUMP_SECONDS: Final = 0.2
 LOOK_SECONDS: Final = 0.4
 # As long as no driver is known nothing can be decided: look more often.
 FIRST_LOOK_SECONDS: Final = 0.05
+# How often it is asked whether the catalog lost a kind: workers wait until it is listed again.
+CHECK_SECONDS: Final = 5.0
 
 
 class Pump(Protocol):
@@ -55,7 +59,8 @@ class Keeper:
         epochs: asked for the life of Redis.
         registry: asked for drivers.
         on_epoch: called with True at the first sight of Redis, with False after it lost its data.
-        on_drivers: called when the known drivers changed.
+        on_drivers: called with the known records by queue name when they changed.
+        on_check: called each few seconds, to look whether the catalog lacks something.
     """
 
     def __init__(
@@ -65,7 +70,8 @@ class Keeper:
         registry: Registry,
         *,
         on_epoch: Callable[[bool], None],
-        on_drivers: Callable[[Drivers], None],
+        on_drivers: Callable[[dict[str, Record]], None],
+        on_check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue = queue
@@ -73,12 +79,13 @@ class Keeper:
         self._registry = registry
         self._on_epoch = on_epoch
         self._on_drivers = on_drivers
+        self._on_check = on_check
         self._clock = clock
         self._stopped = threading.Event()
         self._backoff = Backoff(base_seconds=0.2, cap_seconds=2.0)
-        self._records: Mapping[str, Any] | None = None
-        self._drivers = Drivers()
-        self._looked_at = float("-inf")
+        self._alive: Mapping[str, Any] | None = None
+        self._records: dict[str, Record] = {}
+        self._looked_at = self._checked_at = float("-inf")
         self.epoch = ""
         self.is_down = False
 
@@ -88,7 +95,7 @@ class Keeper:
             try:
                 self.step()
                 self._recovered()
-                self._stopped.wait(PUMP_SECONDS if self._drivers.by_name else FIRST_LOOK_SECONDS)
+                self._stopped.wait(PUMP_SECONDS if self._records else FIRST_LOOK_SECONDS)
             except TransientError as error:
                 self._failed("Redis is away, trying again", error)
             except Exception as error:  # noqa: BLE001 - the loop must outlive any defect
@@ -107,9 +114,12 @@ class Keeper:
             TransientError: Redis does not answer.
         """
         now = self._clock()
-        if not self._drivers.by_name or now - self._looked_at >= LOOK_SECONDS:
+        if not self._records or now - self._looked_at >= LOOK_SECONDS:
             self._look()
             self._looked_at = now
+        if now - self._checked_at >= CHECK_SECONDS:
+            self._checked_at = now
+            self._on_check()
         self._queue.pump()
 
     def _look(self) -> None:
@@ -123,16 +133,16 @@ class Keeper:
         self._look_at_drivers()
 
     def _look_at_drivers(self) -> None:
-        records = self._registry.alive()
-        if records == self._records:
+        alive = self._registry.alive()
+        if alive == self._alive:
             return
-        self._records = records
-        views = [DriverView.from_record(name, record) for name, record in records.items()]
-        drivers = self._drivers.merged_with(views)
-        if drivers != self._drivers:
-            self._drivers = drivers
-            _log.info("drivers changed", drivers=sorted(drivers.by_name))
-            self._on_drivers(drivers)
+        self._alive = alive
+        records = merged(self._records, alive)
+        if records != self._records:
+            self._records = records
+            names = sorted({record["name"] for record in records.values()})
+            _log.info("drivers changed", drivers=names)
+            self._on_drivers(records)
 
     def _failed(self, message: str, error: Exception) -> None:
         if not self.is_down:

@@ -2,21 +2,24 @@
 
 Reflector threads put their conclusions here; one thread sends them, catalog before keys, so that
 a worker that takes a claim finds its class. While Redis is away everything waits, newest value
-per name, so memory is bounded by the number of names; when it is back all is sent in order.
+per name; when it is back all is sent in order. Of more names than fit none is kept: everything is
+then listed and added again once Redis is back.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import chain, zip_longest
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from workers.errors import TransientError
 from workers.kube.backoff import Backoff
 from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from workers.queue.keys import Key
 
@@ -24,6 +27,11 @@ _log = get_logger()
 
 # Keys per call, so that a large burst does not hold up the catalog behind it.
 _BATCH = 500
+# Names that may wait while Redis is away, some 100 MB; what is more costs less as a new list.
+MOST_WAITING: Final = 200_000
+# Keys that become due each second when everything is added, at a resync or after Redis lost its
+# data: well below what one worker takes, so that new claims keep their latency.
+SPREAD_PER_SECOND: Final = 200.0
 
 
 class Queue(Protocol):
@@ -74,17 +82,34 @@ class CatalogList:
 
 @dataclass(slots=True)
 class _Pending:
-    """Not sent yet. `None` as a value stands for a removal, `False` for forgetting a key."""
+    """Not sent yet.
+
+    Attributes:
+        entries: `None` as a value stands for a removal.
+        keys: the object's resourceVersion, "" for an add that stands for no version, `None` for
+            forgetting the key.
+        everything: all undecided keys are to be added; which ones is asked when they are sent.
+        is_cut: too much waited and was dropped.
+    """
 
     lists: dict[str, CatalogList] = field(default_factory=dict)
     entries: dict[tuple[str, str], tuple[str, Mapping[str, Any] | None]] = field(
         default_factory=dict
     )
-    keys: dict[Key, bool] = field(default_factory=dict)
-    later: list[tuple[float, list[Key]]] = field(default_factory=list)
+    keys: dict[Key, str | None] = field(default_factory=dict)
+    everything: bool = False
+    is_cut: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.lists or self.entries or self.keys or self.later)
+        waits = self.lists or self.entries or self.keys
+        return bool(waits or self.everything or self.is_cut)
+
+    def cut(self, most: int) -> None:
+        """Drop what is more than fits; lists stay, there is one per kind."""
+        if len(self.keys) + len(self.entries) > most:
+            self.keys.clear()
+            self.entries.clear()
+            self.is_cut = True
 
 
 class Outbox:
@@ -93,12 +118,26 @@ class Outbox:
     Args:
         queue: where keys go.
         catalog: where catalog entries go.
+        all_keys: returns the keys of everything undecided.
+        on_cut: called once Redis is back after too much waited; lists everything again.
         backoff: waits while Redis is away.
     """
 
-    def __init__(self, queue: Queue, catalog: Catalog, *, backoff: Backoff | None = None) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        catalog: Catalog,
+        *,
+        all_keys: Callable[[], list[Key]] = list,
+        on_cut: Callable[[], None] = lambda: None,
+        backoff: Backoff | None = None,
+        most_waiting: int = MOST_WAITING,
+    ) -> None:
         self._queue = queue
         self._catalog = catalog
+        self._all_keys = all_keys
+        self._on_cut = on_cut
+        self._most_waiting = most_waiting
         self._backoff = backoff or Backoff(base_seconds=0.1, cap_seconds=2.0)
         self._changed = threading.Condition()
         self._pending = _Pending()
@@ -106,31 +145,40 @@ class Outbox:
         self._is_down = False
         self._stopped = threading.Event()
 
-    def add(self, keys: Iterable[Key]) -> None:
-        """Add keys soon; a key that waits here is added once."""
-        self._put_keys(keys, is_add=True)
-
-    def add_spread(self, keys: list[Key], *, per_second: float) -> None:
-        """Add many keys over time, the first ones at once.
+    def add(self, keys: Iterable[Key], *, version: str = "") -> None:
+        """Add keys soon; a key that waits here is added once.
 
         Args:
             keys: any number.
-            per_second: how many become due each second.
+            version: resourceVersion of their object if the add is only about that object's state.
         """
-        size = max(1, int(per_second / 2))
         with self._changed:
-            for start in range(0, len(keys), size):
-                self._pending.later.append((start / per_second, keys[start : start + size]))
+            for key in keys:
+                # An add without a version asks for a pass in any case.
+                waits = self._pending.keys.pop(key, None)
+                self._pending.keys[key] = "" if waits == "" else version
+            self._changed_keys()
+
+    def add_everything(self) -> None:
+        """Add the keys of everything undecided soon, spread over time, the first ones at once."""
+        with self._changed:
+            self._pending.everything = True
             self._changed.notify()
 
     def forget(self, keys: Iterable[Key]) -> None:
         """Forget keys soon; supersedes an earlier add of the same key."""
-        self._put_keys(keys, is_add=False)
+        with self._changed:
+            for key in keys:
+                # Popped first, so that the order of sending is that of the last event.
+                self._pending.keys.pop(key, None)
+                self._pending.keys[key] = None
+            self._changed_keys()
 
     def put(self, kind: str, name: str, version: str, value: Mapping[str, Any] | None) -> None:
         """Write a catalog entry soon; `value` None removes it."""
         with self._changed:
             self._pending.entries[kind, name] = (version, value)
+            self._pending.cut(self._most_waiting)
             self._changed.notify()
 
     def replace(self, kind: str, listed: CatalogList) -> None:
@@ -141,6 +189,12 @@ class Outbox:
                 del entries[identity]
             self._pending.lists[kind] = listed
             self._changed.notify()
+
+    @property
+    def waiting(self) -> int:
+        """How many keys and entries wait, without those of complete lists."""
+        with self._changed:
+            return len(self._pending.keys) + len(self._pending.entries)
 
     @property
     def is_idle(self) -> bool:
@@ -182,14 +236,10 @@ class Outbox:
         with self._changed:
             self._changed.notify_all()
 
-    def _put_keys(self, keys: Iterable[Key], *, is_add: bool) -> None:
-        with self._changed:
-            for key in keys:
-                # Popped first, so that the order of sending is that of the last event.
-                self._pending.keys.pop(key, None)
-                self._pending.keys[key] = is_add
-            if self._pending.keys:
-                self._changed.notify()
+    def _changed_keys(self) -> None:
+        if self._pending.keys:
+            self._pending.cut(self._most_waiting)
+            self._changed.notify()
 
     def _send(self, batch: _Pending) -> None:
         """Send everything, taking out what was sent."""
@@ -208,19 +258,28 @@ class Outbox:
                 self._catalog.put(kind, name, version, value)
             del batch.entries[kind, name]
         while batch.keys:
-            adds = [key for key, is_add in batch.keys.items() if is_add][:_BATCH]
-            if adds:
-                self._queue.add(adds)
-            for key in adds:
-                del batch.keys[key]
-            if not adds:
-                key = next(iter(batch.keys))
-                self._queue.forget(key)
-                del batch.keys[key]
-        while batch.later:
-            delay_seconds, keys = batch.later[0]
-            self._queue.add(keys, delay_seconds=delay_seconds)
-            del batch.later[0]
+            self._send_keys(batch.keys)
+        if batch.everything or batch.is_cut:
+            # From the beginning after a failure: adding a key twice changes nothing.
+            keys, size = _interleaved(self._all_keys()), max(1, int(SPREAD_PER_SECOND / 2))
+            for start in range(0, len(keys), size):
+                delay_seconds = start / SPREAD_PER_SECOND
+                self._queue.add(keys[start : start + size], delay_seconds=delay_seconds)
+            batch.everything = False
+        if batch.is_cut:
+            self._on_cut()
+            batch.is_cut = False
+
+    def _send_keys(self, keys: dict[Key, str | None]) -> None:
+        """Send some, adds first, and take them out."""
+        adds = [key for key, version in keys.items() if version is not None][:_BATCH]
+        if adds:
+            self._queue.add(adds)
+        else:
+            adds = [next(iter(keys))]
+            self._queue.forget(adds[0])
+        for key in adds:
+            del keys[key]
 
     def _put_back(self, batch: _Pending) -> None:
         """Keep what was not sent, unless something newer came meanwhile."""
@@ -234,8 +293,12 @@ class Outbox:
             batch.lists.update(newer.lists)
             entries.update(newer.entries)
             batch.entries = entries
-            batch.keys.update(newer.keys)
-            batch.later += newer.later
+            for key, version in newer.keys.items():
+                waits = batch.keys.pop(key, None)
+                batch.keys[key] = "" if waits == "" and version is not None else version
+            batch.everything |= newer.everything
+            batch.is_cut |= newer.is_cut
+            batch.cut(self._most_waiting)
             self._pending = batch
 
     def _failed(self, message: str) -> None:
@@ -249,3 +312,12 @@ class Outbox:
             _log.info("Redis works again, waiting events were sent")
         self._is_down = False
         self._backoff.reset()
+
+
+def _interleaved(keys: Iterable[Key]) -> list[Key]:
+    """Let the lanes take turns, so that none waits until all of another is added."""
+    lanes: defaultdict[str, list[Key]] = defaultdict(list)
+    for key in keys:
+        lanes[key.lane].append(key)
+    rounds = zip_longest(*lanes.values())
+    return [key for key in chain.from_iterable(rounds) if key is not None]

@@ -1,9 +1,9 @@
 """The watcher as a whole: its threads, how they start, and how they end.
 
 Two watchers may run side by side: every write is idempotent or decided by resourceVersion.
-Threads: one reflector per kind, the outbox, the keeper, the resync, the restorer. Reflectors start
-when Redis was seen for the first time, those of nodes and attachments when a driver needs them
-(F-034).
+Threads: one reflector per resource, the outbox, the keeper, the resync, the restorer. Reflectors
+start when Redis was seen for the first time, those of nodes and attachments when a driver needs
+them (F-034).
 """
 
 from __future__ import annotations
@@ -12,32 +12,24 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from watcher.capacities import CapacitySink, label_selector
+from watcher.catalogue import SPECS
 from watcher.counting import CountingSink
 from watcher.intents import Restorer, restore_intents
 from watcher.keeper import Keeper
+from watcher.machine import Machine
 from watcher.outbox import Outbox
-from watcher.resync import Resync, add_everything
-from watcher.sinks import (
-    AttachmentSink,
-    ClaimSink,
-    ClassSink,
-    CsiNodeSink,
-    NodeSink,
-    VolumeSink,
-)
-from watcher.undecided import Undecided
-from workers.kube import paths
-from workers.kube.objects import AnyObject, Attachment, Claim, CsiNode, Node, Volume
+from watcher.resync import Resync
 from workers.kube.resources import KubeResources
 from workers.kube.watch import Reflector
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable
 
-    from watcher.drivers import Drivers
     from watcher.intents import Intents
     from watcher.keeper import Registry
+    from watcher.known import Record
+    from watcher.machine import Stream
     from workers.kube.client import KubeClient
     from workers.kube.watch import Sink
     from workers.observability.metrics import Metrics
@@ -45,9 +37,12 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.queue.recovery import Recovery
     from workers.queue.workqueue import WorkQueue
+    from workers.spec import Spec
+
+_log = get_logger()
 
 _RECOVERY_SECONDS: Final = 60.0
-_CATALOG_KINDS = ("classes", "csinodes", "nodes", "attachments")
+_DEFAULT: Final = ("provisioner",)
 
 
 class Watcher:
@@ -63,10 +58,12 @@ class Watcher:
         resync_seconds: time between two looks at everything undecided; 0 for none.
         recovery: gives records of attempts their keys back.
         metrics: counts what the API server sends; None counts nothing.
+        specs: every controller there is.
+        chosen: the controllers that run whatever the registered drivers say.
 
     Attributes:
-        undecided: the table of claims and volumes.
-        reflectors: by kind, those started so far.
+        machine: the controllers' rules and their reflectors.
+        reflectors: by resource, those started so far.
     """
 
     def __init__(
@@ -81,25 +78,39 @@ class Watcher:
         resync_seconds: float = 900.0,
         recovery: Recovery | None = None,
         metrics: Metrics | None = None,
+        specs: Iterable[Spec] = SPECS,
+        chosen: Collection[str] = _DEFAULT,
     ) -> None:
         self._client = client
         self._metrics = metrics
         resources = KubeResources(client)
-        self.undecided = Undecided()
-        self.outbox = Outbox(queue, catalog)
-        self.keeper = Keeper(
-            queue, catalog, registry, on_epoch=self._redis_seen, on_drivers=self._drivers_changed
+        self._catalog = catalog
+        self.outbox = Outbox(queue, catalog, all_keys=self._all_keys, on_cut=self._relist)
+        self.reflectors: dict[str, Reflector[Any]] = {}
+        self.machine = Machine(
+            specs,
+            self.outbox,
+            chosen=chosen,
+            epoch=lambda: self.keeper.epoch,
+            follow=self._follow,
         )
-        self._resync = Resync(self.undecided, self.outbox, period_seconds=resync_seconds)
+        self.keeper = Keeper(
+            queue,
+            catalog,
+            registry,
+            on_epoch=self._redis_seen,
+            on_drivers=self._drivers_changed,
+            on_check=self._check_catalog,
+        )
+        self._resync = Resync(self.outbox.add_everything, period_seconds=resync_seconds)
 
         def restore() -> list[Key]:
             if recovery is not None:
                 recovery.run()
-            return restore_intents(resources, namespace, intents, self._queue_names())
+            return restore_intents(resources, namespace, intents, set(self.machine.records))
 
         period_seconds = recovery_seconds(resync_seconds)
         self._restorer = Restorer(restore, self.outbox.add, period_seconds=period_seconds)
-        self.reflectors: dict[str, Reflector[Any]] = {}
         self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
 
@@ -150,8 +161,7 @@ class Watcher:
             "kinds": kinds,
             "redis": not (self.keeper.is_down or self.outbox.is_down),
             "threads": all(thread.is_alive() for thread in self._threads),
-            "undecided": self.undecided.counts(),
-            "drivers": sorted(self.undecided.drivers.by_name),
+            "drivers": sorted({record["name"] for record in self.machine.records.values()}),
         }
 
     def check_live(self) -> str:
@@ -173,90 +183,54 @@ class Watcher:
     def _redis_seen(self, is_first: bool) -> None:
         """Fill Redis, at the start and after it lost its data (M-017, C-148)."""
         if is_first:
-            self._start_core_reflectors()
+            self.machine.begin()
         else:
-            for kind in _CATALOG_KINDS:
-                if reflector := self.reflectors.get(kind):
-                    reflector.relist()
-            add_everything(self.undecided, self.outbox)
+            self.machine.relist_catalog()
+            self.outbox.add_everything()
         self._restorer.ask()
 
-    def _queue_names(self) -> set[str]:
-        return {view.queue_name for view in self.undecided.drivers.views()}
-
-    def _drivers_changed(self, drivers: Drivers) -> None:
-        before = self.undecided.drivers
-        self.outbox.add(self.undecided.set_drivers(drivers))
-        if {view.queue_name for view in drivers.views()} - {
-            view.queue_name for view in before.views()
-        }:
+    def _drivers_changed(self, records: dict[str, Record]) -> None:
+        is_new = records.keys() - self.machine.records.keys()
+        self.machine.set_records(records)
+        if is_new:
             self._restorer.ask()
-        views = drivers.views()
-        if any(view.needs_nodes for view in views):
-            self._reflect(
-                "csinodes", paths.CSI_NODES, CsiNode, CsiNodeSink(self.outbox, self._epoch)
-            )
-            sink = NodeSink(self.outbox, self._epoch)
-            self._reflect("nodes", paths.NODES, Node, sink, metadata_only=True)
-        if any(view.has_attach for view in views):
-            attachments = AttachmentSink(self.undecided, self.outbox, self._epoch)
-            self._reflect("attachments", paths.ATTACHMENTS, Attachment, attachments)
-        for place in {view.capacity for view in views if view.capacity}:
-            self._reflect_capacities(*place)
-        # The table was filled by the CSI provisioner's rules; these drivers have others.
-        has_own_rules = any(
-            (view.node or not view.add_finalizer) and view.name not in before.by_name
-            for view in views
-        )
-        if has_own_rules and "volumes" in self.reflectors:
-            self.reflectors["volumes"].relist()
 
-    def _reflect_capacities(self, namespace: str, managed_by: str) -> None:
-        sink = CapacitySink((namespace, managed_by), self.outbox, lambda: self.undecided.drivers)
-        self._reflect(
-            f"capacities-{namespace}-{managed_by}",
-            paths.CAPACITIES,
-            AnyObject,
-            sink,
-            namespace=namespace,
-            metadata_only=True,
-            label_selector=label_selector(managed_by),
-        )
-
-    def _start_core_reflectors(self) -> None:
-        classes = ClassSink(self.undecided, self.outbox, self._epoch)
-        self._reflect("classes", paths.STORAGE_CLASSES, dict[str, Any], classes)
-        self._reflect("claims", paths.CLAIMS, Claim, ClaimSink(self.undecided, self.outbox))
-        self._reflect("volumes", paths.VOLUMES, Volume, VolumeSink(self.undecided, self.outbox))
-
-    def _reflect(
-        self,
-        kind: str,
-        resource: paths.Resource,
-        item_type: type[Any],
-        sink: Sink[Any],
-        *,
-        namespace: str = "",
-        metadata_only: bool = False,
-        label_selector: str = "",
-    ) -> None:
-        if kind in self.reflectors or self._stopped.is_set():
+    def _check_catalog(self) -> None:
+        """List kinds again that a worker found unreadable, or whose completion got lost (COR-4)."""
+        if not self.outbox.is_idle:
             return
+        kinds = {
+            kind: name
+            for kind, name in self.machine.catalog_kinds.items()
+            if not self.machine.is_asked(name)
+        }
+        for kind in self._catalog.incomplete(kinds, self.keeper.epoch) if kinds else ():
+            _log.warning("the catalog lacks a kind, listing it again", kind=kind)
+            self.machine.relist([kinds[kind]])
+
+    def _all_keys(self) -> list[Key]:
+        return self.machine.all_keys()
+
+    def _relist(self) -> None:
+        _log.warning("too much waited for Redis, listing everything again")
+        self.machine.relist(self.reflectors)
+
+    def _follow(self, stream: Stream, sink: Sink[Any]) -> Reflector[Any] | None:
+        if self._stopped.is_set():
+            return None
         if self._metrics is not None:
-            sink = CountingSink(sink, self._metrics.watch_events, resource.plural)
+            sink = CountingSink(sink, self._metrics.watch_events, stream.resource.plural)
         reflector = Reflector(
             self._client,
-            resource.path(namespace=namespace),
-            item_type,
+            stream.resource.path(namespace=stream.scope.namespace),
+            stream.item_type,
             sink,
-            metadata_only=metadata_only,
-            label_selector=label_selector,
+            metadata_only=stream.metadata_only,
+            label_selector=stream.scope.label_selector,
         )
-        self.reflectors[kind] = reflector
-        self._start_thread(f"watch-{kind}", reflector.run)
-
-    def _epoch(self) -> str:
-        return self.keeper.epoch
+        self.reflectors[stream.name] = reflector
+        self._start_thread(f"watch {stream.name}", reflector.run)
+        return reflector
 
     def _start_thread(self, name: str, target: Callable[[], None]) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)

@@ -1,82 +1,25 @@
-"""What each watched kind means: keys for the queue, entries for the catalog, or nothing.
+"""What workers read of watched objects without a watch of their own: entries for the catalog.
 
 One sink per kind, called by its reflector's thread only. Sinks compare with what they saw before,
-so that status heartbeats of nodes and unchanged objects of a new list cause no write.
+so that status heartbeats of nodes cause no write.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from watcher.outbox import CatalogList
-from workers.queue.catalog import KIND_ATTACHMENTS, KIND_CLASSES, KIND_CSINODES, KIND_NODES
+from workers.queue.catalogkinds import KIND_ATTACHMENTS, KIND_CLASSES, KIND_CSINODES, KIND_NODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from watcher.outbox import Outbox
-    from watcher.undecided import Undecided
-    from workers.kube.objects import Attachment, Claim, CsiNode, JsonObject, Node, Volume
+    from workers.kube.objects import Attachment, CsiNode, JsonObject, Node
+    from workers.kube.watch import Sink
 
 T = TypeVar("T")
-
-
-class ClaimSink:
-    """Claims -> keys of the undecided ones, and of sources whose last clone is done."""
-
-    def __init__(self, undecided: Undecided, outbox: Outbox) -> None:
-        self._undecided = undecided
-        self._outbox = outbox
-
-    def begin_list(self) -> None:
-        """Start to note which undecided claims still exist."""
-        self._undecided.begin_claims()
-
-    def listed(self, item: Claim) -> None:
-        """Add the claim if it changed since it was last seen."""
-        self._outbox.add(self._undecided.see_claim(item, is_listed=True))
-
-    def end_list(self, resource_version: str) -> None:  # noqa: ARG002 - the sink's form
-        """Treat the others as deleted."""
-        self._outbox.add(self._undecided.end_claims())
-
-    def changed(self, item: Claim) -> None:
-        """Add the claim if it is undecided."""
-        self._outbox.add(self._undecided.see_claim(item))
-
-    def deleted(self, item: Claim) -> None:
-        """Let the worker finish or forget what was undecided."""
-        meta = item.metadata
-        self._outbox.add(self._undecided.drop_claim(meta.uid, f"{meta.namespace}/{meta.name}"))
-
-
-class VolumeSink:
-    """Volumes -> keys of those with a finalizer change or deletion to do."""
-
-    def __init__(self, undecided: Undecided, outbox: Outbox) -> None:
-        self._undecided = undecided
-        self._outbox = outbox
-
-    def begin_list(self) -> None:
-        """Start to note which undecided volumes still exist."""
-        self._undecided.begin_volumes()
-
-    def listed(self, item: Volume) -> None:
-        """Add the volume if it changed since it was last seen."""
-        self._outbox.add(self._undecided.see_volume(item, is_listed=True))
-
-    def end_list(self, resource_version: str) -> None:  # noqa: ARG002 - the sink's form
-        """Forget the others."""
-        self._outbox.forget(self._undecided.end_volumes())
-
-    def changed(self, item: Volume) -> None:
-        """Add the volume if there is something to do."""
-        self._outbox.add(self._undecided.see_volume(item))
-
-    def deleted(self, item: Volume) -> None:
-        """Forget its failures (L-011, C-082)."""
-        self._outbox.forget(self._undecided.drop_volume(item.metadata.name))
 
 
 class CatalogSink(Generic[T]):
@@ -126,11 +69,10 @@ class CatalogSink(Generic[T]):
 
 
 class ClassSink(CatalogSink["JsonObject"]):
-    """StorageClasses -> the catalog, whole; claims that waited for a class -> keys."""
+    """StorageClasses -> the catalog, whole."""
 
-    def __init__(self, undecided: Undecided, outbox: Outbox, epoch: Callable[[], str]) -> None:
+    def __init__(self, outbox: Outbox, epoch: Callable[[], str]) -> None:
         super().__init__(KIND_CLASSES, outbox, epoch)
-        self._undecided = undecided
 
     def entry(self, item: JsonObject) -> tuple[str, str, Mapping[str, Any]]:
         """Keep all but the managed fields; list items get their kind back."""
@@ -144,32 +86,6 @@ class ClassSink(CatalogSink["JsonObject"]):
             "metadata": metadata,
         }
         return metadata["name"], metadata["resourceVersion"], kept
-
-    def listed(self, item: JsonObject) -> None:
-        """Collect the class and add the claims that waited for it."""
-        super().listed(item)
-        self._note(item)
-
-    def end_list(self, resource_version: str) -> None:
-        """Replace the classes; from now on claims can be decided."""
-        names = set(self._items)
-        super().end_list(resource_version)
-        self._outbox.add(self._undecided.classes_listed(names))
-
-    def changed(self, item: JsonObject) -> None:
-        """Write the class and add the claims that waited for it (C-008)."""
-        super().changed(item)
-        self._note(item)
-
-    def deleted(self, item: JsonObject) -> None:
-        """Remove the class."""
-        super().deleted(item)
-        self._undecided.drop_class(item["metadata"]["name"])
-
-    def _note(self, item: JsonObject) -> None:
-        metadata = item["metadata"]
-        mode = item.get("volumeBindingMode")
-        self._outbox.add(self._undecided.set_class(metadata["name"], metadata["uid"], mode))
 
 
 class CsiNodeSink(CatalogSink["CsiNode"]):
@@ -219,10 +135,9 @@ class NodeSink(CatalogSink["Node"]):
 
 
 class AttachmentSink:
-    """VolumeAttachments -> by volume: attachment name -> node; detached volumes -> keys."""
+    """VolumeAttachments -> by volume: attachment name -> node."""
 
-    def __init__(self, undecided: Undecided, outbox: Outbox, epoch: Callable[[], str]) -> None:
-        self._undecided = undecided
+    def __init__(self, outbox: Outbox, epoch: Callable[[], str]) -> None:
         self._outbox = outbox
         self._epoch = epoch
         self._list_epoch = ""
@@ -241,13 +156,11 @@ class AttachmentSink:
             self._listed[volume][item.metadata.name] = item.spec.node_name
 
     def end_list(self, resource_version: str) -> None:
-        """Replace all; volumes that lost their last attachment meanwhile get their key."""
+        """Replace all."""
         # The list's version, for a volume's entry says as much by what is not in it.
         items = {volume: (resource_version, dict(nodes)) for volume, nodes in self._listed.items()}
         listed = CatalogList(dict(items), resource_version, self._list_epoch)
         self._outbox.replace(KIND_ATTACHMENTS, listed)
-        for volume in self._nodes.keys() - self._listed.keys():
-            self._outbox.add(self._undecided.volume_detached(volume))
         self._nodes, self._listed = self._listed, defaultdict(dict)
 
     def changed(self, item: Attachment) -> None:
@@ -259,7 +172,7 @@ class AttachmentSink:
         self._write(volume, item.metadata.resource_version)
 
     def deleted(self, item: Attachment) -> None:
-        """Write the volume's attachments; the last one's end may let it be deleted (C-080)."""
+        """Write the volume's attachments without this one."""
         volume = item.spec.source.persistent_volume_name
         if not volume:
             return
@@ -267,7 +180,6 @@ class AttachmentSink:
         self._write(volume, item.metadata.resource_version)
         if not self._nodes[volume]:
             del self._nodes[volume]
-            self._outbox.add(self._undecided.volume_detached(volume))
 
     def _write(self, volume: str, version: str) -> None:
         self._outbox.put(KIND_ATTACHMENTS, volume, version, dict(self._nodes[volume]) or None)
@@ -275,3 +187,12 @@ class AttachmentSink:
 
 def _digest(item: Node) -> int:
     return hash(frozenset((item.metadata.labels or {}).items()))
+
+
+# By kind of the catalog: what writes it.
+CATALOG_SINKS: Final[Mapping[str, Callable[[Outbox, Callable[[], str]], Sink[Any]]]] = {
+    KIND_CLASSES: ClassSink,
+    KIND_CSINODES: CsiNodeSink,
+    KIND_NODES: NodeSink,
+    KIND_ATTACHMENTS: AttachmentSink,
+}

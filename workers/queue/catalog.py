@@ -14,6 +14,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.errors import CatalogIncomplete
+from workers.queue.catalogkinds import (
+    KIND_ATTACHMENTS,
+    KIND_CLASSES,
+    KIND_CSINODES,
+    KIND_NODES,
+)
 from workers.queue.connection import redis_errors
 from workers.queue.names import NAMES
 from workers.queue.records import decode, encode, quarantine
@@ -26,10 +32,6 @@ if TYPE_CHECKING:
 
     from workers.queue.leases import CatalogState
 
-KIND_CLASSES: Final = "classes"
-KIND_CSINODES: Final = "csinodes"
-KIND_NODES: Final = "nodes"
-KIND_ATTACHMENTS: Final = "attachments"
 CACHED_KINDS: Final = (KIND_CLASSES, KIND_CSINODES, KIND_NODES)
 
 # Objects per script call, a few hundred KiB.

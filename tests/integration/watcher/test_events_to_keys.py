@@ -32,7 +32,7 @@ def annotate(cluster, name, **annotations):
 
 def knows(watcher, name):
     """Whether an object of this test is in the table; others may share the cluster."""
-    table = watcher.undecided
+    table = watcher.machine.rules("provisioner")
     return any(
         name in (entry.name, entry.uid)
         for entry in [*table._claims.values(), *table._volumes.values()]

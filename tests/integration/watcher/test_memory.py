@@ -108,6 +108,6 @@ def test_memory_is_unchanged_over_repeated_relists(watcher, api):
         grown = relist(watcher, api, RELISTS) - before
     finally:
         tracemalloc.stop()
-    assert watcher.undecided.counts()["claims"] == UNDECIDED
+    assert watcher.machine.rules("provisioner").counts()["claims"] == UNDECIDED
     one_text_of_each_undecided = 60 * RELISTS * UNDECIDED
     assert grown < one_text_of_each_undecided

@@ -38,7 +38,7 @@ class Scene:
             self.redis,
             self.redis,
             on_epoch=self.epochs.append,
-            on_drivers=lambda drivers: self.drivers.append(sorted(drivers.by_name)),
+            on_drivers=lambda drivers: self.drivers.append(list(drivers)),
             clock=lambda: self.now,
         )
 

@@ -10,7 +10,7 @@ from tests.support.waiting import wait_until
 from watcher.outbox import CatalogList, Outbox
 from workers.errors import QueueUnavailable
 from workers.kube.backoff import Backoff
-from workers.queue.keys import claim_key, volume_key
+from workers.queue.keys import Key, claim_key, volume_key
 
 A, B, V = claim_key("d", "ns", "a", "1"), claim_key("d", "ns", "b", "2"), volume_key("d", "pv")
 
@@ -20,6 +20,7 @@ class FakeRedis:
 
     def __init__(self):
         self.calls = []
+        self.added = []
         self.is_down = False
         self.error = QueueUnavailable("redis: away")
 
@@ -30,6 +31,7 @@ class FakeRedis:
 
     def add(self, keys, *, delay_seconds=0.0):
         self._note("add", [key.object for key in keys], delay_seconds)
+        self.added += keys
 
     def forget(self, key):
         self._note("forget", key.object)
@@ -50,6 +52,25 @@ class FakeRedis:
 @pytest.fixture
 def fake():
     return FakeRedis()
+
+
+@pytest.fixture
+def running_with(fake):
+    """Starts an outbox with other arguments."""
+    started = []
+
+    def start(**arguments):
+        outbox = Outbox(fake, fake, backoff=Backoff(0.01, 0.02), **arguments)
+        thread = threading.Thread(target=outbox.run)
+        thread.start()
+        started.append((outbox, thread))
+        return outbox
+
+    yield start
+    for outbox, thread in started:
+        outbox.stop()
+        thread.join(5)
+        assert not thread.is_alive()
 
 
 @pytest.fixture
@@ -136,9 +157,59 @@ def test_a_defect_does_not_end_the_thread(fake, outbox, running):
     assert fake.calls == [("add", ["ns/a"], 0.0)]
 
 
-def test_many_keys_are_spread_over_time(fake, outbox, running):
+def lane_keys(kind, count):
+    return [Key(kind, "d", str(number)) for number in range(count)]
+
+
+def test_everything_is_added_spread_over_time(fake, running_with):
     """S-004: a Redis that lost its data does not make all failing claims call at once."""
-    keys = [claim_key("d", "ns", str(number), str(number)) for number in range(10)]
-    outbox.add_spread(keys, per_second=8)
-    settle(running())
-    assert [(len(call[1]), call[2]) for call in fake.calls] == [(4, 0.0), (4, 0.5), (2, 1.0)]
+    outbox = running_with(all_keys=lambda: lane_keys("claims", 250))
+    outbox.add_everything()
+    settle(outbox)
+    assert [(len(call[1]), call[2]) for call in fake.calls] == [(100, 0.0), (100, 0.5), (50, 1.0)]
+
+
+def test_claims_do_not_wait_until_all_volumes_are_added(fake, running_with):
+    """COR-15: after a wipe the lanes take turns."""
+    keys = lane_keys("volumes", 1000) + lane_keys("claims", 10)
+    outbox = running_with(all_keys=lambda: keys)
+    outbox.add_everything()
+    settle(outbox)
+    first = fake.added[:20]
+    assert sorted(first) == sorted(keys[:10] + keys[1000:])
+
+
+def test_looks_at_everything_do_not_pile_up_while_redis_is_away(fake, running_with):
+    """COR-15: a resync each 15 minutes through an outage left 960,000 entries in memory."""
+    fake.is_down = True
+    outbox = running_with(all_keys=lambda: lane_keys("claims", 300))
+    for _ in range(50):
+        outbox.add_everything()
+    wait_until(lambda: outbox.is_down, 5, "outage noticed", interval_seconds=0.005)
+    for _ in range(50):
+        outbox.add_everything()
+    fake.is_down = False
+    settle(outbox)
+    assert len(fake.added) <= 2 * 300
+
+
+@pytest.mark.parametrize("kind", ["keys", "entries"])
+def test_what_waits_for_redis_is_bounded(fake, running_with, kind):
+    """COR-15: beyond the bound nothing is kept; all is listed and added again afterwards."""
+    fake.is_down = True
+    told = []
+    outbox = running_with(
+        all_keys=lambda: [A], on_cut=lambda: told.append("listed again"), most_waiting=100
+    )
+    for number in range(1000):
+        if kind == "keys":
+            outbox.add(lane_keys("claims", number))
+        else:
+            outbox.put("nodes", str(number), "1", {})
+        assert outbox.waiting <= 100
+    wait_until(lambda: outbox.is_down, 5, "outage noticed", interval_seconds=0.005)
+    assert outbox.waiting <= 100
+    fake.is_down = False
+    settle(outbox)
+    assert told == ["listed again"]
+    assert A in fake.added

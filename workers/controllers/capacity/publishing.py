@@ -19,7 +19,7 @@ from workers.controllers.capacity.owners import owner_reference
 from workers.controllers.capacity.refresh import after_delete, after_provision
 from workers.errors import ApiError, CatalogIncomplete, ConfigError
 from workers.kube import paths
-from workers.queue.catalog import KIND_CLASSES
+from workers.queue.catalogkinds import KIND_CLASSES
 from workers.queue.keys import capacity_key
 from workers.topology.segments import node_segment, segment_text
 

@@ -26,7 +26,7 @@ from workers.controllers.capacity.publishing import PLAN, POLL, digest_of
 from workers.engine.outcome import Action, Outcome, done, retry, wait
 from workers.errors import AttemptError, CatalogIncomplete
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
-from workers.queue.catalog import KIND_CLASSES
+from workers.queue.catalogkinds import KIND_CLASSES
 from workers.queue.keys import capacity_key
 
 if TYPE_CHECKING:

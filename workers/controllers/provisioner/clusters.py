@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workers.queue.catalog import KIND_CSINODES, KIND_NODES
+from workers.queue.catalogkinds import KIND_CSINODES, KIND_NODES
 from workers.topology.cluster import ClusterTopology
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import msgspec
 
 from workers.errors import ApiError, TransientError
 from workers.kube.errors import AwayError, NotFoundError
-from workers.queue.catalog import KIND_CLASSES
+from workers.queue.catalogkinds import KIND_CLASSES
 
 if TYPE_CHECKING:
     from workers.controllers.provisioner.intent import Intent

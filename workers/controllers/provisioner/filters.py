@@ -26,7 +26,7 @@ from workers.queue.keys import KIND_CLONING, Key, claim_key, volume_key
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from watcher.drivers import Drivers, DriverView
+    from workers.controllers.provisioner.served import Drivers, DriverView
     from workers.kube.objects import Claim, DataSource, Volume
 
 WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"

@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.support.kube_objects import make_claim, make_volume
-from watcher.drivers import Drivers, DriverView
-from watcher.handlers import (
+from workers.constants import (
+    ANN_SELECTED_NODE_ALPHA,
+    ANN_STORAGE_CLASS_BETA,
+    ANN_STORAGE_PROVISIONER_BETA,
+    FINALIZER_CLONE_SOURCE,
+)
+from workers.controllers.provisioner.filters import (
     claim_entry,
     claim_keys,
     clone_sources,
@@ -15,12 +20,7 @@ from watcher.handlers import (
     volume_entry,
     volume_keys,
 )
-from workers.constants import (
-    ANN_SELECTED_NODE_ALPHA,
-    ANN_STORAGE_CLASS_BETA,
-    ANN_STORAGE_PROVISIONER_BETA,
-    FINALIZER_CLONE_SOURCE,
-)
+from workers.controllers.provisioner.served import Drivers, DriverView
 
 FOO = DriverView("foo", "foo", in_tree_name="kubernetes.io/foo")
 LIBRARY = DriverView(

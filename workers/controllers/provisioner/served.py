@@ -1,7 +1,7 @@
-"""Which registered driver does a provisioner name mean, and where do its keys go?
+"""Which served driver does a provisioner name mean, and where do its keys go?
 
-A snapshot of the registry. A driver in node deployment has one record per node, each with its
-own queue name `<driver>@<node>`; all others have one.
+A snapshot of the drivers' records. A driver in node deployment has one record per node, each with
+its own queue name `<driver>@<node>`; all others have one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ATTACH = "PUBLISH_UNPUBLISH_VOLUME"
 
 @dataclass(frozen=True, slots=True)
 class DriverView:
-    """What the watcher needs of one registry record.
+    """What the rules need of one driver's record.
 
     Attributes:
         name: provisioner name.
@@ -32,7 +32,7 @@ class DriverView:
         has_topology: needs CSINodes and node labels in the catalog.
         has_attach: needs VolumeAttachments in the catalog (L-078).
         can_clone: serves the cloning protection (CL-004).
-        capacity: namespace and managed-by label of its capacity objects, None without any.
+        has_capacity: whether it publishes capacity objects.
     """
 
     name: str
@@ -45,20 +45,20 @@ class DriverView:
     has_topology: bool = False
     has_attach: bool = False
     can_clone: bool = False
-    capacity: tuple[str, str] | None = None
+    has_capacity: bool = False
 
     @property
     def needs_nodes(self) -> bool:
         """Whether nodes and CSINodes matter: for requests, or as segments of capacity (CAP-020)."""
-        return self.has_topology or (self.capacity is not None and self.node is None)
+        return self.has_topology or (self.has_capacity and self.node is None)
 
     @classmethod
-    def from_record(cls, queue_name: str, record: Mapping[str, Any]) -> DriverView:
-        """Read a registry record; unknown fields are ignored, missing ones have CSI's defaults."""
+    def from_record(cls, record: Mapping[str, Any]) -> DriverView:
+        """Read a record; unknown fields are ignored, missing ones have CSI's defaults."""
         capabilities = record.get("controller_capabilities") or ()
         return cls(
-            name=record.get("name") or queue_name.partition("@")[0],
-            queue_name=record.get("queue_name") or queue_name,
+            name=record["name"],
+            queue_name=record["queue_name"],
             in_tree_name=record.get("in_tree_name") or None,
             additional_names=tuple(record.get("additional_names") or ()),
             node=record.get("node") or None,
@@ -67,7 +67,7 @@ class DriverView:
             has_topology=bool(record.get("topology")),
             has_attach=_ATTACH in capabilities,
             can_clone=_CLONE in capabilities,
-            capacity=_capacity(record.get("capacity")),
+            has_capacity=bool(record.get("capacity")),
         )
 
 
@@ -105,17 +105,3 @@ class Drivers:
         """Return the driver's view (of node deployment: one of them)."""
         views = self.by_name.get(name)
         return views[0] if views else None
-
-    def merged_with(self, alive: Iterable[DriverView]) -> Drivers:
-        """Return the registry's new state: alive ones win, absent ones stay known.
-
-        A driver without a live worker keeps its keys waiting in the queue. Absent nodes of a
-        node deployment go: their keys would wait for ever.
-        """
-        views = {view.queue_name: view for view in self.views() if view.node is None}
-        views.update({view.queue_name: view for view in alive})
-        return Drivers.of(views.values())
-
-
-def _capacity(record: Mapping[str, Any] | None) -> tuple[str, str] | None:
-    return (record["namespace"], record["managed_by"]) if record else None

@@ -1,0 +1,81 @@
+"""One watched resource, several receivers: every controller's rules, and the catalog.
+
+A receiver that joins later hears nothing until a list starts, so that what it knows is complete.
+A defect in one does not keep an object from the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from workers.observability.logging import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.kube.watch import Sink
+
+_log = get_logger()
+
+T = TypeVar("T")
+
+
+class FanOut(Generic[T]):
+    """Passes everything on to all receivers.
+
+    Args:
+        path: of the resource, for the log.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._members: dict[str, Sink[T]] = {}
+        self._listening: tuple[tuple[str, Sink[T]], ...] = ()
+
+    def join(self, name: str, make: Callable[[], Sink[T]]) -> bool:
+        """Add a receiver unless one of that name is there; True: a new list must be asked for."""
+        if name in self._members:
+            return False
+        # Replaced as a whole: the reflector's thread may be reading it.
+        self._members = {**self._members, name: make()}
+        return True
+
+    def begin_list(self) -> None:
+        """A list starts; who joined since the last one listens from here on."""
+        self._listening = tuple(self._members.items())
+        self._tell(lambda sink: sink.begin_list())
+
+    def listed(self, item: T) -> None:
+        """One object of a list."""
+        self._tell(lambda sink: sink.listed(item))
+
+    def end_list(self, resource_version: str) -> None:
+        """The list is complete."""
+        self._tell(lambda sink: sink.end_list(resource_version))
+
+    def changed(self, item: T) -> None:
+        """An object is new or changed.
+
+        Raises:
+            Exception: a receiver's; the reflector lists again, which repairs what it missed.
+        """
+        self._raise(self._tell(lambda sink: sink.changed(item)))
+
+    def deleted(self, item: T) -> None:
+        """An object is gone; raises as `changed`."""
+        self._raise(self._tell(lambda sink: sink.deleted(item)))
+
+    def _tell(self, say: Callable[[Sink[T]], Any]) -> list[Exception]:
+        errors: list[Exception] = []
+        for name, sink in self._listening:
+            try:
+                say(sink)
+            except Exception as error:  # noqa: BLE001 - one defect must not starve the others
+                _log.exception("a rule failed on an object", path=self._path, rules=name)
+                errors.append(error)
+        return errors
+
+    @staticmethod
+    def _raise(errors: list[Exception]) -> None:
+        if errors:
+            raise errors[0]

@@ -1,0 +1,177 @@
+"""The watch machine: which resources are followed, and who is told?
+
+One reflector per resource, shared by all controllers that watch it and by the catalog. It is
+driven by the controllers' specs alone. A controller runs here when it was chosen or when a
+driver's record names it; each of its watches starts once it is needed and is never stopped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from watcher.fanout import FanOut
+from watcher.hosted import Hosted, RulesSink, ScopedSink
+from watcher.known import concerns
+from watcher.sinks import CATALOG_SINKS
+from workers.observability.logging import get_logger
+from workers.spec import EVERYWHERE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from watcher.known import Record
+    from watcher.outbox import Outbox
+    from workers.kube.paths import Resource
+    from workers.kube.watch import ReflectorHealth, Sink
+    from workers.queue.keys import Key
+    from workers.spec import Rules, Scope, Spec, Watch
+
+_log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What one reflector follows."""
+
+    name: str
+    resource: Resource
+    item_type: type[Any]
+    metadata_only: bool
+    scope: Scope
+
+
+class Following(Protocol):
+    """The part of workers.kube.watch.Reflector that is used here."""
+
+    health: ReflectorHealth
+
+    def relist(self) -> None:
+        """List again soon."""
+
+
+class Machine:
+    """All controllers' rules and the reflectors that feed them.
+
+    Args:
+        specs: every controller there is.
+        outbox: where keys and catalog entries go.
+        chosen: the controllers that run whatever the drivers' records say.
+        epoch: returns the life of Redis known now.
+        follow: starts a reflector that tells the sink; None once the watcher stops.
+
+    Attributes:
+        reflectors: those started so far, by name.
+    """
+
+    def __init__(
+        self,
+        specs: Iterable[Spec],
+        outbox: Outbox,
+        *,
+        chosen: Collection[str],
+        epoch: Callable[[], str],
+        follow: Callable[[Stream, Sink[Any]], Following | None],
+    ) -> None:
+        self._hosted = [Hosted(spec, outbox) for spec in specs]
+        self._outbox = outbox
+        self._chosen = frozenset(chosen)
+        self._epoch = epoch
+        self._follow = follow
+        self._has_begun = False
+        self._fans: dict[str, FanOut[Any]] = {}
+        self._catalog: dict[str, str] = {}
+        # For each reflector the number of lists it had made when it was last asked for another.
+        self._asked: dict[str, int] = {}
+        self.reflectors: dict[str, Following] = {}
+        self.records: dict[str, Record] = {}
+
+    def rules(self, name: str) -> Rules:
+        """Return a controller's rules."""
+        return next(hosted.rules for hosted in self._hosted if hosted.spec.name == name)
+
+    def begin(self) -> None:
+        """Start what is needed now; before that only records are taken in."""
+        self._has_begun = True
+        for hosted in self._hosted:
+            self._connect(hosted)
+
+    def set_records(self, records: dict[str, Record]) -> None:
+        """Take in the drivers known now, by queue name."""
+        self.records = records
+        for hosted in self._hosted:
+            before = hosted.records
+            now = tuple(record for record in records.values() if concerns(record, hosted.spec))
+            if now == before:
+                continue
+            hosted.set_records(now)
+            running = set(self.reflectors)
+            self._connect(hosted)
+            for watch in hosted.spec.watches:
+                if watch.resource.plural in running and watch.relists(before, now):
+                    self.relist([watch.resource.plural])
+
+    def all_keys(self) -> list[Key]:
+        """Return the keys of everything undecided, of all controllers."""
+        return [key for hosted in self._hosted for key in hosted.all_keys()]
+
+    @property
+    def catalog_kinds(self) -> Mapping[str, str]:
+        """The kinds of the catalog that are written, with the reflector that feeds each."""
+        return self._catalog.copy()
+
+    def relist(self, names: Iterable[str]) -> None:
+        """List these again."""
+        for name in names:
+            if reflector := self.reflectors.get(name):
+                self._asked[name] = reflector.health.lists
+                reflector.relist()
+
+    def relist_catalog(self) -> None:
+        """List everything again that the catalog needs: Redis lost what it had."""
+        self.relist(self.catalog_kinds.values())
+
+    def is_asked(self, name: str) -> bool:
+        """Tell whether a list is still to come or was never finished."""
+        lists = self.reflectors[name].health.lists
+        return lists in {0, self._asked.get(name)}
+
+    def _connect(self, hosted: Hosted) -> None:
+        """Start what the controller needs and is not followed yet."""
+        spec = hosted.spec
+        is_running = hosted.records or {spec.name, spec.part_of} & self._chosen
+        if not self._has_begun or not is_running:
+            return
+        for watch in spec.watches:
+            if not watch.is_needed(hosted.records):
+                continue
+            scopes = EVERYWHERE if watch.scopes is None else watch.scopes(hosted.records)
+            for scope in scopes:
+                self._join(hosted, watch, scope)
+
+    def _join(self, hosted: Hosted, watch: Watch, scope: Scope) -> None:
+        resource = watch.resource
+        parts = (resource.plural, scope.namespace, scope.label_selector)
+        name = " ".join(filter(None, parts))
+        fan = self._fans.setdefault(name, FanOut(resource.path(namespace=scope.namespace)))
+        make = RulesSink if watch.scopes is None else ScopedSink
+        is_new = fan.join(hosted.spec.name, lambda: make(hosted, resource))
+        if watch.catalog:
+            sink = CATALOG_SINKS[watch.catalog]
+            is_new |= fan.join("catalog", lambda: sink(self._outbox, self._epoch))
+        if name in self.reflectors:
+            if is_new:
+                self.relist([name])
+        else:
+            only_metadata = self._is_metadata_enough(resource)
+            stream = Stream(name, resource, watch.item_type, only_metadata, scope)
+            if reflector := self._follow(stream, fan):
+                self.reflectors[name] = reflector
+                _log.info("watching", resource=name, controller=hosted.spec.name)
+        if watch.catalog and name in self.reflectors:
+            self._catalog[watch.catalog] = name
+
+    def _is_metadata_enough(self, resource: Resource) -> bool:
+        """Judged over all controllers, so that one that comes later finds what it needs."""
+        watches = [watch for hosted in self._hosted for watch in hosted.spec.watches]
+        return all(watch.metadata_only for watch in watches if watch.resource == resource)

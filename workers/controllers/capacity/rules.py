@@ -1,0 +1,81 @@
+"""What events mean to capacity: objects that somebody else deletes or takes the labels off.
+
+One watch per place where drivers publish, on objects with our label alone (CAP-030, C-098). The
+worker decides: a key `gone:<uid>` of an object it deleted itself means nothing to it. What was
+changed in place is found by the next poll.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.constants import LABEL_DRIVER_NAME, LABEL_MANAGED_BY
+from workers.kube import paths
+from workers.kube.objects import AnyObject
+from workers.queue.keys import Key, capacity_key
+from workers.spec import Scope, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from workers.kube.paths import Resource
+    from workers.spec import Records
+
+_GONE: Final = "gone:"
+
+
+class CapacityRules:
+    """CSIStorageCapacity objects -> keys of the deleted ones; remembers drivers only."""
+
+    def __init__(self) -> None:
+        self._drivers: Records = ()
+
+    def set_drivers(self, drivers: Records) -> Iterable[Key]:
+        """Take in the drivers; their workers list by themselves at the start."""
+        self._drivers = drivers
+        return ()
+
+    def seen(
+        self,
+        resource: Resource,  # noqa: ARG002 - the rules' form
+        item: AnyObject,  # noqa: ARG002
+        *,
+        is_listed: bool,  # noqa: ARG002
+    ) -> Iterable[Key]:
+        """Do nothing: an object that is there is the poll's matter."""
+        return ()
+
+    def gone(self, resource: Resource, item: AnyObject) -> Iterable[Key]:  # noqa: ARG002
+        """Tell the driver's worker; also when only the labels went, which looks the same."""
+        labels = item.metadata.labels or {}
+        place = (item.metadata.namespace, labels.get(LABEL_MANAGED_BY, ""))
+        return [
+            capacity_key(record["queue_name"], f"{_GONE}{item.metadata.uid}")
+            for record in self._drivers
+            if record["name"] == labels.get(LABEL_DRIVER_NAME) and _place(record) == place
+        ]
+
+    def begin_list(self, resource: Resource) -> None:
+        """Never called: the resource has scopes of its own."""
+
+    def end_list(self, resource: Resource) -> Iterable[Key]:  # noqa: ARG002
+        """Never called: the resource has scopes of its own."""
+        return ()
+
+    def all_keys(self) -> Iterable[Key]:
+        """Return nothing: the next poll finds what was lost."""
+        return ()
+
+
+def _place(record: Any) -> tuple[str, str] | None:
+    """Return namespace and managed-by label of a driver's objects, None if it publishes none."""
+    capacity = record.get("capacity")
+    return (capacity["namespace"], capacity["managed_by"]) if capacity else None
+
+
+def _scopes(records: Records) -> Iterable[Scope]:
+    places = {place for record in records if (place := _place(record))}
+    return [Scope(namespace, f"{LABEL_MANAGED_BY}={label}") for namespace, label in sorted(places)]
+
+
+WATCHES: Final = (Watch(paths.CAPACITIES, AnyObject, metadata_only=True, scopes=_scopes),)
