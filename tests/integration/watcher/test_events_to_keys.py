@@ -85,9 +85,10 @@ def test_static_volume_is_added_when_its_policy_needs_the_finalizer_off(scene, c
     )
     name = volume["metadata"]["name"]
     assert not knows(watcher, name)
-    cluster.api.add_volume_finalizer(name, FINALIZER_VOLUME)
+    uid = volume["metadata"]["uid"]
+    cluster.api.add_volume_finalizer(name, FINALIZER_VOLUME, uid=uid)
     scene.wait_for_ticket(f"volumes|{cluster.driver}|{name}|")
-    cluster.api.remove_volume_finalizer(name, FINALIZER_VOLUME)
+    cluster.api.remove_volume_finalizer(name, FINALIZER_VOLUME, uid=uid)
     wait_until(lambda: not knows(watcher, name), 10, "volume settled")
 
 
