@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 
 from csi_client import capabilities, errors, redact
 from csi_client import messages as csi
+from csi_client import scrub as scrubbing
 from csi_client.connection import MAX_RECEIVE_BYTES, Link, TlsFiles, open_channel, parse_address
 
 if TYPE_CHECKING:
@@ -293,7 +294,7 @@ class CsiClient:
             answer = _decode(answer_type, data, rpc)
         except errors.CsiError as error:
             if scrub:
-                error.details = redact.scrub(error.details, request)
+                error.details = scrubbing.scrub(error.details, request)
             self._observe(rpc, error.code_name, started)
             _log.debug("GRPC error", extra={"method": rpc, "error": str(error)})
             raise

@@ -5,11 +5,9 @@ The marks are read from the descriptor, so all messages at any depth are covered
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 from google.protobuf.descriptor import FieldDescriptor
 
@@ -19,9 +17,6 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 STRIPPED: Final = "***stripped***"
-
-MIN_SECRET_LENGTH: Final = 4
-"""Shorter values are not scrubbed from texts: `1` or `yes` would tear holes into every sentence."""
 
 
 def redact(message: Message) -> str:
@@ -40,25 +35,6 @@ def secret_values(message: Message) -> Iterator[str]:
         elif field.type == FieldDescriptor.TYPE_MESSAGE:
             for part in _parts(field, value):
                 yield from secret_values(part)
-
-
-def scrub(text: str, request: Message) -> str:
-    """Replace the request's secret values in `text`, longest first, also base64 and URL quoted.
-
-    Drivers echo credentials in their error messages, as a basic authorization header or in an
-    address for example; those become events on the user's claim.
-    """
-    secrets = {value for value in secret_values(request) if len(value) >= MIN_SECRET_LENGTH}
-    forms = {form for secret in secrets for form in _forms(secret)}
-    for form in sorted(forms, key=len, reverse=True):
-        text = text.replace(form, STRIPPED)
-    return text
-
-
-def _forms(secret: str) -> set[str]:
-    data = secret.encode()
-    encoded = {base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode()}
-    return {secret, quote(secret, safe=""), *encoded, *(form.rstrip("=") for form in encoded)}
 
 
 def _view(message: Message) -> dict[str, Any]:

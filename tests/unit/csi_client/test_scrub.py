@@ -1,0 +1,147 @@
+"""No spelling of a secret in a driver's error reaches an event, a log or an exception (SEC-7)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from csi_client import messages as csi
+from csi_client.redact import STRIPPED
+from csi_client.scrub import scrub
+
+PASSWORD = "hunter2-S3cr3t"
+
+
+def request(**secrets: str) -> csi.CreateVolumeRequest:
+    return csi.CreateVolumeRequest(secrets=secrets)
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "leak"),
+    [
+        pytest.param(PASSWORD, f"failed with {PASSWORD}", PASSWORD, id="as it is"),
+        pytest.param(
+            PASSWORD,
+            "Authorization: Basic " + base64.b64encode(f"admin:{PASSWORD}".encode()).decode(),
+            base64.b64encode(f"admin:{PASSWORD}".encode()).decode(),
+            id="Basic header",
+        ),
+        pytest.param(
+            PASSWORD,
+            "token=" + base64.urlsafe_b64encode(b"\xff\xfe" + PASSWORD.encode()).decode(),
+            base64.urlsafe_b64encode(b"\xff\xfe" + PASSWORD.encode()).decode()[6:],
+            id="inside url-safe base64",
+        ),
+        pytest.param(PASSWORD + "\n", f"failed with {PASSWORD}", PASSWORD, id="newline of a file"),
+        pytest.param(
+            json.dumps({"user": "admin", "auth": {"password": [PASSWORD]}}),
+            f"failed with {PASSWORD}",
+            PASSWORD,
+            id="field of a JSON document",
+        ),
+        pytest.param(
+            json.dumps({"inner": json.dumps({"password": PASSWORD})}),
+            f"failed with {PASSWORD}",
+            PASSWORD,
+            id="JSON in JSON",
+        ),
+        pytest.param(
+            f"[client.admin]\n  key = {PASSWORD}\n",
+            f"failed with {PASSWORD}",
+            PASSWORD,
+            id="a line's setting",
+        ),
+        pytest.param('a"b-S3cr3t', 'failed with "a\\"b-S3cr3t"', 'a\\"b-S3cr3t', id="quoted by Go"),
+        pytest.param(
+            "-----BEGIN KEY-----\nMIIEabcdefgh\n-----END KEY-----\n",
+            'bad key "-----BEGIN KEY-----\\nMIIEabcdefgh\\n-----END KEY-----\\n"',
+            "MIIEabcdefgh",
+            id="PEM with escaped newlines",
+        ),
+        pytest.param(PASSWORD, "key " + PASSWORD.encode().hex(), PASSWORD.encode().hex(), id="hex"),
+        pytest.param(
+            PASSWORD,
+            "key 0x" + PASSWORD.encode().hex().upper(),
+            PASSWORD.encode().hex().upper(),
+            id="upper hex",
+        ),
+        pytest.param(PASSWORD, f"failed with {PASSWORD[:-2]}...", PASSWORD[:-2], id="cut off"),
+        pytest.param("123", "pin 123 wrong", "123", id="three characters"),
+        pytest.param(
+            "a b/S3cr3t",
+            f"http://u:{quote_plus('a b/S3cr3t')}@h",
+            quote_plus("a b/S3cr3t"),
+            id="plus in a URL",
+        ),
+        pytest.param(
+            "a b/S3cr3t", f"http://u:{quote('a b/S3cr3t', safe='')}@h", "S3cr3t", id="URL"
+        ),
+        pytest.param("pässwörd", 'with "p\\u00e4ssw\\u00f6rd"', "u00e4ssw", id="escaped letters"),
+    ],
+)
+def test_no_spelling_survives(secret: str, text: str, leak: str) -> None:
+    assert leak in text, "the case itself"
+    assert leak not in scrub(text, request(password=secret))
+
+
+@given(
+    secret=st.text(min_size=8).filter(lambda text: text.strip() == text and text.isprintable()),
+    before=st.text(max_size=20),
+    after=st.text(max_size=20),
+    spell=st.sampled_from(
+        [
+            str,
+            lambda x: quote(x, safe=""),
+            quote_plus,
+            lambda x: base64.b64encode(x.encode()).decode(),
+            lambda x: base64.b64encode(f"u:{x}".encode()).decode(),
+            lambda x: x.encode().hex(),
+            json.dumps,
+        ]
+    ),
+)
+def test_no_random_secret_survives(secret: str, before: str, after: str, spell) -> None:
+    """Whatever stands around it, and whatever the secret is made of."""
+    echoed = spell(secret).strip('"')
+    assume(echoed not in before and echoed not in after)
+    assert echoed not in scrub(f"{before} {echoed} {after}", request(password=secret))
+
+
+@given(text=st.text())
+def test_texts_without_secrets_stay(text: str) -> None:
+    assert scrub(text, request()) == text
+    assume("S3cr3t" not in text)
+    assert scrub("volume pool-7 is full, 12 of 12 used", request(password=PASSWORD)) == (
+        "volume pool-7 is full, 12 of 12 used"
+    )
+
+
+def test_scrub_takes_longer_secrets_first() -> None:
+    """Otherwise the shorter one would tear the longer apart and show its rest."""
+    request = csi.DeleteVolumeRequest(secrets={"a": "hunter2", "b": "hunter2-and-more"})
+    text = "login hunter2-and-more / hunter2 failed"
+    assert scrub(text, request) == f"login {STRIPPED} / {STRIPPED} failed"
+
+
+def test_scrub_leaves_trivial_values() -> None:
+    assert scrub("1 of 11", csi.DeleteVolumeRequest(secrets={"a": "1"})) == "1 of 11"
+
+
+@pytest.mark.parametrize(
+    "echoed",
+    [
+        pytest.param("aHVudGVyP34y", id="base64"),
+        pytest.param("aHVudGVyP34yIQ==", id="base64 padded"),
+        pytest.param("aHVudGVyP34yIQ", id="base64 without padding"),
+        pytest.param("hunter%3F~2", id="in an address"),
+    ],
+)
+def test_scrub_knows_encoded_secrets(echoed: str) -> None:
+    """As an authorization header or an address would show them."""
+    request = csi.DeleteVolumeRequest(secrets={"a": "hunter?~2", "b": "hunter?~2!"})
+    assert scrub(f"login {echoed} failed", request) == f"login {STRIPPED} failed"
