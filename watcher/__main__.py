@@ -12,6 +12,7 @@ from watcher.announcing import Announcing
 from watcher.run import Watcher, recovery_seconds
 from workers.app import make_app, publisher
 from workers.config.load import Command, HelpRequested, parse
+from workers.controllers import catalogue
 from workers.errors import ConfigError
 from workers.kube.client import KubeClient
 from workers.observability.exposition import Exposition
@@ -32,7 +33,7 @@ from workers.queue.workqueue import WorkQueue
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workers.config.load import Settings
+    from workers.config.settings import Settings
 
 _READY_FILE: Final = "watcher.ready"
 _STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
@@ -54,7 +55,7 @@ def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
     )
     redis_client = connect(settings.redis.url_with_credentials())
     queue = WorkQueue(redis_client, publish=publisher(make_app(settings)))
-    resync_seconds = settings.provision.resync_period_seconds
+    resync_seconds = settings.resync_period_seconds
     return Watcher(
         client,
         queue=queue,
@@ -108,7 +109,11 @@ def _server(settings: Settings, watcher: Watcher, metrics: Metrics) -> Diagnosti
         return None
     checks = Checks(live=watcher.check_live, ready=watcher.check_ready)
     redis_client = connect(settings.redis.url_with_credentials(), socket_timeout_seconds=2.0)
-    lanes = LaneCollector(lambda: read_stats(redis_client), lambda: read_sizes(redis_client))
+    lanes = LaneCollector(
+        lambda: read_stats(redis_client),
+        lambda: read_sizes(redis_client),
+        catalogue.work_queues(),
+    )
     server = DiagnosticsServer(settings.http, Exposition(metrics.registry, lanes), checks)
     server.start()
     return server

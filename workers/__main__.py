@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 
 from workers.config.commandline import overview
 from workers.config.flags import TOOLS
+from workers.config.flagtable import FLAGS
 from workers.config.load import Command, HelpRequested, parse, usage
+from workers.controllers import catalogue
 from workers.errors import ConfigError, ProvisionerError
 from workers.observability.logging import configure_logging
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workers.config.load import Settings
+    from workers.config.settings import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if arguments else 2
     if arguments[0] == "--version":
         arguments[0] = "version"
-    command, rest = arguments[0], arguments[1:]
+    command, rest = drop_in(arguments)
     try:
         settings = parse(command, rest, os.environ)
         if settings.show_version or command == Command.VERSION:
@@ -55,6 +57,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def drop_in(arguments: list[str]) -> tuple[str, list[str]]:
+    """The command that a Go sidecar's own arguments mean.
+
+    `csi-attacher ...` is one controller alone: a worker where the environment or a flag names
+    Redis, else the whole system in one program. An image that gets bare flags stands in for
+    csi-provisioner, so that an operator or chart needs no other argument list.
+    """
+    name, rest = arguments[0], arguments[1:]
+    if name.startswith("-"):
+        name, rest = "csi-provisioner", arguments
+    spec = catalogue.program(name)
+    if spec is None:
+        return name, rest
+    has_redis = bool(os.environ.get(FLAGS["redis-url"].env)) or any(
+        argument.partition("=")[0] == "--redis-url" for argument in rest
+    )
+    command = Command.WORKER if has_redis else Command.RUN
+    return command, [f"--controllers={spec.name}", *rest]
 
 
 def dispatch(command: Command, settings: Settings, argv: Sequence[str]) -> int:

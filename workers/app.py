@@ -20,6 +20,7 @@ from kombu import Exchange, Queue
 from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]
 
 import workers.queue.connection  # noqa: F401 - for its order, see below
+from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
 from workers.queue.names import celery_queue
 
@@ -31,17 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
-    from workers.config.load import Settings
+    from workers.config.settings import Settings
     from workers.queue.keys import Key
 
-# Task name of a key of each kind; a kind without an entry has no worker.
-TASKS: Final = {
-    "claims": "claims.sync",
-    "volumes": "volumes.sync",
-    "capacity": "capacity.sync",
-    "cloning": "cloning.sync",
-    "sweep": "snapshots.sweep",
-}
 TASK_TICK: Final = "system.tick"
 # Queue of beat's ticks; every worker listens to it.
 SYSTEM_QUEUE: Final = "csifleet.system"
@@ -148,6 +141,7 @@ def publisher(app: FleetApp) -> Callable[[Iterable[Key]], None]:
     once more, for a ticket too many is harmless; a failure after that is logged by the caller and
     repaired by the queue's pump, which publishes lost tickets again.
     """
+    kinds = catalogue.kinds()
 
     def publish(keys: Iterable[Key]) -> None:
         waiting = list(keys)
@@ -169,11 +163,11 @@ def publisher(app: FleetApp) -> Callable[[Iterable[Key]], None]:
         return producer.batch() if count > 1 else nullcontext()
 
     def send(key: Key, producer: Any) -> None:
-        task = TASKS.get(key.kind)
-        if task is None:
+        kind = kinds.get(key.kind)
+        if kind is None:
             return
         app.send_task(
-            task,
+            kind.task,
             args=(key.text,),
             producer=producer,
             # The object, not "": an empty name makes Celery take the default queue's exchange,

@@ -9,7 +9,7 @@ that; no name of a kind stands anywhere else. Everything here is light: no grpc,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
 
     Records: TypeAlias = Sequence[Mapping[str, Any]]
+
+
+ENVIRONMENT: Final = "environ"
+"""Where `Spec.read_settings` finds the environment's variables among the flags' values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +157,8 @@ class Spec:
         make_rules: builds its `Rules`, once per watcher.
         lease_name: from the driver's name to the Lease of the Go sidecar; None without one.
         flags: the Go sidecar's flags that are not common to all of them, each with its default.
-        read_settings: from flag values by name to the controller's own frozen settings.
+        read_settings: from flag values by name to the controller's own frozen settings; the gates
+            of `feature-gates` are complete there, the environment is under `ENVIRONMENT`.
         gates: its feature gates.
         permissions: its RBAC rules.
         needs_driver: False for controllers that run without any CSI driver.
@@ -172,3 +177,8 @@ class Spec:
     permissions: tuple[Permission, ...] = ()
     needs_driver: bool = True
     part_of: str = ""
+
+
+def no_rules() -> NoReturn:
+    """`make_rules` of a controller whose events the watcher itself understands."""
+    raise NotImplementedError("this controller has no rules of its own")

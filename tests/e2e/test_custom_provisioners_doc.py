@@ -19,7 +19,7 @@ import yaml
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet, environment, program
 from tests.support.waiting import wait_until
-from workers.config.load import Settings
+from workers.config.settings import Settings
 from workers.custom.driver import custom_driver
 from workers.custom.loading import GROUP
 from workers.errors import State

@@ -10,7 +10,7 @@ from tests.support.fleet import ROOT, environment
 from tests.support.processes import start_process
 from tests.support.waiting import wait_until
 from workers.app import SYSTEM_QUEUE, beat_settings
-from workers.config.load import Settings
+from workers.config.settings import Settings
 
 
 @pytest.fixture

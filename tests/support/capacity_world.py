@@ -14,8 +14,7 @@ import redis
 
 from csi_client import messages as csi
 from tests.support.fake_cluster import DRIVER, FakeClusters, FakeKube, JsonObject, World
-from workers.config.load import Settings
-from workers.config.settings import CapacitySettings, KubeSettings
+from workers.config.settings import CapacitySettings, KubeSettings, Settings
 from workers.controllers.capacity.publishing import Publishing
 from workers.controllers.capacity.sync import sync_capacity
 from workers.engine.outcome import Action

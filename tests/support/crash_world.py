@@ -24,25 +24,24 @@ from tests.support.fake_cluster import (
     default_answer,
 )
 from watcher.intents import restore_intents
-from workers.config.load import Settings
+from workers.config.settings import Settings
 from workers.constants import (
     ANN_SELECTED_NODE,
     ANN_STORAGE_PROVISIONER,
     FINALIZER_SNAPSHOT_SOURCE,
     FINALIZER_VOLUME,
 )
-from workers.controllers.provisioner.claims import claim_domain, sync_claim
 from workers.controllers.provisioner.clusters import Clusters
+from workers.controllers.provisioner.controller import CONTROLLER
 from workers.controllers.provisioner.safekeeping import Safekeeping
-from workers.controllers.provisioner.volumes import sync_volume, volume_domain
 from workers.drivers.driver import Driver
 from workers.engine.context import Runtime
 from workers.engine.frame import run
-from workers.engine.steps import LeasedSteps, Step
+from workers.engine.steps import LeasedSteps
 from workers.kube.errors import NotFoundError
 from workers.queue.catalog import CatalogReader, CatalogWriter
 from workers.queue.intents import IntentStore
-from workers.queue.keys import KIND_CLAIMS, Key, claim_key, lane_name, volume_key
+from workers.queue.keys import Key, claim_key, lane_name, volume_key
 from workers.queue.leases import Lease
 from workers.queue.names import PREFIX, declared
 from workers.queue.recovery import Recovery
@@ -132,12 +131,12 @@ class FakeStorage:
 class Mortal(LeasedSteps):
     """Dies before the n-th effect; counts and names all of them."""
 
-    def __init__(self, dies_before: int | None, on_death: Callable[[Step], None]) -> None:
-        self.reached: list[Step] = []
+    def __init__(self, dies_before: int | None, on_death: Callable[[str], None]) -> None:
+        self.reached: list[str] = []
         self._dies_before = dies_before
         self._on_death = on_death
 
-    def reach(self, step: Step, lease: Lease) -> None:
+    def reach(self, step: str, lease: Lease) -> None:
         if len(self.reached) == self._dies_before:
             self._on_death(step)
             raise Death(step)
@@ -164,7 +163,7 @@ class CrashWorld:
     reclaim_policy: str = "Delete"
     now_ms: int = 1_700_000_000_000
     tickets: list[Key] = field(default_factory=list)
-    died_at: Step | None = None
+    died_at: str | None = None
 
     def __post_init__(self) -> None:
         self.kube, self.storage, self.events = SnapshotKube(), FakeStorage(), FakeEvents()
@@ -341,6 +340,7 @@ class CrashWorld:
             clusters=Clusters(catalog),
             driver_of=lambda _name: self.driver,
             steps=steps,
+            controllers={kind.name: CONTROLLER for kind in CONTROLLER.spec.kinds},
         )
         return Owner(queue, runtime, steps)
 
@@ -378,15 +378,12 @@ class CrashWorld:
         self.now_ms += 5000
 
     def _work(self, owner: Owner, key: Key) -> None:
-        domain, work = (
-            (claim_domain, sync_claim) if key.kind == KIND_CLAIMS else (volume_domain, sync_volume)
-        )
         try:
-            run(owner.runtime, key.text, domain, work)
+            run(owner.runtime, key.text)
         except Death:
             owner.is_dead = True
 
-    def _died(self, step: Step) -> None:
+    def _died(self, step: str) -> None:
         self.died_at = step
 
     # What must be true.

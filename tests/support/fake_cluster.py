@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from csi_client import messages as csi
-from workers.config.load import Settings
+from workers.config.settings import Settings
 from workers.constants import ANN_STORAGE_PROVISIONER
 from workers.controllers.provisioner.claims import claim_domain, sync_claim
 from workers.controllers.provisioner.safekeeping import Safekeeping

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from workers.app import make_app
 
 if TYPE_CHECKING:
-    from workers.config.load import Settings
+    from workers.config.settings import Settings
 
 _log = logging.getLogger(__name__)
 

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from workers.cli import terminal
 from workers.config.flags import Command
-from workers.config.flagtable import FLAGS
+from workers.config.flagsets import flag_set
+from workers.controllers import catalogue
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
+    from workers.config.flags import Flag
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _OBJECTS: Final = {Command.EXPLAIN: "pvc pv", Command.RETRY: "pvc pv"}
@@ -25,11 +27,19 @@ def run(tools: Tools) -> int:
     return 0
 
 
+def flags() -> dict[str, Flag]:
+    """Every flag of every controller, by the names it can have."""
+    found: dict[str, Flag] = {}
+    for text in (*(spec.name for spec in catalogue.SPECS if not spec.part_of), catalogue.ALL):
+        found |= flag_set(catalogue.choose(text)).flags
+    return found
+
+
 def words(command: Command) -> str:
     """Flags and objects a command takes, separated by blanks."""
-    flags = [f"--{name}" for name, flag in sorted(FLAGS.items()) if command in flag.commands]
+    known = [f"--{name}" for name, flag in sorted(flags().items()) if command in flag.commands]
     extra = _OBJECTS.get(command, " ".join(SHELLS) if command is Command.COMPLETION else "")
-    return " ".join([extra, *flags]).strip()
+    return " ".join([extra, *known]).strip()
 
 
 def bash(*, is_zsh: bool) -> str:
@@ -56,7 +66,7 @@ def fish() -> str:
         seen = f"'__fish_seen_subcommand_from {command}'"
         lines += [
             f"complete -c csi-fleet -n {seen} -l {name}"
-            for name, flag in sorted(FLAGS.items())
+            for name, flag in sorted(flags().items())
             if command in flag.commands
         ]
         if objects := _OBJECTS.get(command):

@@ -20,7 +20,7 @@ from workers.errors import AttemptError, ConfigError
 from workers.translate import quantity
 
 if TYPE_CHECKING:
-    from workers.config.load import Settings
+    from workers.config.settings import Settings
 
 CONNECT_SECONDS: Final = 10.0
 

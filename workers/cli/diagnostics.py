@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from workers.controllers import catalogue
 from workers.observability.exposition import Exposition, SharedMetrics
 from workers.observability.http import Checks, DiagnosticsServer
 from workers.observability.lanes import LaneCollector
@@ -16,7 +17,7 @@ from workers.observability.lanes import LaneCollector
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workers.config.load import Settings
+    from workers.config.settings import Settings
     from workers.observability.metrics import Metrics
 
 METRICS_FOLDER: Final = "metrics"
@@ -69,7 +70,9 @@ def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
     from workers.queue.limits import read_stats  # noqa: PLC0415
 
     client = connect(redis_url or settings.redis.url_with_credentials(), socket_timeout_seconds=2.0)
-    return LaneCollector(lambda: read_stats(client), lambda: read_sizes(client))
+    return LaneCollector(
+        lambda: read_stats(client), lambda: read_sizes(client), catalogue.work_queues()
+    )
 
 
 def ready_file(directory: str, name: str) -> Callable[[], str]:

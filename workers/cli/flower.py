@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 from workers.app import make_app
 
 if TYPE_CHECKING:
-    from workers.config.load import Settings
+    from workers.config.settings import Settings
 
 
 def arguments(settings: Settings) -> list[str]:

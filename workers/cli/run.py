@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from workers.cli import embedded_redis, forking
 from workers.cli.processes import Child, stop_all
 from workers.config.flags import Command
-from workers.config.flagtable import FLAGS
+from workers.config.flagsets import flag_set
+from workers.config.load import controllers_of
+from workers.controllers import catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workers.config.load import Settings
+    from workers.config.settings import Settings
     from workers.observability.exposition import SharedMetrics
     from workers.observability.http import DiagnosticsServer
 
@@ -49,6 +51,7 @@ def arguments_for(command: Command, argv: Sequence[str]) -> list[str]:
     Works on the spelling the user gave, so values are never parsed twice. Both `--f=v` and `--f v`
     are handled; booleans take `=` only, as in Go.
     """
+    flags = flag_set(catalogue.choose(controllers_of(argv, os.environ)))
     kept: list[str] = []
     takes_value = False
     is_kept = False
@@ -59,7 +62,7 @@ def arguments_for(command: Command, argv: Sequence[str]) -> list[str]:
                 kept.append(argument)
             continue
         name, has_value, _ = argument.lstrip("-").partition("=")
-        flag = FLAGS.get(name)
+        flag = flags.find(name)
         is_kept = flag is None or (command in flag.commands and name not in SERVER_FLAGS)
         is_bool = flag is None or flag.kind.value == "bool"
         takes_value = not has_value and not is_bool

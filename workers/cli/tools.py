@@ -25,7 +25,7 @@ from workers.queue.workqueue import WorkQueue
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from workers.config.load import Settings
+    from workers.config.settings import Settings
     from workers.queue.keys import Key
 
 _MODULES: Final = {

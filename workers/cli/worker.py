@@ -25,14 +25,15 @@ from workers.app import FleetApp, make_app, publisher
 from workers.cli.consumers import CeleryConsumers
 from workers.cli.diagnostics import ready_file, serve_process
 from workers.config.gates import VAC_OFF_MESSAGE
+from workers.controllers import catalogue
 from workers.controllers.capacity.publishing import Publishing
 from workers.controllers.provisioner.clusters import Clusters
 from workers.controllers.provisioner.safekeeping import Safekeeping
 from workers.custom.loading import load_all
 from workers.drivers.central import Central
-from workers.drivers.fleet import KINDS, Fleet
+from workers.drivers.fleet import Fleet
 from workers.drivers.seats import Seats
-from workers.engine.context import Runtime
+from workers.engine.context import Context
 from workers.engine.leadership import Leadership, QueueLanes
 from workers.engine.leasename import leader_identity
 from workers.engine.periodic import Periodic
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from workers.config.gates import FeatureGates
-    from workers.config.load import Settings
+    from workers.config.settings import Settings
     from workers.kube.objects import JsonObject
     from workers.observability.http import DiagnosticsServer
     from workers.queue.correlate import Decision
@@ -115,6 +116,7 @@ class WorkerProcess:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.controllers = [catalogue.load(name) for name in settings.chosen]
         self.app: FleetApp = make_app(settings)
         self.metrics = Metrics()
         self.heartbeats = Heartbeats()
@@ -171,9 +173,26 @@ class WorkerProcess:
             queue=self.queue,
             periods=periods,
             capacity=self.capacity,
+            controllers=self.controllers,
+            context=lambda: self.app.runtime,
             lasting=lasting,
         )
-        self.app.runtime = Runtime(
+        self.app.runtime = self.make_context(redis, intents, catalog, clusters, lasting)
+        register(self.app)
+        # Last: what waits for the driver to be asked must not wait for our own start any more.
+        self.connect_drivers()
+
+    def make_context(
+        self,
+        redis: RedisClient,
+        intents: IntentStore,
+        catalog: CatalogReader,
+        clusters: Clusters,
+        lasting: Lasting,
+    ) -> Context:
+        """What every pass is handed."""
+        settings = self.settings
+        return Context(
             settings=settings,
             kube=self.kube,
             queue=self.queue,
@@ -189,6 +208,11 @@ class WorkerProcess:
             ),
             clusters=clusters,
             driver_of=self.fleet.driver_of,
+            controllers={
+                kind.name: controller
+                for controller in self.controllers
+                for kind in controller.spec.kinds
+            },
             pauses=Pauses(redis, self.queue),
             seats=Seats(
                 self.fleet.seats, self.consumers.hold, threads=settings.process.concurrency
@@ -199,9 +223,6 @@ class WorkerProcess:
             lasting=lasting,
             tracing=self.tracing,
         )
-        register(self.app)
-        # Last: what waits for the driver to be asked must not wait for our own start any more.
-        self.connect_drivers()
 
     def connect_drivers(self) -> None:
         """Drivers beside the process, plug-ins, and those of the drivers file."""
@@ -235,6 +256,7 @@ class WorkerProcess:
             breakers=breakers,
             consumers=self.consumers,
             on_breaker=lambda name, is_open: self.metrics.breaker_open.labels(name).set(is_open),
+            controllers=self.controllers,
         )
         path = settings.driver.drivers_file
         self.central = (
@@ -247,7 +269,7 @@ class WorkerProcess:
             self.kube,
             self.settings.leader,
             leader_identity(socket.gethostname(), uuid.uuid4().hex),
-            QueueLanes(self.queue, KINDS),
+            QueueLanes(self.queue, catalogue.driver_kinds()),
             metrics=self.metrics,
         )
 

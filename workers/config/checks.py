@@ -121,10 +121,10 @@ def _check_http(settings: Settings, values: Mapping[str, Any]) -> None:
 
 def _check_durations(values: Mapping[str, Any]) -> None:
     for name in _POSITIVE:
-        if values[name] <= 0:
+        if values.get(name, 1) <= 0:
             raise ConfigError(f"--{name} must be greater than 0")
     for name in _NOT_NEGATIVE:
-        if values[name] < 0:
+        if values.get(name, 0) < 0:
             raise ConfigError(f"--{name} must not be negative")
     if values["lease-ttl"] < 1:
         raise ConfigError("--lease-ttl must be at least 1s")

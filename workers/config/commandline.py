@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workers.config.flags import SUMMARIES, TOOLS, Command, Flag, Kind
-from workers.config.flagtable import FLAGS, REMOVED_BOOLS, REMOVED_VALUES
+from workers.config.flagtable import REMOVED_BOOLS, REMOVED_VALUES
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from workers.config.flagsets import FlagSet
 
 
 class HelpRequested(Exception):  # noqa: N818  a request, not an error
@@ -31,6 +33,7 @@ class CommandLine:
 
     Args:
         command: whose flags they are.
+        flags: the flags there are.
         values: value by flag name; every flag that exists, defaults filled in.
         explicit: names of the flags that were given.
         arguments: what is neither flag nor value.
@@ -38,20 +41,21 @@ class CommandLine:
     """
 
     command: Command
+    flags: FlagSet
     values: dict[str, Any] = field(default_factory=dict)
     explicit: set[str] = field(default_factory=set)
     arguments: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 
-def read_arguments(command: Command, argv: Sequence[str]) -> CommandLine:
+def read_arguments(command: Command, argv: Sequence[str], flags: FlagSet) -> CommandLine:
     """Read the arguments after the subcommand.
 
     Raises:
         ConfigError: exit 2, unknown flag, missing or bad value; the text is pflag's.
         HelpRequested: `-h` or `--help`.
     """
-    line = CommandLine(command, values={f.name: f.default_value() for f in FLAGS.values()})
+    line = CommandLine(command, flags, values=flags.defaults())
     rest = deque(argv)
     while rest:
         argument = rest.popleft()
@@ -67,12 +71,12 @@ def read_arguments(command: Command, argv: Sequence[str]) -> CommandLine:
     return line
 
 
-def usage(command: Command) -> str:
+def usage(command: Command, flags: FlagSet) -> str:
     """The `--help` text of one command."""
     arguments, purpose = SUMMARIES[command]
     words = " ".join(filter(None, ["csi-fleet", command, arguments, "[flags]"]))
     lines = [f"Usage: {words}", "", f"{purpose[0].upper()}{purpose[1:]}.".replace("?.", "?"), ""]
-    own = [flag for flag in FLAGS.values() if command in flag.commands]
+    own = [flag for flag in flags.flags.values() if command in flag.commands]
     if command in TOOLS:  # a person reads this: first what only few commands have
         own = [flag for flag in own if not flag.ignored]
         own.sort(key=lambda flag: (len(flag.commands) > len(TOOLS), flag.name))
@@ -108,11 +112,13 @@ def _read_long(line: CommandLine, argument: str, rest: deque[str]) -> None:
     if not name or name.startswith("-"):
         raise ConfigError(f"bad flag syntax: {argument}")
     if name == "help":
-        raise HelpRequested(usage(line.command))
-    flag = FLAGS.get(name)
+        raise HelpRequested(usage(line.command, line.flags))
+    flag = line.flags.find(name)
     if flag is None or line.command not in flag.commands:
         if flag is None and _skip_removed(line, name, equals, rest):
             return
+        if name in line.flags.refused:
+            raise ConfigError(line.flags.refused[name])
         raise _unknown(line.command, name, flag)
     if not equals:
         if flag.kind is Kind.BOOL:
@@ -128,12 +134,12 @@ def _read_short(line: CommandLine, argument: str, rest: deque[str]) -> None:
     letter, value = argument[1], argument[2:]
     long_name, equals, _ = argument[1:].partition("=")
     if argument in {"-h", "-help"}:
-        raise HelpRequested(usage(line.command))
+        raise HelpRequested(usage(line.command, line.flags))
     if _skip_removed(line, long_name, equals, rest):
         return
-    flag = next((f for f in FLAGS.values() if f.shorthand == letter), None)
+    flag = next((f for f in line.flags.flags.values() if f.shorthand == letter), None)
     if flag is None or line.command not in flag.commands:
-        hint = f"; write --{long_name}" if long_name in FLAGS else ""
+        hint = f"; write --{long_name}" if line.flags.find(long_name) else ""
         raise ConfigError(f"unknown shorthand flag: '{letter}' in {argument}{hint}")
     if not value and not rest:
         raise ConfigError(f"flag needs an argument: '{letter}' in {argument}")

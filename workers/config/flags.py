@@ -102,6 +102,9 @@ def _strings(text: str) -> tuple[str, ...]:
     return (text,) if text else ()
 
 
+CONTROLLER_COMMANDS = frozenset({Command.RUN, Command.WORKER, Command.WATCHER})
+"""The commands that take the flags of the controllers they run."""
+
 _PARSERS: dict[Kind, Callable[[str], Any]] = {
     Kind.STRING: str,
     Kind.STRINGS: _strings,
@@ -127,7 +130,7 @@ class Flag:
         default: in Go's spelling, as `--help` prints it; "" for the empty map or list.
         help: one or two sentences.
         commands: the commands that accept it.
-        upstream: whether csi-provisioner has it too.
+        upstream: whether the Go sidecars have it too.
         env: environment variable used when the flag is absent.
         shorthand: one letter, or "".
         ignored: why the flag has no effect here; a set flag earns one warning with these words.
@@ -137,7 +140,7 @@ class Flag:
     kind: Kind
     default: str
     help: str
-    commands: frozenset[Command]
+    commands: frozenset[Command] = CONTROLLER_COMMANDS
     upstream: bool = True
     env: str = ""
     shorthand: str = ""

@@ -1,11 +1,11 @@
-"""Which flags exist? Every csi-provisioner v6.3 flag under its own name, then ours.
+"""Which flags does every controller have? Those that all sidecars share, then ours.
 
 Names, defaults and meanings of the first table are upstream's (F- rules, section 2.1). A flag
 upstream has and we do not need is accepted and says so. Adding a row is all that a new flag needs
-for parsing, `--help` and docs/flags.md.
+for parsing, `--help` and docs/flags.md. What only some controllers have stands in their `spec.py`;
+`flagsets` puts both together.
 
-Source: kubernetes-csi/external-provisioner cmd/csi-provisioner, csi-lib-utils standardflags,
-component-base logs/api/v1.
+Source: csi-lib-utils standardflags, component-base logs/api/v1.
 """
 
 from __future__ import annotations
@@ -32,14 +32,11 @@ _FLOAT, _DURATION = Kind.FLOAT, Kind.DURATION
 _SEVERAL_ACTIVE: Final = "all replicas work at the same time; no lease is needed"
 _UNBUFFERED: Final = "log lines are written to stderr one by one, unbuffered"
 
-UPSTREAM_FLAGS: Final = (
+COMMON_FLAGS: Final = (
     # The driver.
     Flag("csi-address", Kind.STRINGS, "/run/csi/socket", "Address of the CSI driver socket: an "
          "absolute path or unix://. May be repeated to serve several drivers.",
          _RUN_WORKER | _DRIVER_TOOLS),
-    Flag("timeout", _DURATION, "10s", "Deadline of each CSI call (creation, deletion, capacity "
-         "and the identity calls at start).",
-         _RUN_WORKER | _DRIVER_TOOLS | {Command.CONFORMANCE}),
     # The API server.
     Flag("kubeconfig", _STRING, "", "Client configuration file. The environment variable "
          "KUBECONFIG, when set, overrides it.", _CLUSTER),
@@ -48,55 +45,6 @@ UPSTREAM_FLAGS: Final = (
     Flag("kube-api-qps", _FLOAT, "5", "Requests per second to the API server, per process.",
          _CLUSTER),
     Flag("kube-api-burst", _INT, "10", "Burst of kube-api-qps.", _CLUSTER),
-    Flag("kube-api-capacity-qps", _FLOAT, "1", "Writes of CSIStorageCapacity objects per second "
-         "and driver, over all worker processes, apart from all other requests.", _RULES),
-    Flag("kube-api-capacity-burst", _INT, "5", "Burst of kube-api-capacity-qps.", _RULES),
-    # Volumes.
-    Flag("volume-name-prefix", _STRING, "pvc", "Volume and PV name are this, a dash and the UID "
-         "of the claim.", _RULES),
-    Flag("volume-name-uuid-length", _INT, "-1", "Keep only that many characters (1 to 32) of the "
-         "UID without its dashes; -1 keeps the whole UID with its dashes.", _RULES),
-    Flag("default-fstype", _STRING, "", "File system type when the class names none; empty leaves "
-         "the choice to the driver.", _RUN_WORKER),
-    Flag("extra-create-metadata", _BOOL, "false", "Add names of claim and volume to the "
-         "parameters of CreateVolume.", _RUN_WORKER),
-    Flag("controller-publish-readonly", _BOOL, "false", "Mark a PV read-only when its only access "
-         "mode is ReadOnlyMany.", _RUN_WORKER),
-    Flag("prevent-volume-mode-conversion", _BOOL, "true", "A claim restored from a snapshot may "
-         "not change the volume mode unless the snapshot content allows it.", _RUN_WORKER),
-    Flag("strict-topology", _BOOL, "false", "Late binding: pass only the selected node's topology "
-         "to CreateVolume instead of all matching ones.", _RUN_WORKER),
-    Flag("immediate-topology", _BOOL, "true", "Immediate binding: pass the topologies of all nodes "
-         "with the driver (true) or none (false).", _RUN_WORKER),
-    # Retries and parallel work.
-    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed item; doubles "
-         "with each failure.", _RULES),
-    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.", _RULES),
-    Flag("worker-threads", _UINT, "100", "Simultaneous creations and, apart from them, deletions "
-         "per driver, over all worker processes.", _RULES),
-    Flag("cloning-protection-threads", _UINT, "1", "Simultaneous removals of the clone source "
-         "finalizer; 0 removes none.", _RULES),
-    Flag("snapshot-orphan-sweep-interval", _DURATION, "5m", "How often to look for orphaned "
-         "finalizers of snapshot sources; 0 never.", _SCHEDULE),
-    # Capacity.
-    Flag("enable-capacity", _BOOL, "false", "Publish CSIStorageCapacity objects from the driver's "
-         "GetCapacity. Needs the environment variables NAMESPACE and POD_NAME.", _SCHEDULE),
-    Flag("capacity-for-immediate-binding", _BOOL, "false", "Publish capacity also for classes with "
-         "immediate binding.", _RULES),
-    Flag("capacity-poll-interval", _DURATION, "1m", "Period of the full capacity refresh.",
-         _SCHEDULE),
-    Flag("capacity-ownerref-level", _INT, "1", "Owner of the capacity objects: -1 none, 0 the pod, "
-         "1 its StatefulSet or DaemonSet, 2 its Deployment, and so on.", _RUN_WORKER),
-    Flag("capacity-threads", _UINT, "1", "Simultaneous GetCapacity calls per driver.", _RULES),
-    # One provisioner per node.
-    Flag("node-deployment", _BOOL, "false", "Provision only for the node named by the environment "
-         "variable NODE_NAME.", _RULES),
-    Flag("node-deployment-immediate-binding", _BOOL, "true", "Take claims with immediate binding "
-         "in node deployment.", _RULES),
-    Flag("node-deployment-base-delay", _DURATION, "20s", "First wait before trying to own such a "
-         "claim.", _RULES),
-    Flag("node-deployment-max-delay", _DURATION, "60s", "Longest wait before trying to own such a "
-         "claim.", _RULES),
     # Leader election.
     Flag("leader-election", _BOOL, "false", "Keep a Lease, for tools and probes that look for it. "
          "Work does not depend on it.", _RULES),
@@ -118,9 +66,8 @@ UPSTREAM_FLAGS: Final = (
     Flag("enable-pprof", _BOOL, "false", "Serve stacks of all threads and a sampling profile under "
          "/debug/pprof/.", _SERVER),
     # The process.
-    Flag("feature-gates", Kind.GATES, "", "Comma separated Name=bool. Known: "
-         "CrossNamespaceVolumeDataSource (ALPHA, false), ReleaseLeaderElectionOnExit (ALPHA, "
-         "false), Topology (GA, true), VolumeAttributesClass (GA, true).", _RULES),
+    Flag("feature-gates", Kind.GATES, "", "Comma separated Name=bool; docs/flags.md "
+         "lists the gates of each controller.", _RULES),
     Flag("automaxprocs", _BOOL, "false", "Take the default of --workers from the CPU quota of the "
          "control group.", _RUN_WORKER),
     Flag("version", _BOOL, "false", "Print the version and exit.", _ALL),
@@ -143,6 +90,10 @@ UPSTREAM_FLAGS: Final = (
 )  # fmt: skip
 
 OWN_FLAGS: Final = (
+    Flag("controllers", _STRING, "provisioner", "Comma separated controllers to run, or all: "
+         "docs/flags.md lists them. What differs between several takes the controller's name in "
+         "front, such as --attacher-timeout.", _SCHEDULE, upstream=False,
+         env="CSI_FLEET_CONTROLLERS"),
     Flag("redis-url", _STRING, "", "redis://, rediss:// or unix:// URL of Redis; TLS files go into "
          "its query (ssl_ca_certs, ssl_certfile, ssl_keyfile). `run` starts its own Redis without "
          "it.", _REDIS, upstream=False, env="CSI_FLEET_REDIS_URL"),
@@ -165,9 +116,6 @@ OWN_FLAGS: Final = (
          "--automaxprocs one per CPU of the quota.", frozenset({Command.RUN}), upstream=False),
     Flag("concurrency", _UINT, "0", "Threads per worker process; 0 means twice --worker-threads, "
          "at most 64.", _RUN_WORKER, upstream=False),
-    Flag("capacity-always-topology", _BOOL, "false", "Send an (empty) topology with GetCapacity "
-         "also to a driver without VOLUME_ACCESSIBILITY_CONSTRAINTS, as csi-provisioner does; the "
-         "CSI text forbids it.", _RUN_WORKER, upstream=False),
     Flag("lease-ttl", _DURATION, "4s", "Time after which the work of a silent worker process is "
          "given to others.", _SCHEDULE, upstream=False),
     Flag("resync-period", _DURATION, "15m", "Period in which every unfinished claim and volume is "
@@ -185,7 +133,10 @@ OWN_FLAGS: Final = (
     *TOOL_FLAGS,
 )  # fmt: skip
 
-FLAGS: Final = {flag.name: flag for flag in (*UPSTREAM_FLAGS, *OWN_FLAGS)}
+FLAGS: Final = {flag.name: flag for flag in (*COMMON_FLAGS, *OWN_FLAGS)}
+
+OTHER_MEANING: Final = frozenset({"workers"})
+"""Flags of ours whose name means something else in a sidecar (csi-resizer's `--workers`)."""
 
 _KLOG: Final = "klog's own flags were removed upstream; logs always go to stderr"
 

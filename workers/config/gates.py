@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
 TOPOLOGY: Final = "Topology"
 CROSS_NAMESPACE: Final = "CrossNamespaceVolumeDataSource"
@@ -40,18 +40,22 @@ class GateSpec:
     effect: str
 
 
-KNOWN_GATES: Final = (
-    GateSpec(
-        CROSS_NAMESPACE,
-        "ALPHA",
-        default=False,
-        effect="honour dataSourceRef.namespace, by ReferenceGrant",
-    ),
+COMMON_GATES: Final = (
     GateSpec(
         RELEASE_LEADER,
         "ALPHA",
         default=False,
         effect="finish running items, then release the lease",
+    ),
+)
+"""Gates that every sidecar has."""
+
+PROVISIONER_GATES: Final = (
+    GateSpec(
+        CROSS_NAMESPACE,
+        "ALPHA",
+        default=False,
+        effect="honour dataSourceRef.namespace, by ReferenceGrant",
     ),
     GateSpec(TOPOLOGY, "GA", default=True, effect="topology support, if the driver has it"),
     GateSpec(
@@ -61,6 +65,7 @@ KNOWN_GATES: Final = (
         effect="class of attributes to mutable parameters",
     ),
 )
+KNOWN_GATES: Final = (*COMMON_GATES, *PROVISIONER_GATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +106,31 @@ class FeatureGates:
         return self if keep else replace(self, volume_attributes_class=False)
 
 
-def build_gates(requested: Mapping[str, bool]) -> tuple[FeatureGates, list[str]]:
+def gate_values(requested: Mapping[str, bool], specs: Collection[GateSpec]) -> dict[str, bool]:
+    """The gates of one controller as they stand, by name."""
+    values = {spec.name: spec.default for spec in specs}
+    if _ALL_ALPHA in requested:
+        values |= {spec.name: requested[_ALL_ALPHA] for spec in specs if spec.stage == "ALPHA"}
+    return values | {name: value for name, value in requested.items() if name in values}
+
+
+def build_gates(
+    requested: Mapping[str, bool], specs: Sequence[GateSpec] = KNOWN_GATES
+) -> tuple[FeatureGates, list[str]]:
     """Turn the values of `--feature-gates` into gates and the warnings they earn.
+
+    Args:
+        requested: the values.
+        specs: the gates of all controllers that run.
 
     Raises:
         ConfigError: exit 255, a name that cannot be a gate (upstream: fatal).
     """
-    values = {spec.name: spec.default for spec in KNOWN_GATES}
-    if _ALL_ALPHA in requested:
-        values |= {s.name: requested[_ALL_ALPHA] for s in KNOWN_GATES if s.stage == "ALPHA"}
-    stages = {spec.name: spec.stage for spec in KNOWN_GATES}
+    values = gate_values(requested, list({s.name: s for s in (*KNOWN_GATES, *specs)}.values()))
+    stages = {spec.name: spec.stage for spec in specs}
     warnings: list[str] = []
     for name, value in requested.items():
-        if name in values:
-            values[name] = value
+        if name in stages:
             if stages[name] == "GA":
                 warnings.append(_ga_warning(name, value=value))
         elif not _NAME.fullmatch(name):

@@ -15,22 +15,30 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from workers.config import checks as configchecks
-from workers.config import settings
-from workers.config.commandline import CommandLine, HelpRequested, read_arguments, usage
+from workers.config import commandline, settings
+from workers.config.commandline import CommandLine, HelpRequested, read_arguments
 from workers.config.flags import Command
+from workers.config.flagsets import flag_set
 from workers.config.flagtable import FLAGS
-from workers.config.gates import build_gates
+from workers.config.gates import COMMON_GATES, build_gates, gate_values
 from workers.config.settings import Settings
 from workers.config.toolflags import tool_settings
+from workers.controllers import catalogue
 from workers.cpuquota import available_cpus
 from workers.errors import ConfigError
+from workers.spec import ENVIRONMENT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from workers.config.gates import GateSpec
+    from workers.spec import Spec
 
 __all__ = ["Command", "HelpRequested", "Settings", "parse", "usage"]
 
 SERVICE_ACCOUNT_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+DEFAULT_CONTROLLERS: Final = FLAGS["controllers"].default
 
 # Threads of one worker process when nobody says otherwise: idle threads are cheap, but more than
 # this many running ones only wait for the interpreter lock.
@@ -62,14 +70,15 @@ def parse(
     if command not in frozenset(Command):
         known = ", ".join(Command)
         raise ConfigError(f"unknown command: {command}; commands are {known}")
-    line = read_arguments(Command(command), argv)
+    specs = catalogue.choose(controllers_of(argv, environ))
+    line = read_arguments(Command(command), argv, flag_set(specs))
     if "@" in line.values["redis-url"]:
         line.warnings.append(
             "a login in --redis-url can be read in the process list: use CSI_FLEET_REDIS_URL, or "
             "--redis-username and CSI_FLEET_REDIS_PASSWORD"
         )
     _read_environment(line, environ)
-    gates, gate_warnings = build_gates(line.values["feature-gates"])
+    gates, gate_warnings = build_gates(line.values["feature-gates"], _gates_of(specs))
     result = Settings(
         command=line.command,
         arguments=tuple(line.arguments),
@@ -77,32 +86,79 @@ def parse(
         show_version=line.values["version"],
         gates=gates,
         log=settings.LogSettings(line.values["v"], line.values["logging-format"]),
+        chosen=tuple(spec.name for spec in specs),
     )
     if result.show_version or line.command is Command.VERSION:
         return result
-    namespace = line.values["namespace"] or _own_namespace(environ, namespace_file)
-    result = replace(
-        result,
-        driver=_driver(line),
-        kube=_kube(line, environ, namespace),
-        provision=_provision(line),
-        capacity=_capacity(line, environ),
-        node=_node(line, environ),
-        leader=_leader(line, _own_namespace(environ, namespace_file)),
-        http=_http(line),
-        redis=_redis(line, environ),
-        process=_process(line, environ),
-        flower=_flower(line, environ),
-        tool=tool_settings(line.values),
-    )
+    result = replace(result, **_parts(line, specs, environ, namespace_file))
     configchecks.check(result, line.values)
     warnings = (*line.warnings, *gate_warnings, *configchecks.advise(result))
     return replace(result, warnings=warnings)
 
 
+def usage(command: Command, controllers: str = DEFAULT_CONTROLLERS) -> str:
+    """The `--help` text of one command with these controllers."""
+    return commandline.usage(command, flag_set(catalogue.choose(controllers)))
+
+
+def controllers_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The value of `--controllers`, which decides what the other flags are."""
+    flag = FLAGS["controllers"]
+    found = environ.get(flag.env) or flag.default
+    for index, argument in enumerate(argv):
+        if argument == "--":
+            break
+        name, equals, value = argument.partition("=")
+        if name == f"--{flag.name}":
+            found = value if equals else next(iter(argv[index + 1 :]), "")
+    return found
+
+
+def _parts(
+    line: CommandLine, specs: Sequence[Spec], environ: Mapping[str, str], namespace_file: Path
+) -> dict[str, Any]:
+    """The settings by the part of the system they are for."""
+    values = line.flags.common(line.values)
+    own = {spec.name: _values_of(line, spec, environ) for spec in specs}
+    provisioner = own.get("provisioner", {})
+    read = {spec.name: spec.read_settings(own[spec.name]) for spec in specs}
+    namespace = values["namespace"] or _own_namespace(environ, namespace_file)
+    return {
+        "controllers": read,
+        "driver": _driver(line, values, specs, own),
+        "kube": _kube(values | own.get("capacity", {}), environ, namespace),
+        "provision": read.get("provisioner", settings.ProvisionSettings()),
+        "capacity": read.get("capacity", settings.CapacitySettings()),
+        "resync_period_seconds": values["resync-period"],
+        "node": _node(provisioner, environ),
+        "leader": _leader(
+            values,
+            _own_namespace(environ, namespace_file),
+            in_node_mode=provisioner.get("node-deployment", False),
+        ),
+        "http": _http(values, in_node_mode=provisioner.get("node-deployment", False)),
+        "redis": _redis(values, environ),
+        "process": _process(values, environ, own.values()),
+        "flower": _flower(values, environ),
+        "tool": tool_settings(values),
+    }
+
+
+def _values_of(line: CommandLine, spec: Spec, environ: Mapping[str, str]) -> dict[str, Any]:
+    """What one controller's settings are made of: flags, its gates, the environment."""
+    values = line.flags.own(spec, line.values, line.explicit)
+    values["feature-gates"] = gate_values(values["feature-gates"], spec.gates)
+    return values | {ENVIRONMENT: environ}
+
+
+def _gates_of(specs: Sequence[Spec]) -> tuple[GateSpec, ...]:
+    gates = [*COMMON_GATES, *(gate for spec in specs for gate in spec.gates)]
+    return tuple({gate.name: gate for gate in gates}.values())
+
+
 def _read_environment(line: CommandLine, environ: Mapping[str, str]) -> None:
     """Fill flags that were not given from their variables."""
-    for name, flag in FLAGS.items():
+    for name, flag in line.flags.flags.items():
         text = environ.get(flag.env, "") if flag.env else ""
         if text and name not in line.explicit and line.command in flag.commands:
             line.values[name] = flag.parse(text)
@@ -119,69 +175,43 @@ def _own_namespace(environ: Mapping[str, str], namespace_file: Path) -> str:
         return "default"
 
 
-def _driver(line: CommandLine) -> settings.DriverSettings:
-    values = line.values
+def _driver(
+    line: CommandLine,
+    values: Mapping[str, Any],
+    specs: Sequence[Spec],
+    own: Mapping[str, Mapping[str, Any]],
+) -> settings.DriverSettings:
     has_others = values["drivers-file"] or values["provisioner"]
-    central = has_others and "csi-address" not in line.explicit
+    needs_none = not any(spec.needs_driver for spec in specs)
+    is_without = (has_others or needs_none) and "csi-address" not in line.explicit
+    timeouts = [found["timeout"] for found in own.values() if "timeout" in found]
     return settings.DriverSettings(
-        csi_addresses=() if central else values["csi-address"],
+        csi_addresses=() if is_without else values["csi-address"],
         provisioners=values["provisioner"],
         drivers_file=values["drivers-file"],
         drivers_pool=values["drivers-pool"],
-        timeout_seconds=values["timeout"],
+        timeout_seconds=timeouts[0] if timeouts else settings.DriverSettings().timeout_seconds,
     )
 
 
-def _kube(line: CommandLine, environ: Mapping[str, str], namespace: str) -> settings.KubeSettings:
-    values = line.values
+def _kube(
+    values: Mapping[str, Any], environ: Mapping[str, str], namespace: str
+) -> settings.KubeSettings:
     return settings.KubeSettings(
         # Upstream's order, the reverse of every other variable (F-002).
         kubeconfig=environ.get("KUBECONFIG") or values["kubeconfig"],
         master=values["master"],
         qps=values["kube-api-qps"],
         burst=values["kube-api-burst"],
-        capacity_qps=values["kube-api-capacity-qps"],
-        capacity_burst=values["kube-api-capacity-burst"],
+        capacity_qps=values.get("kube-api-capacity-qps", 1.0),
+        capacity_burst=values.get("kube-api-capacity-burst", 5),
         namespace=namespace,
     )
 
 
-def _provision(line: CommandLine) -> settings.ProvisionSettings:
-    values = line.values
-    return settings.ProvisionSettings(
-        volume_name_prefix=values["volume-name-prefix"],
-        volume_name_uuid_length=values["volume-name-uuid-length"],
-        default_fstype=values["default-fstype"],
-        extra_create_metadata=values["extra-create-metadata"],
-        controller_publish_readonly=values["controller-publish-readonly"],
-        prevent_volume_mode_conversion=values["prevent-volume-mode-conversion"],
-        strict_topology=values["strict-topology"],
-        immediate_topology=values["immediate-topology"],
-        retry_interval_start_seconds=values["retry-interval-start"],
-        retry_interval_max_seconds=values["retry-interval-max"],
-        worker_threads=values["worker-threads"],
-        cloning_protection_threads=values["cloning-protection-threads"],
-        snapshot_orphan_sweep_seconds=values["snapshot-orphan-sweep-interval"],
-        resync_period_seconds=values["resync-period"],
-    )
-
-
-def _capacity(line: CommandLine, environ: Mapping[str, str]) -> settings.CapacitySettings:
-    values = line.values
-    return settings.CapacitySettings(
-        enabled=values["enable-capacity"],
-        for_immediate_binding=values["capacity-for-immediate-binding"],
-        poll_interval_seconds=values["capacity-poll-interval"],
-        ownerref_level=values["capacity-ownerref-level"],
-        threads=values["capacity-threads"],
-        always_topology=values["capacity-always-topology"],
-        namespace=environ.get("NAMESPACE", ""),
-        pod_name=environ.get("POD_NAME", ""),
-    )
-
-
-def _node(line: CommandLine, environ: Mapping[str, str]) -> settings.NodeSettings:
-    values = line.values
+def _node(values: Mapping[str, Any], environ: Mapping[str, str]) -> settings.NodeSettings:
+    if not values:
+        return settings.NodeSettings()
     return settings.NodeSettings(
         enabled=values["node-deployment"],
         node_name=environ.get("NODE_NAME", ""),
@@ -191,11 +221,12 @@ def _node(line: CommandLine, environ: Mapping[str, str]) -> settings.NodeSetting
     )
 
 
-def _leader(line: CommandLine, own_namespace: str) -> settings.LeaderSettings:
-    values = line.values
+def _leader(
+    values: Mapping[str, Any], own_namespace: str, *, in_node_mode: bool
+) -> settings.LeaderSettings:
     return settings.LeaderSettings(
         # One Lease for all nodes would leave all but one idle (F-021).
-        enabled=values["leader-election"] and not values["node-deployment"],
+        enabled=values["leader-election"] and not in_node_mode,
         namespace=values["leader-election-namespace"] or own_namespace,
         lease_duration_seconds=values["leader-election-lease-duration"],
         renew_deadline_seconds=values["leader-election-renew-deadline"],
@@ -204,9 +235,8 @@ def _leader(line: CommandLine, own_namespace: str) -> settings.LeaderSettings:
     )
 
 
-def _http(line: CommandLine) -> settings.HttpSettings:
-    values = line.values
-    elected = values["leader-election"] and not values["node-deployment"]
+def _http(values: Mapping[str, Any], *, in_node_mode: bool) -> settings.HttpSettings:
+    elected = values["leader-election"] and not in_node_mode
     return settings.HttpSettings(
         endpoint=values["http-endpoint"] or values["metrics-address"],
         metrics_path=values["metrics-path"],
@@ -215,9 +245,8 @@ def _http(line: CommandLine) -> settings.HttpSettings:
     )
 
 
-def _redis(line: CommandLine, environ: Mapping[str, str]) -> settings.RedisSettings:
+def _redis(values: Mapping[str, Any], environ: Mapping[str, str]) -> settings.RedisSettings:
     """Take the credentials out of the URL; the flags and variables for them win."""
-    values = line.values
     scheme, separator, rest = values["redis-url"].partition("://")
     authority_end = min((rest.find(c) for c in "/?" if c in rest), default=len(rest))
     login, _, host = rest[:authority_end].rpartition("@")
@@ -236,21 +265,22 @@ def _redis_password(values: Mapping[str, Any], environ: Mapping[str, str]) -> st
     return environ.get("CSI_FLEET_REDIS_PASSWORD", "")
 
 
-def _process(line: CommandLine, environ: Mapping[str, str]) -> settings.ProcessSettings:
-    values = line.values
+def _process(
+    values: Mapping[str, Any], environ: Mapping[str, str], own: Iterable[Mapping[str, Any]]
+) -> settings.ProcessSettings:
     cpus = available_cpus() if values["automaxprocs"] else 1
     temporary = environ.get("TMPDIR") or tempfile.gettempdir()
+    threads = max((found.get("worker-threads", 0) for found in own), default=0)
     return settings.ProcessSettings(
         workers=values["workers"] or min(cpus, MAX_DEFAULT_WORKERS),
         concurrency=values["concurrency"]
-        or max(1, min(2 * values["worker-threads"], MAX_DEFAULT_CONCURRENCY)),
+        or max(1, min(2 * threads or MAX_DEFAULT_CONCURRENCY, MAX_DEFAULT_CONCURRENCY)),
         lease_ttl_seconds=values["lease-ttl"],
         state_dir=values["state-dir"] or str(Path(temporary) / f"csi-fleet-{os.getuid()}"),
     )
 
 
-def _flower(line: CommandLine, environ: Mapping[str, str]) -> settings.FlowerSettings:
-    values = line.values
+def _flower(values: Mapping[str, Any], environ: Mapping[str, str]) -> settings.FlowerSettings:
     path = values["flower-basic-auth-file"]
     if path:
         logins = _read_secret("--flower-basic-auth-file", path).splitlines()

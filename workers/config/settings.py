@@ -7,12 +7,15 @@ Durations are seconds. Defaults are those of the flags, so a test can write `Set
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from workers.config.flags import Command
 from workers.config.gates import FeatureGates
 from workers.config.toolflags import ToolSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEFAULT_CSI_ADDRESS: Final = "/run/csi/socket"
 
@@ -105,9 +108,6 @@ class ProvisionSettings:
 
     snapshot_orphan_sweep_seconds: float = 300.0
     """Period of the snapshot finalizer sweep; 0 disables; default 300."""
-
-    resync_period_seconds: float = 900.0
-    """Period in which unfinished claims and volumes are looked at again; default 900."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +285,15 @@ class Settings:
     show_version: bool = False
     """Whether only the version is wanted; nothing else is checked then."""
 
+    chosen: tuple[str, ...] = ("provisioner", "capacity")
+    """The controllers of this process, by name."""
+
+    controllers: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Each chosen controller's own settings by its name, made by its `read_settings`."""
+
+    resync_period_seconds: float = 900.0
+    """Period in which everything unfinished is looked at again; default 900."""
+
     gates: FeatureGates = field(default_factory=FeatureGates)
     driver: DriverSettings = field(default_factory=DriverSettings)
     kube: KubeSettings = field(default_factory=KubeSettings)
@@ -298,3 +307,7 @@ class Settings:
     process: ProcessSettings = field(default_factory=ProcessSettings)
     flower: FlowerSettings = field(default_factory=FlowerSettings)
     tool: ToolSettings = field(default_factory=ToolSettings)
+
+    def __post_init__(self) -> None:
+        known = {"provisioner": self.provision, "capacity": self.capacity}
+        object.__setattr__(self, "controllers", {**self.controllers, **known})

@@ -12,7 +12,7 @@ from workers.drivers.driver import Driver
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
-    from workers.config.load import Settings
+    from workers.config.settings import Settings
     from workers.custom.api import Provisioner
 
 

@@ -16,7 +16,7 @@ from workers.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from workers.config.load import Settings
+    from workers.config.settings import Settings
     from workers.custom.api import Provisioner
     from workers.custom.driver import CustomDriver
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from csi_client.client import CsiClient
-    from workers.config.load import Settings
+    from workers.config.settings import Settings
 
 DEADLINE_EXCEEDED = 4
 

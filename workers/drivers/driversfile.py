@@ -26,7 +26,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from csi_client.connection import CsiAddressError, TlsFiles, parse_address
 from workers.config import flagvalues
-from workers.config.flagtable import FLAGS
+from workers.config.flagsets import flag_set
+from workers.controllers import catalogue
+from workers.drivers.operations import READING, RPCS
 from workers.drivers.yamlnodes import Entry, load
 from workers.errors import ConfigError
 from workers.queue.limits import LaneLimits
@@ -35,17 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from workers.config.load import Settings
-
-RPCS: Final = {
-    "create": "Controller/CreateVolume",
-    "delete": "Controller/DeleteVolume",
-    "capacity": "Controller/GetCapacity",
-}
-"""Operations that have limits and deadlines of their own."""
-
-LANES: Final = {"create": "claims", "delete": "volumes", "capacity": "capacity"}
-"""Kind of key of each operation."""
+    from workers.config.settings import Settings
+    from workers.spec import Kind
 
 DRIVER_FLAGS: Final = {
     "timeout": "timeout_seconds",
@@ -132,12 +125,10 @@ class DriverSpec:
         """Deadlines for the driver's client."""
         return {RPCS[name]: seconds for name, seconds in self.timeouts.items()}
 
-    def hold_seconds(self, kind: str, base: Settings) -> float:
+    def hold_seconds(self, kind: Kind, limits: LaneLimits, base: Settings) -> float:
         """How long a call of a dead worker may go on, where one at a time was asked for."""
-        operation = next((name for name, lane in LANES.items() if lane == kind), "")
-        limits = self.lane_limits(kind, base)
-        is_asked_for = operation in self.limits or kind in {"claims", "volumes"}
-        if not operation or not is_asked_for or 1 not in {limits.concurrency, limits.total}:
+        is_asked_for = any(name in self.limits or name not in READING for name in kind.operations)
+        if not is_asked_for or 1 not in {limits.concurrency, limits.total}:
             return 0.0
         return self.longest_call(base)
 
@@ -147,19 +138,10 @@ class DriverSpec:
         own = self.settings(base).driver.timeout_seconds
         return max([own, *self.timeouts.values(), *by_class])
 
-    def lane_limits(self, kind: str, base: Settings) -> LaneLimits:
-        """Limits of the keys of one kind; a lane without any would admit nothing."""
-        settings = self.settings(base)
-        for operation, lane in LANES.items():
-            if lane == kind and operation in self.limits:
-                return self.limits[operation]
-        return LaneLimits(
-            {
-                "cloning": settings.provision.cloning_protection_threads,
-                "capacity": settings.capacity.threads,
-                "sweep": 1,
-            }.get(kind, settings.provision.worker_threads)
-        )
+    def lane_limits(self, kind: Kind, default: int) -> LaneLimits:
+        """Limits of the keys of one kind; the file's win over the controller's own."""
+        own = [self.limits[name] for name in kind.operations if name in self.limits]
+        return own[0] if own else LaneLimits(default)
 
 
 def read_text(path: Path) -> str:
@@ -263,9 +245,14 @@ def _tls(entry: Entry, folder: Path) -> TlsFiles:
     )
 
 
+def _operations() -> set[str]:
+    """Those of the kinds of key there are."""
+    return set(catalogue.lanes())
+
+
 def _timeouts(entry: Entry) -> dict[str, float]:
     found = {}
-    for name, value in entry.mapping(set(RPCS)).items():
+    for name, value in entry.mapping(_operations()).items():
         found[name] = _flag_value(value, flagvalues.parse_duration)
         if found[name] <= 0:
             raise value.error("a time-out must be greater than 0, for example 30s")
@@ -281,7 +268,7 @@ def _classes(entry: Entry) -> dict[str, dict[str, float]]:
 
 
 def _limits(entry: Entry) -> dict[str, LaneLimits]:
-    fields = entry.mapping({*RPCS, "serial"})
+    fields = entry.mapping({*_operations(), "serial"})
     found = {}
     if "serial" in fields:
         if len(fields) > 1:
@@ -289,7 +276,7 @@ def _limits(entry: Entry) -> dict[str, LaneLimits]:
         if fields["serial"].text() not in {"true", "false"}:
             raise fields["serial"].error("serial is true or false")
         is_serial = fields["serial"].text() == "true"
-        return dict.fromkeys(RPCS, LaneLimits(1, total=1)) if is_serial else NOT_SERIAL
+        return dict.fromkeys(_operations(), LaneLimits(1, total=1)) if is_serial else NOT_SERIAL
     for name, value in fields.items():
         numbers = value.mapping({"concurrency", "rate", "burst"}, required={"concurrency"})
         if "burst" in numbers and "rate" not in numbers:
@@ -306,8 +293,9 @@ def _limits(entry: Entry) -> dict[str, LaneLimits]:
 
 def _flags(entry: Entry) -> dict[str, Any]:
     found = {}
+    flags = flag_set(catalogue.choose("provisioner")).flags
     for name, value in entry.mapping(set(DRIVER_FLAGS)).items():
-        found[name] = _flag_value(value, FLAGS[name].parse)
+        found[name] = _flag_value(value, flags[name].parse)
         if name in _POSITIVE_FLAGS and found[name] <= 0:
             raise value.error(f"{name} must be greater than 0")
         if name == "volume-name-uuid-length" and found[name] != -1 and not 1 <= found[name] <= 32:

@@ -18,30 +18,28 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from workers.drivers.announcing import DRIVERLESS, REGISTRATION_TTL_SECONDS, Announcing
 from workers.drivers.driver import Driver, handshake, wait_ready
 from workers.drivers.driversfile import DriverSpec
 from workers.drivers.health import Health, SharedHealth
 from workers.drivers.link import RETRY_SECONDS, TELL_AFTER_SECONDS, Link, open_link
 from workers.drivers.seats import default_seats
 from workers.errors import ConfigError, QueueUnavailable
-from workers.queue.breakers import KINDS, record_text
-from workers.queue.keys import lane_name
+from workers.queue.breakers import record_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from workers.config.load import Settings
+    from workers.config.settings import Settings
     from workers.drivers.seats import Consumers
+    from workers.engine.controller import Controller
     from workers.queue.breakers import Breakers, BreakerState
     from workers.queue.registry import DriverRegistry
     from workers.queue.workqueue import WorkQueue
 
-__all__ = ["KINDS", "Fleet"]
-
 _log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_SECONDS: Final = 30.0
-REGISTRATION_TTL_SECONDS: Final = 15.0
 TICK_SECONDS: Final = 0.5
 BREAKER_SECONDS: Final = 1.0
 LOST_AGAIN_SECONDS: Final = 2.0
@@ -57,6 +55,7 @@ class Fleet:
         breakers: shared with all workers; None: nothing is counted or parked (tests).
         consumers: told whose tickets to fetch.
         on_breaker: told a driver's name and whether its breaker is open, about once a second.
+        controllers: those of this process.
     """
 
     def __init__(
@@ -67,8 +66,10 @@ class Fleet:
         breakers: Breakers | None = None,
         consumers: Consumers | None = None,
         on_breaker: Callable[[str, bool], None] = lambda *_: None,
+        controllers: Sequence[Controller] = (),
     ) -> None:
         self._settings = settings
+        self._announcing = Announcing(settings, controllers)
         self._observer = observer
         self._breakers = breakers
         self._consumers = consumers
@@ -196,6 +197,10 @@ class Fleet:
 
     def serve(self, queue: WorkQueue, registry: DriverRegistry) -> None:
         """Declares limits and announces the drivers; call once after `connect_all`."""
+        self._announcing.announce_driverless(queue, registry)
+        for place in self._announcing.driverless_places():
+            if self._consumers is not None:
+                self._consumers.serve(place)
         for driver in self.drivers():
             self.announce(driver, queue, registry)
             if self._consumers is not None:
@@ -214,20 +219,11 @@ class Fleet:
         spec = next(
             (x.spec for x in self._links.values() if x.driver is driver), DriverSpec("", "")
         )
-        for kind in KINDS:
-            limits = spec.lane_limits(kind, self._settings)
-            queue.set_limits(
-                lane_name(kind, driver.queue_name),
-                limits.concurrency,
-                rate_per_second=limits.rate_per_second,
-                burst=limits.burst,
-                total=limits.total,
-                hold_seconds=spec.hold_seconds(kind, self._settings),
-            )
+        self._announcing.set_limits(driver, spec, queue)
         driver.health.paced = frozenset(
             operation for operation, one in spec.limits.items() if one.rate_per_second > 0
         )
-        registry.register(driver.queue_name, driver.record(), ttl_seconds=REGISTRATION_TTL_SECONDS)
+        self._announcing.register(driver, registry)
 
     def keep(self, queue: WorkQueue, registry: DriverRegistry) -> None:
         """Renews registrations and follows connections until `stop`; runs in its own thread."""
@@ -389,22 +385,25 @@ class Fleet:
         drivers = self.drivers()
         if self._breakers is None:
             for driver in drivers:
-                registry.register(
-                    driver.queue_name, driver.record(), ttl_seconds=REGISTRATION_TTL_SECONDS
-                )
+                self._announcing.register(driver, registry)
             return
         parted = {x.driver.queue_name for x in self._links.values() if x.driver and not x.is_served}
-        records = {driver.queue_name: self._record(driver) for driver in drivers}
+        place = self._announcing.place
+        records = {place(driver.queue_name): self._record(driver) for driver in drivers}
+        connected = {place(driver.queue_name) for driver in drivers} - set(map(place, parted))
+        if self._announcing.has_driverless:
+            records[place(DRIVERLESS)] = record_text(self._announcing.driverless_record())
         if records:
-            self._breakers.keep(
-                records, records.keys() - parted, ttl_seconds=REGISTRATION_TTL_SECONDS
-            )
+            self._breakers.keep(records, connected, ttl_seconds=REGISTRATION_TTL_SECONDS)
 
     def _record(self, driver: Driver) -> str | bytes:
         """Its text, made once: a driver changes only by a new handshake."""
         known = self._records.get(driver.queue_name)
         if known is None or known[0] is not driver:
-            known = self._records[driver.queue_name] = driver, record_text(driver.record())
+            known = self._records[driver.queue_name] = (
+                driver,
+                record_text(self._announcing.record(driver)),
+            )
         return known[1]
 
     def _judge(self, breakers: Breakers) -> None:

@@ -26,6 +26,8 @@ from csi_client.errors import (
     UNAVAILABLE,
     CsiError,
 )
+from workers.controllers import catalogue
+from workers.drivers.operations import OPERATIONS
 from workers.errors import DriverAway, QueueUnavailable
 from workers.queue.keys import lane_name
 
@@ -39,27 +41,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LANES: Final = {"create": "claims", "delete": "volumes", "capacity": "capacity"}
-"""Kind of the keys that make calls of an operation; only these have a rate and get halved."""
-OPERATIONS: Final = {
-    "Controller/CreateVolume": "create",
-    "Controller/DeleteVolume": "delete",
-    "Controller/GetCapacity": "capacity",
-    "Controller/ControllerPublishVolume": "attach",
-    "Controller/ControllerUnpublishVolume": "detach",
-    "Controller/ControllerExpandVolume": "expand",
-    "Controller/ControllerModifyVolume": "modify",
-    "Controller/CreateSnapshot": "snapshot",
-    "Controller/DeleteSnapshot": "snapshot",
-    "Controller/ListSnapshots": "list",
-    "Controller/ListVolumes": "list",
-    "Controller/ControllerGetVolume": "list",
-    "GroupController/CreateVolumeGroupSnapshot": "snapshot",
-    "GroupController/DeleteVolumeGroupSnapshot": "snapshot",
-    "GroupController/GetVolumeGroupSnapshot": "list",
-}
-"""Operation of each guarded method. The others (Probe, names, capabilities) are asked to find out
-whether the driver is there, so they must get through and judge nothing."""
 PROBE_SECONDS: Final = 5.0
 """As long as the handshake waits: a driver that is busy may need a while for this too."""
 _TOO_MUCH: Final = re.compile(
@@ -130,9 +111,9 @@ class SharedHealth(Health):
 
         Without Redis the call goes on: admission stands still then, so there are few.
         """
-        if operation in self.paced and operation in LANES and self._queue_name:
+        if operation in self.paced and operation in catalogue.lanes() and self._queue_name:
             try:
-                seconds = self._breakers.pace(lane_name(LANES[operation], self._queue_name))
+                seconds = self._breakers.pace(lane_name(catalogue.lanes()[operation], self._queue_name))
             except QueueUnavailable as error:
                 _log.warning("rate of %s not asked: %s", self._queue_name, error)
             else:
@@ -160,8 +141,8 @@ class SharedHealth(Health):
             self.answered()
 
     def _halve(self, operation: str) -> None:
-        if operation in LANES:
-            lane = lane_name(LANES[operation], self._queue_name)
+        if operation in catalogue.lanes():
+            lane = lane_name(catalogue.lanes()[operation], self._queue_name)
             self._tell(lambda: self._breakers.throttle(lane))
 
     def _count(self, reason: str) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from workers.config.load import Settings
+    from workers.config.settings import Settings
     from workers.drivers.driversfile import DriverSpec
 
 _log = logging.getLogger(__name__)

@@ -13,13 +13,14 @@ from workers.observability.running import RunningWork
 from workers.observability.tracing import Tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from workers.config.load import Settings
+    from workers.config.settings import Settings
     from workers.controllers.capacity.publishing import Publishing
     from workers.controllers.provisioner.clusters import Clusters
     from workers.controllers.provisioner.safekeeping import Safekeeping
     from workers.drivers.driver import Driver
+    from workers.engine.controller import Controller
     from workers.engine.periodic import Periodic
     from workers.explain.lasting import Lasting
     from workers.kube.events import EventRecorder
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Runtime:
+class Context:
     """Connections and stores of one worker process, shared by its threads.
 
     Attributes:
+        controllers: those of this process, by kind of key.
         driver_of: finds the connected driver of a key's queue name; None when this process does
             not serve it (any more).
         periodic: the clock of polls and sweeps.
@@ -51,6 +53,7 @@ class Runtime:
     safekeeping: Safekeeping
     clusters: Clusters
     driver_of: Callable[[str], Driver | None]
+    controllers: Mapping[str, Controller] = field(default_factory=dict)
     steps: Steps = field(default_factory=LeasedSteps)
     pauses: Pauses | None = None
     seats: Seats = field(default_factory=lambda: Seats(lambda _: sys.maxsize))
@@ -63,3 +66,6 @@ class Runtime:
 
     def __post_init__(self) -> None:
         self.running = RunningWork(self.metrics)
+
+
+Runtime = Context

@@ -8,6 +8,7 @@ claim is forgotten and no error is seen twice (style 6: the task's edge is the o
 from __future__ import annotations
 
 import traceback
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
@@ -17,176 +18,193 @@ from workers.errors import ApiError, LeaseLost, TransientError
 from workers.kube.errors import AwayError
 from workers.observability import tracing, trail
 from workers.observability.logging import get_logger, log_fields, log_v
-from workers.observability.metrics import work_queue_name
 from workers.queue.keys import Key
-from workers.queue.locks import Lock
+from workers.queue.names import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from workers.drivers.driver import Driver
-    from workers.engine.context import Runtime
+    from workers.engine.context import Context
+    from workers.engine.controller import Controller
     from workers.queue.leases import Lease
+    from workers.spec import Kind
 
 _log = get_logger()
 
 # The API server or Redis is away: look again soon, without a back-off step or an event.
 AWAY_SECONDS: Final = 1.0
+# Client-go's sidecars: where a controller's settings say nothing.
+RETRY_START_SECONDS: Final = 1.0
+RETRY_MAX_SECONDS: Final = 300.0
 
 
-def run(
-    runtime: Runtime,
-    text: str,
-    domain: Callable[[Driver, Key], str],
-    work: Callable[[Runtime, Driver, Key, Lease], Outcome],
-) -> None:
+def run(context: Context, text: str) -> None:
     """Takes the key, runs one pass and releases the key with its outcome.
 
     Args:
-        runtime: this process's connections.
+        context: this process's connections and controllers.
         text: the key's text from the ticket.
-        domain: the lease domain of a key.
-        work: one pass of the key's kind.
     """
     try:
         key = Key.parse(text)
     except ValueError as error:
         _log.warning("ticket dropped", err=error)
         return
-    driver = runtime.driver_of(key.driver)
-    if driver is None:
+    controller = context.controllers.get(key.kind)
+    if controller is None:
+        _log.warning("ticket dropped, its controller does not run here", key=text)
+        return
+    kind = next(one for one in controller.spec.kinds if one.name == key.kind)
+    driver = context.driver_of(key.driver) if kind.has_driver else None
+    if driver is None and kind.has_driver:
         _log.warning("ticket dropped, its driver is not served here", key=text, driver=key.driver)
         return
-    with runtime.seats.seat(key.driver):
-        work_on(runtime, driver, key, domain, work)
+    with context.seats.seat(place_of(key.driver, key.kind)):
+        Pass(context, controller, kind, driver, key).run()
 
 
-def work_on(
-    runtime: Runtime,
-    driver: Driver,
-    key: Key,
-    domain: Callable[[Driver, Key], str],
-    work: Callable[[Runtime, Driver, Key, Lease], Outcome],
-) -> None:
-    """From the lease to its release."""
-    try:
-        name = domain(driver, key)
-        lease = runtime.queue.take(key, (Lock(name),) if name else ())
-    except TransientError as error:
-        _log.warning("key not taken", key=key.text, err=error)
-        return
-    except Exception:  # noqa: BLE001 - the ticket is published again, see Lua `sweep`
-        _log.exception("unexpected error, key not taken", key=key.text)
-        runtime.metrics.unexpected_errors.labels(key.kind, driver.name).inc()
-        return
-    runtime.metrics.tickets.labels(key.kind, "dropped" if lease is None else "taken").inc()
-    if lease is None:
-        return
-    name = work_queue_name(key.kind)
-    runtime.metrics.work_adds.labels(name).inc()
-    runtime.metrics.work_queue_seconds.labels(name).observe(lease.waited_seconds)
-    fields = fields_of(key, driver)
-    with (
-        trail.collect(),
-        log_fields(**fields),
-        runtime.running.work(key.kind),
-        runtime.tracing.work(f"{key.kind} pass", key.text, lease.waited_seconds, **fields),
-    ):
-        outcome = attempt(runtime, driver, key, lease, work)
-        runtime.metrics.attempts.labels(key.kind, driver.name, outcome.action.value).inc()
-        trail.note("end", outcome.reason)
-        tracing.ended(outcome.action.value, outcome.reason, is_error=outcome.action is Action.RETRY)
-        log_v(4).info("pass ended", outcome=outcome.action.value, result=outcome.reason)
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One ticket's way from the lease to its release; `driver` is None for driverless kinds."""
+
+    context: Context
+    controller: Controller
+    kind: Kind
+    driver: Driver | None
+    key: Key
+
+    @property
+    def driver_name(self) -> str:
+        """As metrics and logs have it, "" without a driver."""
+        return self.driver.name if self.driver is not None else ""
+
+    def run(self) -> None:
+        """Take the key, reconcile, give it back."""
+        context, key, name = self.context, self.key, self.kind.work_queue
         try:
-            finish(runtime, driver, lease, outcome)
-        except Exception as error:  # noqa: BLE001 - a lease nobody releases would hold the key
-            unexpected(runtime, driver, key, error)
-            give_back(runtime, lease)
+            lease = context.queue.take(key, self.controller.locks(key, self.driver))
+        except TransientError as error:
+            _log.warning("key not taken", key=key.text, err=error)
+            return
+        except Exception:  # noqa: BLE001 - the ticket is published again, see Lua `sweep`
+            _log.exception("unexpected error, key not taken", key=key.text)
+            context.metrics.unexpected_errors.labels(key.kind, self.driver_name).inc()
+            return
+        context.metrics.tickets.labels(key.kind, "dropped" if lease is None else "taken").inc()
+        if lease is None:
+            return
+        context.metrics.work_adds.labels(name).inc()
+        context.metrics.work_queue_seconds.labels(name).observe(lease.waited_seconds)
+        fields = self.fields()
+        with (
+            trail.collect(),
+            log_fields(**fields),
+            context.running.work(name),
+            context.tracing.work(f"{key.kind} pass", key.text, lease.waited_seconds, **fields),
+        ):
+            outcome = self.reconcile(lease)
+            result = outcome.action.value
+            context.metrics.attempts.labels(key.kind, self.driver_name, result).inc()
+            trail.note("end", outcome.reason)
+            tracing.ended(result, outcome.reason, is_error=outcome.action is Action.RETRY)
+            log_v(4).info("pass ended", outcome=result, result=outcome.reason)
+            try:
+                self.finish(lease, outcome)
+            except Exception as error:  # noqa: BLE001 - a lease nobody releases would hold the key
+                self.unexpected(error)
+                give_back(context, lease)
+
+    def fields(self) -> dict[str, str]:
+        """What every log line of a pass carries."""
+        fields = {"key": self.key.text, "driver": self.driver_name}
+        return fields | ({self.kind.noun: self.key.object} if self.kind.noun else {})
+
+    def unexpected(self, error: Exception) -> None:
+        """Tell of a mistake of ours: log, metric and a note for `explain`.
+
+        The note names class and place only: nobody knows what such an error's text holds.
+        """
+        _log.exception("unexpected error, the key is retried with back-off")
+        self.context.metrics.unexpected_errors.labels(self.key.kind, self.driver_name).inc()
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{PurePath(frame.filename).name}:{frame.lineno}"
+        trail.note("error", f"{trail.UNEXPECTED} {type(error).__name__} at {place}")
+
+    def reconcile(self, lease: Lease) -> Outcome:
+        """One pass with every failure turned into an outcome."""
+        try:
+            return self.controller.sync(self.context, self.driver, self.key, lease)
+        except LeaseLost as error:
+            _log.warning("lease lost", err=error)
+            trail.note("waits", "lease lost")
+            self.context.metrics.lease_losses.labels(self.key.kind).inc()
+            return wait(0, "lease lost")
+        except (TransientError, Unreachable, ServerError, TooManyRequestsError) as error:
+            _log.warning("key waits", err=error)
+            trail.note("waits", str(error))
+            return wait(AWAY_SECONDS, "away")
+        except ApiError as error:
+            _log.warning("the API server refused", err=error)
+            trail.note("error", f"the API server refused: {error}")
+            return retry("refused")
+        except Exception as error:  # noqa: BLE001 - one key's defect must not stop the others
+            self.unexpected(error)
+            return retry("unexpected")
+
+    def finish(self, lease: Lease, outcome: Outcome) -> None:
+        """Gives the key back.
+
+        A lease that went meanwhile changes nothing in Redis; the key is then added once more and an
+        attempt without end put back, because after a Redis that lost its data nobody else may know
+        of it. While Redis is away queue and safekeeping remember what to write.
+        """
+        context, is_owner = self.context, False
+        context.steps.reach(Step.FINISH_KEY, lease)
+        try:
+            is_owner = self.give_back(lease, outcome)
+            if not is_owner:
+                context.queue.add([lease.key])
+        except TransientError as error:
+            _log.warning("key not released", err=error)
+        context.safekeeping.close(lease, is_settled=is_owner or outcome.finish_intent)
+
+    def give_back(self, lease: Lease, outcome: Outcome) -> bool:
+        """What the queue does with the key; False when the lease was another's by now."""
+        queue = self.context.queue
+        if outcome.action is Action.DONE:
+            return queue.done(lease, finish_intent=outcome.finish_intent)
+        if outcome.action is Action.RETRY:
+            self.context.metrics.work_retries.labels(self.kind.work_queue).inc()
+            start, longest = self.retry_intervals()
+            return queue.fail(
+                lease,
+                base_seconds=outcome.base_seconds or start,
+                cap_seconds=outcome.cap_seconds or longest,
+                min_delay_seconds=outcome.delay_seconds,
+                threshold=outcome.give_up_after,
+                memo=outcome.memo,
+            ).is_owner
+        if outcome.action is Action.BLOCKED and outcome.lock is not None:
+            return queue.block(lease, outcome.lock)
+        return queue.release(lease, delay_seconds=outcome.delay_seconds)
+
+    def retry_intervals(self) -> tuple[float, float]:
+        """First and longest retry interval by the controller's settings; a part has its whole's."""
+        spec = self.controller.spec
+        settings = (self.driver or self.context).settings.controllers
+        for name in filter(None, (spec.name, spec.part_of)):
+            own = settings.get(name)
+            start = getattr(own, "retry_interval_start_seconds", None)
+            longest = getattr(own, "retry_interval_max_seconds", None)
+            if start is not None and longest is not None:
+                return float(start), float(longest)
+        return RETRY_START_SECONDS, RETRY_MAX_SECONDS
 
 
-def fields_of(key: Key, driver: Driver) -> dict[str, str]:
-    """What every log line of a pass carries."""
-    fields = {"key": key.text, "driver": driver.name}
-    name = {"claims": "claim", "volumes": "volume"}.get(key.kind)
-    return fields | {name: key.object} if name else fields
-
-
-def unexpected(runtime: Runtime, driver: Driver, key: Key, error: Exception) -> None:
-    """Tell of a mistake of ours: log, metric and a note for `explain`.
-
-    The note names class and place only: nobody knows what such an error's text holds.
-    """
-    _log.exception("unexpected error, the key is retried with back-off")
-    runtime.metrics.unexpected_errors.labels(key.kind, driver.name).inc()
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{PurePath(frame.filename).name}:{frame.lineno}"
-    trail.note("error", f"{trail.UNEXPECTED} {type(error).__name__} at {place}")
-
-
-def give_back(runtime: Runtime, lease: Lease) -> None:
+def give_back(context: Context, lease: Lease) -> None:
     """Release a lease whose pass could not be ended in order."""
     if lease.is_released:
         return
     try:
-        runtime.queue.release(lease, delay_seconds=AWAY_SECONDS, count=True)
+        context.queue.release(lease, delay_seconds=AWAY_SECONDS, count=True)
     except TransientError as error:
         _log.warning("key not released", err=error)
-
-
-def attempt(
-    runtime: Runtime,
-    driver: Driver,
-    key: Key,
-    lease: Lease,
-    work: Callable[[Runtime, Driver, Key, Lease], Outcome],
-) -> Outcome:
-    """One pass with every failure turned into an outcome."""
-    try:
-        return work(runtime, driver, key, lease)
-    except LeaseLost as error:
-        _log.warning("lease lost", err=error)
-        trail.note("waits", "lease lost")
-        runtime.metrics.lease_losses.labels(key.kind).inc()
-        return wait(0, "lease lost")
-    except (TransientError, AwayError) as error:
-        _log.warning("key waits", err=error)
-        trail.note("waits", str(error))
-        return wait(AWAY_SECONDS, "away")
-    except ApiError as error:
-        _log.warning("the API server refused", err=error)
-        trail.note("error", f"the API server refused: {error}")
-        return retry("refused")
-    except Exception as error:  # noqa: BLE001 - one key's defect must not stop the others
-        unexpected(runtime, driver, key, error)
-        return retry("unexpected")
-
-
-def finish(runtime: Runtime, driver: Driver, lease: Lease, outcome: Outcome) -> None:
-    """Gives the key back.
-
-    A lease that went meanwhile changes nothing in Redis; the key is then added once more and an
-    attempt without end put back, because after a Redis that lost its data nobody else may know of
-    it. While Redis is away queue and safekeeping remember what to write.
-    """
-    provision, is_owner = driver.settings.provision, False
-    runtime.steps.reach(Step.FINISH_KEY, lease)
-    try:
-        if outcome.action is Action.DONE:
-            is_owner = runtime.queue.done(lease, finish_intent=outcome.finish_intent)
-        elif outcome.action is Action.RETRY:
-            runtime.metrics.work_retries.labels(work_queue_name(lease.key.kind)).inc()
-            is_owner = runtime.queue.fail(
-                lease,
-                base_seconds=outcome.base_seconds or provision.retry_interval_start_seconds,
-                cap_seconds=outcome.cap_seconds or provision.retry_interval_max_seconds,
-                min_delay_seconds=outcome.delay_seconds,
-                threshold=driver.backend.threshold(lease.key.kind) if outcome.may_give_up else 0,
-                memo=outcome.memo,
-            ).is_owner
-        else:
-            is_owner = runtime.queue.release(lease, delay_seconds=outcome.delay_seconds)
-        if not is_owner:
-            runtime.queue.add([lease.key])
-    except TransientError as error:
-        _log.warning("key not released", err=error)
-    runtime.safekeeping.close(lease, is_settled=is_owner or outcome.finish_intent)

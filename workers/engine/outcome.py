@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workers.queue.locks import Lock
 
 
 class Action(Enum):
@@ -12,6 +16,7 @@ class Action(Enum):
     DONE = "done"  # forget the failure counter
     RETRY = "retry"  # back-off step
     WAIT = "wait"  # again after a delay, without a back-off step
+    BLOCKED = "blocked"  # again when a lock is free, without a back-off step
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,8 @@ class Outcome:
         finish_intent: DONE: also drop the volume's intent and unsaved PV, in the same step.
         memo: RETRY: kept with the key and handed to its next pass.
         may_give_up: RETRY: whether the driver's threshold of failures counts (L-016).
+        give_up_after: RETRY: no more once so many failures were counted before, 0 for never.
+        lock: BLOCKED: the busy lock.
         reason: a short word for logs and metrics.
     """
 
@@ -36,6 +43,8 @@ class Outcome:
     finish_intent: bool = False
     memo: str = ""
     may_give_up: bool = True
+    give_up_after: int = 0
+    lock: Lock | None = None
     reason: str = ""
 
 
@@ -52,3 +61,8 @@ def retry(reason: str = "", *, not_before_seconds: float = 0.0) -> Outcome:
 def wait(seconds: float, reason: str = "") -> Outcome:
     """Something else must happen first; look again after `seconds` without counting a failure."""
     return Outcome(Action.WAIT, delay_seconds=seconds, reason=reason)
+
+
+def blocked(lock: Lock, reason: str = "") -> Outcome:
+    """Somebody else holds a lock: the key waits for its release and nothing is counted."""
+    return Outcome(Action.BLOCKED, lock=lock, reason=reason or f"{lock.name} is busy")

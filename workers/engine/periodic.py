@@ -10,15 +10,15 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
-from workers.controllers.provisioner.sweep import can_sweep
 from workers.errors import QueueUnavailable
-from workers.queue.keys import sweep_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from workers.controllers.capacity.publishing import Publishing
     from workers.drivers.driver import Driver
+    from workers.engine.context import Context
+    from workers.engine.controller import Controller, Due
     from workers.explain.lasting import Lasting
     from workers.queue.periods import Periods
     from workers.queue.workqueue import WorkQueue
@@ -36,6 +36,7 @@ class Periodic:
         queue: where keys go.
         periods: the marks.
         capacity: capacity publishing.
+        controllers: those of this process; `context` returns what they are asked with.
         lasting: events on claims that are held back for long; None for none.
     """
 
@@ -46,12 +47,16 @@ class Periodic:
         queue: WorkQueue,
         periods: Periods,
         capacity: Publishing,
+        controllers: Sequence[Controller] = (),
+        context: Callable[[], Context],
         lasting: Lasting | None = None,
     ) -> None:
         self._drivers = drivers
         self._queue = queue
         self._periods = periods
         self._capacity = capacity
+        self._controllers = controllers
+        self._context = context
         self._lasting = lasting
         self._stopped = threading.Event()
         self._is_started = False
@@ -66,17 +71,27 @@ class Periodic:
         if not self._is_started:
             self._capacity.start(drivers)
         self._capacity.tick(drivers)
-        for driver in filter(can_sweep, drivers):
-            key = sweep_key(driver.queue_name)
-            seconds = driver.settings.provision.snapshot_orphan_sweep_seconds
-            if not self._is_started:
-                self._periods.restart(key.text, seconds)
-                self._queue.add([key])
-            elif self._periods.is_due(key.text, seconds):
-                self._queue.add([key])
+        self._add_due(drivers)
         if self._lasting is not None:
             self._lasting.tick()
         self._is_started = True
+
+    def _add_due(self, drivers: list[Driver]) -> None:
+        for controller in self._controllers:
+            places = [None, *drivers] if not controller.spec.needs_driver else drivers
+            for driver in places:
+                for due in self._due(controller, driver):
+                    if not self._is_started:
+                        self._periods.restart(due.key.text, due.every_seconds)
+                        self._queue.add([due.key])
+                    elif self._periods.is_due(due.key.text, due.every_seconds):
+                        self._queue.add([due.key])
+
+    def _due(self, controller: Controller, driver: Driver | None) -> Iterable[Due]:
+        """What the controller wants; none where it has no work for the driver."""
+        if driver is not None and not controller.serves(driver):
+            return ()
+        return controller.periodic(self._context(), driver)
 
     def run(self) -> None:
         """Tick until `stop`; never raises."""

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class Step(StrEnum):
-    """Every effect of claim and volume sync, in the order of a full pass."""
+    """Every effect of claim and volume sync, in the order of a full pass.
+
+    Other controllers name theirs in their own folders; each is a string.
+    """
 
     PROTECT_SOURCE = "protect-source"
     RECORD_INTENT = "record-intent"
@@ -37,19 +40,19 @@ class Step(StrEnum):
 class Steps(Protocol):
     """Told about each effect before it happens; may raise to forbid it."""
 
-    def reach(self, step: Step, lease: Lease) -> None:
+    def reach(self, step: str, lease: Lease) -> None:
         """Raises LeaseLost if the volume has another owner by now."""
 
 
 # Allowed without the lease: Redis itself decides who may end a lease, and what may exist in the
 # storage is a fact that somebody has to know of, whoever owns the volume by now.
-_ALWAYS_ALLOWED = frozenset({Step.FINISH_KEY, Step.COPY_INTENT})
+_ALWAYS_ALLOWED: frozenset[str] = frozenset({Step.FINISH_KEY, Step.COPY_INTENT})
 
 
 class LeasedSteps:
     """Production: an effect is allowed while the lease is held."""
 
-    def reach(self, step: Step, lease: Lease) -> None:
+    def reach(self, step: str, lease: Lease) -> None:
         """Raises LeaseLost if the volume has another owner by now (G9)."""
         if step not in _ALWAYS_ALLOWED:
             lease.check()

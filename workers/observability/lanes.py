@@ -14,7 +14,6 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from workers.errors import TransientError
-from workers.observability.metrics import work_queue_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -81,14 +80,17 @@ class LaneCollector(Collector):
     Args:
         read: figures by lane (`<kind>|<driver>`), from Redis.
         read_sizes: figures without a lane, by name: `intents`, `unsaved_volumes`, ...
+        work_queues: upstream's work queue of each kind; other kinds keep their own name (L-096).
     """
 
     def __init__(
         self,
         read: Callable[[], Mapping[str, LaneFigures]],
         read_sizes: Callable[[], Mapping[str, int]] = dict,
+        work_queues: Mapping[str, str] | None = None,
     ) -> None:
         self._read = read
+        self._work_queues = work_queues or {}
         self._read_sizes = read_sizes
 
     def describe(self) -> list[GaugeMetricFamily]:
@@ -104,7 +106,12 @@ class LaneCollector(Collector):
             up.add_metric([], 0)
             return [up]
         up.add_metric([], 1)
-        return [up, *_lane_families(lanes), *_depths(lanes), *_size_families(sizes)]
+        return [
+            up,
+            *_lane_families(lanes),
+            *_depths(lanes, self._work_queues),
+            *_size_families(sizes),
+        ]
 
 
 def _lane_families(lanes: Mapping[str, LaneFigures]) -> list[GaugeMetricFamily]:
@@ -143,12 +150,14 @@ def _lane_families(lanes: Mapping[str, LaneFigures]) -> list[GaugeMetricFamily]:
     return [keys, head, ticket, limit, paused]
 
 
-def _depths(lanes: Mapping[str, LaneFigures]) -> list[GaugeMetricFamily]:
+def _depths(
+    lanes: Mapping[str, LaneFigures], work_queues: Mapping[str, str]
+) -> list[GaugeMetricFamily]:
     """`workqueue_depth`: what could run but does not yet, over all drivers (L-096)."""
     depths: dict[str, int] = defaultdict(int)
     for lane, figures in lanes.items():
-        name = work_queue_name(unquote(lane.partition("|")[0]))
-        depths[name] += figures.ready + figures.retry + figures.ticketed
+        kind = unquote(lane.partition("|")[0])
+        depths[work_queues.get(kind, kind)] += figures.ready + figures.retry + figures.ticketed
     family = GaugeMetricFamily("workqueue_depth", "Current depth of workqueue", labels=("name",))
     for name, depth in depths.items():
         family.add_metric([name], depth)

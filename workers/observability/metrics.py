@@ -24,16 +24,6 @@ UNKNOWN_DRIVER: Final = "unknown-driver"
 NO_STATUS: Final = "unknown-non-grpc"
 """Label of calls that ended without a gRPC status (P-011)."""
 
-WORK_QUEUES: Final = {
-    "claims": "claims",
-    "volumes": "volumes",
-    "unsaved": "unsavedpvs",
-    "topology": "csitopology",
-    "capacity": "csistoragecapacity",
-    "cloning": "cloning-protection",
-}
-"""Upstream's queue name of each kind of key; other kinds keep their own (L-096)."""
-
 _DEFAULT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _CSI_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
 _WORKQUEUE_BUCKETS: Final = tuple(float(f"1e{power}") for power in range(-8, 2))
@@ -305,8 +295,3 @@ def claim_labels(claim: Mapping[str, Any]) -> tuple[str, str]:
 def volume_class(volume: Mapping[str, Any]) -> str:
     """Class of a volume, "" for none."""
     return (volume.get("spec") or {}).get("storageClassName") or ""
-
-
-def work_queue_name(kind: str) -> str:
-    """Upstream's name of the work queue of one kind of key."""
-    return WORK_QUEUES.get(kind, kind)

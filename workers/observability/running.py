@@ -8,8 +8,6 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from workers.observability.metrics import work_queue_name
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -33,9 +31,9 @@ class RunningWork:
         self._names: set[str] = set()
 
     @contextmanager
-    def work(self, kind: str) -> Iterator[None]:
-        """Time the block as one piece of work on a key of `kind`."""
-        name, started = work_queue_name(kind), self._clock()
+    def work(self, name: str) -> Iterator[None]:
+        """Time the block as one piece of work of the work queue `name`."""
+        started = self._clock()
         with self._lock:
             number = next(self._numbers)
             self._started[number] = (name, started)

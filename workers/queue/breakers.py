@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.queue.connection import redis_errors
+from workers.queue.kinds import DRIVER_KINDS
 from workers.queue.names import NAMES
 from workers.queue.records import encode
 from workers.queue.scripts import Scripts, text
@@ -44,7 +45,6 @@ JITTER_PERCENT: Final = 25
 RECOVERY_SECONDS: Final = 5.0
 """A lowered lane gets 2 % of its limit back, at least 1, this often."""
 COOL_DOWN_SECONDS: Final = 1.0
-KINDS: Final = ("claims", "volumes", "cloning", "capacity", "sweep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +177,6 @@ class Breakers:
         return found
 
     def _event(self, event: str, driver: str, *args: str | float) -> str:
-        tickets, state = self._scripts.run("breaker", event, driver, " ".join(KINDS), *args)
+        tickets, state = self._scripts.run("breaker", event, driver, " ".join(DRIVER_KINDS), *args)
         self._tickets.publish(tickets)
         return text(state)

@@ -1,7 +1,8 @@
 """Which kinds of keys are there, as far as the queue must know?
 
 The queue treats all kinds alike but for what this table says; the scripts get it in front, so no
-kind is spelled in Lua.
+kind is spelled in Lua. It is the one place below the controllers that reads their catalogue, which
+is nothing but data.
 """
 
 from __future__ import annotations
@@ -9,13 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from workers.queue.keys import (
-    KIND_CAPACITY,
-    KIND_CLAIMS,
-    KIND_CLONING,
-    KIND_SWEEP,
-    KIND_VOLUMES,
-)
+from workers.controllers import catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,13 +31,12 @@ class QueueKind:
     has_trail: bool = False
 
 
-KINDS: Final = (
-    QueueKind(KIND_CLAIMS, calls_driver=True, has_trail=True),
-    QueueKind(KIND_VOLUMES, calls_driver=True, has_trail=True),
-    QueueKind(KIND_CAPACITY, calls_driver=True),
-    QueueKind(KIND_CLONING),
-    QueueKind(KIND_SWEEP),
+KINDS: Final = tuple(
+    QueueKind(kind.name, calls_driver=bool(kind.operations), has_trail=bool(kind.noun))
+    for kind in catalogue.kinds().values()
 )
+DRIVER_KINDS: Final = catalogue.driver_kinds()
+"""Kinds whose lanes stop with their driver: for breakers and pauses."""
 
 
 def lua_tables(kinds: Iterable[QueueKind]) -> str:

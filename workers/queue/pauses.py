@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from workers.queue.breakers import KINDS
+from workers.queue.kinds import DRIVER_KINDS
 from workers.queue.connection import redis_errors
 from workers.queue.keys import lane_name
 from workers.queue.limits import read_pause
@@ -67,12 +67,12 @@ class Pauses:
 
     def pause_driver(self, driver: str, reason: str, *, seconds: float | None = None) -> None:
         """Admit nothing more of a driver; None: until resumed. A second one replaces the first."""
-        for kind in KINDS:
+        for kind in DRIVER_KINDS:
             self._lanes().pause(lane_name(kind, driver), reason, seconds=seconds)
 
     def resume_driver(self, driver: str) -> None:
         """End the operator's pause; a breaker's stays."""
-        for kind in KINDS:
+        for kind in DRIVER_KINDS:
             self._lanes().resume(lane_name(kind, driver))
 
     def drain_driver(self, driver: str, reason: str, *, seconds: float | None = None) -> int:
@@ -84,7 +84,7 @@ class Pauses:
         """Keys of the driver that run now, over all workers."""
         with redis_errors():
             pipe = self._client.pipeline(transaction=False)
-            for kind in KINDS:
+            for kind in DRIVER_KINDS:
                 pipe.scard(NAMES["running"].full + lane_name(kind, driver))
             return sum(pipe.execute())
 

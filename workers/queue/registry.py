@@ -6,7 +6,7 @@ time to live. The version grows when a driver appears, changes or expires.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from workers.queue.names import NAMES
 from workers.queue.records import decode, encode
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import redis
+
+
+APART: Final = "#"
+"""Between a driver's queue name and the controllers that a worker runs, in a record's place."""
 
 
 class DriverRegistry:
@@ -32,12 +36,20 @@ class DriverRegistry:
         return bool(self._scripts.run("driver_register", name, encode(record), ttl_ms))
 
     def alive(self) -> dict[str, dict[str, Any]]:
-        """Records of the served drivers by name; also updates `version`."""
+        """Records of the served drivers by name; also updates `version`.
+
+        What workers with different controllers say of one driver is one record with the
+        controllers of all of them.
+        """
         version, *flat = self._scripts.run("drivers_alive")
-        found = {}
-        for raw_name, raw in zip(flat[::2], flat[1::2], strict=True):
+        found: dict[str, dict[str, Any]] = {}
+        for raw_name, raw in sorted(zip(flat[::2], flat[1::2], strict=True)):
             record = decode(self._client, NAMES["drivers"].full, text(raw_name), raw)
             if record is not None:
-                found[text(raw_name)] = record
+                name = text(raw_name).partition(APART)[0]
+                known = found.setdefault(name, record)
+                if known is not record:
+                    names = {*known.get("controllers", ()), *record.get("controllers", ())}
+                    known["controllers"] = sorted(names)
         self.version = int(version)
         return found

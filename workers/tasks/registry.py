@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workers.app import TASK_TICK, TASKS
-from workers.controllers.capacity.sync import capacity_domain, sync_capacity
-from workers.controllers.provisioner.claims import claim_domain, sync_claim
-from workers.controllers.provisioner.cloning import no_domain, sync_cloning
-from workers.controllers.provisioner.sweep import sweep_snapshots
-from workers.controllers.provisioner.volumes import sync_volume, volume_domain
+from workers.app import TASK_TICK
+from workers.controllers import catalogue
 from workers.engine.frame import run
 from workers.tasks.tick import tick
 
@@ -18,27 +14,15 @@ if TYPE_CHECKING:
 
 
 def register(app: FleetApp) -> None:
-    """Adds the tasks; `app.runtime` must be set before the first of them runs."""
+    """Adds the tasks of all kinds; `app.runtime` must be set before the first of them runs.
 
-    @app.task(name=TASKS["claims"])
-    def claims_sync(text: str) -> None:
-        run(app.runtime, text, claim_domain, sync_claim)
+    Those of controllers that do not run here too: what cannot be worked on is told by the frame.
+    """
+    for kind in catalogue.kinds().values():
 
-    @app.task(name=TASKS["volumes"])
-    def volumes_sync(text: str) -> None:
-        run(app.runtime, text, volume_domain, sync_volume)
-
-    @app.task(name=TASKS["capacity"])
-    def capacity_sync(text: str) -> None:
-        run(app.runtime, text, capacity_domain, sync_capacity)
-
-    @app.task(name=TASKS["cloning"])
-    def cloning_sync(text: str) -> None:
-        run(app.runtime, text, no_domain, sync_cloning)
-
-    @app.task(name=TASKS["sweep"])
-    def snapshots_sweep(text: str) -> None:
-        run(app.runtime, text, no_domain, sweep_snapshots)
+        @app.task(name=kind.task)
+        def sync(text: str) -> None:
+            run(app.runtime, text)
 
     @app.task(name=TASK_TICK)
     def system_tick() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from workers.app import SYSTEM_QUEUE, make_app
 from workers.cli.consumers import CeleryConsumers
-from workers.config.load import Settings
+from workers.config.settings import Settings
 
 
 class Queue:

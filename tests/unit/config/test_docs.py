@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from workers.config.flagdocs import flags_markdown
-from workers.config.flagtable import FLAGS
+from workers.config.flagsets import flag_set
+from workers.controllers import catalogue
 
+FLAGS = flag_set(catalogue.choose("provisioner")).flags
 FLAGS_PAGE = Path(__file__).parents[3] / "docs" / "flags.md"
 
 

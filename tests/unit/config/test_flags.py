@@ -7,9 +7,18 @@ from operator import attrgetter
 import pytest
 
 from workers.config.flags import TOOLS, Command, Kind
-from workers.config.flagtable import FLAGS, OWN_FLAGS, REMOVED_BOOLS, REMOVED_VALUES, UPSTREAM_FLAGS
+from workers.config.flagsets import flag_set
+from workers.config.flagtable import COMMON_FLAGS, OWN_FLAGS, REMOVED_BOOLS, REMOVED_VALUES
 from workers.config.load import HelpRequested, parse, usage
+from workers.controllers import catalogue
 from workers.errors import ConfigError
+
+CHOSEN = catalogue.choose("provisioner")
+FLAGS = flag_set(CHOSEN).flags
+UPSTREAM_FLAGS = [
+    *COMMON_FLAGS,
+    *(flag for spec in CHOSEN for flag in spec.flags if flag.upstream),
+]
 
 ENVIRONMENT = {"NODE_NAME": "n", "NAMESPACE": "ns", "POD_NAME": "p"}
 
@@ -237,5 +246,6 @@ def test_argument_lists_of_common_manifests_parse(shape, argv):
 
 
 def test_own_flags_have_unique_names_and_do_not_shadow_upstreams():
-    assert len(FLAGS) == len(UPSTREAM_FLAGS) + len(OWN_FLAGS)
+    own = [*OWN_FLAGS, *(flag for spec in CHOSEN for flag in spec.flags if not flag.upstream)]
+    assert len(FLAGS) == len(UPSTREAM_FLAGS) + len(own)
     assert not any(flag.upstream for flag in OWN_FLAGS)

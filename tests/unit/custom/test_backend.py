@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_cluster import World
-from workers.config.load import Settings
-from workers.config.settings import NodeSettings
+from workers.config.settings import NodeSettings, Settings
 from workers.constants import ANN_SELECTED_NODE, FINALIZER_VOLUME
 from workers.controllers.provisioner import safekeeping
 from workers.custom import (

@@ -7,7 +7,8 @@ from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
-from workers.config.load import Settings, parse
+from workers.config.load import parse
+from workers.config.settings import Settings
 from workers.custom import loading
 from workers.errors import ConfigError
 

@@ -6,7 +6,7 @@ import pytest
 
 from csi_client.errors import CsiError, NoStatusError
 from csi_client.messages import NodeGetInfoResponse
-from workers.config.load import Settings
+from workers.config.settings import Settings
 from workers.drivers import fleet
 from workers.drivers.driver import handshake, wait_ready
 from workers.errors import ConfigError

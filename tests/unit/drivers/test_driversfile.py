@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from workers.config.settings import Settings
+from workers.controllers import catalogue
+from workers.controllers.capacity.controller import CONTROLLER as CAPACITY
+from workers.controllers.provisioner.controller import CONTROLLER as PROVISIONER
 from workers.drivers.driversfile import parse
 from workers.errors import ConfigError
 from workers.queue.limits import LaneLimits
@@ -29,8 +33,20 @@ def test_the_least_that_is_needed():
     )
     settings = Settings()
     assert spec.settings(settings) == settings
-    assert spec.lane_limits("claims", settings) == LaneLimits(100)
-    assert spec.lane_limits("capacity", settings) == LaneLimits(1)
+    assert lane_limits(spec, "claims") == LaneLimits(100)
+    assert lane_limits(spec, "capacity") == LaneLimits(1)
+
+
+def lane_limits(spec, kind):
+    """What a worker declares for a lane: the file's limits over the controllers' own."""
+    driver = SimpleNamespace(settings=spec.settings(Settings()))
+    defaults = {**PROVISIONER.limits(driver), **CAPACITY.limits(driver)}
+    return spec.lane_limits(catalogue.kinds()[kind], defaults[kind])
+
+
+def hold_seconds(spec, kind):
+    limits = lane_limits(spec, kind)
+    return spec.hold_seconds(catalogue.kinds()[kind], limits, Settings())
 
 
 def test_own_values_win_over_defaults_one_by_one():
@@ -48,18 +64,18 @@ def test_own_values_win_over_defaults_one_by_one():
 
 def test_limits_per_operation_and_the_serial_mode():
     spec = one("  limits: {create: {concurrency: 3, rate: 2.5}, delete: {concurrency: 2}}\n")
-    assert spec.lane_limits("claims", Settings()) == LaneLimits(3, 2.5, 3)
-    assert spec.lane_limits("volumes", Settings()) == LaneLimits(2)
+    assert lane_limits(spec, "claims") == LaneLimits(3, 2.5, 3)
+    assert lane_limits(spec, "volumes") == LaneLimits(2)
     serial = one("  limits: {serial: true}\n")
-    assert {serial.lane_limits(kind, Settings()) for kind in ("claims", "volumes", "capacity")} == {
+    assert {lane_limits(serial, kind) for kind in ("claims", "volumes", "capacity")} == {
         LaneLimits(1, total=1)
     }
-    assert serial.lane_limits("cloning", Settings()) == LaneLimits(1)
+    assert lane_limits(serial, "cloning") == LaneLimits(1)
 
 
 def test_serial_of_the_defaults_can_be_taken_back():
     spec = one("  limits: {serial: false}\n", "defaults:\n  limits: {serial: true}\n")
-    assert spec.lane_limits("claims", Settings()) == LaneLimits(100)
+    assert lane_limits(spec, "claims") == LaneLimits(100)
 
 
 def test_one_call_at_a_time_is_held_for_the_longest_call():
@@ -68,10 +84,10 @@ def test_one_call_at_a_time_is_held_for_the_longest_call():
         "  limits: {serial: true}\n  timeouts: {create: 20s}\n"
         "  classes: {slow: {timeouts: {create: 1m}}}\n"
     )
-    assert serial.hold_seconds("volumes", Settings()) == 60.0
-    assert serial.hold_seconds("sweep", Settings()) == 0.0
-    assert one().hold_seconds("claims", Settings()) == 0.0
-    assert one().hold_seconds("capacity", Settings()) == 0.0
+    assert hold_seconds(serial, "volumes") == 60.0
+    assert hold_seconds(serial, "sweep") == 0.0
+    assert hold_seconds(one(), "claims") == 0.0
+    assert hold_seconds(one(), "capacity") == 0.0
 
 
 def test_class_timeouts():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -12,6 +13,8 @@ import structlog
 from tests.support.crash_world import UID, VOLUME, CrashWorld
 from workers.config.settings import LogSettings
 from workers.controllers.provisioner.claims import sync_claim
+from workers.controllers.provisioner.controller import CONTROLLER
+from workers.controllers.provisioner.spec import SPEC
 from workers.engine.frame import run
 from workers.engine.steps import Step
 from workers.explain.claims import claim_cause
@@ -19,6 +22,7 @@ from workers.explain.facts import ClaimFacts
 from workers.observability.logging import configure_logging
 from workers.queue.inspect import read_key
 from workers.queue.keys import claim_key
+from workers.queue.locks import Lock
 
 DRIVER = "d"
 SECRET = "hunter2"
@@ -56,11 +60,14 @@ class Broken:
         self.owner = world.owner()
         self.key = claim_key(world.driver.name, "default", "data", UID)
 
-    def once(self, domain=lambda driver, key: VOLUME, work=None):
+    def once(self, locks=lambda key, driver: (Lock(VOLUME),), work=None):
         self.world.watcher()
         self.owner.queue.pump(period_seconds=0)
         self.world.tickets.clear()
-        run(self.owner.runtime, self.key.text, domain, work or self.raises)
+        controller = SimpleNamespace(spec=SPEC, locks=locks, sync=work or self.raises)
+        self.owner.runtime.controllers = {"claims": controller}
+        run(self.owner.runtime, self.key.text)
+        self.owner.runtime.controllers = {kind.name: CONTROLLER for kind in SPEC.kinds}
 
     def raises(self, *_):
         raise DefectError(f"password={SECRET}")
@@ -143,10 +150,10 @@ def test_a_defect_at_the_end_of_a_pass_keeps_no_lease(world, lines):
 def test_a_defect_before_the_lease_leaves_the_ticket_to_the_sweep(world, lines):
     broken = Broken(world)
 
-    def domain(driver, key):
+    def locks(key, driver):
         raise DefectError
 
-    broken.once(domain)
+    broken.once(locks)
     assert broken.count() == 1
     assert broken.state().is_known
     world.live(broken.owner)

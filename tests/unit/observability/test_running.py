@@ -41,7 +41,7 @@ def test_gauges_follow_the_work_in_hand():
 def test_failed_work_is_timed_and_over():
     clock, metrics = Clock(), Metrics()
     running = RunningWork(metrics, clock)
-    with contextlib.suppress(KeyError), running.work("capacity"):
+    with contextlib.suppress(KeyError), running.work("csistoragecapacity"):
         clock.now += 2
         raise KeyError
     running.publish()

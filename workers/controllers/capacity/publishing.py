@@ -26,7 +26,7 @@ from workers.topology.segments import node_segment, segment_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from workers.config.load import Settings
+    from workers.config.settings import Settings
     from workers.controllers.capacity.items import Item
     from workers.controllers.provisioner.clusters import Clusters
     from workers.drivers.driver import Driver

@@ -49,12 +49,6 @@ _NOT_HERE_SECONDS: Final = 5.0
 _CATALOG_SECONDS: Final = 0.1
 
 
-def capacity_domain(driver: Driver, key: Key) -> str:
-    """Capacity work locks no volume."""
-    del driver, key
-    return ""
-
-
 def sync_capacity(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
     """One pass over one capacity key."""
     publishing = runtime.capacity

@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 _HOLDING = frozenset({"Pending"})
 
 
-def no_domain(driver: Driver, key: Key) -> str:
-    """Work that locks no volume."""
-    del driver, key
-    return ""
-
-
 def sync_cloning(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
     """One pass over one source claim: its finalizer goes when no clone needs it any more."""
     namespace, _, name = key.object.partition("/")

@@ -40,12 +40,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def volume_domain(driver: Driver, key: Key) -> str:
-    """The lease domain of a volume key: the PV's name, shared with its claim."""
-    del driver
-    return key.object
-
-
 def sync_volume(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
     """One pass over one PV."""
     return VolumePass(runtime, driver, key, lease).run()

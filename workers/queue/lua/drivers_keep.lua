@@ -13,10 +13,11 @@ for i = 4, #ARGV, 3 do
   end
   redis.call('ZADD', K.drivers_until, now + ttl, name)
   if ARGV[i + 2] == '1' then
-    redis.call('ZADD', K.links .. name, now + ttl, process)
-    redis.call('PEXPIRE', K.links .. name, 4 * ttl)
-    local record = not are_well and redis.call('HGET', K.breakers, name)
-    if record and string.match(record, '^lost ') then lost[#lost + 1] = name end
+    local driver = string.match(name, '^[^#]*') -- without the controllers, see registry.py
+    redis.call('ZADD', K.links .. driver, now + ttl, process)
+    redis.call('PEXPIRE', K.links .. driver, 4 * ttl)
+    local record = not are_well and redis.call('HGET', K.breakers, driver)
+    if record and string.match(record, '^lost ') then lost[#lost + 1] = driver end
   end
 end
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', K.drivers_until, '-inf', now)) do

@@ -8,8 +8,7 @@ import pytest
 from csi_client import messages as csi
 from csi_client.errors import CsiError, NoStatusError, UndecodableAnswerError
 from tests.support.fake_cluster import DRIVER, TOPOLOGY, World
-from workers.config.load import Settings
-from workers.config.settings import ProvisionSettings
+from workers.config.settings import ProvisionSettings, Settings
 from workers.constants import ANN_SELECTED_NODE, ANN_SELECTED_NODE_ALPHA
 from workers.engine.outcome import Action
 from workers.kube.errors import ConflictError, ForbiddenError, NotFoundError

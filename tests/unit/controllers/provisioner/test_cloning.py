@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.fake_cluster import DRIVER, World
 from workers.config.gates import FeatureGates
-from workers.config.load import Settings
+from workers.config.settings import Settings
 from workers.constants import FINALIZER_CLONE_SOURCE
 from workers.controllers.provisioner.cloning import sync_cloning
 from workers.engine.outcome import Action

@@ -8,8 +8,7 @@ import pytest
 
 from csi_client.errors import CsiError
 from tests.support.fake_cluster import World
-from workers.config.load import Settings
-from workers.config.settings import ProvisionSettings
+from workers.config.settings import ProvisionSettings, Settings
 from workers.controllers.provisioner.claims import slow_delay_seconds
 from workers.engine.outcome import Action
 

@@ -9,8 +9,7 @@ import pytest
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from tests.support.fake_cluster import World
-from workers.config.load import Settings
-from workers.config.settings import NodeSettings
+from workers.config.settings import NodeSettings, Settings
 from workers.constants import ANN_SELECTED_NODE
 from workers.controllers.provisioner import race
 from workers.controllers.provisioner.race import Wait

@@ -7,8 +7,7 @@ import pytest
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from tests.support.fake_cluster import World, default_answer
-from workers.config.load import Settings
-from workers.config.settings import ProvisionSettings
+from workers.config.settings import ProvisionSettings, Settings
 from workers.engine.outcome import Action
 from workers.errors import ApiError
 from workers.kube.errors import (

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.fake_cluster import DRIVER, FakeKube, World
-from workers.config.load import Settings
-from workers.config.settings import ProvisionSettings
+from workers.config.settings import ProvisionSettings, Settings
 from workers.constants import FINALIZER_SNAPSHOT_SOURCE
 from workers.controllers.provisioner.sweep import can_sweep, is_young, sweep_snapshots
 from workers.errors import QueueUnavailable

@@ -1,0 +1,54 @@
+"""The provisioner's CSIStorageCapacity objects as data; chosen together with the provisioner."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from workers.config.flags import Command, Flag
+from workers.config.flags import Kind as Value
+from workers.controllers.capacity.rules import WATCHES, CapacityRules
+from workers.controllers.capacity.settings import read_settings
+from workers.queue import keys
+from workers.spec import Kind, Spec
+
+_RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
+_SCHEDULE: Final = _RUN_WORKER | {Command.WATCHER, Command.BEAT}
+_BOOL, _INT, _UINT = Value.BOOL, Value.INT, Value.UINT
+_FLOAT, _DURATION = Value.FLOAT, Value.DURATION
+
+FLAGS: Final = (
+    Flag("kube-api-capacity-qps", _FLOAT, "1", "Writes of CSIStorageCapacity objects per second "
+         "and driver, over all worker processes, apart from all other requests."),
+    Flag("kube-api-capacity-burst", _INT, "5", "Burst of kube-api-capacity-qps."),
+    # Capacity.
+    Flag("enable-capacity", _BOOL, "false", "Publish CSIStorageCapacity objects from the driver's "
+         "GetCapacity. Needs the environment variables NAMESPACE and POD_NAME.", _SCHEDULE),
+    Flag("capacity-for-immediate-binding", _BOOL, "false", "Publish capacity also for classes with "
+         "immediate binding."),
+    Flag("capacity-poll-interval", _DURATION, "1m", "Period of the full capacity refresh.",
+         _SCHEDULE),
+    Flag("capacity-ownerref-level", _INT, "1", "Owner of the capacity objects: -1 none, 0 the pod, "
+         "1 its StatefulSet or DaemonSet, 2 its Deployment, and so on.", _RUN_WORKER),
+    Flag("capacity-threads", _UINT, "1", "Simultaneous GetCapacity calls per driver."),
+    Flag("capacity-always-topology", _BOOL, "false", "Send an (empty) topology with GetCapacity "
+         "also to a driver without VOLUME_ACCESSIBILITY_CONSTRAINTS, as csi-provisioner does; the "
+         "CSI text forbids it.", _RUN_WORKER, upstream=False),
+)  # fmt: skip
+
+SPEC: Final = Spec(
+    name="capacity",
+    program="csi-provisioner",
+    kinds=(
+        Kind(
+            keys.KIND_CAPACITY,
+            task="capacity.sync",
+            work_queue="csistoragecapacity",
+            operations=("capacity",),
+        ),
+    ),
+    watches=WATCHES,
+    make_rules=CapacityRules,
+    flags=FLAGS,
+    read_settings=read_settings,
+    part_of="provisioner",
+)

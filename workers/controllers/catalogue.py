@@ -1,0 +1,91 @@
+"""Which controllers are there? The only list of them; everything else is derived from it.
+
+Light: what runs a controller is imported by `load` alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import TYPE_CHECKING, Final, cast
+
+from workers.controllers.capacity.spec import SPEC as CAPACITY
+from workers.controllers.provisioner.spec import SPEC as PROVISIONER
+from workers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from workers.engine.controller import Controller
+    from workers.spec import Kind, Spec
+
+SPECS: Final[tuple[Spec, ...]] = (
+    PROVISIONER,
+    CAPACITY,
+)
+
+ALL: Final = "all"
+
+
+def choose(text: str) -> tuple[Spec, ...]:
+    """The controllers of `--controllers=a,b` or `all`, each with its parts.
+
+    Raises:
+        ConfigError: an unknown name, or none at all.
+    """
+    known = {spec.name: spec for spec in SPECS if not spec.part_of}
+    wanted = [name.strip() for name in text.split(",") if name.strip()]
+    if ALL in wanted:
+        wanted = list(known)
+    for name in wanted:
+        if name not in known:
+            names = ", ".join([*known, ALL])
+            raise ConfigError(f"--controllers: unknown controller {name}; known are {names}")
+    if not wanted:
+        raise ConfigError("--controllers: name at least one controller")
+    return tuple(spec for spec in SPECS if (spec.part_of or spec.name) in wanted)
+
+
+def specs(names: Iterable[str]) -> tuple[Spec, ...]:
+    """The controllers with these names."""
+    wanted = frozenset(names)
+    return tuple(spec for spec in SPECS if spec.name in wanted)
+
+
+@cache
+def kinds() -> dict[str, Kind]:
+    """Every kind of key by its name."""
+    return {kind.name: kind for spec in SPECS for kind in spec.kinds}
+
+
+@cache
+def driver_kinds() -> tuple[str, ...]:
+    """Names of the kinds whose work belongs to a driver: the lanes that stop with it."""
+    return tuple(kind.name for kind in kinds().values() if kind.has_driver)
+
+
+@cache
+def lanes() -> dict[str, str]:
+    """The kind of key in which each operation is done."""
+    found: dict[str, str] = {}
+    for kind in kinds().values():
+        for operation in kind.operations:
+            found.setdefault(operation, kind.name)
+    return found
+
+
+@cache
+def work_queues() -> dict[str, str]:
+    """Upstream's work queue of each kind, for its metrics (L-096)."""
+    return {kind.name: kind.work_queue for kind in kinds().values()}
+
+
+def program(name: str) -> Spec | None:
+    """The controller that a drop-in command (`csi-attacher`) is for, None if it is no such."""
+    return next((spec for spec in SPECS if spec.program == name and not spec.part_of), None)
+
+
+def load(name: str) -> Controller:
+    """Import what runs a controller; only workers need it."""
+    module = importlib.import_module(f"workers.controllers.{name.replace('-', '_')}.controller")
+    return cast("Controller", module.CONTROLLER)

@@ -1,0 +1,97 @@
+"""csi-provisioner as data: volumes for claims, and their end.
+
+Flags, defaults and gates are those of external-provisioner v6.3 (F- rules, section 2.1).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from workers.config.flags import Command, Flag
+from workers.config.flags import Kind as Value
+from workers.config.gates import PROVISIONER_GATES
+from workers.controllers.provisioner.rules import WATCHES, ProvisionerRules
+from workers.controllers.provisioner.settings import read_settings
+from workers.engine.leasename import lease_name
+from workers.kube import paths
+from workers.queue import keys
+from workers.spec import Kind, Spec
+
+_RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
+_SCHEDULE: Final = _RUN_WORKER | {Command.WATCHER, Command.BEAT}
+_DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR, Command.CONFORMANCE})
+_STRING, _BOOL, _INT, _UINT = Value.STRING, Value.BOOL, Value.INT, Value.UINT
+_DURATION: Final = Value.DURATION
+
+FLAGS: Final = (
+    Flag("timeout", _DURATION, "10s", "Deadline of each CSI call (creation, deletion, capacity "
+         "and the identity calls at start).",
+         _RUN_WORKER | _DRIVER_TOOLS),
+    # Volumes.
+    Flag("volume-name-prefix", _STRING, "pvc", "Volume and PV name are this, a dash and the UID "
+         "of the claim."),
+    Flag("volume-name-uuid-length", _INT, "-1", "Keep only that many characters (1 to 32) of the "
+         "UID without its dashes; -1 keeps the whole UID with its dashes."),
+    Flag("default-fstype", _STRING, "", "File system type when the class names none; empty leaves "
+         "the choice to the driver.", _RUN_WORKER),
+    Flag("extra-create-metadata", _BOOL, "false", "Add names of claim and volume to the "
+         "parameters of CreateVolume.", _RUN_WORKER),
+    Flag("controller-publish-readonly", _BOOL, "false", "Mark a PV read-only when its only access "
+         "mode is ReadOnlyMany.", _RUN_WORKER),
+    Flag("prevent-volume-mode-conversion", _BOOL, "true", "A claim restored from a snapshot may "
+         "not change the volume mode unless the snapshot content allows it.", _RUN_WORKER),
+    Flag("strict-topology", _BOOL, "false", "Late binding: pass only the selected node's topology "
+         "to CreateVolume instead of all matching ones.", _RUN_WORKER),
+    Flag("immediate-topology", _BOOL, "true", "Immediate binding: pass the topologies of all nodes "
+         "with the driver (true) or none (false).", _RUN_WORKER),
+    # Retries and parallel work.
+    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed item; doubles "
+         "with each failure."),
+    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval."),
+    Flag("worker-threads", _UINT, "100", "Simultaneous creations and, apart from them, deletions "
+         "per driver, over all worker processes."),
+    Flag("cloning-protection-threads", _UINT, "1", "Simultaneous removals of the clone source "
+         "finalizer; 0 removes none."),
+    Flag("snapshot-orphan-sweep-interval", _DURATION, "5m", "How often to look for orphaned "
+         "finalizers of snapshot sources; 0 never.", _SCHEDULE),
+    # One provisioner per node.
+    Flag("node-deployment", _BOOL, "false", "Provision only for the node named by the environment "
+         "variable NODE_NAME."),
+    Flag("node-deployment-immediate-binding", _BOOL, "true", "Take claims with immediate binding "
+         "in node deployment."),
+    Flag("node-deployment-base-delay", _DURATION, "20s", "First wait before trying to own such a "
+         "claim."),
+    Flag("node-deployment-max-delay", _DURATION, "60s", "Longest wait before trying to own such a "
+         "claim."),
+)  # fmt: skip
+
+SPEC: Final = Spec(
+    name="provisioner",
+    program="csi-provisioner",
+    kinds=(
+        Kind(
+            keys.KIND_CLAIMS,
+            task="claims.sync",
+            work_queue="claims",
+            operations=("create",),
+            subject=paths.CLAIMS,
+            noun="claim",
+        ),
+        Kind(
+            keys.KIND_VOLUMES,
+            task="volumes.sync",
+            work_queue="volumes",
+            operations=("delete",),
+            subject=paths.VOLUMES,
+            noun="volume",
+        ),
+        Kind(keys.KIND_CLONING, task="cloning.sync", work_queue="cloning-protection"),
+        Kind(keys.KIND_SWEEP, task="snapshots.sweep", work_queue="sweep"),
+    ),
+    watches=WATCHES,
+    make_rules=ProvisionerRules,
+    lease_name=lease_name,
+    flags=FLAGS,
+    read_settings=read_settings,
+    gates=PROVISIONER_GATES,
+)

@@ -1,0 +1,114 @@
+"""What does this process tell about the drivers it serves? Lane limits, records, who works there.
+
+Limits go first, so that nothing is admitted without one. What belongs to no driver is announced
+like a driver without a name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.drivers.driversfile import DriverSpec
+from workers.queue.keys import lane_name
+from workers.queue.names import place_of
+from workers.queue.registry import APART
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workers.config.settings import Settings
+    from workers.drivers.driver import Driver
+    from workers.engine.controller import Controller
+    from workers.queue.registry import DriverRegistry
+    from workers.queue.workqueue import WorkQueue
+
+REGISTRATION_TTL_SECONDS: Final = 15.0
+DRIVERLESS: Final = ""
+"""Queue name, and name, of what belongs to no driver."""
+# The controller whose records stand under the driver's bare name.
+_DEFAULT: Final = ["provisioner"]
+
+
+class Announcing:
+    """What a process with these controllers says of its drivers."""
+
+    def __init__(self, settings: Settings, controllers: Sequence[Controller]) -> None:
+        self._settings = settings
+        self._controllers = controllers
+        self._driverless = [one for one in controllers if not one.spec.needs_driver]
+
+    @property
+    def has_driverless(self) -> bool:
+        """Whether a controller of this process has work that belongs to no driver."""
+        return bool(self._driverless)
+
+    def driverless_places(self) -> list[str]:
+        """Where the tickets of what belongs to no driver are."""
+        kinds = [kind.name for one in self._driverless for kind in one.spec.kinds]
+        return [place_of(DRIVERLESS, name) for name in kinds]
+
+    def place(self, queue_name: str) -> str:
+        """Where the record of a driver stands: one place for each set of controllers.
+
+        Two workers of one driver with different controllers (a container for each, as sidecars
+        are) would otherwise overwrite each other's record.
+        """
+        names = [one.spec.name for one in self._controllers if not one.spec.part_of] or _DEFAULT
+        return queue_name if names == _DEFAULT else f"{queue_name}{APART}{'+'.join(names)}"
+
+    def record(self, driver: Driver) -> dict[str, Any]:
+        """What others may know of the driver, and which controllers work for it here."""
+        names = [one.spec.name for one in self._controllers if one.serves(driver)]
+        return driver.record() | {"controllers": names}
+
+    def driverless_record(self) -> dict[str, Any]:
+        """The record of what belongs to no driver."""
+        names = [one.spec.name for one in self._driverless]
+        return {"name": DRIVERLESS, "queue_name": DRIVERLESS, "controllers": names}
+
+    def register(self, driver: Driver, registry: DriverRegistry) -> None:
+        """Put the driver's record into the registry.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        place, record = self.place(driver.queue_name), self.record(driver)
+        registry.register(place, record, ttl_seconds=REGISTRATION_TTL_SECONDS)
+
+    def announce_driverless(self, queue: WorkQueue, registry: DriverRegistry) -> None:
+        """Declare the limits of what belongs to no driver, and that it is served; if it is.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        for controller in self._driverless:
+            self._declare(controller, None, DriverSpec("", ""), queue)
+        if self._driverless:
+            place, record = self.place(DRIVERLESS), self.driverless_record()
+            registry.register(place, record, ttl_seconds=REGISTRATION_TTL_SECONDS)
+
+    def set_limits(self, driver: Driver, spec: DriverSpec, queue: WorkQueue) -> None:
+        """Declare the limits of the driver's lanes.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        for controller in self._controllers:
+            if controller.spec.needs_driver and controller.serves(driver):
+                self._declare(controller, driver, spec, queue)
+
+    def _declare(
+        self, controller: Controller, driver: Driver | None, spec: DriverSpec, queue: WorkQueue
+    ) -> None:
+        defaults = controller.limits(driver)
+        place = DRIVERLESS if driver is None else driver.queue_name
+        for kind in controller.spec.kinds:
+            limits = spec.lane_limits(kind, defaults[kind.name])
+            queue.set_limits(
+                lane_name(kind.name, place),
+                limits.concurrency,
+                rate_per_second=limits.rate_per_second,
+                burst=limits.burst,
+                total=limits.total,
+                hold_seconds=spec.hold_seconds(kind, limits, self._settings),
+            )
