@@ -22,8 +22,9 @@ import redis
 from csi_client.errors import DEADLINE_EXCEEDED, UNAVAILABLE, CsiError
 from tests.support.redis_server import RedisServer, find_redis_server
 from workers.drivers.health import Health, SharedHealth
-from workers.queue.breakers import KINDS, Breakers
+from workers.queue.breakers import Breakers
 from workers.queue.keys import Key, claim_key
+from workers.queue.kinds import DRIVER_KINDS
 from workers.queue.leases import Lease
 from workers.queue.locks import Lock
 from workers.queue.workqueue import WorkQueue
@@ -87,7 +88,7 @@ class SlowDriver:
             now_ms=clock,
         )
         self.queue.register_process()
-        for kind in KINDS:
+        for kind in DRIVER_KINDS:
             self.queue.set_limits(f"{kind}|d", self.limit)
         self.breakers = Breakers(self.client, publish=self._tickets.extend, now_ms=clock)
         self.health: Health = SharedHealth(self.breakers) if self.has_breaker else Health()

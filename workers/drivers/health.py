@@ -113,7 +113,9 @@ class SharedHealth(Health):
         """
         if operation in self.paced and operation in catalogue.lanes() and self._queue_name:
             try:
-                seconds = self._breakers.pace(lane_name(catalogue.lanes()[operation], self._queue_name))
+                seconds = self._breakers.pace(
+                    lane_name(catalogue.lanes()[operation], self._queue_name)
+                )
             except QueueUnavailable as error:
                 _log.warning("rate of %s not asked: %s", self._queue_name, error)
             else:

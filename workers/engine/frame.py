@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from workers.engine.outcome import Action, Outcome, retry, wait
 from workers.engine.steps import Step
 from workers.errors import ApiError, LeaseLost, TransientError
-from workers.kube.errors import AwayError
 from workers.observability import tracing, trail
 from workers.observability.logging import get_logger, log_fields, log_v
 from workers.queue.keys import Key
@@ -138,7 +137,7 @@ class Pass:
             trail.note("waits", "lease lost")
             self.context.metrics.lease_losses.labels(self.key.kind).inc()
             return wait(0, "lease lost")
-        except (TransientError, Unreachable, ServerError, TooManyRequestsError) as error:
+        except (TransientError, AwayError) as error:
             _log.warning("key waits", err=error)
             trail.note("waits", str(error))
             return wait(AWAY_SECONDS, "away")

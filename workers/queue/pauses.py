@@ -12,9 +12,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from workers.queue.kinds import DRIVER_KINDS
 from workers.queue.connection import redis_errors
 from workers.queue.keys import lane_name
+from workers.queue.kinds import DRIVER_KINDS
 from workers.queue.limits import read_pause
 from workers.queue.names import NAMES
 from workers.queue.scripts import repaired, text
