@@ -12,13 +12,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from watcher.catalogue import SPECS
 from watcher.counting import CountingSink
 from watcher.intents import Restorer, restore_intents
 from watcher.keeper import Keeper
 from watcher.machine import Machine
 from watcher.outbox import Outbox
 from watcher.resync import Resync
+from workers.controllers.catalogue import SPECS
 from workers.kube.resources import KubeResources
 from workers.kube.watch import Reflector
 from workers.observability.logging import get_logger

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from workers.engine.outcome import Action, Outcome, retry, wait
 from workers.engine.steps import Step
 from workers.errors import ApiError, LeaseLost, TransientError
+from workers.kube.errors import AwayError
 from workers.observability import tracing, trail
 from workers.observability.logging import get_logger, log_fields, log_v
 from workers.queue.keys import Key
