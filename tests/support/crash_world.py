@@ -341,6 +341,7 @@ class CrashWorld:
             driver_of=lambda _name: self.driver,
             steps=steps,
             controllers={kind.name: CONTROLLER for kind in CONTROLLER.spec.kinds},
+            now=lambda: self.now_ms / 1000,
         )
         return Owner(queue, runtime, steps)
 

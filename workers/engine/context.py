@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ class Context:
         periodic: the clock of polls and sweeps.
         capacity: capacity publishing, told of every volume made or deleted; None without.
         lasting: tells users of holds that last; None without.
+        now: unix seconds, for moments that several machines talk about.
     """
 
     settings: Settings
@@ -62,6 +64,7 @@ class Context:
     periodic: Periodic | None = None
     lasting: Lasting | None = None
     tracing: Tracing = field(default_factory=Tracing)
+    now: Callable[[], float] = time.time
     running: RunningWork = field(init=False)
 
     def __post_init__(self) -> None:

@@ -30,12 +30,15 @@ PERIOD_SECONDS = 60.0
 _INTENTS = NAMES["intents"].full
 _UNSAVED = NAMES["unsaved"].full
 _GUARD = NAMES["recovery_guard"].full
+# As workers.controllers.provisioner.intent writes it: an operator's turn, see `csi-fleet audit`.
+_STAGE_STRANDED = "stranded"
 # Records read per round trip.
 _CHUNK = 200
 
 
 class _IntentKey(msgspec.Struct):
     key: str = ""
+    stage: str = ""
 
 
 _decode_intent = msgspec.json.Decoder(_IntentKey).decode
@@ -96,7 +99,8 @@ class Recovery:
 
 def _key_of_intent(raw: bytes) -> Key | None:
     try:
-        return Key.parse(_decode_intent(raw).key)
+        intent = _decode_intent(raw)
+        return None if intent.stage == _STAGE_STRANDED else Key.parse(intent.key)
     except (msgspec.MsgspecError, ValueError) as error:
         # Whoever reads the record sets it aside; here it is only skipped.
         _log.warning("intent without a readable key: %s", error)

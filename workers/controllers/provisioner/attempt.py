@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from csi_client.errors import CsiError
 from workers.controllers.provisioner import nodes, sourcing
-from workers.controllers.provisioner.intent import Intent
+from workers.controllers.provisioner.intent import Request
+from workers.controllers.provisioner.recorded import RecordedAttempt
 from workers.engine.steps import Step
 from workers.errors import AttemptError, DriverAway, State
 from workers.kube.errors import RefusedError
@@ -31,7 +32,6 @@ from workers.translate.request import build_request
 
 if TYPE_CHECKING:
     from csi_client import messages as csi
-    from workers.controllers.provisioner.claims import ClaimPass
     from workers.kube.objects import JsonObject
     from workers.translate.secrets import SecretRef, VolumeSecrets
     from workers.translate.sources import ContentSource
@@ -57,53 +57,18 @@ class Prepared:
 
 
 @dataclass(slots=True)
-class Attempt:
-    """One attempt for one claim, under the lease of its volume.
+class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
+    """One CreateVolume for one claim.
 
     Attributes:
-        claim: live, or the remembered copy of a claim that is gone.
-        storage_class: the original class, in-tree or not.
         is_rehearsal: only the request is wanted: nothing is marked, nobody is told (D-011).
-        intent: what an earlier attempt left; None for a first one. Updated as this one goes on.
     """
 
-    work: ClaimPass
-    claim: JsonObject
-    storage_class: JsonObject
-    intent: Intent | None
     is_rehearsal: bool = False
     selected_node: str = field(init=False)
-    was_sent: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.selected_node = claims.selected_node(self.claim)
-
-    def run(self) -> JsonObject:
-        """Returns the complete PV, already recorded in Redis.
-
-        Raises:
-            AttemptError: with the state that decides what follows.
-            IgnoredError: the claim is not ours.
-        """
-        try:
-            prepared = self.prepare()
-        except AttemptError as error:
-            # An earlier call may still run, so its record must not go (D-008).
-            if self.intent is not None and error.state is not State.NO_CHANGE:
-                raise AttemptError(error.message, State.NO_CHANGE) from error
-            raise
-        self.record_intent(prepared)
-        volume = self.accept(prepared, self.create(prepared))
-        self.work.runtime.steps.reach(Step.RECORD_VOLUME, self.work.lease)
-        self.work.runtime.intents.created(self.work.lease.domain, self.current.record(), volume)
-        return volume
-
-    @property
-    def current(self) -> Intent:
-        """The intent of this attempt, once it is recorded."""
-        if self.intent is None:
-            raise AssertionError("the intent is recorded before anything needs it")
-        return self.intent
 
     # Steps 5 to 21.
 
@@ -116,7 +81,9 @@ class Attempt:
                 nodes.check_owner(self.work, claim)
         gates = driver.settings.gates
         source = sources.normalise(claim, cross_namespace=gates.cross_namespace_volume_data_source)
-        if source is not None:
+        # Nobody gets at data by the volume of a claim that is gone: the grant was checked before
+        # the first call, and may have gone with the claim since.
+        if source is not None and not self.work.is_orphaned:
             sourcing.check_grants(self.work, source)
         storage_class, migrated = self.translated_class()
         if source is not None:
@@ -268,40 +235,35 @@ class Attempt:
         try:
             found = self.work.runtime.kube.get_attributes_class(name)
         except RefusedError as error:
+            if self.work.is_orphaned and self.intent is not None and self.intent.attributes:
+                return dict(self.intent.attributes)
             raise attributes_class.read_failed(error) from error
         return attributes_class.mutable_parameters(found, self.work.driver.name)
 
     # Steps 22 to 24.
 
-    def record_intent(self, prepared: Prepared) -> None:
-        """Before CreateVolume: from now on the attempt is finished by somebody, whatever dies."""
-        work = self.work
-        pin = prepared.pin.sent().to_json() if prepared.pin is not None else None
-        self.intent = Intent.begin(
-            key=work.key.text,
-            driver=work.driver.name,
-            claim=self.claim,
+    def request_of(self, prepared: Prepared) -> Request:
+        """What a repeat must have in common with this call."""
+        return Request(
             selected_node=self.selected_node,
-            pin=pin,
-            previous=self.intent,
+            pin=prepared.pin.sent().to_json() if prepared.pin is not None else None,
             source=sourcing.sent(prepared.request),
+            attributes=dict(prepared.request.mutable_parameters),
+            timeout_seconds=self.timeout_seconds,
         )
-        work.runtime.steps.reach(Step.RECORD_INTENT, work.lease)
-        work.runtime.safekeeping.begin(work.lease, self.intent)
-        work.record = self.intent
 
-    def create(self, prepared: Prepared) -> csi.CreateVolumeResponse:
-        """Step 22: the call, its errors classified (P-410)."""
-        work = self.work
-        work.runtime.steps.reach(Step.CREATE_VOLUME, work.lease)
-        self.was_sent = True
+    @property
+    def timeout_seconds(self) -> float:
+        """As long as the driver may take for a volume of this class."""
+        driver, name = self.work.driver, self.storage_class["metadata"].get("name", "")
+        own = driver.timeout_seconds("create", name)
+        return driver.settings.driver.timeout_seconds if own is None else own
+
+    def call(self, prepared: Prepared) -> csi.CreateVolumeResponse:
+        """Step 22, its errors classified (P-410)."""
         try:
-            response = work.driver.client.create_volume(
-                prepared.request,
-                on_slow=self.keep_copy,
-                timeout_seconds=work.driver.timeout_seconds(
-                    "create", self.storage_class["metadata"].get("name", "")
-                ),
+            return self.work.driver.client.create_volume(
+                prepared.request, on_slow=self.keep_copy, timeout_seconds=self.timeout_seconds
             )
         except DriverAway:
             # It may have arrived: finished when the driver is back, without event or back-off.
@@ -309,7 +271,6 @@ class Attempt:
             raise
         except CsiError as error:
             raise AttemptError(str(error), self.state_of(error), code=error.code) from None
-        return response
 
     def state_of(self, error: CsiError) -> State:
         """P-410; a status made by the transport says nothing about the storage (D-024)."""
@@ -318,30 +279,15 @@ class Attempt:
         may_reschedule = self.work.driver.supports_topology and bool(self.selected_node)
         return create_volume_state(error.code, may_reschedule=may_reschedule)
 
-    def keep_copy(self) -> None:
-        """The call takes long: keep the intent outside of Redis too."""
-        if self.work.lease.is_held() and not self.current.has_copy:
-            self.work.runtime.steps.reach(Step.COPY_INTENT, self.work.lease)
-            self.intent = self.work.runtime.safekeeping.copy(self.work.lease.domain, self.current)
-            self.work.has_copy = self.current.has_copy
-
-    def remember_background(self) -> None:
-        """The end is not known: the record says so, in Redis and in a ConfigMap (P-401)."""
-        if self.intent is not None:
-            known = self.intent.in_background()
-            self.work.runtime.steps.reach(Step.COPY_INTENT, self.work.lease)
-            self.intent = self.work.runtime.safekeeping.copy(self.work.lease.domain, known)
-            self.work.has_copy = self.intent.has_copy
-
-    def accept(self, prepared: Prepared, response: csi.CreateVolumeResponse) -> JsonObject:
+    def accept(self, prepared: Prepared, answer: csi.CreateVolumeResponse) -> JsonObject:
         """Steps 23 and 24: checks, clean-up of what is not usable, the PV."""
-        rejection = volume_rules.check_response(prepared.request, response)
+        rejection = volume_rules.check_response(prepared.request, answer)
         if rejection is not None:
             problem = self.clean_up(prepared, rejection.volume_id)
             error = rejection.error(problem)
             # Nothing is left once the clean-up worked, so nothing is in progress (D-009).
             raise error if problem else AttemptError(error.message, State.FINISHED)
-        driver, volume = self.work.driver, response.volume
+        driver, volume = self.work.driver, answer.volume
         affinity = None
         if driver.supports_topology:
             affinity = node_affinity(volume.accessible_topology)

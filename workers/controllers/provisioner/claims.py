@@ -14,7 +14,13 @@ deleted like any other, so no volume is left without an object (P-401).
 After a final error the record stays, marked `failed`, until the claim succeeds or is gone. A claim
 that is deleted then gets one last attempt (T-058; the reference makes it too, when its cache is
 quick enough): drivers answer INTERNAL after a time-out of their own with the volume already made,
-and only asking again by name brings such a volume to light.
+and only asking again by name brings such a volume to light. The same holds for a claim that got
+another volume meanwhile: nobody waits for ours.
+
+An attempt that nobody waits for is asked again with what its record remembers: class, source and
+attributes may have gone with the claim (an uninstalled chart, a deleted namespace). What is missing
+even so, such as a deleted secret, only an operator can bring back: the record is then stranded, for
+`csi-fleet audit` to show, and its key rests.
 """
 
 from __future__ import annotations
@@ -27,9 +33,9 @@ import msgspec
 
 from workers import constants as k
 from workers.controllers.provisioner import measure, saving
-from workers.controllers.provisioner.intent import Intent
+from workers.controllers.provisioner.intent import MARGIN_SECONDS, Intent
 from workers.controllers.provisioner.reschedule import clear_selected_node
-from workers.engine.outcome import Action, Outcome, done, retry
+from workers.engine.outcome import Action, Outcome, done, retry, wait
 from workers.engine.pausing import class_pause
 from workers.engine.steps import Step
 from workers.errors import AttemptError, IgnoredError, State
@@ -54,6 +60,8 @@ if TYPE_CHECKING:
 _log = get_logger()
 
 INVALID_ARGUMENT = 3
+# With the usual back-off (1 s, doubled each time) about four minutes.
+TRIES_BEFORE_STRANDED = 8
 
 
 def claim_domain(driver: Driver, key: Key) -> str:
@@ -78,7 +86,12 @@ def sync_claim(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outc
 
 @dataclass(slots=True)
 class ClaimPass:
-    """One pass over one claim, under its lease; `is_orphaned` once the claim itself is gone."""
+    """One pass over one claim, under its lease.
+
+    Attributes:
+        is_orphaned: nobody waits for the volume: the claim is gone, or has another one.
+        had_failed: the record at the start was of an attempt that failed for good.
+    """
 
     runtime: Runtime
     driver: Driver
@@ -88,6 +101,7 @@ class ClaimPass:
     started: float = 0.0
     record: Intent | None = None
     is_orphaned: bool = False
+    had_failed: bool = False
 
     def run(self) -> Outcome:
         """Decides and acts; raises only for failures of the system itself."""
@@ -96,32 +110,75 @@ class ClaimPass:
         self.has_copy = intent is not None and intent.has_copy
         self.started = time.monotonic()
         live = self.read_claim()
-        self.is_orphaned = live is None
+        self.is_orphaned = live is None or self.has_another(live)
         self.record = intent
-        if intent is not None and not intent.is_failed:
+        self.had_failed = intent is not None and intent.is_failed
+        if intent is not None and not self.had_failed:
             self.runtime.safekeeping.open(self.lease, intent)
         if unsaved is not None and saving.claim_uid(unsaved) == self.key.uid:
             return self.driver.backend.resume(self, unsaved, live)
-        if live is None and intent is not None and intent.is_failed:
-            return self.last_attempt(intent)
-        if intent is not None and intent.is_failed:
+        seconds = self.hold_seconds(intent)
+        if seconds > 0:
+            return wait(seconds, "the call of another process may still run")
+        if intent is not None and intent.is_saved:
+            self.forget_intent()
+            return done("volume exists")
+        if self.is_orphaned:
+            return self.finish_orphan(intent, live, was_saved=was_saved)
+        if self.had_failed:
             intent = None
-        claim = live if live is not None else (intent.claim if intent else None)
-        if claim is None:
-            return done("claim is gone")
+        claim = live if live is not None else {}
         return self.sync(claim, live, intent, was_saved=was_saved)
 
-    def last_attempt(self, intent: Intent) -> Outcome:
-        """One more call for a claim that is gone after a final error, then silence (T-058)."""
-        storage_class = self.storage_class(rules.claim_class_name(intent.claim))
+    def has_another(self, live: JsonObject) -> bool:
+        """True if the claim was bound to a volume that is not ours to make."""
+        bound_to = (live.get("spec") or {}).get("volumeName") or ""
+        return bound_to not in {"", self.lease.domain}
+
+    def hold_seconds(self, intent: Intent | None) -> float:
+        """How long a call of another process, that may still run, holds the next one back."""
+        if intent is None:
+            return 0.0
+        now, epoch = self.runtime.now(), self.lease.session.epoch
+        return intent.hold_seconds(now, epoch, is_orphaned=self.is_orphaned)
+
+    def overtaken_seconds(self) -> float:
+        """How long a call that ours overtook may still run."""
+        until = self.record.overtaken if self.record is not None else 0.0
+        return until + MARGIN_SECONDS - self.runtime.now() if until else 0.0
+
+    def finish_orphan(
+        self, intent: Intent | None, live: JsonObject | None, *, was_saved: bool
+    ) -> Outcome:
+        """Brings an attempt to its end that nobody waits for (P-401, T-058)."""
+        if intent is None:
+            return done("bound" if live is not None else "claim is gone")
+        if was_saved and saving.exists(self, intent.claim):
+            return done("volume exists")
+        storage_class = intent.storage_class
+        if storage_class is None:  # a record of an older version
+            storage_class = self.storage_class(rules.claim_class_name(intent.claim))
         if storage_class is None or storage_class.get("provisioner") not in self.driver.names:
-            self.forget_intent()
-            return done("claim is gone")
-        outcome = self.provision(intent.claim, None, storage_class, None)
-        if outcome.action is Action.RETRY and self.record is not None and self.record.is_failed:
-            self.forget_intent()
+            return self.strand("its storage class is gone and not remembered")
+        outcome = self.provision(intent.claim, None, storage_class, intent)
+        if outcome.action is Action.RETRY and self.record is None:
             return done("claim is gone")
         return outcome
+
+    def strand(self, problem: str) -> Outcome:
+        """Without an operator this attempt has no end: after some tries its key rests.
+
+        The tries are for what comes back by itself: a namespace made anew with its secret, a right.
+        """
+        _log.warning(
+            "volume without claim cannot be asked for", volume=self.lease.domain, err=problem
+        )
+        trail.note("error", problem)
+        if self.record is None or self.lease.fails < TRIES_BEFORE_STRANDED:
+            return retry("cannot be asked for")
+        self.runtime.steps.reach(Step.COPY_INTENT, self.lease)
+        self.record = self.runtime.safekeeping.strand(self.lease, self.record.stranded(problem))
+        return done("stranded")
 
     def read_claim(self) -> JsonObject | None:
         """The claim as it is now; None if it is gone or another claim took its name."""
@@ -136,8 +193,7 @@ class ClaimPass:
         self, claim: JsonObject, live: JsonObject | None, intent: Intent | None, *, was_saved: bool
     ) -> Outcome:
         """L-021 for a claim that exists or is in progress."""
-        bound_to = (claim.get("spec") or {}).get("volumeName") or ""
-        if bound_to and (intent is None or bound_to == self.lease.domain):
+        if (claim.get("spec") or {}).get("volumeName"):
             self.forget_intent()
             return done("bound")
         storage_class = self.storage_class(rules.claim_class_name(claim))
@@ -157,7 +213,6 @@ class ClaimPass:
         if storage_class.get("provisioner") not in self.driver.names:
             if intent is not None:  # a call may still run: its volume must not be forgotten
                 return retry("class of another provisioner")
-            self.forget_intent()
             return done("class of another provisioner")
         paused = (
             class_pause(self.runtime, rules.claim_class_name(claim)) if intent is None else None
@@ -195,7 +250,7 @@ class ClaimPass:
         try:
             volume = attempt.run()
         except IgnoredError as error:
-            self.forget_intent()
+            self.forget_unless_failed()
             in_node_mode = self.driver.settings.node.enabled
             self.tell_capacity(claim, State.NO_CHANGE if in_node_mode else State.FINISHED)
             return done(error.reason)
@@ -221,15 +276,17 @@ class ClaimPass:
         """The outcome table for a failed attempt (L-050, P-400, P-414, P-420)."""
         message, state = error.message, error.state
         measure.failed(self, claim)
+        if self.is_orphaned and not attempt.was_sent:
+            return self.strand(message)
         if error.code == INVALID_ARGUMENT:
             text = "Volume provisioning failed with infeasible error. Retries will be delayed. "
             self.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, text + message)
-            self.forget_intent()
+            self.keep_failed(claim, attempt, is_over=not self.had_failed)
             return self.slow_retry(storage_class)
         self.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
         if state is State.RESCHEDULE:
             # First: a record that outlived the annotation would provision without the scheduler.
-            self.forget_intent()
+            self.keep_failed(claim, attempt, is_over=not self.had_failed)
             if clear_selected_node(self, claim):
                 return done("rescheduled")
         if state is State.BACKGROUND:
@@ -238,13 +295,29 @@ class ClaimPass:
             self.keep_failed(claim, attempt)
         return retry(state.value)
 
-    def keep_failed(self, claim: JsonObject, attempt: ClaimAttempt) -> None:
-        """After a final error: nothing runs, but a claim deleted now gets its last attempt."""
-        if attempt.was_sent and "deletionTimestamp" not in claim["metadata"]:
+    def keep_failed(
+        self, claim: JsonObject, attempt: ClaimAttempt, *, is_over: bool = False
+    ) -> None:
+        """After a final error: nothing runs, but a claim deleted now gets its last attempt.
+
+        Args:
+            claim: of the attempt; one that is being deleted had its last attempt just now.
+            attempt: that failed.
+            is_over: the error leaves no doubt, and there was none before.
+        """
+        was_last = self.is_orphaned and self.had_failed
+        if not attempt.was_sent:
+            self.forget_unless_failed()
+        elif is_over or was_last or "deletionTimestamp" in claim["metadata"]:
+            self.forget_intent()
+        else:
             self.runtime.steps.reach(Step.FORGET_INTENT, self.lease)
             self.record = self.runtime.safekeeping.keep_failed(self.lease, attempt.current)
             self.has_copy = False
-        else:
+
+    def forget_unless_failed(self) -> None:
+        """This attempt asked nothing; what an earlier one may have left stays known."""
+        if not self.had_failed:
             self.forget_intent()
 
     def slow_retry(self, storage_class: JsonObject) -> Outcome:

@@ -1,17 +1,27 @@
 """The write-ahead record of one attempt: enough to finish it after any crash (M-010).
 
-Shape in Redis and, for slow or background attempts, in a ConfigMap (JSON):
+Shape in Redis and, for slow or background attempts, in a ConfigMap (JSON); what is empty is absent:
 `{"key": key text, "driver": name, "claim": claim object, "selected_node": name or "",
-"pin": topology pin or null, "stage": "calling" | "background" | "failed", "has_copy": bool,
-"since": unix seconds of the first attempt, "source": {"snapshot_id" or "volume_id": handle} the
-driver copies from, if any, "store": progress of a plug-in's backoff store}`.
+"pin": topology pin or null, "stage": see below, "has_copy": bool, "since": unix seconds of the
+first attempt, "source": {"snapshot_id" or "volume_id": handle} the driver copies from,
+"class": the StorageClass, "attributes": parameters of the VolumeAttributesClass, "deadline": unix
+seconds of the call's end, "epoch": life of Redis in which it began, "overtaken": unix seconds until
+which calls of dead processes may go on, "problem": why it is stranded, "store": progress of a
+plug-in's backoff store}`.
+
+With class, source and attributes the same request can be asked again when all of them are gone.
+Secrets are not in it: only the class's words for where they are.
+
+Stages: `calling` until the end of the call is known, `background` once it is known to be unknown,
+`failed` after a final error, `saved` when only an overtaken call is waited for, `stranded` when
+the claim is gone and nothing but an operator can bring the attempt to its end.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,15 +31,19 @@ if TYPE_CHECKING:
 STAGE_CALLING = "calling"
 STAGE_BACKGROUND = "background"
 STAGE_FAILED = "failed"
-# Fields of a claim that no later step reads.
+STAGE_SAVED = "saved"
+STAGE_STRANDED = "stranded"
+# After the deadline of a call: what the driver needs to notice it, and clocks that differ.
+MARGIN_SECONDS: Final = 1.0
+# Fields of an object that no later step reads.
 _DROPPED_METADATA = ("managedFields",)
 _DROPPED_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration",)
 
 
-def claim_copy(claim: Mapping[str, Any]) -> JsonObject:
-    """The claim without the bulky fields nobody reads; the input stays as it is."""
+def slim_copy(item: Mapping[str, Any]) -> JsonObject:
+    """An object without the bulky fields nobody reads; the input stays as it is."""
     metadata = {
-        name: value for name, value in claim["metadata"].items() if name not in _DROPPED_METADATA
+        name: value for name, value in item["metadata"].items() if name not in _DROPPED_METADATA
     }
     if "annotations" in metadata:
         metadata["annotations"] = {
@@ -37,7 +51,26 @@ def claim_copy(claim: Mapping[str, Any]) -> JsonObject:
             for name, value in (metadata["annotations"] or {}).items()
             if name not in _DROPPED_ANNOTATIONS
         }
-    return {**claim, "metadata": metadata}
+    return {**item, "metadata": metadata}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an intent remembers of a request beside claim and class.
+
+    Attributes:
+        selected_node: of the claim, "" without.
+        pin: topology that a repeat keeps to.
+        source: what the driver copies from.
+        attributes: parameters of the claim's VolumeAttributesClass.
+        timeout_seconds: the call ends by then; 0 for calls without an end of their own.
+    """
+
+    selected_node: str = ""
+    pin: JsonObject | None = None
+    source: JsonObject | None = None
+    attributes: JsonObject | None = None
+    timeout_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +87,12 @@ class Intent:
     since: float
     source: JsonObject | None = None
     store: JsonObject | None = None
+    storage_class: JsonObject | None = None
+    attributes: JsonObject | None = None
+    deadline: float = 0.0
+    overtaken: float = 0.0
+    epoch: str = ""
+    problem: str = ""
 
     @classmethod
     def begin(
@@ -62,27 +101,33 @@ class Intent:
         key: str,
         driver: str,
         claim: Mapping[str, Any],
-        selected_node: str,
-        pin: JsonObject | None,
+        storage_class: Mapping[str, Any],
+        request: Request,
         previous: Self | None,
-        source: JsonObject | None = None,
+        now: float,
+        epoch: str,
     ) -> Self:
         """The record written just before CreateVolume; keeps the first attempt's time and copy."""
         return cls(
             key=key,
             driver=driver,
-            claim=claim_copy(claim),
-            selected_node=selected_node,
-            pin=pin,
+            claim=slim_copy(claim),
+            selected_node=request.selected_node,
+            pin=request.pin,
             stage=STAGE_CALLING,
             has_copy=previous.has_copy if previous else False,
             since=previous.since if previous else time.time(),
-            source=source,
+            source=request.source,
+            storage_class=slim_copy(storage_class),
+            attributes=request.attributes,
+            deadline=now + request.timeout_seconds if request.timeout_seconds else 0.0,
+            overtaken=previous.may_run_until if previous else 0.0,
+            epoch=epoch,
         )
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any] | None, uid: str) -> Self | None:
-        """Reads a record back; None if there is none or it belongs to another claim.
+    def from_record(cls, record: Mapping[str, Any] | None, uid: str | None = None) -> Self | None:
+        """Reads a record back; None if there is none or it belongs to another claim than `uid`.
 
         A truncated name can be shared by two claims (D-005): the record of the other one is not
         ours to use.
@@ -90,7 +135,9 @@ class Intent:
         if record is None:
             return None
         claim = record.get("claim")
-        if not isinstance(claim, dict) or (claim.get("metadata") or {}).get("uid") != uid:
+        if not isinstance(claim, dict):
+            return None
+        if uid is not None and (claim.get("metadata") or {}).get("uid") != uid:
             return None
         return cls(
             key=str(record.get("key", "")),
@@ -103,6 +150,12 @@ class Intent:
             since=float(record.get("since") or time.time()),
             source=record.get("source"),
             store=record.get("store"),
+            storage_class=record.get("class"),
+            attributes=record.get("attributes"),
+            deadline=_seconds(record.get("deadline")),
+            overtaken=_seconds(record.get("overtaken")),
+            epoch=str(record.get("epoch") or ""),
+            problem=str(record.get("problem") or ""),
         )
 
     def record(self) -> JsonObject:
@@ -116,14 +169,47 @@ class Intent:
             "stage": self.stage,
             "has_copy": self.has_copy,
             "since": self.since,
-            **({"source": self.source} if self.source else {}),
-            **({"store": self.store} if self.store else {}),
+            **{name: value for name, value in self._optional().items() if value},
         }
+
+    def _optional(self) -> JsonObject:
+        return {
+            "source": self.source,
+            "store": self.store,
+            "class": self.storage_class,
+            "attributes": self.attributes,
+            "deadline": self.deadline,
+            "overtaken": self.overtaken,
+            "epoch": self.epoch,
+            "problem": self.problem,
+        }
+
+    @property
+    def may_run_until(self) -> float:
+        """Unix seconds until which a call may run whose end nobody saw; 0 for none."""
+        last = self.deadline if self.stage == STAGE_CALLING else 0.0
+        return max(last, self.overtaken)
+
+    def hold_seconds(self, now: float, epoch: str, *, is_orphaned: bool) -> float:
+        """How long the next call has to wait for one that may still run.
+
+        Redis lost its data since, or the claim is gone: nobody is in a hurry then, and two calls
+        side by side could make the volume once more after its deletion. For a claim that waits the
+        driver is asked at once; `overtaken` then holds the deletion back.
+        """
+        if self.stage == STAGE_SAVED or is_orphaned or self.epoch != epoch:
+            return max(0.0, self.may_run_until + MARGIN_SECONDS - now) if self.may_run_until else 0
+        return 0.0
 
     @property
     def is_failed(self) -> bool:
         """The last attempt ended with a final error: nothing is in progress."""
         return self.stage == STAGE_FAILED
+
+    @property
+    def is_saved(self) -> bool:
+        """The PV is there; only a call of a dead process is waited for."""
+        return self.stage == STAGE_SAVED
 
     def failed(self) -> Self:
         """The same after a final error of the driver."""
@@ -137,6 +223,28 @@ class Intent:
         """The same with the progress of a backoff store (L-081)."""
         return replace(self, store=store)
 
+    def answered(self) -> Self:
+        """The same after the end of its call: nobody has to wait for its deadline."""
+        return replace(self, deadline=0.0)
+
     def in_background(self) -> Self:
         """The same after an attempt whose end is not known."""
         return replace(self, stage=STAGE_BACKGROUND)
+
+    def saved(self) -> Self:
+        """The same after its PV was saved, while an overtaken call may still run."""
+        return replace(self, stage=STAGE_SAVED)
+
+    def stranded(self, problem: str) -> Self:
+        """The same once only an operator can help; `problem` says with what."""
+        return replace(self, stage=STAGE_STRANDED, problem=problem)
+
+
+def may_run_until(record: Mapping[str, Any] | None) -> float:
+    """`Intent.may_run_until` of a stored record, whosever it is; 0 without one."""
+    intent = Intent.from_record(record)
+    return intent.may_run_until if intent is not None else 0.0
+
+
+def _seconds(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -80,7 +80,8 @@ class Safekeeping:
         """
         intent = self._open.pop(lease.token, None)
         if intent is not None and not is_settled:
-            self.leave_behind(lease.key, lease.domain, intent)
+            # Our call is over, so nobody has to wait for its deadline.
+            self.leave_behind(lease.key, lease.domain, intent.in_background())
 
     def copy(self, domain: str, intent: Intent) -> Intent:
         """Puts the intent into a ConfigMap too.
@@ -143,6 +144,21 @@ class Safekeeping:
         self._intents.begin(lease.domain, kept.record(), lease)
         self._open.pop(lease.token, None)
         return kept
+
+    def strand(self, lease: Lease, intent: Intent) -> Intent:
+        """Keeps the record for an operator to find, in both places; nobody works on it now."""
+        self._open.pop(lease.token, None)
+        return self.copy(lease.domain, intent)
+
+    def keep_saved(self, lease: Lease, intent: Intent) -> None:
+        """The PV is there; the record stays for as long as an overtaken call may run.
+
+        Raises:
+            LeaseLost: the volume has another owner.
+        """
+        self._open.pop(lease.token, None)
+        self._intents.begin(lease.domain, intent.saved().record(), lease)
+        self._intents.delete_pv(lease.domain)
 
     def drop_copy(self, domain: str) -> bool:
         """Removes the ConfigMap; False if it must be tried again later."""

@@ -13,7 +13,7 @@ from workers import constants as k
 from workers.controllers.provisioner import measure
 from workers.controllers.provisioner.sourcing import unprotect_snapshot
 from workers.controllers.provisioner.volumes import VolumePass
-from workers.engine.outcome import Action, Outcome, done, retry
+from workers.engine.outcome import Action, Outcome, done, retry, wait
 from workers.engine.steps import Step
 from workers.errors import ApiError, AttemptError, IgnoredError
 from workers.kube.errors import (
@@ -88,6 +88,10 @@ def saved(work: ClaimPass, claim: JsonObject, name: str, live: JsonObject | None
         work.event(claim, "Normal", k.REASON_PROVISIONING_SUCCEEDED, text)
     measure.saved(work, claim)
     work.runtime.steps.reach(Step.FORGET_INTENT, work.lease)
+    seconds = work.overtaken_seconds()
+    if seconds > 0 and work.record is not None:
+        work.runtime.safekeeping.keep_saved(work.lease, work.record)
+        return wait(seconds, "saved; the call of a dead process may still run")
     if work.has_copy and not work.runtime.safekeeping.drop_copy(work.lease.domain):
         return later("copy of the intent stays")
     return done("provisioned", finish_intent=True)

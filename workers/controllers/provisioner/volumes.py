@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from csi_client.errors import CsiError
 from workers import constants as k
 from workers.controllers.provisioner import measure
-from workers.engine.outcome import Outcome, done, retry
+from workers.controllers.provisioner.intent import MARGIN_SECONDS, may_run_until
+from workers.engine.outcome import Outcome, done, retry, wait
 from workers.engine.pausing import class_pause
 from workers.engine.steps import Step
 from workers.errors import AttemptError, IgnoredError, State
@@ -78,7 +79,15 @@ class VolumePass:
             is_guard_willing=backend.is_guard_willing(volume),
         ):
             return done("nothing to do")
-        return class_pause(self.runtime, class_of(volume)) or self.delete(volume)
+        paused = class_pause(self.runtime, class_of(volume))
+        return paused or self.overtaken() or self.delete(volume)
+
+    def overtaken(self) -> Outcome | None:
+        """A CreateVolume of a dead process may still run, and would make the volume once more."""
+        record, _, _ = self.runtime.intents.opened(self.lease)
+        until = may_run_until(record)
+        seconds = until + MARGIN_SECONDS - self.runtime.now() if until else 0.0
+        return wait(seconds, "an overtaken CreateVolume may still run") if seconds > 0 else None
 
     def keep_finalizer(self, volume: JsonObject) -> JsonObject:
         """L-072; the patched object is used from here on."""

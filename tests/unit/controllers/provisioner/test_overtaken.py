@@ -1,0 +1,155 @@
+"""A process dies while its CreateVolume runs on at the driver, which serves two calls of one name.
+
+Whoever goes on with the attempt knows from the record until when that call may last. The volume
+that it makes at the very end must not outlive claim and PV.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from csi_client import errors
+from csi_client.errors import CsiError
+from tests.support.crash_world import CLAIM, UID, VOLUME, CrashWorld
+from tests.support.fake_cluster import DRIVER
+from workers.engine.steps import Step
+from workers.queue.intents import IntentStore
+from workers.queue.keys import claim_key
+
+TIMEOUT_MS = 10_000  # of CreateVolume, by default
+
+
+class LateWorld(CrashWorld):
+    """The call of the dead process makes its volume 10 s after it began."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.log = []
+        self.began_ms = self.ends_ms = None
+        create, delete = self.storage.create_volume, self.storage.delete_volume
+
+        def created(request, **options):
+            if self.began_ms is None:
+                self.began_ms, self.ends_ms = self.now_ms, self.now_ms + TIMEOUT_MS
+            self.log.append(("create", self.now_ms - self.began_ms))
+            return create(request, **options)
+
+        def deleted(volume_id, secrets, **options):
+            self.log.append(("delete", self.now_ms - self.began_ms))
+            delete(volume_id, secrets, **options)
+
+        self.storage.create_volume, self.storage.delete_volume = created, deleted
+
+    def cluster(self):
+        """Also the driver, that goes on with what it was asked for."""
+        if self.ends_ms is not None and self.now_ms >= self.ends_ms:
+            self.ends_ms = None
+            self.storage.volumes.setdefault(VOLUME, "id-late")
+        super().cluster()
+
+    def seconds_of(self, call):
+        """When the last call of that kind began, after the first CreateVolume."""
+        return max(at for name, at in self.log if name == call) / 1000
+
+
+@pytest.fixture
+def world(redis_client):
+    """The worker died in its CreateVolume, after two seconds; the volume is not made yet."""
+    world, effects = LateWorld(redis_client), count()
+    while world.died_at is not Step.RECORD_VOLUME:
+        redis_client.flushall()
+        world = LateWorld(redis_client)
+        world.add_claim()
+        world.storage.plans = ["slow"]
+        world.live(world.owner(dies_before=next(effects)))
+    world.storage.volumes.clear()
+    world.pass_away()
+    return world
+
+
+def no_volume_is_left(world):
+    assert world.storage.volumes == {}
+    assert world.kube.kind("persistentvolumes") == {}
+    assert world.left_in_redis() == []
+
+
+def test_redis_was_emptied_and_the_claim_deleted(world):
+    """The successor knows the call from its copy, and waits for its end."""
+    world.wipe()
+    world.kube.objects.pop(CLAIM)
+    world.live(world.owner())
+    assert world.log[1][1] / 1000 >= 11
+    no_volume_is_left(world)
+
+
+def test_the_claim_was_deleted(world):
+    """Nobody waits for the volume, so there is time."""
+    world.delete_claim()
+    world.live(world.owner())
+    assert world.log[1][1] / 1000 >= 11
+    no_volume_is_left(world)
+
+
+def test_redis_was_emptied_under_a_claim_that_waits(world):
+    """Who owned the volume cannot be asked any more; the deadline says when nobody does."""
+    world.wipe()
+    world.live(world.owner())
+    assert world.log[1][1] / 1000 >= 11
+    assert set(world.kube.kind("persistentvolumes")) == {VOLUME}
+
+
+def test_a_claim_that_waits_gets_its_volume_at_once_and_its_deletion_waits(world):
+    """SIGKILL costs the lease's time only; a volume deleted too early could be made once more."""
+    owner = world.owner()
+    while not world.kube.kind("persistentvolumes"):
+        world.watcher()
+        owner.queue.pump(period_seconds=0)
+        while world.tickets:
+            world._work(owner, world.tickets.pop(0))
+        world.now_ms += 1000
+    assert world.seconds_of("create") <= 6
+    world.delete_claim()
+    world.live(owner)
+    assert world.seconds_of("delete") >= 11
+    no_volume_is_left(world)
+
+
+def test_a_bound_claim_keeps_its_volume_and_leaves_no_record(world):
+    """The record goes once the overtaken call is over."""
+    world.live(world.owner())
+    assert set(world.kube.kind("persistentvolumes")) == {VOLUME}
+    assert world.left_in_redis() == []
+
+
+def test_an_end_that_was_seen_is_waited_for_by_nobody(redis_client):
+    """A time-out is an end: the poll comes after the back-off, also after a wipe."""
+    world = LateWorld(redis_client)
+    world.add_claim()
+    world.storage.plans = [CsiError(errors.DEADLINE_EXCEEDED, "slow")]
+    owner = world.owner()
+    owner.queue.add([claim_key(DRIVER, "default", "data", UID)])
+    world._work(owner, world.tickets.pop(0))
+    world.kube.objects.pop(CLAIM)
+    world.wipe()
+    world.live(world.owner())
+    assert world.log[1][1] / 1000 < 5
+
+
+def test_a_call_that_outlived_its_lease_is_put_back_as_ended(redis_client):
+    """Redis is emptied under a living process: its record waits for no deadline."""
+    world = LateWorld(redis_client)
+    world.add_claim()
+    owner = world.owner()
+
+    def wiped(_answer):
+        world.wipe()
+        owner.queue.heartbeat()
+
+    world.storage.plans = [wiped]
+    owner.queue.add([claim_key(DRIVER, "default", "data", UID)])
+    world._work(owner, world.tickets.pop(0))
+    assert IntentStore(redis_client).get(VOLUME)["stage"] == "background"
+    world.live(owner)
+    assert set(world.kube.kind("persistentvolumes")) == {VOLUME}

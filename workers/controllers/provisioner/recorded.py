@@ -1,0 +1,126 @@
+"""The write-ahead side of an attempt, the same for CSI drivers and plug-ins (M-010, P-401).
+
+Prepare, record the intent, call, record the volume: whatever dies on the way, somebody finishes.
+What the request is made of and how it is sent is the subclass's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from workers.controllers.provisioner.intent import Intent
+from workers.engine.steps import Step
+from workers.errors import AttemptError, State
+
+if TYPE_CHECKING:
+    from workers.controllers.provisioner.claims import ClaimPass
+    from workers.controllers.provisioner.intent import Request
+    from workers.kube.objects import JsonObject
+
+_Prepared = TypeVar("_Prepared")
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(slots=True)
+class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
+    """One attempt for one claim, under the lease of its volume.
+
+    Attributes:
+        claim: live, or the remembered copy of a claim that is gone.
+        storage_class: the original class, in-tree or not.
+        intent: what an earlier attempt left; None for a first one. Updated as this one goes on.
+        was_sent: the call began.
+    """
+
+    work: ClaimPass
+    claim: JsonObject
+    storage_class: JsonObject
+    intent: Intent | None
+    was_sent: bool = field(init=False, default=False)
+
+    def run(self) -> JsonObject:
+        """Returns the complete PV, already recorded in Redis.
+
+        Raises:
+            AttemptError: with the state that decides what follows.
+            IgnoredError: the claim is not ours.
+        """
+        work = self.work
+        try:
+            prepared = self.prepare()
+        except AttemptError as error:
+            # An earlier call may still run, so its record must not go (D-008).
+            if self.intent is not None and error.state is not State.NO_CHANGE:
+                raise AttemptError(error.message, State.NO_CHANGE) from error
+            raise
+        self.record_intent(self.request_of(prepared))
+        work.runtime.steps.reach(Step.CREATE_VOLUME, work.lease)
+        self.was_sent = True
+        answer = self.call(prepared)
+        self.remember(self.current.answered())
+        volume = self.accept(prepared, answer)
+        work.runtime.steps.reach(Step.RECORD_VOLUME, work.lease)
+        work.runtime.intents.created(work.lease.domain, self.current.record(), volume)
+        return volume
+
+    @abstractmethod
+    def prepare(self) -> _Prepared:
+        """Everything that is checked and read before the call."""
+
+    @abstractmethod
+    def request_of(self, prepared: _Prepared) -> Request:
+        """What the intent has to remember of it."""
+
+    @abstractmethod
+    def call(self, prepared: _Prepared) -> _Answer:
+        """The call, its errors classified."""
+
+    @abstractmethod
+    def accept(self, prepared: _Prepared, answer: _Answer) -> JsonObject:
+        """The complete PV, if the answer is usable."""
+
+    @property
+    def current(self) -> Intent:
+        """The intent of this attempt, once it is recorded."""
+        if self.intent is None:
+            raise AssertionError("the intent is recorded before anything needs it")
+        return self.intent
+
+    def record_intent(self, request: Request) -> None:
+        """Before the call: from now on the attempt is finished by somebody, whatever dies."""
+        work = self.work
+        intent = Intent.begin(
+            key=work.key.text,
+            driver=work.driver.name,
+            claim=self.claim,
+            storage_class=self.storage_class,
+            request=request,
+            previous=self.intent,
+            now=work.runtime.now(),
+            epoch=work.lease.session.epoch,
+        )
+        work.runtime.steps.reach(Step.RECORD_INTENT, work.lease)
+        work.runtime.safekeeping.begin(work.lease, intent)
+        self.remember(intent)
+
+    def remember(self, intent: Intent) -> None:
+        """From here on everybody in this pass goes by this record."""
+        self.intent = self.work.record = intent
+        self.work.has_copy = intent.has_copy
+
+    def keep_copy(self) -> None:
+        """The call takes long: keep the intent outside of Redis too."""
+        work = self.work
+        if work.lease.is_held() and not self.current.has_copy:
+            work.runtime.steps.reach(Step.COPY_INTENT, work.lease)
+            self.remember(work.runtime.safekeeping.copy(work.lease.domain, self.current))
+
+    def remember_background(self) -> None:
+        """The end is not known: the record says so, in Redis and in a ConfigMap (P-401)."""
+        if self.intent is not None:
+            work = self.work
+            work.runtime.steps.reach(Step.COPY_INTENT, work.lease)
+            known = self.intent.in_background()
+            self.remember(work.runtime.safekeeping.copy(work.lease.domain, known))
