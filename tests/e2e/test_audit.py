@@ -13,6 +13,10 @@ from csi_client import messages as csi
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet, program
 from tests.support.tool import Tool
+from tests.support.waiting import wait_until
+from workers.queue.connection import connect
+from workers.queue.intents import IntentStore
+from workers.queue.keys import claim_key
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +150,46 @@ def test_dry_run_gives_the_request_without_calling(tool, scene, driver, tmp_path
     assert planned["name"] == sent["name"]
     assert planned["parameters"] == sent["parameters"]
     assert planned["parameters"]["csi.storage.k8s.io/pvc/name"] == "real"
+
+
+def strand(fleet, driver, name="gone") -> str:
+    """What a worker leaves when the secret of a deleted claim is gone too; returns the volume."""
+    uid = f"uid-{name}"
+    volume = f"pvc-{uid}"
+    key = claim_key(driver.name, "shop", name, uid)
+    record = {
+        "key": key.text,
+        "driver": driver.name,
+        "claim": {"metadata": {"namespace": "shop", "name": name, "uid": uid}, "spec": {}},
+        "stage": "stranded",
+        "since": 1.0,
+        "problem": 'secrets "creds" not found',
+    }
+    IntentStore(connect(fleet.redis_url)).put(volume, record)
+    return volume
+
+
+def test_a_stranded_attempt_is_listed_until_it_is_forgotten(tool, fleet, driver):
+    """COR-7: the operator's way out when the secret will not come back."""
+    volume = strand(fleet, driver)
+    audit = ("audit", f"--csi-address={driver.address}", "--grace=1s")
+    report = tool.json(*audit)
+    assert report["stranded"][volume]["claim"] == "shop/gone"
+    assert "creds" in report["stranded"][volume]["problem"]
+    (failed,) = [one for one in tool.json("failed") if one["stranded"]]
+    assert (failed["object"], failed["error"]) == ("shop/gone", 'secrets "creds" not found')
+    assert tool.run(*audit, "--forget=pvc-other").returncode == 1
+    assert "forgotten" in tool.ok(*audit, f"--forget={volume}")
+    assert tool.json(*audit)["stranded"] == {}
+
+
+def test_retry_of_a_claim_that_is_gone_asks_for_its_volume(tool, fleet, driver):
+    """COR-7: this record has no class, so it is tried and stays."""
+    volume = strand(fleet, driver, "again")
+    assert "is gone" in tool.ok("retry", "pvc", "shop/again")
+    wait_until(lambda: "storage class is gone" in fleet.log_text(), 20, "the attempt is tried")
+    assert tool.run("retry", "pvc", "shop/never").returncode == 1
+    IntentStore(connect(fleet.redis_url)).finish(volume)
 
 
 def test_dry_run_of_a_class_that_is_not_there_yet(tool, driver):

@@ -13,6 +13,7 @@ from csi_client.errors import CsiError
 from workers.cli import terminal
 from workers.errors import ConfigError
 from workers.explain.audit import Look, Report, compare
+from workers.explain.stranded import is_stranded, stranded
 from workers.explain.words import duration
 from workers.kube import paths
 from workers.migration.plugins import in_tree_source
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 # As the provisioner's safekeeping writes them; importing it would load far more than this needs.
 LABEL_INTENT = "csi-fleet.io/intent"
+COPY_PREFIX = "csi-fleet-intent-"
 
 
 def run(tools: Tools) -> int:
@@ -41,17 +43,23 @@ def run(tools: Tools) -> int:
                     "orphans": report.orphans,
                     "missing": report.missing,
                     "undecided": report.undecided,
+                    "stranded": {
+                        name: {"claim": claim, "problem": problem}
+                        for name, (claim, problem) in report.stranded.items()
+                    },
                 }
             )
         else:
             show(driver, report)
         if tools.settings.tool.delete:
             return delete(tools, client, report)
+        if tools.settings.tool.forget:
+            return forget(tools, report)
     except CsiError as error:
         raise ConfigError(f"driver {driver}: {error}", exit_code=1) from error
     finally:
         client.close()
-    return 1 if report.orphans or report.missing else 0
+    return 1 if report.orphans or report.missing or report.stranded else 0
 
 
 def connect(tools: Tools) -> tuple[CsiClient, str]:
@@ -121,10 +129,13 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
         for entry in page.entries
     }
     intents = IntentStore(tools.redis)
-    in_flight = {
-        name: float(record.get("since") or 0)
+    records = [
+        (name, record)
         for name, record in (*intents.all().items(), *_copies(tools))
         if str(record.get("driver")) == driver
+    ]
+    in_flight = {
+        name: float(record.get("since") or 0) for name, record in records if not is_stranded(record)
     }
     unsaved = frozenset(
         handle for pv in intents.all_pvs().values() if (handle := _handle(pv, driver)) is not None
@@ -138,7 +149,8 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
         phase = (volume.get("status") or {}).get("phase")
         if volume["metadata"].get("deletionTimestamp") or phase == "Released":
             deleting.add(handle)
-    return Look(at, listed, in_flight, unsaved, volumes, frozenset(deleting))
+    waiting = {one.volume: (one.key.object, one.problem) for one in stranded(records)}
+    return Look(at, listed, in_flight, unsaved, volumes, frozenset(deleting), waiting)
 
 
 def delete(tools: Tools, client: CsiClient, report: Report) -> int:
@@ -160,6 +172,21 @@ def delete(tools: Tools, client: CsiClient, report: Report) -> int:
     return 0
 
 
+def forget(tools: Tools, report: Report) -> int:
+    """Drops the record of one stranded attempt: its volume is somebody's by hand now."""
+    name = tools.settings.tool.forget
+    if name not in report.stranded:
+        raise ConfigError(
+            f"--forget {name}: this audit does not list it as stranded; nothing is forgotten",
+            exit_code=1,
+        )
+    # The copy first: alone it would bring the record back.
+    tools.kube.delete_config_map(tools.settings.kube.namespace, f"{COPY_PREFIX}{name}")
+    IntentStore(tools.redis).finish(name)
+    terminal.write(f"the attempt for volume {name} is forgotten")
+    return 0
+
+
 def show(driver: str, report: Report) -> None:
     """The report for a person."""
     if report.orphans:
@@ -169,12 +196,20 @@ def show(driver: str, report: Report) -> None:
     if report.missing:
         rows = [[name, volume_id] for name, volume_id in sorted(report.missing.items())]
         terminal.write_table("PVs whose volume the driver does not list", ("PV", "VOLUME"), rows)
+    if report.stranded:
+        rows = [[name, *why] for name, why in sorted(report.stranded.items())]
+        head = ("VOLUME", "CLAIM THAT IS GONE", "PROBLEM")
+        terminal.write_table("attempts that nobody can end without you", head, rows)
+        terminal.write(
+            "bring back what is missing and run csi-fleet retry pvc NAMESPACE/NAME; or delete the "
+            "volume, if there is one, and give --forget=VOLUME"
+        )
     if report.undecided:
         terminal.write(
             f"{report.undecided} volumes without a PV are not judged: attempts in flight may own "
             "them; run the audit again later"
         )
-    if not (report.orphans or report.missing or report.undecided):
+    if not (report.orphans or report.missing or report.undecided or report.stranded):
         terminal.write(f"driver {driver}: every volume has its PV and every PV its volume")
 
 
@@ -188,7 +223,7 @@ def _copies(tools: Tools) -> list[tuple[str, Mapping[str, Any]]]:
         except msgspec.DecodeError:
             continue
         if isinstance(record, dict):
-            found.append((one["metadata"]["name"], record))
+            found.append((one["metadata"]["name"].removeprefix(COPY_PREFIX), record))
     return found
 
 

@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING, Final
 
 from workers.cli import terminal
 from workers.cli.retry import retry_now
+from workers.explain.stranded import stranded
 from workers.explain.words import duration, moment
 from workers.queue.inspect import FailedKey, failed_keys, read_time
+from workers.queue.intents import IntentStore
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
 
 _HEAD: Final = ("KIND", "OBJECT", "DRIVER", "FAILURES", "NEXT", "WHY")
 _WIDTH: Final = 100
+# In place of the time of giving up: not by a count of failures, and not forgotten after a week.
+FOR_GOOD: Final = -1.0
 
 
 def run(tools: Tools) -> int:
@@ -21,7 +25,7 @@ def run(tools: Tools) -> int:
     driver, namespaces = tools.settings.tool.driver, set(tools.settings.arguments)
     found = [
         one
-        for one in failed_keys(tools.redis)
+        for one in (*failed_keys(tools.redis), *_stranded(tools))
         if (not driver or one.key.driver.partition("@")[0] == driver)
         and (not namespaces or one.key.tenant in namespaces)
     ]
@@ -42,8 +46,18 @@ def run(tools: Tools) -> int:
     return 0
 
 
+def _stranded(tools: Tools) -> list[FailedKey]:
+    """Attempts without claim that wait for an operator; `csi-fleet audit` says more."""
+    return [
+        FailedKey(one.key, fails=0, due=0.0, abandoned_at=FOR_GOOD, error=one.problem)
+        for one in stranded(IntentStore(tools.redis).all().items())
+    ]
+
+
 def _row(one: FailedKey, now: float) -> list[object]:
-    if one.abandoned_at:
+    if one.abandoned_at == FOR_GOOD:
+        again = "stranded"
+    elif one.abandoned_at:
         again = f"given up {moment(one.abandoned_at)}"
     elif one.due:
         again = f"in {duration(max(0.0, one.due - now))}" + (" (slow)" if one.infeasible else "")
@@ -61,7 +75,8 @@ def _json(one: FailedKey) -> dict[str, object]:
         "driver": one.key.driver,
         "failures": one.fails,
         "next_attempt": one.due,
-        "given_up": one.abandoned_at,
+        "given_up": max(0.0, one.abandoned_at),
+        "stranded": one.abandoned_at == FOR_GOOD,
         "infeasible": one.infeasible,
         "error": one.error,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from workers.cli import terminal
@@ -9,6 +10,7 @@ from workers.cli.tools import named_object
 from workers.errors import ConfigError
 from workers.explain.gather import claim_namespace, find_driver, owner_of
 from workers.kube.errors import NotFoundError
+from workers.queue.intents import IntentStore
 from workers.queue.keys import Key, claim_key, volume_key
 from workers.translate.claims import claim_class_name, provisioner_annotation, selected_node
 
@@ -22,13 +24,29 @@ def run(tools: Tools) -> int:
     try:
         key = _claim(tools, namespace, name) if kind == "pvc" else _volume(tools, name)
     except NotFoundError as error:
-        raise ConfigError(str(error), exit_code=1) from error
+        keys = _orphans(tools, f"{namespace}/{name}") if kind == "pvc" else []
+        if not keys:
+            raise ConfigError(str(error), exit_code=1) from error
+        for key in keys:
+            retry_now(tools, key)
+        terminal.write(f"pvc {namespace}/{name} is gone; its volume is asked for once more")
+        return 0
     if is_settled(tools, kind, namespace, name):
         terminal.write(f"{kind} {key.object} is bound: nothing to retry")
         return 0
     retry_now(tools, key)
     terminal.write(f"{kind} {key.object} is queued; see csi-fleet explain {kind} {key.object}")
     return 0
+
+
+def _orphans(tools: Tools, claim: str) -> list[Key]:
+    """Keys of attempts that outlived a claim of that name."""
+    found = []
+    for record in IntentStore(tools.redis).all().values():
+        with suppress(ValueError):
+            key = Key.parse(str(record.get("key", "")))
+            found += [key] if key.object == claim else []
+    return found
 
 
 def is_settled(tools: Tools, kind: str, namespace: str, name: str) -> bool:

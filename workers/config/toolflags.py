@@ -53,6 +53,8 @@ TOOL_FLAGS: Final = (
          _AUDIT, upstream=False),
     Flag("confirm", Kind.STRING, "", "The id given to --delete once more; without it a terminal is "
          "asked.", _AUDIT, upstream=False),
+    Flag("forget", Kind.STRING, "", "Drop the record of the attempt for this volume name, if the "
+         "audit finds that nobody can end it.", _AUDIT, upstream=False),
     Flag("endpoint", Kind.STRING, "", "Address of the CSI driver to check: unix:///path or "
          "tcp://host:port.", _CONFORMANCE, upstream=False),
     Flag("parameter", Kind.STRINGS, "", "KEY=VALUE of the storage class for the check. May be "
@@ -78,6 +80,7 @@ class ToolSettings:
     grace_seconds: float = 60.0
     delete: str = ""
     confirm: str = ""
+    forget: str = ""
     endpoint: str = ""
     parameters: tuple[str, ...] = ()
     size: str = "1Gi"
@@ -98,6 +101,7 @@ def tool_settings(values: Mapping[str, Any]) -> ToolSettings:
         grace_seconds=values["grace"],
         delete=values["delete"],
         confirm=values["confirm"],
+        forget=values["forget"],
         endpoint=values["endpoint"],
         parameters=values["parameter"],
         size=values["size"],

@@ -26,6 +26,7 @@ class Look:
         unsaved: volume ids of PVs that are not saved yet.
         volumes: volume id -> (PV name, UID); of PVs of this driver.
         deleting: ids of PVs that are being deleted.
+        stranded: volume name -> claim and problem; of attempts nobody works on.
     """
 
     at: float
@@ -34,6 +35,7 @@ class Look:
     unsaved: frozenset[str] = frozenset()
     volumes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     deleting: frozenset[str] = frozenset()
+    stranded: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,13 @@ class Report:
         orphans: volume id -> bytes; no PV, no attempt.
         missing: PV name -> volume id; the driver does not list it.
         undecided: volumes without a PV that an attempt in flight may own.
+        stranded: volume name -> claim and problem; its volume may be among the orphans.
     """
 
     orphans: Mapping[str, int]
     missing: Mapping[str, str]
     undecided: int = 0
+    stranded: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def compare(first: Look, second: Look) -> Report:
@@ -70,7 +74,8 @@ def compare(first: Look, second: Look) -> Report:
         and volume_id not in second.listed
         and volume_id not in first.deleting | second.deleting
     }
-    return Report(orphans, missing, undecided=len(unknown) if old else 0)
+    stranded = {name: why for name, why in second.stranded.items() if name in first.stranded}
+    return Report(orphans, missing, len(unknown) if old else 0, stranded)
 
 
 def _has_owner(volume_id: str, *looks: Look) -> bool:

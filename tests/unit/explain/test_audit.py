@@ -46,3 +46,11 @@ def test_a_pv_being_deleted_is_not_missing():
     volumes = {"gone": ("pv2", "u2")}
     first = changed(FIRST, volumes=volumes, deleting=frozenset({"gone"}))
     assert compare(first, changed(SECOND, volumes=volumes)).missing == {}
+
+
+def test_a_stranded_attempt_is_named_and_holds_no_judgement_back():
+    """COR-7: nobody works on it, so the volume that it may have made is listed as well."""
+    why = {"pvc-x": ("shop/data", 'secrets "creds" not found')}
+    found = compare(changed(FIRST, stranded=why), changed(SECOND, stranded=why))
+    assert (dict(found.stranded), dict(found.orphans)) == (why, {"leak": 5})
+    assert compare(FIRST, changed(SECOND, stranded=why)).stranded == {}
