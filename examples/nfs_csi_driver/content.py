@@ -1,84 +1,178 @@
-"""Copies of directories: clone, pack, unpack (NF-050 to NF-055)."""
+"""Copies of directories: clone, pack, unpack (NF-050 to NF-055).
+
+The content belongs to a tenant who may change it while we read, and we are root: every name is
+opened below the directory that holds it, without following links and without waiting for the other
+end of a pipe, and only what is then seen to be a file is read (SEC-8). Pipes, sockets and devices
+are left out.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
-import shutil
+import stat
 import tarfile
-from pathlib import Path
-from typing import Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 from examples.nfs_csi_driver.errors import RpcError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_log = logging.getLogger(__name__)
+
 PACKED: Final = (".tar.gz", ".tar")
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_BLOCK: Final = 1 << 20
 
 
 def copy_tree(source: Path, target: Path) -> None:
     """Copy with links, modes, times, holes and, as root, owners."""
-    shutil.copytree(source, target, symlinks=True, copy_function=_copy_file)
-    for directory, names, files in os.walk(source):
-        for name in (".", *names, *files):
-            original = Path(directory, name)
-            _keep_owner(original.lstat(), target / original.relative_to(source))
+    target.mkdir()
+    with _opened(str(source)) as directory:
+        _copy_directory(directory, target)
 
 
-def _copy_file(source: str, target: str) -> str:
+def _copy_directory(directory: int, target: Path) -> None:
+    for name, found in _entries(directory):
+        place = target / name
+        if stat.S_ISLNK(found.st_mode):
+            place.symlink_to(os.readlink(name, dir_fd=directory))
+            _keep(found, place)
+            continue
+        with _opened(name, directory) as child:
+            status = os.fstat(child)
+            if stat.S_ISDIR(status.st_mode):
+                place.mkdir()
+                _copy_directory(child, place)
+            elif stat.S_ISREG(status.st_mode):
+                _copy_file(child, status.st_size, place)
+    _keep(os.fstat(directory), target)
+
+
+def _entries(directory: int) -> Iterator[tuple[str, os.stat_result]]:
+    """Files, directories and links; what comes or goes meanwhile may be among them or not."""
+    for name in sorted(os.listdir(directory)):
+        try:
+            found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if (
+            stat.S_ISREG(found.st_mode)
+            or stat.S_ISDIR(found.st_mode)
+            or stat.S_ISLNK(found.st_mode)
+        ):
+            yield name, found
+        else:
+            _log.warning("%s is neither file, directory nor link and is left out", name)
+
+
+@contextmanager
+def _opened(name: str, directory: int | None = None) -> Iterator[int]:
+    """A descriptor of a name that may be anything by now; a link that came meanwhile fails."""
+    descriptor = os.open(name, _READ, dir_fd=directory)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _copy_file(reader: int, size: int, target: Path) -> None:
     """One file, holes stay holes."""
-    with Path(source).open("rb") as reader, Path(target).open("wb") as writer:
-        size, at = os.fstat(reader.fileno()).st_size, 0
+    with target.open("xb") as writer:
+        at = 0
         while at < size:
             try:
-                start = os.lseek(reader.fileno(), at, os.SEEK_DATA)
+                start = os.lseek(reader, at, os.SEEK_DATA)
             except OSError:  # only a hole is left
                 break
-            end = os.lseek(reader.fileno(), start, os.SEEK_HOLE)
-            reader.seek(start)
+            end = min(os.lseek(reader, start, os.SEEK_HOLE), size)
+            os.lseek(reader, start, os.SEEK_SET)
             writer.seek(start)
-            remaining = end - start
-            while remaining > 0:
-                block = reader.read(min(remaining, 1 << 20))
+            while start < end and (block := os.read(reader, min(end - start, _BLOCK))):
                 writer.write(block)
-                remaining -= len(block)
+                start += len(block)
             at = end
         writer.truncate(size)
-    shutil.copystat(source, target)
-    return target
+    _keep(os.fstat(reader), target)
 
 
-def _keep_owner(status: os.stat_result, path: Path) -> None:
+def _keep(status: os.stat_result, path: Path) -> None:
+    """Owner as root, then the mode, which a change of the owner trims, then the times."""
     if os.geteuid() == 0:
         os.chown(path, status.st_uid, status.st_gid, follow_symlinks=False)
+    if not stat.S_ISLNK(status.st_mode):
+        path.chmod(stat.S_IMODE(status.st_mode))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns), follow_symlinks=False)
 
 
 def tree_size(path: Path) -> int:
     """Bytes of all files."""
-    return sum(
-        Path(directory, name).lstat().st_size
-        for directory, _, names in os.walk(path)
-        for name in names
-    )
+    total = 0
+    for _, _, names, directory in os.fwalk(path):
+        for name in names:
+            try:
+                total += os.stat(name, dir_fd=directory, follow_symlinks=False).st_size
+            except FileNotFoundError:
+                continue
+    return total
 
 
 def pack(source: Path, archive: Path, *, compress: bool) -> None:
     """Write the archive; whole or not there (NF-051)."""
     draft = archive.with_name(f".draft-{archive.name}")
     with draft.open("wb") as file:
-        with tarfile.open(fileobj=file, mode="w:gz" if compress else "w") as tar:
-            tar.add(source, arcname=".")
+        with (
+            tarfile.open(fileobj=file, mode="w:gz" if compress else "w") as tar,
+            _opened(str(source)) as directory,
+        ):
+            _pack_directory(tar, directory, ".")
         file.flush()
         os.fsync(file.fileno())
     draft.replace(archive)
 
 
-def unpack(archive: Path, target: Path) -> None:
+def _pack_directory(tar: tarfile.TarFile, directory: int, path: str) -> None:
+    tar.addfile(_member(path, os.fstat(directory), tarfile.DIRTYPE))
+    for name, found in _entries(directory):
+        inside = f"{path}/{name}"
+        if stat.S_ISLNK(found.st_mode):
+            member = _member(inside, found, tarfile.SYMTYPE)
+            member.linkname = os.readlink(name, dir_fd=directory)
+            tar.addfile(member)
+            continue
+        with _opened(name, directory) as child:
+            status = os.fstat(child)
+            if stat.S_ISDIR(status.st_mode):
+                _pack_directory(tar, child, inside)
+            elif stat.S_ISREG(status.st_mode):
+                member = _member(inside, status, tarfile.REGTYPE)
+                member.size = status.st_size
+                with os.fdopen(os.dup(child), "rb") as file:
+                    tar.addfile(member, file)
+
+
+def _member(path: str, status: os.stat_result, kind: bytes) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(path)
+    member.type, member.mode = kind, stat.S_IMODE(status.st_mode)
+    member.uid, member.gid, member.mtime = status.st_uid, status.st_gid, status.st_mtime
+    return member
+
+
+def unpack(archive: Path, target: Path, *, any_link: bool = False) -> None:
     """Unpack below the target and nowhere else (NF-054).
+
+    With `any_link`, for archives that we wrote, links may point anywhere: a volume may hold such.
+    They are only made, never followed, for the library looks where each member would really end.
 
     Raises:
         RpcError: INTERNAL; the archive holds what would leave the target, or a device.
     """
     try:
         with tarfile.open(archive) as tar:
-            tar.extractall(target, filter=_checked, numeric_owner=True)
+            tar.extractall(target, filter=_any_link if any_link else _checked, numeric_owner=True)
     except (tarfile.TarError, OSError) as error:
         raise RpcError("INTERNAL", f"archive is not usable: {error}") from error
 
@@ -90,4 +184,9 @@ def _checked(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
     if member.issym() and member.linkname.startswith("/"):
         raise tarfile.AbsoluteLinkError(member)
     tarfile.data_filter(member, path)
+    return member
+
+
+def _any_link(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
+    _checked(member.replace(linkname=".", deep=False) if member.issym() else member, path)
     return member

@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Final
 from csi_client import messages as csi
 from examples.nfs_csi_driver import content
 from examples.nfs_csi_driver.errors import RpcError, invalid, not_found
-from examples.nfs_csi_driver.parameters import Parameters, SnapshotId, VolumeId, digest
+from examples.nfs_csi_driver.parameters import (
+    RESERVED,
+    Parameters,
+    SnapshotId,
+    VolumeId,
+    digest,
+)
 from examples.nfs_csi_driver.records import READY, Locks, Record, Share
 
 if TYPE_CHECKING:
@@ -33,6 +39,7 @@ _log = logging.getLogger(__name__)
 
 OPEN_MODE: Final = 0o777
 MAX_PARENTS: Final = 10
+ARCHIVED: Final = "archived-"
 CAPABILITIES: Final = (
     "CREATE_DELETE_VOLUME",
     "SINGLE_NODE_MULTI_WRITER",
@@ -95,6 +102,8 @@ class VolumeService:
             self.locks.here(request.name),
             self._share(parameters.server, parameters.share, options) as share,
             self.locks.everywhere(share, digest(request.name), request.name),
+            # Two volumes must not find the same place free at the same time.
+            self.locks.everywhere(share, _place_lock(found.sub_dir), request.name),
         ):
             record = self._recorded(share, wanted, request.capacity_range.limit_bytes)
             if record.state != READY:
@@ -119,7 +128,8 @@ class VolumeService:
             self._check_source(share, wanted)
             if not self.settings.allow_shared_directories:
                 _check_place(share, wanted)
-            if wanted.source and share.inside(wanted.directory).exists():
+                _check_free(share, wanted)
+            elif wanted.source and share.inside(wanted.directory).exists():
                 raise RpcError("ALREADY_EXISTS", f"directory {wanted.directory} has content")
             share.add(digest(wanted.name), wanted)
             return wanted
@@ -149,7 +159,7 @@ class VolumeService:
                     content.copy_tree(source, draft)
                 else:
                     draft.mkdir()
-                    content.unpack(source, draft)
+                    content.unpack(source, draft, any_link=RESERVED in source.parts)
             draft.rename(target)
         elif not target.exists():
             target.mkdir()
@@ -237,7 +247,7 @@ class VolumeService:
         return any(one.directory == directory and digest(one.name) != own for one in share.all())
 
     def _archive(self, share: Share, path: Path, directory: str) -> None:
-        target = share.inside(f"archived-{directory}")
+        target = share.inside(f"{ARCHIVED}{directory}")
         if not os.path.lexists(path):
             return  # renamed by an earlier call whose answer was lost (NFD-005)
         if target.exists():
@@ -422,6 +432,23 @@ def _check_place(share: Share, wanted: Record) -> None:
         other = f"{one.directory}/"
         if own.startswith(other) or other.startswith(own):
             raise invalid(f"directory {wanted.directory} belongs to volume {one.name}")
+
+
+def _place_lock(directory: str) -> str:
+    """Volumes that could stand in each other's way share the first part of their path."""
+    return f"place-{digest(directory.split('/', maxsplit=1)[0])}"
+
+
+def _check_free(share: Share, wanted: Record) -> None:
+    """SEC-8: what stands there belongs to somebody, such as the last owner of a kept directory."""
+    if os.path.lexists(share.inside(wanted.directory)):
+        raise RpcError(
+            "ALREADY_EXISTS",
+            f"directory {wanted.directory} exists and belongs to no volume; move it away, choose "
+            "another subDir, or let volumes share directories (--allow-shared-directories)",
+        )
+    if wanted.directory.split("/", maxsplit=1)[0].startswith(ARCHIVED):
+        raise invalid(f"directory {wanted.directory} is reserved for archived volumes")
 
 
 def _drop_empty_parents(share: Share, path: Path) -> None:

@@ -1,9 +1,16 @@
-"""Directories inside a mounted export: make, remove, archive, and never outside of it (NF-015)."""
+"""Directories inside a mounted export: make, remove, archive, and never outside of it (NF-015).
+
+Who owns a directory stands beside it, in `.nfs-provisioner` of the export: what another volume
+owns, or what stood there before, is never handed out, and never deleted with a claim (SEC-8).
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
+import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,6 +19,12 @@ if TYPE_CHECKING:
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 OPEN_MODE = 0o777
+ARCHIVED = "archived-"
+REGISTRY = ".nfs-provisioner"
+
+
+class TakenError(Exception):
+    """The directory belongs to somebody else; the text says to whom."""
 
 
 def expand(template: str, values: Mapping[str, str]) -> str:
@@ -36,34 +49,82 @@ def check(path: str) -> None:
     segments = path.replace("\\", "/").split("/")
     if path in {"", "."} or path.startswith("/") or ".." in segments:
         raise ValueError(f"{path!r} is not a path below the export")
+    if segments[0] == REGISTRY:
+        raise ValueError(f"{path!r} is a reserved name")
 
 
-def make(root: Path, path: str) -> None:
-    """Make the directory, open to all users; one that is there stays as it is."""
+def make(root: Path, path: str, owner: str) -> None:
+    """Make the directory for a volume, open to all users; safe to repeat for the same one.
+
+    Raises:
+        TakenError: it belongs to another volume, or stood there before.
+        ValueError: it is not below the export, or its name is kept for archived directories.
+    """
+    if path.startswith(ARCHIVED):
+        raise ValueError(f"{path!r} is a name of archived directories")
     target = _inside(root, path)
+    _claim(root, path, owner, target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with suppress(FileExistsError):
         target.mkdir()
-    except FileExistsError:
-        return
-    target.chmod(OPEN_MODE)  # the umask must not count
+        target.chmod(OPEN_MODE)  # the umask must not count
 
 
-def remove(root: Path, path: str) -> None:
-    """Remove the directory; gone already is fine."""
+def remove(root: Path, path: str, owner: str) -> None:
+    """Remove the volume's directory; gone already, or another's by now, is fine."""
     target = _inside(root, path)
+    if not _is_owner(root, path, owner):
+        return
     if target.is_symlink():
         target.unlink()
     elif target.exists():
         shutil.rmtree(target)
+    _entry(root, path).unlink(missing_ok=True)
 
 
-def archive(root: Path, path: str) -> None:
+def archive(root: Path, path: str, owner: str) -> None:
     """Rename it to `archived-<path>`; gone already is fine, so a repeat after a lost answer is."""
-    source, target = _inside(root, path), _inside(root, f"archived-{path}")
+    source, target = _inside(root, path), _inside(root, f"{ARCHIVED}{path}")
+    if not _is_owner(root, path, owner):
+        return
     if source.exists():
+        if target.exists():
+            target = target.with_name(f"{target.name}-{uuid.uuid4().hex[:8]}")
         target.parent.mkdir(parents=True, exist_ok=True)
         source.rename(target)
+    _entry(root, path).unlink(missing_ok=True)
+
+
+def _entry(root: Path, path: str) -> Path:
+    return root.resolve() / REGISTRY / hashlib.sha256(path.encode()).hexdigest()
+
+
+def _claim(root: Path, path: str, owner: str, target: Path) -> None:
+    """Write down the owner before the directory is made, so that a crash between them is none."""
+    entry = _entry(root, path)
+    entry.parent.mkdir(exist_ok=True)
+    is_occupied = target.is_symlink() or target.exists()
+    draft = entry.with_name(f".{uuid.uuid4().hex}")
+    draft.write_text(owner)
+    try:
+        entry.hardlink_to(draft)  # whole or not there, and never over another's
+    except FileExistsError:
+        if not _is_owner(root, path, owner):
+            raise TakenError(f"{path} belongs to volume {entry.read_text()}") from None
+        return
+    finally:
+        draft.unlink()
+    if is_occupied:
+        entry.unlink()
+        raise TakenError(f"{path} exists and belongs to no volume; move it away")
+
+
+def _is_owner(root: Path, path: str, owner: str) -> bool:
+    """Directories of earlier releases have no entry: the volume's own word counts."""
+    try:
+        return _entry(root, path).read_text() == owner
+    except FileNotFoundError:
+        return True
 
 
 def _inside(root: Path, path: str) -> Path:

@@ -106,7 +106,7 @@ class NfsProvisioner:
         path = parameters.path
         if parameters.sub_dir:
             sub_dir = self._expand(parameters.sub_dir, options)
-            self._make(parameters, sub_dir)
+            self._make(parameters, sub_dir, options.pv_name)
             path = posixpath.join(path, sub_dir)
         else:
             self._check_shared(options)
@@ -125,9 +125,9 @@ class NfsProvisioner:
         directories.check(sub_dir)
         with self._exports.opened(nfs["server"], export) as root:
             if policy == "delete":
-                directories.remove(root, sub_dir)
+                directories.remove(root, sub_dir, volume["metadata"]["name"])
             else:
-                directories.archive(root, sub_dir)
+                directories.archive(root, sub_dir, volume["metadata"]["name"])
 
     def _expand(self, template: str, options: ProvisionOptions) -> str:
         metadata = options.claim["metadata"]
@@ -145,10 +145,12 @@ class NfsProvisioner:
         except ValueError as error:
             raise invalid(f"parameter 'subDir': {error}") from error
 
-    def _make(self, parameters: Parameters, sub_dir: str) -> None:
+    def _make(self, parameters: Parameters, sub_dir: str, owner: str) -> None:
         try:
             with self._exports.opened(parameters.server, parameters.path) as root:
-                directories.make(root, sub_dir)
+                directories.make(root, sub_dir, owner)
+        except (directories.TakenError, ValueError) as error:
+            raise invalid(f"parameter 'subDir': {error}") from error
         except (OSError, ExportError) as error:
             # The server may have made it all the same, so the claim is followed to its end.
             raise ProvisionError(f"cannot make {sub_dir}: {error}", State.BACKGROUND) from error

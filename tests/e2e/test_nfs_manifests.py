@@ -13,6 +13,7 @@ from workers.config.load import parse
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "nfs_csi_driver" / "manifests"
 FILES = sorted(one.name for one in FOLDER.glob("*.yaml") if one.name != "kustomization.yaml")
 COLLECTIONS = {
+    "Namespace": "/api/v1/namespaces",
     "CSIDriver": "/apis/storage.k8s.io/v1/csidrivers",
     "StorageClass": "/apis/storage.k8s.io/v1/storageclasses",
     "ServiceAccount": "/api/v1/namespaces/default/serviceaccounts",
@@ -60,6 +61,18 @@ def test_the_flags_exist():
             environ = {"CSI_FLEET_REDIS_URL": "redis://redis"}
             assert parse(command, flags, environ).driver.csi_addresses[0].endswith("csi.sock")
     assert {"nfs-csi-driver", "csi-fleet"} <= seen
+
+
+def test_privileged_pods_have_a_namespace_of_their_own():
+    """SEC-8: the system's namespace enforces `restricted` and holds Redis' passwords."""
+    (namespace,) = objects("namespace.yaml")
+    placed = {
+        body["metadata"]["namespace"]
+        for name in FILES
+        for body in objects(name)
+        if "namespace" in body["metadata"]
+    }
+    assert placed == {namespace["metadata"]["name"]} == {"csi-nfs"}
 
 
 def test_the_kustomization_names_all_but_the_demo():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import tarfile
 
 import pytest
@@ -174,3 +175,49 @@ def test_nf053_snapshots_by_pages(tmp_path):
     assert listed(snapshot_id="nobody") == ([], "")
     with refused("ABORTED"):
         listed(starting_token="nonsense")
+
+
+def test_sec8_pipes_are_left_out_and_never_waited_for(driver):
+    """A pipe without a writer held a thread for ever; 32 of them held the driver."""
+    volume = driver.create()
+    os.mkfifo(driver.share / "pvc-1" / "pipe")
+    (driver.share / "pvc-1" / "file").write_text("x")
+    driver.create("pvc-2", **from_volume(volume.volume_id))
+    taken = driver.snapshot("snap", volume.volume_id)
+    driver.create("pvc-3", **from_snapshot(taken.snapshot_id))
+    for name in ("pvc-2", "pvc-3"):
+        assert [one.name for one in (driver.share / name).iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    "copy", [content.copy_tree, lambda a, b: content.pack(a, b, compress=False)]
+)
+def test_sec8_a_link_swapped_in_is_not_followed(tmp_path, monkeypatch, copy):
+    """Between the look at a name and its opening its owner may put a link there."""
+    secret = tmp_path / "secret"
+    secret.write_text("of the driver")
+    source = tmp_path / "volume"
+    source.mkdir()
+    (source / "file").write_text("x")
+    real = os.stat
+
+    def look_then_swap(name, **options):
+        found = real(name, **options)
+        if name == "file" and options.get("dir_fd") is not None:
+            (source / "file").unlink()
+            (source / "file").symlink_to(secret)
+        return found
+
+    monkeypatch.setattr(os, "stat", look_then_swap)
+    with pytest.raises(OSError, match="symbolic links"):
+        copy(source, tmp_path / "copy")
+
+
+def test_sec8_a_volume_with_links_to_anywhere_is_restored(driver):
+    """They are only made, as in the volume itself, and never followed."""
+    volume = driver.create()
+    (driver.share / "pvc-1" / "absolute").symlink_to("/etc/hosts")
+    (driver.share / "pvc-1" / "up").symlink_to("../../else")
+    taken = driver.snapshot("snap", volume.volume_id)
+    driver.create("pvc-2", **from_snapshot(taken.snapshot_id))
+    assert tree(driver.share / "pvc-2") == tree(driver.share / "pvc-1")

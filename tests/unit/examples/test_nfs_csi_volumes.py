@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from csi_client import messages as csi
+from examples.nfs_csi_driver.errors import RpcError
 from examples.nfs_csi_driver.parameters import RESERVED, SnapshotId, VolumeId, digest
 from examples.nfs_csi_driver.records import Share
 from tests.support.nfs_driver import (
@@ -257,3 +258,25 @@ def test_nf024_nf025_validate_and_expand(driver):
     expand.volume_id = "nfs1#data#nobody##"
     with refused("NOT_FOUND"):
         driver.volumes.controller_expand_volume(expand)
+
+
+@pytest.mark.parametrize(
+    ("first", "policy", "second"),
+    [
+        pytest.param("db", "archive", "archived-db", id="another tenant's archive"),
+        pytest.param("team-a-prod", "retain", "team-a-prod", id="a kept directory"),
+    ],
+)
+def test_sec8_a_deleted_volumes_content_is_not_handed_out(driver, first, policy, second):
+    volume = driver.create("pvc-1", parameters={**CLASS, "subDir": first, "onDelete": policy})
+    (driver.share / first / "secret").write_text("data")
+    driver.delete(volume.volume_id)
+    with pytest.raises(RpcError):
+        driver.create("pvc-2", parameters={**CLASS, "subDir": second})
+
+
+def test_sec8_a_directory_of_nobody_stays_nobodys(driver):
+    (driver.share / "home").mkdir(parents=True)
+    with refused("ALREADY_EXISTS"):
+        driver.create(parameters={**CLASS, "subDir": "home"})
+    assert (driver.share / "home").is_dir()

@@ -122,7 +122,7 @@ def test_deletion_by_policy_and_twice(nfs, export, policy, left):
     volume = deletable(nfs.provision(request(parameters)).volume)
     for _ in range(2):
         nfs.delete(volume)
-    assert [one.name for one in export.iterdir()] == left
+    assert [one.name for one in export.glob("[!.]*")] == left
 
 
 def test_npt012_a_class_without_policy_means_delete(nfs):
@@ -181,4 +181,49 @@ def test_np006_the_plugin_passes_the_kit(export):
         parameters={**ARTICLE, "subDir": "${pv.metadata.name}", "onDelete": "delete"},
     )
     assert report.broken == [], report.text()
-    assert list(export.iterdir()) == []
+    assert list(export.glob("[!.]*")) == []
+
+
+TEMPLATE = {**ARTICLE, "subDir": "${pvc.metadata.namespace}-${pvc.metadata.name}"}
+
+
+def of(namespace, name, uid, parameters=None):
+    options = request(parameters or TEMPLATE, name=name, uid=uid)
+    options.claim["metadata"]["namespace"] = namespace
+    return options
+
+
+def test_sec8_two_claims_never_share_a_live_directory(nfs, export):
+    """`team/a-prod` and `team-a/prod` are one word in this template."""
+    nfs.provision(of("team", "a-prod", "u1"))
+    (export / "team-a-prod" / "live").write_text("data")
+    with pytest.raises(ProvisionError, match="belongs to volume pvc-u1") as caught:
+        nfs.provision(of("team-a", "prod", "u2"))
+    assert caught.value.code == INVALID_ARGUMENT
+    assert (export / "team-a-prod" / "live").read_text() == "data"
+    assert nfs.provision(of("team", "a-prod", "u1")).volume, "its owner may ask again"
+
+
+def test_sec8_what_no_volume_owns_is_not_handed_out(nfs, export):
+    (export / "team-home").mkdir()
+    (export / "team-home" / "file").write_text("data")
+    with pytest.raises(ProvisionError, match="belongs to no volume"):
+        nfs.provision(of("team", "home", "u1"))
+    assert (export / "team-home" / "file").read_text() == "data"
+
+
+def test_sec8_a_volume_deletes_only_its_own_directory(nfs, export):
+    policy = {**TEMPLATE, "onDelete": "delete"}
+    mine = deletable(nfs.provision(of("team", "a-prod", "u1", policy)).volume)
+    mine["metadata"]["name"] = "pvc-u2"
+    nfs.delete(mine)
+    assert (export / "team-a-prod").is_dir()
+
+
+def test_sec8_an_archive_is_nobodys_new_volume(nfs, export):
+    policy = {**ARTICLE, "subDir": "${pvc.metadata.name}", "onDelete": "archive"}
+    nfs.delete(deletable(nfs.provision(of("a", "db", "u1", policy)).volume))
+    with pytest.raises(ProvisionError, match="archived"):
+        nfs.provision(of("b", "archived-db", "u2", policy))
+    nfs.delete(deletable(nfs.provision(of("a", "db", "u3", policy)).volume))
+    assert len(list(export.glob("archived-db*"))) == 2
