@@ -93,7 +93,8 @@ class Hosted:
             return ""
         meta = item.metadata
         name = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
-        is_same = key.object == name and key.uid in {"", meta.uid}
+        # A volume's key has its claim's namespace in the place of the UID.
+        is_same = key.object == name and (key.uid in {"", meta.uid} or key.uid.startswith("@"))
         return str(meta.resource_version) if is_same else ""
 
 

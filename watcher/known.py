@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from workers.queue.driverrecords import complete
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -21,18 +23,13 @@ _DEFAULT = ("provisioner",)
 
 
 def merged(known: Mapping[str, Record], alive: Mapping[str, Record]) -> dict[str, Record]:
-    """Return the drivers by queue name: those alive win, absent ones stay, absent nodes go."""
+    """Return the records by place: those alive win, absent drivers stay, absent nodes go."""
     kept = {name: record for name, record in known.items() if not record.get("node")}
-    now = {name: _complete(name, record) for name, record in alive.items()}
+    now = {name: complete(name, record) for name, record in alive.items()}
     return dict(sorted({**kept, **now}.items()))
-
-
-def _complete(queue_name: str, record: Record) -> Record:
-    name = record.get("name") or queue_name.partition("@")[0]
-    return {**record, "name": name, "queue_name": record.get("queue_name") or queue_name}
 
 
 def concerns(record: Record, spec: Spec) -> bool:
     """Tell whether a driver's workers run this controller."""
-    controllers = record.get("controllers") or _DEFAULT
+    controllers = record.get("controllers", _DEFAULT)
     return spec.name in controllers or spec.part_of in controllers

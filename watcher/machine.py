@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from workers.kube.paths import Resource
     from workers.kube.watch import ReflectorHealth, Sink
     from workers.queue.keys import Key
-    from workers.spec import Rules, Scope, Spec, Watch
+    from workers.spec import Records, Rules, Scope, Spec, Watch
 
 _log = get_logger()
 
@@ -86,6 +86,10 @@ class Machine:
         self.reflectors: dict[str, Following] = {}
         self.records: dict[str, Record] = {}
 
+    def records_of(self, name: str) -> Records:
+        """Return the records of a controller's drivers."""
+        return next(hosted.records for hosted in self._hosted if hosted.spec.name == name)
+
     def rules(self, name: str) -> Rules:
         """Return a controller's rules."""
         return next(hosted.rules for hosted in self._hosted if hosted.spec.name == name)
@@ -97,11 +101,13 @@ class Machine:
             self._connect(hosted)
 
     def set_records(self, records: dict[str, Record]) -> None:
-        """Take in the drivers known now, by queue name."""
+        """Take in the drivers known now, by their place in the registry."""
         self.records = records
         for hosted in self._hosted:
             before = hosted.records
-            now = tuple(record for record in records.values() if concerns(record, hosted.spec))
+            ours = [record for record in records.values() if concerns(record, hosted.spec)]
+            # Workers with different controllers each have a record for one driver.
+            now = tuple({record["queue_name"]: record for record in ours}.values())
             if now == before:
                 continue
             hosted.set_records(now)

@@ -19,6 +19,8 @@ from watcher.machine import Machine
 from watcher.outbox import Outbox
 from watcher.resync import Resync
 from workers.controllers.catalogue import SPECS
+from workers.controllers.provisioner.filters import keys_of_unsaved
+from workers.controllers.provisioner.served import Drivers
 from workers.kube.resources import KubeResources
 from workers.kube.watch import Reflector
 from workers.observability.logging import get_logger
@@ -106,8 +108,8 @@ class Watcher:
 
         def restore() -> list[Key]:
             if recovery is not None:
-                recovery.run()
-            return restore_intents(resources, namespace, intents, set(self.machine.records))
+                recovery.run(self._keys_of_unsaved)
+            return restore_intents(resources, namespace, intents, self._queue_names())
 
         period_seconds = recovery_seconds(resync_seconds)
         self._restorer = Restorer(restore, self.outbox.add, period_seconds=period_seconds)
@@ -195,6 +197,9 @@ class Watcher:
         if is_new:
             self._restorer.ask()
 
+    def _queue_names(self) -> set[str]:
+        return {record["queue_name"] for record in self.machine.records.values()}
+
     def _check_catalog(self) -> None:
         """List kinds again that a worker found unreadable, or whose completion got lost (COR-4)."""
         if not self.outbox.is_idle:
@@ -207,6 +212,11 @@ class Watcher:
         for kind in self._catalog.incomplete(kinds, self.keeper.epoch) if kinds else ():
             _log.warning("the catalog lacks a kind, listing it again", kind=kind)
             self.machine.relist([kinds[kind]])
+
+    def _keys_of_unsaved(self, volume: dict[str, Any]) -> list[Key]:
+        """Name the claim of a PV that was not saved, as the rules name it."""
+        drivers = Drivers.of_records(self.machine.records_of("provisioner"))
+        return keys_of_unsaved(volume, drivers)
 
     def _all_keys(self) -> list[Key]:
         return self.machine.all_keys()

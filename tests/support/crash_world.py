@@ -33,7 +33,9 @@ from workers.constants import (
 )
 from workers.controllers.provisioner.clusters import Clusters
 from workers.controllers.provisioner.controller import CONTROLLER
+from workers.controllers.provisioner.filters import keys_of_unsaved
 from workers.controllers.provisioner.safekeeping import Safekeeping
+from workers.controllers.provisioner.served import Drivers
 from workers.drivers.driver import Driver
 from workers.engine.context import Runtime
 from workers.engine.frame import run
@@ -305,9 +307,14 @@ class CrashWorld:
     def recover(self) -> None:
         """The watcher's look each minute."""
         queue, intents = self.watcher_queue(), IntentStore(self.client)
-        Recovery(self.client, queue, period_seconds=0.001).run()
+        Recovery(self.client, queue, period_seconds=0.001).run(self.keys_of_unsaved)
         kube = cast("Any", self.kube)
         queue.add(restore_intents(kube, NAMESPACE, intents, {DRIVER}))
+
+    def keys_of_unsaved(self, volume: JsonObject) -> list[Key]:
+        """As the watcher's rules name them."""
+        record = {"name": DRIVER, "queue_name": DRIVER}
+        return keys_of_unsaved(volume, Drivers.of_records([record]))
 
     def watcher_queue(self) -> WorkQueue:
         return WorkQueue(self.client, publish=self.tickets.extend, now_ms=lambda: self.now_ms)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from workers.cli import terminal
 from workers.cli.tools import named_object
 from workers.errors import ConfigError
-from workers.explain.gather import claim_namespace, find_driver, owner_of
+from workers.explain.gather import claim_namespace, find_driver, find_owner
 from workers.kube.errors import NotFoundError
 from workers.queue.intents import IntentStore
 from workers.queue.keys import Key, claim_key, volume_key
@@ -67,19 +67,22 @@ def _claim(tools: Tools, namespace: str, name: str) -> Key:
     provisioner = provisioner_annotation(claim) or ""
     if not provisioner and (class_name := claim_class_name(claim)):
         provisioner = tools.kube.get_class(class_name)["provisioner"]
-    queue_name = _served(tools, provisioner, selected_node(claim))
+    node = selected_node(claim)
+    queue_name, record = find_driver(tools.registry.alive(), provisioner, node)
+    if record is None:
+        raise _not_served(provisioner)
     return claim_key(queue_name, namespace, name, claim["metadata"]["uid"])
 
 
 def _volume(tools: Tools, name: str) -> Key:
     volume = tools.kube.get_volume(name)
-    return volume_key(_served(tools, owner_of(volume), ""), name, claim_namespace(volume))
-
-
-def _served(tools: Tools, provisioner: str, node: str) -> str:
-    queue_name, record = find_driver(tools.registry.alive(), provisioner, node)
+    owner, queue_name, record = find_owner(tools.registry.alive(), volume)
     if record is None:
-        raise ConfigError(
-            f'no worker serves driver "{provisioner}": there is nobody to retry it', exit_code=1
-        )
-    return queue_name
+        raise _not_served(owner)
+    return volume_key(queue_name, name, claim_namespace(volume))
+
+
+def _not_served(provisioner: str) -> ConfigError:
+    return ConfigError(
+        f'no worker serves driver "{provisioner}": there is nobody to retry it', exit_code=1
+    )

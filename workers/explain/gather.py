@@ -9,12 +9,14 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from workers import constants as k
+from workers.controllers.provisioner.filters import keys_of_volume
+from workers.controllers.provisioner.served import Drivers
 from workers.errors import ApiError, AttemptError
 from workers.explain.facts import ClaimFacts, NodeFacts, Quota, SecretFacts, VolumeFacts
 from workers.explain.words import nearest, stamp
 from workers.kube import paths
 from workers.kube.errors import NotFoundError, Unreachable
+from workers.queue.driverrecords import complete
 from workers.queue.inspect import read_key
 from workers.queue.keys import claim_key, volume_key
 from workers.translate import secrets as secret_rules
@@ -22,6 +24,7 @@ from workers.translate.claims import claim_class_name, selected_node
 from workers.translate.fields import text_map
 from workers.translate.names import volume_name
 from workers.translate.quantity import QuantityError, parse
+from workers.translate.volume_facts import facts_of, owner_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -133,8 +136,7 @@ class Gatherer:
         """Facts about one volume; raises as `claim`."""
         volume = self._volume(name)
         records = self._registry.alive()
-        owner = owner_of(volume or {})
-        queue_name, record = find_driver(records, owner, "")
+        owner, queue_name, record = find_owner(records, volume or {})
         facts = VolumeFacts(
             name,
             now=time.time(),
@@ -324,16 +326,18 @@ def domain_of(record: Mapping[str, Any] | None, uid: str) -> str:
         return f"claim:{uid}"
 
 
-def owner_of(volume: Mapping[str, Any]) -> str:
-    """The driver that made a volume, "" for none (L-071)."""
-    annotations = (volume.get("metadata") or {}).get("annotations") or {}
-    spec = volume.get("spec") or {}
-    return str(
-        annotations.get(k.ANN_MIGRATED_TO)
-        or annotations.get(k.ANN_PROVISIONED_BY)
-        or (spec.get("csi") or {}).get("driver")
-        or ""
-    )
+def find_owner(
+    records: Mapping[str, Mapping[str, Any]], volume: Mapping[str, Any]
+) -> tuple[str, str, Mapping[str, Any] | None]:
+    """Name, queue name and record of the driver that owns a volume (L-071).
+
+    Without a worker for it: the name it should have, "" for none, then "" and None.
+    """
+    served = [complete(place, record) for place, record in sorted(records.items())]
+    for key in keys_of_volume(volume, Drivers.of_records(served)):
+        record = next(one for one in served if one["queue_name"] == key.driver)
+        return record["name"], key.driver, record
+    return next(iter(owner_names(facts_of(volume))), ""), "", None
 
 
 def claim_namespace(volume: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ssl
 from collections import deque
 from dataclasses import dataclass
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
+_NOWHERE: Final = BytesIO()
 _UNSAFE: Final = "\r\n\x00"
 # The connection ended before the answer did; a kept one may have been closed meanwhile.
 _BROKEN: Final = frozenset(
@@ -193,6 +195,9 @@ def _perform(handle: pycurl.Curl, timeout_seconds: float) -> Answer:
     except pycurl.error as error:
         code, text = error.args  # type: ignore[misc]  # stubs know no second value
         raise _failure(code, text, timeout_seconds) from None
+    finally:
+        # The handle would keep the whole answer, a page of a list, until it is used again.
+        handle.setopt(pycurl.WRITEDATA, _NOWHERE)
     status = handle.getinfo(pycurl.RESPONSE_CODE)
     wait_seconds = handle.getinfo(pycurl.RETRY_AFTER) if status >= 429 else 0
     return Answer(status, data, float(wait_seconds))

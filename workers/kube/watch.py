@@ -2,7 +2,9 @@
 
 Invariants: no object is kept here; an object that cannot be read is logged and skipped, never
 ends the loop; the sink sees a complete list (`begin_list` .. `end_list`) after every gap, so it
-learns of deletions it missed. Waits are bounded on a half-open connection by the read time-out.
+learns of deletions it missed. A kind that the server does not serve (a CRD that is not installed)
+is no failure: it is looked for now and then. Waits are bounded on a half-open connection by the
+read time-out.
 client-go's reflector does the same; the official Python informer has neither bookmarks nor
 back-off (pitfalls 4.2).
 """
@@ -20,7 +22,7 @@ import msgspec
 from workers.errors import ApiError
 from workers.kube.backoff import Backoff
 from workers.kube.client import JSON
-from workers.kube.errors import GoneError, error_from_status
+from workers.kube.errors import GoneError, NotFoundError, error_from_status
 from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ _READ_MARGIN_SECONDS: Final = 15.0
 # A watch that ends sooner and brought nothing counts as a failure (client-go: very short watch).
 _SHORT_WATCH_SECONDS: Final = 1.0
 _REPEAT_LOG_SECONDS: Final = 60.0
+# How often a kind is looked for that the server does not serve.
+LOOK_AGAIN_SECONDS: Final = 30.0
 # Metadata only; servers that cannot do it send whole objects, which decode just as well.
 METADATA_LIST: Final = (
     "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
@@ -75,17 +79,26 @@ class Sink(Protocol[T_contra]):
 
 @dataclass(slots=True)
 class ReflectorHealth:
-    """What a health endpoint may show; times are `time.monotonic()` seconds, None for never."""
+    """What a health endpoint may show.
+
+    Attributes:
+        listed_at: `time.monotonic()` of the last complete list, None for never.
+        event_at: the same of the last event.
+        lists: how many lists were completed.
+        error: why it cannot go on, "" when it can.
+        is_served: False while the API server knows no such kind.
+    """
 
     listed_at: float | None = None
     event_at: float | None = None
     lists: int = 0
     error: str = ""
+    is_served: bool = True
 
     @property
     def is_synced(self) -> bool:
-        """Whether a list was completed since the start."""
-        return self.lists > 0
+        """Whether all that exists was told since the start."""
+        return self.lists > 0 or not self.is_served
 
 
 class _ListMeta(msgspec.Struct, rename="camel", gc=False):
@@ -137,6 +150,7 @@ class Reflector(Generic[T]):
         metadata_only: ask for PartialObjectMetadata.
         label_selector: look at objects with these labels only; "" for all.
         backoff: waits after failures.
+        look_again_seconds: between two looks for a kind that is not served.
         clock: monotonic seconds.
     """
 
@@ -150,6 +164,7 @@ class Reflector(Generic[T]):
         metadata_only: bool = False,
         label_selector: str = "",
         backoff: Backoff | None = None,
+        look_again_seconds: float = LOOK_AGAIN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = path
@@ -160,6 +175,7 @@ class Reflector(Generic[T]):
         self._item: msgspec.json.Decoder[T] = msgspec.json.Decoder(item_type)
         self._accept = (METADATA_LIST, METADATA_WATCH) if metadata_only else (JSON, JSON)
         self._backoff = backoff or Backoff()
+        self._look_again_seconds = look_again_seconds
         self._clock = clock
         self._stopped = threading.Event()
         self._relist = threading.Event()
@@ -178,6 +194,9 @@ class Reflector(Generic[T]):
                 _log.info("watch expired, listing again", path=self.path)
                 position.resource_version = ""
                 self._wait()
+            except NotFoundError:
+                position.resource_version = ""
+                self._not_served()
             except ApiError as error:
                 self._failed(str(error))
             except Exception as error:  # noqa: BLE001 - the loop must outlive any defect
@@ -189,6 +208,8 @@ class Reflector(Generic[T]):
     def stop(self) -> None:
         """End `run` soon; safe from any thread, also twice."""
         self._stopped.set()
+        # Nothing is listed any more, but a wait for a relist ends.
+        self._relist.set()
         self._interrupt()
 
     def relist(self) -> None:
@@ -204,6 +225,7 @@ class Reflector(Generic[T]):
             position.resource_version = self._list()
             position.unreadable_at = None
             self.health.lists += 1
+            self.health.is_served = True
             self.health.listed_at = self.health.event_at = self._clock()
             self._recovered()
         started = self._clock()
@@ -334,6 +356,16 @@ class Reflector(Generic[T]):
 
     def _wait(self) -> None:
         self._stopped.wait(self._backoff.next_seconds())
+
+    def _not_served(self) -> None:
+        """Wait for the kind to be served; what there was of it is gone."""
+        if self.health.is_served:
+            _log.info("the API server does not serve this kind, looking for it", path=self.path)
+            if self.health.lists:
+                self._sink.begin_list()
+                self._sink.end_list("0")
+        self.health.is_served, self.health.error = False, ""
+        self._relist.wait(self._look_again_seconds)
 
     def _failed(self, message: str) -> None:
         if self._stopped.is_set():

@@ -8,21 +8,24 @@ no event would ever bring it back (M-010 step 6). Each minute one process looks.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from workers.errors import ProvisionerError
 from workers.queue.connection import redis_errors
-from workers.queue.keys import Key, claim_key
+from workers.queue.keys import Key
 from workers.queue.names import NAMES
 from workers.queue.scripts import repaired
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import redis
 
     from workers.queue.workqueue import WorkQueue
+
+KeysOfVolume: TypeAlias = "Callable[[dict[str, Any]], Iterable[Key]]"
 
 _log = logging.getLogger(__name__)
 
@@ -61,11 +64,15 @@ class Recovery:
         self._queue = queue
         self._period_ms = round(period_seconds * 1000)
 
-    def run(self) -> bool:
+    def run(self, keys_of_volume: KeysOfVolume) -> bool:
         """Look now unless somebody did within the period; returns whether it looked.
 
         Reads in pieces and moves only keys that are nowhere, so a record that ends meanwhile costs
         one empty pass.
+
+        Args:
+            keys_of_volume: from a PV that was not saved to the keys of its claim, none while
+                nobody serves its driver; raises ProvisionerError for one without a claim.
 
         Raises:
             QueueUnavailable: Redis does not answer; the next period repeats all of it.
@@ -73,18 +80,18 @@ class Recovery:
         with redis_errors():
             if not self._client.set(_GUARD, "1", nx=True, px=self._period_ms):
                 return False
-        for keys in self._chunks():
+        for keys in self._chunks(keys_of_volume):
             self._queue.ensure(keys)
         return True
 
-    def _chunks(self) -> Iterator[list[Key]]:
+    def _chunks(self, keys_of_volume: KeysOfVolume) -> Iterator[list[Key]]:
         for chunk in self._scan(_INTENTS):
             yield [key for raw in chunk.values() if (key := _key_of_intent(raw))]
         for chunk in self._scan(_UNSAVED):
             with redis_errors():
                 intents = self._client.hmget(_INTENTS, list(chunk))
             alone = [raw for raw, intent in zip(chunk.values(), intents, strict=True) if not intent]
-            yield [key for raw in alone if (key := _key_of_volume(raw))]
+            yield [key for raw in alone for key in _keys_of_unsaved(raw, keys_of_volume)]
 
     def _scan(self, name: str) -> Iterator[dict[Any, Any]]:
         cursor = 0
@@ -107,17 +114,10 @@ def _key_of_intent(raw: bytes) -> Key | None:
         return None
 
 
-def _key_of_volume(raw: bytes) -> Key | None:
-    """The claim key of an unsaved PV whose intent is missing."""
+def _keys_of_unsaved(raw: bytes, keys_of_volume: KeysOfVolume) -> list[Key]:
+    """The claim keys of an unsaved PV whose intent is missing."""
     try:
-        volume = _decode_volume(raw)
-        reference = volume["spec"]["claimRef"]
-        annotations = volume["metadata"].get("annotations") or {}
-        driver = (volume["spec"].get("csi") or {}).get("driver") or annotations.get(
-            "pv.kubernetes.io/migrated-to"
-        )
-        driver = driver or annotations.get("pv.kubernetes.io/provisioned-by", "")
-        return claim_key(driver, reference["namespace"], reference["name"], reference["uid"])
-    except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
+        return list(keys_of_volume(_decode_volume(raw)))
+    except (msgspec.MsgspecError, ProvisionerError) as error:
         _log.warning("unsaved volume without a readable claim: %s", error)
-        return None
+        return []

@@ -31,7 +31,7 @@ from workers.translate.fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
 BLOCK: Final = "Block"
 FILESYSTEM: Final = "Filesystem"
@@ -49,15 +49,23 @@ class Decision(Enum):
     WAITS_FOR_NODE = "waits-for-node"
 
 
+def provisioner_of(annotations: Mapping[str, str]) -> str | None:
+    """Return the provisioner that a claim's annotations name; the GA key wins even when empty."""
+    return annotations.get(ANN_STORAGE_PROVISIONER, annotations.get(ANN_STORAGE_PROVISIONER_BETA))
+
+
+def class_of(annotations: Mapping[str, str]) -> str | None:
+    """Return the class that the beta annotation names, which wins over the spec (L-023)."""
+    return annotations.get(ANN_STORAGE_CLASS_BETA)
+
+
 def claim_class_name(obj: Json) -> str:
     """Return the class of a claim or volume: beta annotation if present, else the spec (L-023).
 
     A claim with neither has no class, "" (D-012: the reference crashes on it in node mode).
     """
-    found = annotations_of(obj)
-    if ANN_STORAGE_CLASS_BETA in found:
-        return found[ANN_STORAGE_CLASS_BETA]
-    return text(obj, "spec", "storageClassName")
+    named = class_of(annotations_of(obj))
+    return text(obj, "spec", "storageClassName") if named is None else named
 
 
 def class_missing(name: str) -> AttemptError:
@@ -67,8 +75,7 @@ def class_missing(name: str) -> AttemptError:
 
 def provisioner_annotation(claim: Json) -> str | None:
     """Return the provisioner the claim names; the GA key wins even when empty (P-100)."""
-    found = annotations_of(claim)
-    return found.get(ANN_STORAGE_PROVISIONER, found.get(ANN_STORAGE_PROVISIONER_BETA))
+    return provisioner_of(annotations_of(claim))
 
 
 def qualifies(claim: Json, driver_name: str) -> bool:

@@ -1,49 +1,35 @@
 """Is a PersistentVolume ours, does it keep our finalizer, may it be deleted, and with which secret?
 
-The decision tables of the deletion side over objects already read. Source: sig-storage-lib,
-controller.go shouldDelete, isProvisionerForVolume, syncVolume; external-provisioner,
-pkg/controller/controller.go Delete.
+The decision tables of the deletion side over objects already read; the first three are those of
+volume_facts. Source: external-provisioner, pkg/controller/controller.go Delete.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.constants import (
     ANN_DELETION_SECRET_NAME,
     ANN_DELETION_SECRET_NAMESPACE,
-    ANN_MIGRATED_TO,
-    ANN_PROVISIONED_BY,
-    FINALIZER_VOLUME,
 )
 from workers.errors import AttemptError, IgnoredError, State
+from workers.translate import volume_facts
 from workers.translate.claims import claim_class_name
 from workers.translate.fields import (
     Json,
     annotations_of,
-    has_finalizer,
-    is_deleting,
     optional_mapping,
     text,
     text_map,
 )
 from workers.translate.secrets import SecretKind, SecretRef, resolve
+from workers.translate.volume_facts import FinalizerAction, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-_DELETE: Final = "Delete"
 _INVALID: Final = "invalid CSI PV"
-
-
-class FinalizerAction(Enum):
-    """What to do with our finalizer before anything else."""
-
-    ADD = "add"
-    REMOVE = "remove"
-    KEEP = "keep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,34 +54,12 @@ def is_ours(volume: Json, known_names: Collection[str]) -> bool:
         volume: the PV.
         known_names: driver name and in-tree name (`names.known_names`).
     """
-    found = annotations_of(volume)
-    is_migrated = found.get(ANN_MIGRATED_TO) in known_names
-    if ANN_PROVISIONED_BY in found:
-        return is_migrated or found[ANN_PROVISIONED_BY] in known_names
-    if optional_mapping(volume, "spec", "csi") is not None:
-        return text(volume, "spec", "csi", "driver") in known_names
-    return is_migrated
-
-
-def _reclaim_policy(volume: Json) -> str:
-    return text(volume, "spec", "persistentVolumeReclaimPolicy")
+    return any(name in known_names for name in volume_facts.owner_names(facts_of(volume)))
 
 
 def finalizer_action(volume: Json, *, add_finalizer: bool = True) -> FinalizerAction:
-    """Decide what happens to our finalizer on a volume of ours (L-072, P-520).
-
-    Args:
-        volume: the PV.
-        add_finalizer: option AddFinalizer, always on for CSI drivers; off rolls it back.
-    """
-    is_present = has_finalizer(volume, FINALIZER_VOLUME)
-    policy = _reclaim_policy(volume)
-    if not add_finalizer or policy in {"Retain", "Recycle"}:
-        return FinalizerAction.REMOVE if is_present else FinalizerAction.KEEP
-    is_bound = text(volume, "status", "phase") == "Bound"
-    if policy == _DELETE and is_bound and not is_deleting(volume) and not is_present:
-        return FinalizerAction.ADD
-    return FinalizerAction.KEEP
+    """Decide what happens to our finalizer on a volume of ours (L-072, P-520)."""
+    return volume_facts.finalizer_action(facts_of(volume), add_finalizer=add_finalizer)
 
 
 def should_delete(
@@ -110,10 +74,7 @@ def should_delete(
     """
     if not is_guard_willing:
         return False
-    if is_deleting(volume) and not (add_finalizer and has_finalizer(volume, FINALIZER_VOLUME)):
-        return False
-    is_released = text(volume, "status", "phase") == "Released"
-    return is_released and _reclaim_policy(volume) == _DELETE
+    return volume_facts.should_delete(facts_of(volume), add_finalizer=add_finalizer)
 
 
 def csi_source(volume: Json | None) -> Json:

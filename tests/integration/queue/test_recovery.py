@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workers.errors import QueueUnavailable
+from workers.errors import ProvisionerError, QueueUnavailable
 from workers.queue.intents import IntentStore
 from workers.queue.keys import claim_key
 from workers.queue.locks import Lock
@@ -17,6 +17,13 @@ PV = {
     "metadata": {"name": "pvc-u"},
     "spec": {"csi": {"driver": "d"}, "claimRef": {"namespace": "ns", "name": "a", "uid": "u"}},
 }
+
+
+def keys_of_volume(volume):
+    """What the watcher's rules say of a PV that was not saved."""
+    if "claimRef" not in volume["spec"]:
+        raise ProvisionerError("no claim")
+    return [KEY]
 
 
 class Cut:
@@ -72,14 +79,14 @@ def test_end_that_redis_did_not_confirm_is_written_later(bench, start_queue, end
 def test_m010_record_whose_key_is_nowhere_gets_it_back(bench, start_queue, redis_client):
     queue, store = start_queue(), IntentStore(redis_client)
     store.put("pvc-u", RECORD)
-    assert Recovery(redis_client, queue).run()
+    assert Recovery(redis_client, queue).run(keys_of_volume)
     assert bench.tickets == [KEY]
 
 
 def test_m010_unsaved_volume_without_intent_gets_its_key_back(bench, start_queue, redis_client):
     queue, store = start_queue(), IntentStore(redis_client)
     store.save_pv("pvc-u", PV)
-    assert Recovery(redis_client, queue).run()
+    assert Recovery(redis_client, queue).run(keys_of_volume)
     assert bench.tickets == [KEY]
 
 
@@ -93,15 +100,15 @@ def test_m010_record_in_progress_is_left_alone(bench, start_queue, redis_client,
         queue.fail(lease, base_seconds=100, cap_seconds=100)
     store.put("pvc-u", RECORD)
     before = list(bench.tickets)
-    Recovery(redis_client, queue).run()
+    Recovery(redis_client, queue).run(keys_of_volume)
     assert bench.tickets == before
     assert not redis_client.exists(NAMES["dirty"].full)
 
 
 def test_of_all_processes_one_looks_per_period(bench, start_queue, redis_client):
     one, two = (Recovery(redis_client, start_queue()) for _ in range(2))
-    assert one.run()
-    assert not two.run()
+    assert one.run(keys_of_volume)
+    assert not two.run(keys_of_volume)
 
 
 def test_unreadable_records_are_skipped(bench, start_queue, redis_client):
@@ -110,5 +117,5 @@ def test_unreadable_records_are_skipped(bench, start_queue, redis_client):
     store.put("no-key", {"stage": "calling"})
     store.save_pv("no-claim", {"spec": {}})
     store.put("pvc-u", RECORD)
-    Recovery(redis_client, queue).run()
+    Recovery(redis_client, queue).run(keys_of_volume)
     assert bench.tickets == [KEY]

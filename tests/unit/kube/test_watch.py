@@ -270,6 +270,38 @@ def test_watches_that_end_at_once_are_not_repeated_in_a_tight_loop(api, sink, re
     assert len(waits) == 3
 
 
+NOT_SERVED = status(404, "NotFound", "the server could not find the requested resource")
+
+
+def test_a_kind_that_is_not_served_is_no_failure_and_starts_when_it_appears(api, sink, reflect):
+    """Snapshots' CRDs may be installed later, or never: no error, no loop, no missing readiness."""
+    api.lists[PATH] += [NOT_SERVED, NOT_SERVED, page([item("a")], "5")]
+    reflector = reflect(look_again_seconds=0.01)
+    until(lambda: ("end", "5") in sink.calls)
+    assert sink.calls == ["begin", "begin", "begin", ("listed", "a"), ("end", "5")]
+    assert reflector.health.is_served
+
+
+def test_a_kind_that_is_not_served_is_looked_for_rarely(api, reflect):
+    """Each look is a request; nobody waits for it but by asking."""
+    api.lists[PATH] += [NOT_SERVED, page([], "5")]
+    reflector = reflect(look_again_seconds=3600)
+    until(lambda: not reflector.health.is_served)
+    assert (reflector.health.is_synced, reflector.health.error) == (True, "")
+    assert api.count(PATH, watch=False) == 1
+    reflector.relist()
+    until(lambda: reflector.health.is_served and reflector.health.lists)
+
+
+def test_objects_of_a_kind_that_is_served_no_more_are_gone(api, sink, reflect):
+    """A deleted CRD takes its objects with it, without an event for each."""
+    api.lists[PATH] += [page([item("a")], "5"), NOT_SERVED]
+    api.watches[PATH] += [NOT_SERVED]
+    reflector = reflect(look_again_seconds=3600)
+    until(lambda: not reflector.health.is_served)
+    assert sink.calls == ["begin", ("listed", "a"), ("end", "5"), "begin", ("end", "0")]
+
+
 def test_unknown_fields_and_nulls_decode():
     """Objects as the API server really sends them: null maps, unknown fields."""
     raw = b'{"metadata":{"name":"a","annotations":null,"managedFields":[{}]},"status":{}}'

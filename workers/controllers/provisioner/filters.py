@@ -7,7 +7,7 @@ through too much (the worker then finds nothing to do), never too little.
 from __future__ import annotations
 
 from sys import intern
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,21 +15,28 @@ from workers.constants import (
     ANN_MIGRATED_TO,
     ANN_PROVISIONED_BY,
     ANN_SELECTED_NODE,
-    ANN_STORAGE_CLASS_BETA,
-    ANN_STORAGE_PROVISIONER,
-    ANN_STORAGE_PROVISIONER_BETA,
     FINALIZER_CLONE_SOURCE,
     FINALIZER_VOLUME,
 )
+from workers.errors import AttemptError, State
 from workers.queue.keys import KIND_CLONING, Key, claim_key, volume_key
+from workers.translate.claims import WAIT_FOR_FIRST_CONSUMER, class_of, provisioner_of
+from workers.translate.fields import optional_mapping, text
+from workers.translate.volume_facts import (
+    FinalizerAction,
+    VolumeFacts,
+    facts_of,
+    finalizer_action,
+    owner_names,
+    should_delete,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from workers.controllers.provisioner.served import Drivers, DriverView
     from workers.kube.objects import Claim, DataSource, Volume
-
-WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
+    from workers.translate.fields import Json
 
 
 class ClaimEntry(msgspec.Struct, frozen=True, gc=False):
@@ -45,19 +52,12 @@ class ClaimEntry(msgspec.Struct, frozen=True, gc=False):
     selected_node: str
 
 
-class VolumeEntry(msgspec.Struct, frozen=True, gc=False):
+class VolumeEntry(VolumeFacts, frozen=True, gc=False):
     """What is kept of a volume that some known or unknown driver may have to act on."""
 
     name: str
     uid: str
     version: str
-    provisioned_by: str | None
-    migrated_to: str
-    csi_driver: str
-    policy: str
-    phase: str
-    is_deleting: bool
-    has_finalizer: bool
     namespace: str = ""
     affinity: dict[str, Any] | None = None
 
@@ -72,12 +72,10 @@ def claim_entry(claim: Claim) -> ClaimEntry | None:
     meta, spec = claim.metadata, claim.spec
     if spec.volume_name:
         return None
-    provisioner = meta.annotation(ANN_STORAGE_PROVISIONER)
-    if provisioner is None:
-        provisioner = meta.annotation(ANN_STORAGE_PROVISIONER_BETA)
+    provisioner = provisioner_of(meta.annotations or {})
     if not provisioner:
         return None
-    class_name = meta.annotation(ANN_STORAGE_CLASS_BETA)
+    class_name = class_of(meta.annotations or {})
     if class_name is None:
         class_name = spec.storage_class_name or ""
     return ClaimEntry(
@@ -136,76 +134,95 @@ def volume_entry(volume: Volume, drivers: Drivers) -> VolumeEntry | None:
     Judged by the settings of its driver; of an unknown driver by those of the CSI provisioner,
     so that its registration finds what it has to act on.
     """
-    meta, spec = volume.metadata, volume.spec
-    entry = VolumeEntry(
-        name=meta.name,
-        uid=meta.uid,
-        version=meta.resource_version,
-        provisioned_by=_interned(meta.annotation(ANN_PROVISIONED_BY)),
-        migrated_to=intern(meta.annotation(ANN_MIGRATED_TO) or ""),
-        csi_driver=intern(spec.csi.driver if spec.csi else ""),
-        policy=intern(spec.persistent_volume_reclaim_policy),
-        phase=intern(volume.status.phase),
-        is_deleting=meta.deletion_timestamp is not None,
-        has_finalizer=meta.has_finalizer(FINALIZER_VOLUME),
-        namespace=intern(spec.claim_ref.namespace if spec.claim_ref else ""),
-    )
-    if not (entry.provisioned_by or entry.migrated_to or entry.csi_driver):
+    entry = _entry(volume)
+    if not owner_names(entry):
         return None
     driver = drivers.first(volume_driver(entry, drivers) or "")
     add_finalizer = driver.add_finalizer if driver else True
     if not (
-        needs_finalizer_change(entry, add_finalizer=add_finalizer)
+        finalizer_action(entry, add_finalizer=add_finalizer) is not FinalizerAction.KEEP
         or should_delete(entry, add_finalizer=add_finalizer)
     ):
         return None
     if driver and driver.node:
-        return msgspec.structs.replace(entry, affinity=spec.node_affinity)
+        return msgspec.structs.replace(entry, affinity=volume.spec.node_affinity)
     return entry
 
 
-def volume_driver(entry: VolumeEntry, drivers: Drivers) -> str | None:
+def _entry(volume: Volume) -> VolumeEntry:
+    meta, spec = volume.metadata, volume.spec
+    return VolumeEntry(
+        provisioned_by=_interned(meta.annotation(ANN_PROVISIONED_BY)),
+        migrated_to=intern(meta.annotation(ANN_MIGRATED_TO) or ""),
+        csi_driver=intern(spec.csi.driver) if spec.csi else None,
+        policy=intern(spec.persistent_volume_reclaim_policy),
+        phase=intern(volume.status.phase),
+        is_deleting=meta.deletion_timestamp is not None,
+        has_finalizer=meta.has_finalizer(FINALIZER_VOLUME),
+        name=meta.name,
+        uid=meta.uid,
+        version=meta.resource_version,
+        namespace=intern(spec.claim_ref.namespace if spec.claim_ref else ""),
+    )
+
+
+def volume_driver(facts: VolumeFacts, drivers: Drivers) -> str | None:
     """Return the driver that owns the volume (L-071), None if none that is known."""
-    if entry.provisioned_by is not None:
-        candidates = (entry.provisioned_by, entry.migrated_to)
-    elif entry.csi_driver:
-        candidates = (entry.csi_driver, "")
-    else:
-        candidates = (entry.migrated_to, "")
-    for candidate in candidates:
-        if owner := drivers.owners.get(candidate):
-            return owner
-    return None
-
-
-def needs_finalizer_change(entry: VolumeEntry, *, add_finalizer: bool) -> bool:
-    """Tell whether the deletion finalizer has to be added or removed (L-072)."""
-    if not add_finalizer or entry.policy != "Delete":
-        return entry.has_finalizer
-    return not entry.is_deleting and entry.phase == "Bound" and not entry.has_finalizer
-
-
-def should_delete(entry: VolumeEntry, *, add_finalizer: bool) -> bool:
-    """Tell whether the backing volume has to be deleted (L-073 rows 2 to 6)."""
-    if entry.is_deleting and not (add_finalizer and entry.has_finalizer):
-        return False
-    return entry.phase == "Released" and entry.policy == "Delete"
+    owners = (drivers.owners.get(name) for name in owner_names(facts))
+    return next(filter(None, owners), None)
 
 
 def volume_keys(entry: VolumeEntry, drivers: Drivers) -> list[Key]:
-    """Return the volume's keys, none if no known driver owns it.
-
-    In node deployment only a node that can reach the volume acts (ND-012); without affinity
-    any node can, so the first does.
-    """
-    name = volume_driver(entry, drivers)
-    if name is None:
-        return []
-    views = drivers.by_name[name]
-    if views[0].node is not None:
-        reaching = [view for view in views if _reaches(view, entry.affinity)]
-        views = tuple(reaching if _terms(entry.affinity) else reaching[:1])
+    """Return the volume's keys, none if no known driver owns it."""
+    views = _acting(volume_driver(entry, drivers), entry.affinity, drivers)
     return [volume_key(view.queue_name, entry.name, entry.namespace) for view in views]
+
+
+def keys_of_volume(volume: Json, drivers: Drivers) -> list[Key]:
+    """Return a live volume's keys, whether or not there is something to do."""
+    views = _acting_on(volume, drivers)
+    name = text(volume, "metadata", "name")
+    namespace = text(volume, "spec", "claimRef", "namespace")
+    return [volume_key(view.queue_name, name, namespace) for view in views]
+
+
+def keys_of_unsaved(volume: Json, drivers: Drivers) -> list[Key]:
+    """Return the keys of the claim that a PV, not saved yet, was made for.
+
+    Any worker that could delete the volume can save it.
+
+    Raises:
+        AttemptError: it is no PV of a claim.
+    """
+    name, namespace, uid = (
+        text(volume, "spec", "claimRef", part) for part in ("name", "namespace", "uid")
+    )
+    if not (name and namespace and uid):
+        raise AttemptError("no claimRef", State.NO_CHANGE)
+    views = _acting_on(volume, drivers)
+    return [claim_key(view.queue_name, namespace, name, uid) for view in views]
+
+
+def _acting_on(volume: Json, drivers: Drivers) -> Iterable[DriverView]:
+    affinity = optional_mapping(volume, "spec", "nodeAffinity")
+    return _acting(volume_driver(facts_of(volume), drivers), affinity, drivers)
+
+
+def _acting(
+    name: str | None, affinity: Mapping[str, Any] | None, drivers: Drivers
+) -> Iterable[DriverView]:
+    """Return who acts on a volume of this driver.
+
+    In node deployment only a node that can reach the volume does (ND-012); without affinity any
+    node can, so the first does.
+    """
+    if name is None:
+        return ()
+    views = drivers.by_name[name]
+    if views[0].node is None:
+        return views
+    reaching = [view for view in views if _reaches(view, affinity)]
+    return reaching if _terms(affinity) else reaching[:1]
 
 
 def clone_sources(claim: Claim) -> set[str]:
@@ -240,15 +257,6 @@ def cloning_key(source: str, uid: str, provisioner: str, drivers: Drivers) -> Ke
         key=lambda view: (view.name != provisioner, view.queue_name),
     )
     return Key(KIND_CLONING, serving[0].queue_name, source, uid) if serving else None
-
-
-def provisioner_of(claim: Claim) -> str:
-    """Return the provisioner annotation, GA before beta, empty without."""
-    meta = claim.metadata
-    for name in (ANN_STORAGE_PROVISIONER, ANN_STORAGE_PROVISIONER_BETA):
-        if (value := meta.annotation(name)) is not None:
-            return value
-    return ""
 
 
 def _source_name(source: DataSource, namespace: str) -> str:

@@ -19,7 +19,6 @@ from workers.controllers.provisioner.filters import (
     clone_sources,
     cloning_key,
     is_deleting_source,
-    provisioner_of,
     volume_entry,
     volume_keys,
 )
@@ -33,6 +32,7 @@ from workers.queue.catalogkinds import (
     KIND_NODES,
 )
 from workers.spec import Forget, Watch
+from workers.translate.claims import provisioner_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,7 +72,7 @@ class ProvisionerRules:
     def set_drivers(self, drivers: Records) -> list[Key]:
         """Return the keys that exist under these drivers but not under the ones before."""
         before = set(self.all_keys())
-        self._drivers = Drivers.of(map(DriverView.from_record, drivers))
+        self._drivers = Drivers.of_records(drivers)
         return [key for key in self.all_keys() if key not in before]
 
     def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
@@ -303,7 +303,7 @@ class ProvisionerRules:
             self._sources.pop(source, None)
             return []
         is_known = self._sources.get(source, ("", ""))[0] == meta.uid
-        self._sources[source] = (meta.uid, provisioner_of(claim))
+        self._sources[source] = (meta.uid, provisioner_of(meta.annotations or {}) or "")
         if is_listed:
             self._listed_sources.add(source)
             if is_known:

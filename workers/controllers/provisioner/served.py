@@ -97,6 +97,11 @@ class Drivers:
         owners.update({name: name for name in by_name})
         return cls(by_name, owners)
 
+    @classmethod
+    def of_records(cls, records: Iterable[Mapping[str, Any]]) -> Drivers:
+        """Index the records of drivers."""
+        return cls.of(map(DriverView.from_record, records))
+
     def views(self) -> Iterable[DriverView]:
         """Return every view, by name."""
         return [view for group in self.by_name.values() for view in group]

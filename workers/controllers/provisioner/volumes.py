@@ -29,7 +29,7 @@ from workers.topology.affinity import is_accessible
 from workers.translate import capability
 from workers.translate import secrets as secret_rules
 from workers.translate import volumes as rules
-from workers.translate.volumes import FinalizerAction
+from workers.translate.volume_facts import FinalizerAction
 
 if TYPE_CHECKING:
     from workers.drivers.driver import Driver

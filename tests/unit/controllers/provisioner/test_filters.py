@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.kube_objects import make_claim, make_volume
+from tests.support.kube_objects import make_claim, make_volume, volume_json
 from workers.constants import (
     ANN_SELECTED_NODE_ALPHA,
     ANN_STORAGE_CLASS_BETA,
@@ -17,10 +17,15 @@ from workers.controllers.provisioner.filters import (
     clone_sources,
     cloning_key,
     is_deleting_source,
+    keys_of_unsaved,
+    keys_of_volume,
     volume_entry,
     volume_keys,
 )
 from workers.controllers.provisioner.served import Drivers, DriverView
+from workers.errors import AttemptError
+from workers.explain.gather import find_owner
+from workers.translate import volumes
 
 FOO = DriverView("foo", "foo", in_tree_name="kubernetes.io/foo")
 LIBRARY = DriverView(
@@ -267,3 +272,65 @@ def test_node_deployment_routes_volumes_by_affinity(spec, expected):
     """ND-012."""
     entry = volume_entry(make_volume(**spec), NODES)
     assert [key.driver for key in volume_keys(entry, NODES)] == expected
+
+
+OWNERS = Drivers.of([DriverView("a", "a"), DriverView("b", "b")])
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"provisioned_by": None, "csi_driver": "a", "migrated_to": "b"}, "a"),
+        pytest.param({"provisioned_by": "a", "migrated_to": "b"}, "a"),
+        pytest.param({"provisioned_by": "gone", "migrated_to": "b"}, "b"),
+        pytest.param({"provisioned_by": "gone", "csi_driver": "a"}, None),
+        pytest.param({"provisioned_by": None, "migrated_to": "b"}, "b"),
+        pytest.param({"provisioned_by": None}, None),
+    ],
+)
+def test_l071_watcher_worker_and_tools_agree_on_the_owner(fields, expected):
+    """STR-3: four copies of L-071 disagreed on csi.driver=A with migrated-to=B."""
+    volume = volume_json(**fields)
+    entry = volume_entry(make_volume(**fields), OWNERS)
+    watcher = [key.driver for key in volume_keys(entry, OWNERS)] if entry else []
+    worker = [name for name in ("a", "b") if volumes.is_ours(volume, {name})]
+    tools = find_owner({name: {"name": name} for name in ("a", "b")}, volume)
+    assert watcher == [key.driver for key in keys_of_volume(volume, OWNERS)]
+    assert watcher == ([expected] if expected else [])
+    # Both may be known to one worker; of those the first name wins.
+    assert (expected in worker) if expected else not worker
+    assert (tools[0] if tools[2] else None) == expected
+
+
+UNSAVED = {
+    "metadata": {"name": "pvc-u"},
+    "spec": {
+        "csi": {"driver": "foo"},
+        "claimRef": {"namespace": "ns", "name": "a", "uid": "u"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("spec", "drivers", "expected"),
+    [
+        pytest.param({}, DRIVERS, ["foo"], id="one lane for the driver"),
+        pytest.param({"nodeAffinity": affinity("z2")}, NODES, ["foo@n2"], id="node lane"),
+        pytest.param({}, NODES, ["foo@n1"], id="any node reaches it"),
+        pytest.param({"nodeAffinity": affinity("z9")}, NODES, [], id="its node is away"),
+        pytest.param({}, OWNERS, [], id="nobody serves it"),
+    ],
+)
+def test_m010_an_unsaved_volume_belongs_to_a_lane_that_somebody_serves(spec, drivers, expected):
+    """STR-3: recovery made `claims|d|...`, which no worker of a node deployment ever takes."""
+    volume = {**UNSAVED, "spec": {**UNSAVED["spec"], **spec}}
+    keys = keys_of_unsaved(volume, drivers)
+    assert [key.driver for key in keys] == expected
+    assert {(key.object, key.uid) for key in keys} <= {("ns/a", "u")}
+
+
+@pytest.mark.parametrize("spec", [{}, {"claimRef": {"name": "a"}}, {"claimRef": 3}, None])
+def test_an_unsaved_volume_without_a_claim_is_refused(spec):
+    """Records from Redis are anybody's; recovery logs and goes on."""
+    with pytest.raises(AttemptError):
+        keys_of_unsaved({"spec": spec}, DRIVERS)
