@@ -100,13 +100,16 @@ def make_app(settings: Settings) -> FleetApp:
             "interval_step": 0.2,
             "interval_max": 0.5,
         },
-        **beat_settings(settings),
     )
     return app
 
 
 def beat_settings(settings: Settings) -> dict[str, Any]:
-    """Settings of celery-redbeat: fail-over in seconds, harmless when doubled (M-004)."""
+    """Settings of celery-redbeat: fail-over in seconds, harmless when doubled (M-004).
+
+    For beat's own application only: its URL holds the password, and what a worker is configured
+    with is shown to whoever asks the worker, as Flower does (SEC-1).
+    """
     return {
         "beat_scheduler": "redbeat.RedBeatScheduler",
         "beat_max_loop_interval": 1,

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workers.app import make_app
+from workers.app import beat_settings, make_app
 
 if TYPE_CHECKING:
     from workers.config.settings import Settings
@@ -18,6 +18,7 @@ _log = logging.getLogger(__name__)
 def run(settings: Settings) -> int:
     """The command; returns the exit code. Ends with 1 when Redis goes, to be started again."""
     app = make_app(settings)
+    app.conf.update(beat_settings(settings))
     signal.signal(signal.SIGTERM, _stop)
     directory = Path(settings.process.state_dir)
     if directory.is_dir():
