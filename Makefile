@@ -62,8 +62,8 @@ chaos: $(STAMP) ## everything dies at random, at length (CHAOS_CLAIMS=500 CHAOS_
 	@CHAOS_CLAIMS=$(or $(CHAOS_CLAIMS),500) CHAOS_DELETES=$(or $(CHAOS_DELETES),250) \
 	  $(PY) -m tests.support.suites chaos
 
-parity: $(STAMP) ## compare with the recorded cases of the Go provisioner (ONLY=regex, JOBS=n)
-	@$(PY) -m tests.support.parity $(if $(ONLY),--only '$(ONLY)') $(if $(JOBS),--jobs $(JOBS))
+parity: $(STAMP) ## compare with the recorded cases of the Go sidecars (CASES=attacher|resizer|snapshots, ONLY=regex, JOBS=n)
+	@$(PY) -m tests.support.parity $(if $(ONLY),--only '$(ONLY)') $(if $(CASES),--folder '$(CASES)') $(if $(JOBS),--jobs $(JOBS))
 
 bench: $(STAMP) ## measure into docs/performance.md: QUICK=1 ONLY=a,b PEER=csi-provisioner ROUNDS=n
 	@$(PY) -m tests.bench

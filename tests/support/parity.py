@@ -1,4 +1,4 @@
-"""Compares csi-fleet with the recorded cases of the Go csi-provisioner: `make parity`.
+"""Compares csi-fleet with the recorded cases of the Go sidecars: `make parity`.
 
 The cases and their runner live beside this checkout, in `../shared/parity`; where they are absent
 nothing is run (an error in CI). Starts a control plane of its own.
@@ -23,10 +23,12 @@ from pathlib import Path
 
 from tests.support.controlplane import ControlPlane
 from tests.support.kube_api import KubeApi
+from workers.controllers import catalogue
 from workers.controllers.provisioner.safekeeping import LABEL_INTENT
 
 ROOT = Path(__file__).resolve().parents[2]
 PARITY = ROOT.parent / "shared" / "parity"
+FOLDERS = ("cases", "cases-attacher", "cases-resizer", "cases-snapshots")
 JOBS = 3  # each job is a whole csi-fleet: watcher, worker, beat and Redis
 
 
@@ -34,9 +36,17 @@ def command_template() -> str:
     """The runner's command line for csi-fleet, with the runner's own placeholders left in."""
     program = Path(sys.executable).with_name("csi-fleet")
     return (
-        f"{program} run --kubeconfig={{kubeconfig}} --csi-address={{csi_address}} "
-        "--leader-election=false {flags}"
+        f"{program} run --controllers={{component}} --kubeconfig={{kubeconfig}} "
+        "--csi-address={csi_address} --leader-election=false {flags}"
     )
+
+
+def runnable(case: Path) -> bool:
+    """Whether all sidecars of the case are controllers of ours."""
+    content = json.loads(case.read_text())
+    parts = [content, *content.get("with", ())]
+    known = {spec.name for spec in catalogue.SPECS}
+    return all(part.get("component", "provisioner") in known for part in parts)
 
 
 def run_cases(kubeconfig: Path, cases: list[Path], options: argparse.Namespace) -> set[str]:
@@ -76,6 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Select the cases, run them, judge; returns the exit code."""
     parser = argparse.ArgumentParser(prog="parity", description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="regular expression over case ids")
+    parser.add_argument("--folder", default="", help="regular expression over the case folders")
     parser.add_argument("--jobs", type=int, default=JOBS, help="cases side by side")
     parser.add_argument("--logs", type=Path, help="folder for csi-fleet's output, a file a case")
     parser.add_argument("--max-diffs", type=int, help="lines of difference shown per case")
@@ -84,8 +95,9 @@ def main(arguments: list[str] | None = None) -> int:
     if not PARITY.is_dir():
         print("parity: the recorded cases (../shared/parity) are not in this checkout; none run")
         return 1 if os.environ.get("CI") == "true" else 0
-    cases = sorted((PARITY / "cases").glob("*.json"))
-    cases = [case for case in cases if re.search(options.only, case.stem)]
+    folders = [PARITY / name for name in FOLDERS if re.search(options.folder, name)]
+    cases = sorted(case for folder in folders for case in folder.glob("*.json"))
+    cases = [case for case in cases if re.search(options.only, case.stem) and runnable(case)]
     defects = [case for case in cases if is_defect(case)]
     if defects:
         print(f"defects of the reference, not compared: {' '.join(case.stem for case in defects)}")
@@ -123,7 +135,8 @@ def run_twice(kubeconfig: Path, cases: list[Path], options: argparse.Namespace) 
     if not again or options.jobs == 1:
         return passed
     print(f"once more, alone: {' '.join(case.stem for case in again)}", flush=True)
-    forget_attempts(kubeconfig, {json.loads(case.read_text())["driver"]["name"] for case in again})
+    contents = [json.loads(case.read_text()) for case in again]
+    forget_attempts(kubeconfig, {one["driver"]["name"] for one in contents if "driver" in one})
     alone = argparse.Namespace(**{**vars(options), "jobs": 1})
     return passed | run_cases(kubeconfig, again, alone)
 

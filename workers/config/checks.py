@@ -77,6 +77,8 @@ def advise(settings: Settings) -> list[str]:
         warnings.append(
             "leader election is off in node deployment: only one node would work otherwise"
         )
+    if "csi-address" in settings.explicit and not settings.driver.csi_addresses:
+        warnings.append("flag --csi-address has no effect: these controllers need no driver")
     if "metrics-address" in settings.explicit:
         warnings.append("flag --metrics-address is deprecated: use --http-endpoint")
     if settings.http.pprof and not settings.http.endpoint:

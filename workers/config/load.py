@@ -183,7 +183,7 @@ def _driver(
 ) -> settings.DriverSettings:
     has_others = values["drivers-file"] or values["provisioner"]
     needs_none = not any(spec.needs_driver for spec in specs)
-    is_without = (has_others or needs_none) and "csi-address" not in line.explicit
+    is_without = needs_none or (has_others and "csi-address" not in line.explicit)
     timeouts = [found["timeout"] for found in own.values() if "timeout" in found]
     return settings.DriverSettings(
         csi_addresses=() if is_without else values["csi-address"],
