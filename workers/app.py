@@ -22,6 +22,7 @@ from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore
 import workers.queue.connection  # noqa: F401 - for its order, see below
 from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
+from workers.queue.kinds import place_of
 from workers.queue.names import celery_queue
 
 # isort: split
@@ -176,7 +177,7 @@ def publisher(app: FleetApp) -> Callable[[Iterable[Key]], None]:
             # The object, not "": an empty name makes Celery take the default queue's exchange,
             # which knows no such key and drops the ticket into the default queue.
             exchange=DIRECT,  # type: ignore[arg-type]  # celery-types knows only names
-            routing_key=celery_queue(key.driver, key.kind),
+            routing_key=celery_queue(place_of(key.driver, key.kind)),
             declare=[],
             # What Flower shows and searches; the argument itself is the key.
             argsrepr=f"{key.object} {key.driver}",

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 from celery import bootsteps
 
 from workers.app import SYSTEM_QUEUE, queue_for
+from workers.controllers import catalogue
+from workers.queue.kinds import places
 from workers.queue.names import celery_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from workers.app import FleetApp
+    from workers.spec import Spec
 
 _log = logging.getLogger(__name__)
 
@@ -30,11 +33,19 @@ class CeleryConsumers:
 
     Args:
         app: whose worker fetches.
+        specs: the controllers whose tickets it fetches.
         on_round: called now and then while Celery's event loop goes round and fetches tickets.
     """
 
-    def __init__(self, app: FleetApp, *, on_round: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        app: FleetApp,
+        specs: Sequence[Spec] = catalogue.SPECS[:1],
+        *,
+        on_round: Callable[[], None] = lambda: None,
+    ) -> None:
         self._app = app
+        self._specs = specs
         self._on_round = on_round
         self._rounds: Any = None
         self._lock = threading.Lock()
@@ -46,20 +57,24 @@ class CeleryConsumers:
     def serve(self, queue_name: str) -> None:
         """Fetch tickets of this driver."""
         with self._lock:
-            self._served.add(celery_queue(queue_name))
+            self._served |= self._queues(queue_name)
         self._ask()
 
     def leave(self, queue_name: str) -> None:
         """Fetch none any more."""
         with self._lock:
-            self._served.discard(celery_queue(queue_name))
+            self._served -= self._queues(queue_name)
         self._ask()
 
     def hold(self, queue_name: str, is_full: bool) -> None:
         """Fetch none while its seats are taken."""
         with self._lock:
-            (self._held.add if is_full else self._held.discard)(celery_queue(queue_name))
+            names = self._queues(queue_name)
+            self._held = self._held | names if is_full else self._held - names
         self._ask()
+
+    def _queues(self, queue_name: str) -> set[str]:
+        return {celery_queue(place) for place in places(queue_name, self._specs)}
 
     def wanted(self) -> set[str]:
         """Names of the Celery queues to fetch from."""

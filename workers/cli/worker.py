@@ -34,6 +34,7 @@ from workers.drivers.central import Central
 from workers.drivers.fleet import Fleet
 from workers.drivers.seats import Seats
 from workers.engine.context import Context
+from workers.engine.controllerleases import ControllerLeases
 from workers.engine.leadership import Leadership, QueueLanes
 from workers.engine.leasename import leader_identity
 from workers.engine.periodic import Periodic
@@ -44,7 +45,7 @@ from workers.kube.client import KubeClient
 from workers.kube.events import EventPlan, EventRecorder
 from workers.kube.resources import KubeResources
 from workers.observability.health import Heartbeats
-from workers.observability.http import Checks, always_ok
+from workers.observability.http import Checks
 from workers.observability.metrics import Metrics
 from workers.observability.requests import api_observer, csi_observer
 from workers.observability.tracing import Tracing
@@ -120,7 +121,10 @@ class WorkerProcess:
         self.app: FleetApp = make_app(settings)
         self.metrics = Metrics()
         self.heartbeats = Heartbeats()
-        self.consumers = CeleryConsumers(self.app, on_round=lambda: self.heartbeats.beat(CONSUMER))
+        specs = catalogue.specs(settings.chosen)
+        self.consumers = CeleryConsumers(
+            self.app, specs, on_round=lambda: self.heartbeats.beat(CONSUMER)
+        )
         self.tracing = Tracing.from_environment(os.environ)
         self.http: DiagnosticsServer | None = None
         self._stopped = threading.Event()
@@ -166,7 +170,7 @@ class WorkerProcess:
             metrics=self.metrics,
         )
         self.capacity.prepare()
-        self.leadership = self.elections() if settings.leader.enabled else None
+        self.leaderships = self.elections() if settings.leader.enabled else []
         lasting = self.make_events(client, redis, periods)
         self.periodic = Periodic(
             self.fleet.drivers,
@@ -263,24 +267,29 @@ class WorkerProcess:
             Central(self.fleet, Path(path), pool=settings.driver.drivers_pool) if path else None
         )
 
-    def elections(self) -> Leadership:
-        """The Leases of a drop-in replacement (F-020, M-020)."""
-        return Leadership(
-            self.kube,
-            self.settings.leader,
-            leader_identity(socket.gethostname(), uuid.uuid4().hex),
-            QueueLanes(self.queue, catalogue.driver_kinds()),
-            metrics=self.metrics,
-        )
+    def elections(self) -> list[ControllerLeases]:
+        """The Leases of a drop-in replacement (F-020, M-020), one per controller and driver."""
+        identity = leader_identity(socket.gethostname(), uuid.uuid4().hex)
+        return [
+            ControllerLeases(
+                spec,
+                Leadership(
+                    self.kube,
+                    self.settings.leader,
+                    identity,
+                    QueueLanes(self.queue, catalogue.kinds_with_parts(spec)),
+                    lease_name=spec.lease_name,
+                    metrics=self.metrics,
+                ),
+                self.fleet.drivers,
+            )
+            for spec in catalogue.specs(self.settings.chosen)
+            if spec.lease_name is not None
+        ]
 
-    def driver_names(self) -> list[tuple[str, str]]:
-        """Queue name and name of every driver."""
-        return [(driver.queue_name, driver.name) for driver in self.fleet.drivers()]
-
-    def keep_leases(self) -> None:
-        """Keeps the Leases, if that is wanted; runs in its own thread."""
-        if self.leadership is not None:
-            self.leadership.run(self.driver_names)
+    def check_leases(self) -> str:
+        """Say which Lease of ours is overdue; "" for none (F-022)."""
+        return "; ".join(filter(None, (one.check() for one in self.leaderships)))
 
     def wake_heartbeat(self) -> None:
         """The queue noticed that our leases are gone."""
@@ -292,8 +301,8 @@ class WorkerProcess:
         while not self._stopped.is_set():
             try:
                 self.queue.register_process()
-                if self.leadership is not None:  # before anything is admitted
-                    self.leadership.step(self.driver_names())
+                for leadership in self.leaderships:  # before anything is admitted
+                    leadership.step()
                 self.fleet.serve(self.queue, self.registry)
             except QueueUnavailable as error:
                 _log.warning("waiting for Redis: %s", error)
@@ -310,8 +319,8 @@ class WorkerProcess:
             ("pump", self.pump),
             ("drivers", self.keep_drivers),
             ("periodic", self.periodic.run),
-            ("leases", self.keep_leases),
             ("drivers-file", self.follow_file),
+            *((f"leases-{one.name}", one.run) for one in self.leaderships),
         ):
             threading.Thread(target=target, name=name, daemon=True).start()
 
@@ -343,8 +352,7 @@ class WorkerProcess:
         """Metrics and probes, if wanted; alive means that pump and consumer still go round."""
         self.heartbeats.expect("pump", 30.0)
         ready = ready_file(self.settings.process.state_dir, READY_FILE)
-        leader = self.leadership.check if self.leadership is not None else always_ok
-        checks = Checks(live=self.heartbeats.check, ready=ready, leader=leader)
+        checks = Checks(live=self.heartbeats.check, ready=ready, leader=self.check_leases)
         self.http = serve_process(self.settings, self.metrics, checks)
 
     def keep_drivers(self) -> None:
@@ -386,8 +394,8 @@ class WorkerProcess:
         if self.central is not None:
             self.central.stop()
         self.periodic.stop()
-        if self.leadership is not None:
-            self.leadership.stop()
+        for leadership in self.leaderships:
+            leadership.stop()
         self.events.stop(timeout_seconds=3.0)
         self.heartbeat.stop()
         try:

@@ -64,6 +64,13 @@ def driver_kinds() -> tuple[str, ...]:
     return tuple(kind.name for kind in kinds().values() if kind.has_driver)
 
 
+def kinds_with_parts(spec: Spec) -> tuple[str, ...]:
+    """Names of the kinds of a controller and of the parts that it brings along."""
+    return tuple(
+        kind.name for one in SPECS if spec.name in {one.name, one.part_of} for kind in one.kinds
+    )
+
+
 @cache
 def lanes() -> dict[str, str]:
     """The kind of key in which each operation is done."""

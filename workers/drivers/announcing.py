@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from workers.drivers.driversfile import DriverSpec
 from workers.queue.keys import lane_name
-from workers.queue.names import place_of
-from workers.queue.registry import APART
+from workers.queue.kinds import APART, apart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 REGISTRATION_TTL_SECONDS: Final = 15.0
 DRIVERLESS: Final = ""
 """Queue name, and name, of what belongs to no driver."""
-# The controller whose records stand under the driver's bare name.
-_DEFAULT: Final = ["provisioner"]
 
 
 class Announcing:
@@ -42,19 +39,10 @@ class Announcing:
         """Whether a controller of this process has work that belongs to no driver."""
         return bool(self._driverless)
 
-    def driverless_places(self) -> list[str]:
-        """Where the tickets of what belongs to no driver are."""
-        kinds = [kind.name for one in self._driverless for kind in one.spec.kinds]
-        return [place_of(DRIVERLESS, name) for name in kinds]
-
     def place(self, queue_name: str) -> str:
-        """Where the record of a driver stands: one place for each set of controllers.
-
-        Two workers of one driver with different controllers (a container for each, as sidecars
-        are) would otherwise overwrite each other's record.
-        """
-        names = [one.spec.name for one in self._controllers if not one.spec.part_of] or _DEFAULT
-        return queue_name if names == _DEFAULT else f"{queue_name}{APART}{'+'.join(names)}"
+        """Where the record of a driver stands: one place for each set of controllers."""
+        names = {apart(one.spec) for one in self._controllers} or {""}
+        return queue_name if names == {""} else queue_name + APART + "".join(sorted(names))
 
     def record(self, driver: Driver) -> dict[str, Any]:
         """What others may know of the driver, and which controllers work for it here."""

@@ -198,9 +198,8 @@ class Fleet:
     def serve(self, queue: WorkQueue, registry: DriverRegistry) -> None:
         """Declares limits and announces the drivers; call once after `connect_all`."""
         self._announcing.announce_driverless(queue, registry)
-        for place in self._announcing.driverless_places():
-            if self._consumers is not None:
-                self._consumers.serve(place)
+        if self._announcing.has_driverless and self._consumers is not None:
+            self._consumers.serve(DRIVERLESS)
         for driver in self.drivers():
             self.announce(driver, queue, registry)
             if self._consumers is not None:

@@ -19,7 +19,6 @@ from workers.kube.errors import AwayError
 from workers.observability import tracing, trail
 from workers.observability.logging import get_logger, log_fields, log_v
 from workers.queue.keys import Key
-from workers.queue.names import place_of
 
 if TYPE_CHECKING:
     from workers.drivers.driver import Driver
@@ -58,7 +57,7 @@ def run(context: Context, text: str) -> None:
     if driver is None and kind.has_driver:
         _log.warning("ticket dropped, its driver is not served here", key=text, driver=key.driver)
         return
-    with context.seats.seat(place_of(key.driver, key.kind)):
+    with context.seats.seat(key.driver):
         Pass(context, controller, kind, driver, key).run()
 
 

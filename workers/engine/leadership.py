@@ -265,6 +265,7 @@ class Leadership:
         settings: flags.
         identity: of this process.
         lanes: told what follows.
+        lease_name: from a driver's name to its Lease's.
         metrics: where the gauges are (F-024), None for none.
     """
 
@@ -275,6 +276,7 @@ class Leadership:
         identity: str,
         lanes: Lanes,
         *,
+        lease_name: Callable[[str], str] = lease_name,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -282,6 +284,7 @@ class Leadership:
         self._settings = settings
         self._identity = identity
         self._lanes = lanes
+        self._lease_name = lease_name
         self._metrics = metrics
         self._clock = clock
         self._elections: dict[str, Election] = {}
@@ -304,11 +307,11 @@ class Leadership:
             if election is None:
                 election = self._elections[queue_name] = Election(
                     self._leases,
-                    lease_name(driver_name),
+                    self._lease_name(driver_name),
                     self._identity,
                     self._settings,
                     clock=self._clock,
-                    on_slow=self._slow_path(lease_name(driver_name)),
+                    on_slow=self._slow_path(self._lease_name(driver_name)),
                 )
                 self._healths[queue_name] = LeaderHealth(
                     election.name, self._settings.lease_duration_seconds, self._clock

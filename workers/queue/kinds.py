@@ -15,6 +15,8 @@ from workers.controllers import catalogue
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from workers.spec import Spec
+
 
 @dataclass(frozen=True, slots=True)
 class QueueKind:
@@ -24,24 +26,65 @@ class QueueKind:
         name: first part of its keys.
         calls_driver: its keys count for a driver's limit over all calls.
         has_trail: what happens to its keys is noted for `explain`.
+        apart: after the driver in the name of the list with their tickets, "" for none.
     """
 
     name: str
     calls_driver: bool = False
     has_trail: bool = False
+    apart: str = ""
+
+
+APART: Final = "#"
+"""Between a driver's queue name and a controller; no name of a driver has it."""
+
+
+def apart(spec: Spec) -> str:
+    """What sets a controller's tickets and records apart from those of the catalogue's first.
+
+    Two workers of one driver may run different controllers, in a container each as sidecars are:
+    neither may fetch the other's tickets or write over its record.
+    """
+    whole = spec.part_of or spec.name
+    return "" if whole == catalogue.SPECS[0].name else f"{APART}{whole}"
+
+
+def place_of(driver: str, kind: str) -> str:
+    """Who fetches a key's ticket: its driver's workers with its controller; without one its kind's.
+
+    A kind without a driver has one place for all workers.
+    """
+    return f"{driver}{_APART.get(kind, '')}" if driver else f"system-{kind}"
+
+
+def places(driver: str, specs: Iterable[Spec]) -> set[str]:
+    """The places of all keys of a driver ("": of those without one) for these controllers."""
+    return {
+        place_of(driver, kind.name)
+        for spec in specs
+        for kind in spec.kinds
+        if kind.has_driver is bool(driver)
+    }
 
 
 KINDS: Final = tuple(
-    QueueKind(kind.name, calls_driver=bool(kind.operations), has_trail=bool(kind.noun))
-    for kind in catalogue.kinds().values()
+    QueueKind(kind.name, bool(kind.operations), bool(kind.noun), apart(spec))
+    for spec in catalogue.SPECS
+    for kind in spec.kinds
 )
+_APART: Final = {kind.name: kind.apart for kind in KINDS}
 DRIVER_KINDS: Final = catalogue.driver_kinds()
 """Kinds whose lanes stop with their driver: for breakers and pauses."""
 
 
 def lua_tables(kinds: Iterable[QueueKind]) -> str:
-    """The table as Lua: CALL_KINDS in their order of turns, TRAILED as a set."""
+    """The table as Lua: CALL_KINDS in their order of turns, TRAILED as a set, APART by kind."""
     known = tuple(kinds)
     calling = ", ".join(f"'{kind.name}'" for kind in known if kind.calls_driver)
     trailed = ", ".join(f"['{kind.name}'] = true" for kind in known if kind.has_trail)
-    return f"local CALL_KINDS = {{ {calling} }}\nlocal TRAILED = {{ {trailed} }}\n"
+    apart = ", ".join(f"['{kind.name}'] = '{kind.apart}'" for kind in known if kind.apart)
+    return (
+        f"local CALL_KINDS = {{ {calling} }}\n"
+        f"local TRAILED = {{ {trailed} }}\n"
+        f"local APART = {{ {apart} }}\n"
+    )

@@ -127,18 +127,12 @@ NAMES: Final = {
 }
 
 
-def place_of(driver: str, kind: str) -> str:
-    """Who serves a key: its driver, or for work without one its kind."""
-    return driver or f"system-{kind}"
+def celery_queue(place: str) -> str:
+    """The Celery queue, and thereby the Redis list, with the tickets of one place (`place_of`).
 
-
-def celery_queue(driver: str, kind: str = "") -> str:
-    """The Celery queue, and thereby the Redis list, with the tickets of one driver.
-
-    Work without a driver has one queue per kind. The list must be in the same Redis database as our
-    keys: the sweep reads its length.
+    The list must be in the same Redis database as our keys: the sweep reads its length.
     """
-    return CELERY_QUEUE_PREFIX + place_of(driver, kind)
+    return CELERY_QUEUE_PREFIX + place
 
 
 def declared(full_name: str) -> RedisName | None:

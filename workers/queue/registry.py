@@ -6,8 +6,9 @@ time to live. The version grows when a driver appears, changes or expires.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from workers.queue.kinds import APART
 from workers.queue.names import NAMES
 from workers.queue.records import decode, encode
 from workers.queue.scripts import Scripts, text
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import redis
-
-
-APART: Final = "#"
-"""Between a driver's queue name and the controllers that a worker runs, in a record's place."""
 
 
 class DriverRegistry:

@@ -1,5 +1,6 @@
 -- Functions shared by all scripts. In front of this file: `K` (names of keys, from names.py),
--- CALL_KINDS (kinds whose keys call the driver) and TRAILED (kinds with a trail), from kinds.py.
+-- CALL_KINDS (kinds whose keys call the driver), TRAILED (kinds with a trail) and APART (part of
+-- the name of a kind's Celery list), from kinds.py.
 -- Every script's first argument is the time in ms, "" outside of tests: then Redis is asked.
 local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
 local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come later
@@ -30,10 +31,11 @@ local function tenant_of(key)
   return string.match(object or '', '^([^/]*)/') or string.match(last or '', '^@(.*)') or ''
 end
 
--- The Celery list with the tickets of a lane: one per driver, one per kind without drivers.
+-- The Celery list with the tickets of a lane, as `place_of` in kinds.py has it.
 local function celery_of(lane)
   local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
-  return K.celery .. (driver ~= '' and driver or 'system-' .. (kind or ''))
+  if driver == '' then return K.celery .. 'system-' .. kind end
+  return K.celery .. (driver or '') .. (APART[kind] or '')
 end
 
 -- What happened to an object, for `csi-fleet explain`: the newest notes, 'ms event detail'.
