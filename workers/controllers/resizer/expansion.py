@@ -1,0 +1,285 @@
+"""The expand step of one reconcile: from the target to the recorded result (R-035 to R-060)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from csi_client import errors
+from csi_client import messages as csi
+from csi_client.errors import CsiError
+from workers.controllers.resizer import editing, offline, request, words
+from workers.controllers.resizer import work as effects
+from workers.controllers.resizer.claim import read_claim
+from workers.controllers.resizer.decide import Resizer
+from workers.controllers.resizer.marks import Call
+from workers.controllers.resizer.results import Result, expand_result, is_in_use
+from workers.controllers.resizer.words import Part
+from workers.controllers.resizer.work import AWAY, Work, patch_failed
+from workers.engine.outcome import Action, Outcome, done, retry
+from workers.errors import ApiError, AttemptError
+from workers.observability import trail
+from workers.translate.quantity import canonical, parse
+
+if TYPE_CHECKING:
+    from workers.controllers.resizer.decide import Expand
+    from workers.controllers.resizer.editing import ClaimEdit
+    from workers.kube.objects import JsonObject
+
+# Nobody tells when a pod without an attachment ends; a waiting claim looks at least this often.
+IN_USE_SECONDS: Final = 15.0
+# MA-014: an aborted call is tried again at the base interval this often before it backs off.
+_ABORTED_ATTEMPTS: Final = 5
+
+
+@dataclass(slots=True)
+class ExpandStep:
+    """Expands one volume to one size.
+
+    Attributes:
+        part: state of the claim when the step was planned.
+    """
+
+    work: Work
+    plan: Expand
+    resizer: Resizer
+    part: str
+    name: str = effects.EXPAND_VOLUME
+    _request: csi.ControllerExpandVolumeRequest | None = None
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """What is asked for, to compare plans."""
+        return ("expand", str(self.plan.target.size_bytes))
+
+    def begin(self, edit: ClaimEdit) -> None:
+        """The first write."""
+        editing.mark_resizing(edit, self.plan, self.part)
+
+    def prepare(self) -> Outcome | None:
+        """Everything before the call; an outcome ends the step (R-036, R-040)."""
+        work = self.work
+        if work.settings.handles_in_use and work.marks.in_use:
+            claim = work.claim
+            if offline.is_in_use(work.context.kube, claim.namespace, claim.name, claim.volume_name):
+                work.complain(words.REASON_RESIZE_FAILED, self._in_use())
+                return Outcome(Action.RETRY, cap_seconds=IN_USE_SECONDS, reason="in use")
+        message = f"External resizer is resizing volume {work.volume.name}"
+        work.say("Normal", words.REASON_RESIZING, message)
+        try:
+            self._request = self._make_request()
+        except AttemptError as error:
+            return self._unsent(error.message)
+        return None
+
+    def take_back(self) -> None:
+        """Forget a result of an earlier call for this size: from now on a new one may run."""
+        marks = self.work.marks
+        call = marks.expansion_of(self.plan.target.size_bytes)
+        if call is not None and call.result is not Result.UNCERTAIN:
+            self.work.marks = replace(marks, expand=None)
+
+    def answer(self) -> csi.ControllerExpandVolumeResponse | CsiError:
+        """The call."""
+        if self._request is None:
+            return csi.ControllerExpandVolumeResponse(
+                capacity_bytes=self.plan.target.size_bytes, node_expansion_required=True
+            )
+        trail.note("rpc", f"ControllerExpandVolume {self.plan.target.text}")
+        try:
+            return self.work.driver.client.call(
+                "Controller/ControllerExpandVolume",
+                self._request,
+                csi.ControllerExpandVolumeResponse,
+                timeout_seconds=self.work.timeout_seconds("expand"),
+            )
+        except CsiError as error:
+            return error
+
+    def record(self, answer: Any) -> Outcome:
+        """Write down what came of it."""
+        if isinstance(answer, CsiError):
+            return self._failed(str(answer), expand_result(answer), answer)
+        size_bytes, wanted = answer.capacity_bytes, self.plan.target.size_bytes
+        if size_bytes == 0:
+            size_bytes = wanted  # DR-005
+            message = f"the driver answered no size, {canonical(wanted)} is taken as the new one"
+            self.work.say("Warning", words.REASON_RESIZED, message)
+        if size_bytes < wanted:
+            text = f"the driver answered {size_bytes} bytes, but {wanted} were asked for"
+            return self._failed(text, Result.FINAL)
+        return self._succeeded(size_bytes, node_part=answer.node_expansion_required)
+
+    # Before the call.
+
+    def _make_request(self) -> csi.ControllerExpandVolumeRequest | None:
+        work = self.work
+        if self.resizer is Resizer.TRIVIAL:
+            return None
+        volume = request.csi_volume(work.writer.volume)
+        return request.expand_request(
+            volume,
+            self.plan.target.size_bytes,
+            work.secrets(volume),
+            default_fs_type=work.settings.default_fs_type,
+            multi_writer="SINGLE_NODE_MULTI_WRITER" in work.driver.controller_capabilities,
+        )
+
+    def _unsent(self, message: str) -> Outcome:
+        """A failure of ours; when the size was never sent, another one may follow (MR-032)."""
+        work, size_bytes = self.work, self.plan.target.size_bytes
+        known = work.marks.expansion_of(size_bytes)
+        if self.plan.is_new and known is None:
+            call = Call(str(size_bytes), Result.UNSENT, work.now)
+            work.marks = replace(work.marks, expand=call)
+        work.complain(words.REASON_RESIZE_FAILED, self._failed_text(message))
+        return retry("not sent")
+
+    def _in_use(self) -> str:
+        return (
+            f"Unable to expand {self.work.claim.path} because CSI driver {self.work.driver.name} "
+            "only supports offline expansion and volume is currently in-use"
+        )
+
+    def _failed_text(self, message: str) -> str:
+        return (
+            f'resize volume "{self.work.volume.name}" by resizer "{self.work.driver.name}" failed: '
+            f"{message}"
+        )
+
+    # After a failed call.
+
+    def _failed(self, message: str, result: Result, error: CsiError | None = None) -> Outcome:
+        """R-051, R-052."""
+        work = self.work
+        text = self._failed_text(message)
+        if not result.may_run and not self.plan.is_legacy:
+            text = self._record_failure(message, result) or text
+        self._remember(result, error)
+        work.complain(words.REASON_RESIZE_FAILED, text)
+        if result is Result.INFEASIBLE and not self.plan.is_legacy:
+            return retry("infeasible", not_before_seconds=work.settings.retry_interval_max_seconds)
+        is_aborted = error is not None and error.code == errors.ABORTED
+        if is_aborted and work.lease.fails < _ABORTED_ATTEMPTS:
+            cap = work.settings.retry_interval_start_seconds
+            return Outcome(Action.RETRY, cap_seconds=cap, reason="aborted")
+        if work.marks.in_use:
+            return Outcome(Action.RETRY, cap_seconds=IN_USE_SECONDS, reason="in use")
+        return retry(str(result))
+
+    def _record_failure(self, message: str, result: Result) -> str:
+        """The condition; returns the text of a failure to write it."""
+
+        def change(edit: ClaimEdit) -> bool:
+            if not self._still_counts(edit):
+                return False
+            is_infeasible = result is Result.INFEASIBLE
+            editing.mark_expand_failed(edit, message, is_infeasible=is_infeasible)
+            return True
+
+        try:
+            self.work.writer.edit_claim(effects.RECORD_EXPANSION, change)
+        except AWAY:
+            raise
+        except ApiError as error:
+            claim = self.work.claim
+            return (
+                f"resizing failed in controller with {message} but failed to update PVC "
+                f"{claim.path} with: {error}"
+            )
+        return ""
+
+    def _remember(self, result: Result, error: CsiError | None) -> None:
+        work, size_bytes = self.work, self.plan.target.size_bytes
+        call: Call | None = None
+        if not result.may_run:
+            call = Call(str(size_bytes), result, work.now)
+        elif work.settings.exhausted_is_final and error is not None:
+            known = work.marks.expansion_of(size_bytes)
+            is_full = error.code == errors.RESOURCE_EXHAUSTED
+            count = (known.exhausted if known else 0) + 1 if is_full else 0
+            call = Call(str(size_bytes), result, work.now, exhausted=count) if is_full else None
+        in_use = work.marks.in_use or (error is not None and is_in_use(error))
+        work.marks = replace(work.marks, expand=call, in_use=in_use)
+
+    # After success.
+
+    def _succeeded(self, size_bytes: int, *, node_part: bool) -> Outcome:
+        """R-060: the volume first, so that a death between the two is repeated (MR-042)."""
+        work = self.work
+        if self.resizer is Resizer.REAL:
+            size_bytes = max(size_bytes, work.volume.capacity.size_bytes)  # MR-041
+        size = canonical(size_bytes)
+        try:
+            self._save_size(size, node_part=node_part)
+        except AWAY:
+            raise
+        except ApiError as error:
+            name = work.volume.name
+            text = (
+                f'error updating pv "{name}" by resizer: updating capacity of PV "{name}" to '
+                f"{size} failed: update capacity of PV {name} failed: {error}"
+            )
+            work.complain(words.REASON_RESIZE_FAILED, text)
+            return retry("volume not saved")
+        try:
+            self._record_success(size, node_part=node_part)
+        except AWAY:
+            raise
+        except ApiError as error:
+            what = "node expansion required" if node_part else "resize finished"
+            text = (
+                f'mark PVC "{work.claim.path}" as {what} failed: {patch_failed(work.claim, error)}'
+            )
+            work.complain(words.REASON_RESIZE_FAILED, text)
+            return done("claim is gone") if error.status == 404 else retry("not recorded")
+        work.marks = replace(work.marks, expand=None, in_use=False)
+        if node_part:
+            work.say("Normal", words.REASON_FILE_SYSTEM, words.EVENT_NODE_PART)
+            return done("waits for the node")
+        work.say("Normal", words.REASON_RESIZED, words.EVENT_RESIZED)
+        return done("expanded")
+
+    def _save_size(self, size: str, *, node_part: bool) -> None:
+        work, before = self.work, self.work.claim.actual.text
+
+        def change(volume: JsonObject) -> JsonObject | None:
+            now = volume["spec"].get("capacity", {}).get("storage")
+            annotations = volume["metadata"].get("annotations") or {}
+            patch: JsonObject = {}
+            is_lower = now is not None and parse(size) < parse(now)
+            if not (is_lower and self.resizer is Resizer.REAL):
+                patch["spec"] = {"capacity": {"storage": size}}
+            if work.settings.annotates and node_part and words.ANN_PRE_RESIZE not in annotations:
+                patch["metadata"] = {"annotations": {words.ANN_PRE_RESIZE: before}}
+            return patch or None
+
+        work.writer.edit_volume(effects.SAVE_SIZE, change)
+
+    def _record_success(self, size: str, *, node_part: bool) -> None:
+        is_legacy = self.plan.is_legacy
+
+        def change(edit: ClaimEdit) -> bool:
+            if not self._still_counts(edit):
+                return False
+            if node_part:
+                editing.mark_node_pending(edit, is_legacy=is_legacy)
+            else:
+                editing.mark_resized(edit, size, is_legacy=is_legacy)
+            return True
+
+        self.work.writer.edit_claim(effects.RECORD_EXPANSION, change)
+
+    def _still_counts(self, edit: ClaimEdit) -> bool:
+        """MR-040: the claim still waits for the result of this very size."""
+        if self.plan.is_legacy:
+            return True
+        claim = read_claim(edit.claim)
+        ours: set[str] = {Part.CONTROLLER_IN_PROGRESS, Part.CONTROLLER_INFEASIBLE}
+        if not self.plan.is_new:
+            ours.add(self.part)
+        is_same = (
+            claim.allocated is not None
+            and claim.allocated.size_bytes == self.plan.target.size_bytes
+        )
+        return is_same and claim.part in ours

@@ -1,0 +1,227 @@
+"""The modify step of one reconcile: from the class to the recorded result (R-102 to R-113)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from csi_client import errors
+from csi_client import messages as csi
+from csi_client.errors import CsiError
+from workers.controllers.resizer import editing, modifying, request, words
+from workers.controllers.resizer import work as effects
+from workers.controllers.resizer.claim import read_claim
+from workers.controllers.resizer.marks import Call
+from workers.controllers.resizer.results import Result, modify_result
+from workers.controllers.resizer.words import ModifyState
+from workers.controllers.resizer.work import AWAY, Work, patch_failed
+from workers.engine.outcome import Action, Outcome, done, retry
+from workers.errors import ApiError, AttemptError
+from workers.kube.errors import NotFoundError
+from workers.observability import trail
+from workers.translate.fields import text, text_map
+
+if TYPE_CHECKING:
+    from workers.controllers.resizer.editing import ClaimEdit
+    from workers.controllers.resizer.modifying import Modify
+    from workers.kube.objects import JsonObject
+
+_ABORTED_ATTEMPTS = 5
+_INTERNAL = errors.code_name(errors.INTERNAL)
+
+
+@dataclass(slots=True)
+class ModifyStep:
+    """Applies one class to one volume."""
+
+    work: Work
+    plan: Modify
+    name: str = effects.MODIFY_VOLUME
+    _parameters: dict[str, str] = field(default_factory=dict)
+    _refusal: str = ""
+    _request: csi.ControllerModifyVolumeRequest | None = None
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """What is asked for, to compare plans."""
+        return ("modify", self.plan.class_name)
+
+    def read_class(self) -> None:
+        """Read the class live, before anything is written about it."""
+        work, name = self.work, self.plan.class_name
+        try:
+            found = work.context.kube.get_attributes_class(name)
+        except NotFoundError:
+            kept = work.marks.modification_of(name)
+            if self.plan.is_again and kept is not None and kept.parameters is not None:
+                self._parameters = dict(kept.parameters)  # DR-027
+            else:
+                self._refusal = f'VAC "{name}" does not exist.'
+            return
+        driver = text(found, "driverName")
+        if driver != work.driver.name:
+            self._refusal = (
+                f'VAC "{name}" is for CSI driver {driver}, but the volume is of CSI driver '
+                f"{work.driver.name}"
+            )
+            return
+        self._parameters = text_map(found, "parameters")
+
+    def begin(self, edit: ClaimEdit) -> None:
+        """The first write."""
+        if self.plan.is_again:
+            return
+        if self._refusal:
+            editing.mark_modify_pending(edit)
+        else:
+            editing.mark_modifying(edit, self.plan.class_name)
+
+    def prepare(self) -> Outcome | None:
+        """Everything before the call; an outcome ends the step."""
+        work = self.work
+        if self._refusal:
+            work.complain(words.REASON_MODIFY_FAILED, self._refusal)
+            # A class that comes wakes the claim (DR-018).
+            return retry("no class") if self.plan.is_again else done("waits for the class")
+        claim = work.claim
+        if not self.plan.is_again:
+            message = f"external resizer is modifying volume {claim.name} with vac {self._class}"
+            work.say("Normal", words.REASON_MODIFY, message)
+        parameters = modifying.parameters(
+            self._parameters,
+            claim,
+            work.volume,
+            with_metadata=work.settings.extra_modify_metadata,
+        )
+        volume = work.writer.volume
+        try:
+            secrets = work.secrets(volume, modify=True)
+        except AttemptError as error:
+            return self._unsent(error.message)
+        self._request = request.modify_request(volume, parameters, secrets)
+        return None
+
+    def take_back(self) -> None:
+        """Forget a result of an earlier call for this class: from now on a new one may run."""
+        marks = self.work.marks
+        call = marks.modification_of(self._class)
+        if call is not None and call.result is not Result.UNCERTAIN:
+            self.work.marks = replace(marks, modify=None)
+
+    def answer(self) -> csi.ControllerModifyVolumeResponse | CsiError:
+        """The call."""
+        assert self._request is not None
+        trail.note("rpc", f"ControllerModifyVolume {self._class}")
+        try:
+            return self.work.driver.client.call(
+                "Controller/ControllerModifyVolume",
+                self._request,
+                csi.ControllerModifyVolumeResponse,
+                timeout_seconds=self.work.timeout_seconds("modify"),
+            )
+        except CsiError as error:
+            return error
+
+    def record(self, answer: Any) -> Outcome:
+        """Write down what came of it."""
+        if isinstance(answer, CsiError):
+            return self._failed(answer)
+        return self._succeeded()
+
+    @property
+    def _class(self) -> str:
+        return self.plan.class_name
+
+    # Failures.
+
+    def _unsent(self, message: str) -> Outcome:
+        """A failure of ours, which the reference keeps to itself (DR-020)."""
+        work = self.work
+        if not self.plan.is_again and work.marks.modification_of(self._class) is None:
+            call = Call(self._class, Result.UNSENT, work.now)
+            work.marks = replace(work.marks, modify=call)
+        problem = self._record_failure(Result.UNCERTAIN, _INTERNAL, message)
+        work.complain(words.REASON_MODIFY_FAILED, problem or message)
+        return retry("not sent")
+
+    def _failed(self, error: CsiError) -> Outcome:
+        """R-111."""
+        work, result = self.work, modify_result(error)
+        problem = self._record_failure(result, error.code_name, error.details)
+        kept = self._parameters if result.may_run else None
+        call = Call(self._class, result, work.now, parameters=kept)
+        work.marks = replace(work.marks, modify=call)
+        suffix = f". Still modifying to VAC {self._class}" if result.may_run else ""
+        work.complain(words.REASON_MODIFY_FAILED, problem or f"{error}{suffix}")
+        if result is Result.INFEASIBLE:
+            return retry("infeasible", not_before_seconds=work.settings.retry_interval_max_seconds)
+        if error.code == errors.ABORTED and work.lease.fails < _ABORTED_ATTEMPTS:
+            cap = work.settings.retry_interval_start_seconds
+            return Outcome(Action.RETRY, cap_seconds=cap, reason="aborted")
+        return retry(str(result))
+
+    def _record_failure(self, result: Result, reason: str, message: str) -> str:
+        """State and conditions; returns the text of a failure to write them."""
+
+        def change(edit: ClaimEdit) -> bool:
+            if not self._still_counts(edit):
+                return False
+            editing.mark_modify_failed(
+                edit,
+                self._class,
+                is_infeasible=result is Result.INFEASIBLE,
+                may_run=result.may_run,
+                reason=reason,
+                message=message,
+            )
+            return True
+
+        work = self.work
+        try:
+            work.writer.edit_claim(effects.RECORD_MODIFICATION, change)
+        except AWAY:
+            raise
+        except ApiError as error:
+            claim = work.claim
+            return (
+                f'mark PVC "{claim.name}" as modify volume failed, errored with: '
+                f"{patch_failed(claim, error)}"
+            )
+        return ""
+
+    # Success.
+
+    def _succeeded(self) -> Outcome:
+        """R-110: the volume first, then the claim."""
+        work, name = self.work, self._class
+
+        def save(volume: JsonObject) -> JsonObject | None:
+            if text(volume, "spec", "volumeAttributesClassName") == name:
+                return None
+            return {"spec": {"volumeAttributesClassName": name}}
+
+        def change(edit: ClaimEdit) -> bool:
+            if not self._still_counts(edit):
+                return False
+            editing.mark_modified(edit, name)
+            return True
+
+        try:
+            work.writer.edit_volume(effects.SAVE_CLASS, save)
+            work.writer.edit_claim(effects.RECORD_MODIFICATION, change)
+        except AWAY:
+            raise
+        except ApiError as error:
+            message = f"cannot get error status from modify volume err: {error}"
+            work.complain(words.REASON_MODIFY_FAILED, message)
+            return done("claim is gone") if error.status == 404 else retry("not recorded")
+        work.marks = replace(work.marks, modify=None)
+        claim = work.claim
+        message = f"external resizer modified volume {claim.name} with vac {name} successfully"
+        work.say("Normal", words.REASON_MODIFIED, message)
+        return done("modified")
+
+    def _still_counts(self, edit: ClaimEdit) -> bool:
+        """MR-040: the claim still waits for the result of this very class."""
+        claim = read_claim(edit.claim)
+        return claim.modify_state == ModifyState.IN_PROGRESS and claim.modify_target == self._class

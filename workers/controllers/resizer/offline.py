@@ -1,0 +1,51 @@
+"""Is a claim in use now? Asked only after its driver refused to expand a published volume (R-080).
+
+Pods and attachments are looked up in that moment; no process keeps any (DR-012).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workers.kube import paths
+from workers.kube.errors import ForbiddenError
+from workers.translate.fields import object_list, text, value_at
+
+if TYPE_CHECKING:
+    from workers.kube.resources import KubeResources
+    from workers.translate.fields import Json
+
+_RUNNING = "status.phase!=Succeeded,status.phase!=Failed"
+_ENDED = frozenset({"Succeeded", "Failed"})
+
+
+def uses(pod: Json, claim_name: str) -> bool:
+    """Whether a pod of the claim's namespace uses the claim (R-081).
+
+    Unscheduled pods count, ended ones do not. Unlike in the reference the claim of a generic
+    ephemeral volume, `<pod>-<volume>`, counts too.
+    """
+    if text(pod, "status", "phase") in _ENDED:
+        return False
+    name = text(pod, "metadata", "name")
+    for volume in object_list(pod, "spec", "volumes"):
+        if text(volume, "persistentVolumeClaim", "claimName") == claim_name:
+            return True
+        is_ephemeral = value_at(volume, "ephemeral") is not None
+        if is_ephemeral and f"{name}-{text(volume, 'name')}" == claim_name:
+            return True
+    return False
+
+
+def is_in_use(kube: KubeResources, namespace: str, claim_name: str, volume_name: str) -> bool:
+    """Whether a pod uses the claim, or the volume is still attached somewhere."""
+    pods = kube.list(paths.PODS, namespace=namespace, fieldSelector=_RUNNING)
+    if any(uses(pod, claim_name) for pod in pods):
+        return True
+    try:
+        return any(
+            text(one, "spec", "source", "persistentVolumeName") == volume_name
+            for one in kube.list(paths.ATTACHMENTS)
+        )
+    except ForbiddenError:
+        return False  # csi-resizer has no such right; the pods then say all there is

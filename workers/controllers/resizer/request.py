@@ -1,0 +1,93 @@
+"""What is asked of the driver (R-040, R-041, R-104)? Pure: live objects in, a request out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from csi_client import messages as csi
+from workers.constants import ANN_MODIFY_SECRET_NAME, ANN_MODIFY_SECRET_NAMESPACE
+from workers.errors import AttemptError, State
+from workers.migration import plugins
+from workers.migration.to_csi import volume_to_csi
+from workers.translate.fields import Json, annotations_of, text, value_at
+from workers.translate.published import volume_capability
+from workers.translate.secrets import SecretRef
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workers.kube.objects import JsonObject
+
+
+def csi_volume(volume: JsonObject) -> JsonObject:
+    """The volume in its CSI form.
+
+    Raises:
+        AttemptError: NO_CHANGE; it has none, or no handle.
+    """
+    if value_at(volume, "spec", "csi") is None:
+        name = text(volume, "metadata", "name")
+        if plugins.of_volume(volume) is None:
+            raise AttemptError(f"volume {name} is not migrated to CSI", State.NO_CHANGE)
+        try:
+            volume = volume_to_csi(volume)
+        except AttemptError as error:
+            message = f"failed to translate persistent volume: {error.message}"
+            raise AttemptError(message, State.NO_CHANGE) from error
+    if not text(volume, "spec", "csi", "volumeHandle"):
+        raise AttemptError("empty volume handle", State.NO_CHANGE)
+    return volume
+
+
+def expand_secret(volume: Json) -> SecretRef | None:
+    """The secret of ControllerExpandVolume; of the CSI form."""
+    name = text(volume, "spec", "csi", "controllerExpandSecretRef", "name")
+    namespace = text(volume, "spec", "csi", "controllerExpandSecretRef", "namespace")
+    return SecretRef(name, namespace) if name or namespace else None
+
+
+def modify_secret(volume: Json) -> SecretRef | None:
+    """The secret of ControllerModifyVolume: both annotations, else the expand secret."""
+    found = annotations_of(volume)
+    name, namespace = found.get(ANN_MODIFY_SECRET_NAME), found.get(ANN_MODIFY_SECRET_NAMESPACE)
+    return SecretRef(name, namespace) if name and namespace else expand_secret(volume)
+
+
+def expand_request(
+    volume: Json,
+    size_bytes: int,
+    secrets: Mapping[str, str],
+    *,
+    default_fs_type: str,
+    multi_writer: bool,
+) -> csi.ControllerExpandVolumeRequest:
+    """The request for a volume in its CSI form.
+
+    Raises:
+        AttemptError: NO_CHANGE; the access modes have no meaning in CSI.
+    """
+    try:
+        capability = volume_capability(
+            volume, default_fs_type=default_fs_type, multi_writer=multi_writer
+        )
+    except AttemptError as error:
+        name = text(volume, "metadata", "name")
+        message = f"failed to get capabilities of volume {name} with {error.message}"
+        raise AttemptError(message, State.NO_CHANGE) from error
+    return csi.ControllerExpandVolumeRequest(
+        volume_id=text(volume, "spec", "csi", "volumeHandle"),
+        capacity_range=csi.CapacityRange(required_bytes=size_bytes),
+        secrets=dict(secrets),
+        volume_capability=capability,
+    )
+
+
+def modify_request(
+    volume: Json, parameters: Mapping[str, str], secrets: Mapping[str, str]
+) -> csi.ControllerModifyVolumeRequest:
+    """The request for a csi volume."""
+    return csi.ControllerModifyVolumeRequest(
+        volume_id=text(volume, "spec", "csi", "volumeHandle"),
+        secrets=dict(secrets),
+        mutable_parameters=dict(parameters),
+    )

@@ -1,0 +1,303 @@
+"""What events mean to the resizer: which claims may have something to do (R-010, R-013, MR-002).
+
+Remembered are the claims with work left, and of each volume of a driver in use its driver. Events
+that only echo what we write ourselves (states, conditions, allocated size) wake nobody (DR-008);
+what a claim may be waiting for does: its volume, its class, the end of an attachment (DR-011,
+DR-018, DR-019).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from sys import intern
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from workers.constants import ANN_MIGRATED_TO
+from workers.controllers.resizer.words import ANN_PRE_RESIZE, ANN_RESIZER, Part
+from workers.errors import AttemptError
+from workers.kube import paths
+from workers.queue.keys import Key
+from workers.spec import Forget
+from workers.translate.quantity import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from workers.kube.objects import Attachment, AttributesClass, Claim, Volume
+    from workers.kube.paths import Resource
+    from workers.spec import Records, Told
+
+KIND: Final = "changes"
+_STORAGE: Final = "storage"
+_BOUND: Final = "Bound"
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """A claim with something left to do, and what it looked like to those who may change it."""
+
+    uid: str
+    path: str
+    volume: str
+    resizer: str
+    classes: tuple[str, ...]
+    fingerprint: int
+
+
+class Noted(msgspec.Struct, frozen=True, gc=False):
+    """A volume that carries the size it had before: whose claim, and its size now."""
+
+    claim: str
+    uid: str
+    capacity: str
+
+
+class ResizerRules:
+    """Claims that are too small or of another class, of the drivers in use."""
+
+    def __init__(self) -> None:
+        self._drivers: dict[str, tuple[str, frozenset[str]]] = {}
+        self._waiting: dict[str, Waiting] = {}
+        self._of_volume: defaultdict[str, set[str]] = defaultdict(set)
+        self._of_class: defaultdict[str, set[str]] = defaultdict(set)
+        self._volumes: dict[str, str] = {}
+        self._noted: dict[str, Noted] = {}
+        self._classes: dict[str, str] = {}
+        self._listed: dict[Resource, set[str]] = {}
+
+    def set_drivers(self, drivers: Records) -> Iterable[Told]:
+        """Take in the drivers; one that can more than before has work that it did not have.
+
+        New ones bring a new list (`Watch.relists`), which brings their volumes.
+        """
+        before = self._drivers
+        self._drivers = {
+            intern(record["name"]): (
+                record["queue_name"],
+                frozenset(record.get("controller_capabilities") or ()),
+            )
+            for record in drivers
+        }
+        changed = {name for name, known in self._drivers.items() if before.get(name) != known}
+        return [
+            key
+            for waiting in self._waiting.values()
+            if self._driver(waiting) in changed
+            for key in self._keys(waiting)
+        ]
+
+    def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
+        """Take in an object as it is now."""
+        if resource == paths.CLAIMS:
+            return self._see_claim(item, is_listed=is_listed)
+        if resource == paths.VOLUMES:
+            return self._see_volume(item, is_listed=is_listed)
+        if resource.kind == paths.ATTRIBUTES_CLASSES.kind:
+            return self._see_class(item)
+        return ()
+
+    def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
+        """Take in a deletion."""
+        if resource == paths.CLAIMS:
+            return self._drop_claim(item.metadata.uid)
+        if resource == paths.VOLUMES:
+            self._volumes.pop(item.metadata.name, None)
+            self._noted.pop(item.metadata.name, None)
+        elif resource == paths.ATTACHMENTS:
+            return self._detached(item)
+        elif resource.kind == paths.ATTRIBUTES_CLASSES.kind:
+            self._classes.pop(item.metadata.name, None)
+        return ()
+
+    def begin_list(self, resource: Resource) -> None:
+        """Start to note which objects still exist."""
+        self._listed[resource] = set()
+
+    def end_list(self, resource: Resource) -> Iterable[Told]:
+        """Treat the others as deleted."""
+        listed = self._listed.pop(resource, set())
+        told: list[Told] = []
+        if resource == paths.CLAIMS:
+            for uid in self._waiting.keys() - listed:
+                told += self._drop_claim(uid)
+        elif resource == paths.VOLUMES:
+            for name in self._volumes.keys() - listed:
+                del self._volumes[name]
+                self._noted.pop(name, None)
+        return told
+
+    def all_keys(self) -> Iterable[Key]:
+        """Return the keys of everything that waits."""
+        keys = [key for waiting in self._waiting.values() for key in self._keys(waiting)]
+        return keys + [
+            key
+            for name, noted in self._noted.items()
+            if noted.uid not in self._waiting
+            for key in self._noted_keys(name, noted)
+        ]
+
+    def counts(self) -> dict[str, int]:
+        """Return the tables' sizes, for metrics."""
+        return {KIND: len(self._waiting)}
+
+    # Claims.
+
+    def _see_claim(self, item: Claim, *, is_listed: bool) -> list[Told]:
+        uid, volume = item.metadata.uid, item.spec.volume_name
+        if is_listed:
+            self._listed.setdefault(paths.CLAIMS, set()).add(uid)
+        known = self._waiting.get(uid)
+        if not has_work(item):
+            self._drop_waiting(uid)
+            noted = self._noted.get(volume)
+            if noted is not None and noted.uid == uid and _caught_up(item, noted):
+                return list(self._noted_keys(volume, noted))
+            return []
+        waiting = _waiting(item)
+        if known is not None and known.fingerprint == waiting.fingerprint:
+            return []
+        self._drop_waiting(uid)
+        self._waiting[uid] = waiting
+        self._of_volume[waiting.volume].add(uid)
+        for name in waiting.classes:
+            self._of_class[name].add(uid)
+        return list(self._keys(waiting))
+
+    def _drop_claim(self, uid: str) -> list[Told]:
+        """Its counters and marks go, so that another claim of its name has none (DR-006)."""
+        waiting = self._waiting.get(uid)
+        if waiting is None:
+            return []
+        self._drop_waiting(uid)
+        return [Forget(key) for key in self._keys(waiting)]
+
+    def _drop_waiting(self, uid: str) -> None:
+        known = self._waiting.pop(uid, None)
+        if known is None:
+            return
+        places = [(self._of_volume, known.volume), *((self._of_class, c) for c in known.classes)]
+        for index, place in places:
+            index[place].discard(uid)
+            if not index[place]:
+                del index[place]
+
+    def _driver(self, waiting: Waiting) -> str | None:
+        """Whose claim it is; a volume without csi source goes by the claim's annotation (R-021)."""
+        found = self._volumes.get(waiting.volume)
+        return found or (waiting.resizer if waiting.resizer in self._drivers else None)
+
+    def _keys(self, waiting: Waiting) -> list[Key]:
+        name = self._driver(waiting)
+        if name is None or name not in self._drivers:
+            return []
+        return [Key(KIND, self._drivers[name][0], waiting.path, waiting.uid)]
+
+    # What claims wait for.
+
+    def _see_volume(self, item: Volume, *, is_listed: bool) -> list[Told]:
+        name, csi = item.metadata.name, item.spec.csi
+        if is_listed:
+            self._listed.setdefault(paths.VOLUMES, set()).add(name)
+        driver = csi.driver if csi else item.metadata.annotation(ANN_MIGRATED_TO) or ""
+        if driver not in self._drivers:
+            return []
+        is_new = self._volumes.get(name) != driver
+        self._volumes[name] = intern(driver)
+        told: list[Told] = list(self._note(item))
+        if is_new:
+            told += self._wake(self._of_volume.get(name, ()))
+        return told
+
+    def _note(self, item: Volume) -> list[Key]:
+        """Remember the size before; its claim may have caught up already (R-020/4)."""
+        name, reference = item.metadata.name, item.spec.claim_ref
+        if item.metadata.annotation(ANN_PRE_RESIZE) is None or reference is None:
+            self._noted.pop(name, None)
+            return []
+        noted = Noted(
+            claim=f"{reference.namespace}/{reference.name}",
+            uid=reference.uid,
+            capacity=(item.spec.capacity or {}).get(_STORAGE, "0"),
+        )
+        is_same = self._noted.get(name) == noted
+        self._noted[name] = noted
+        return [] if is_same or noted.uid in self._waiting else self._noted_keys(name, noted)
+
+    def _noted_keys(self, volume: str, noted: Noted) -> list[Key]:
+        driver = self._drivers.get(self._volumes.get(volume, ""))
+        return [] if driver is None else [Key(KIND, driver[0], noted.claim, noted.uid)]
+
+    def _see_class(self, item: AttributesClass) -> list[Told]:
+        """DR-018: a class that came, or came again, may be what somebody waits for."""
+        name, uid = item.metadata.name, item.metadata.uid
+        if self._classes.get(name) == uid:
+            return []
+        self._classes[name] = uid
+        return self._wake(self._of_class.get(name, ()))
+
+    def _detached(self, item: Attachment) -> list[Told]:
+        """DR-011: the driver may have refused because of this attachment."""
+        return self._wake(self._of_volume.get(item.spec.source.persistent_volume_name or "", ()))
+
+    def _wake(self, uids: Iterable[str]) -> list[Told]:
+        return [key for uid in sorted(uids) for key in self._keys(self._waiting[uid])]
+
+
+def has_work(item: Claim) -> bool:
+    """Whether a bound claim is too small, or its class another one than wanted (MR-002).
+
+    A claim that is being deleted is followed too: a call may have to be brought to its end.
+    """
+    if item.status.phase != _BOUND or not item.spec.volume_name:
+        return False
+    status = item.status
+    if status.modify_volume_status is not None:
+        return True
+    wanted = item.spec.volume_attributes_class_name or ""
+    return wanted != (status.current_volume_attributes_class_name or "") or _is_small(item)
+
+
+def _is_small(item: Claim) -> bool:
+    wanted = (item.spec.resources.requests or {}).get(_STORAGE, "0")
+    actual = (item.status.capacity or {}).get(_STORAGE, "0")
+    return wanted != actual and _size(wanted) > _size(actual)
+
+
+def _caught_up(item: Claim, noted: Noted) -> bool:
+    return _size((item.status.capacity or {}).get(_STORAGE, "0")) >= _size(noted.capacity)
+
+
+def _size(text: str) -> int:
+    """In bytes; what cannot be read is the worker's to report."""
+    try:
+        return parse(text)
+    except AttemptError:
+        return 0
+
+
+def _waiting(item: Claim) -> Waiting:
+    meta, spec, status = item.metadata, item.spec, item.status
+    resizer = meta.annotation(ANN_RESIZER) or ""
+    part = (status.allocated_resource_statuses or {}).get(_STORAGE, "")
+    wanted = spec.volume_attributes_class_name or ""
+    target = status.modify_volume_status
+    names = {wanted, target.target_volume_attributes_class_name if target else ""} - {""}
+    return Waiting(
+        uid=meta.uid,
+        path=f"{meta.namespace}/{meta.name}",
+        volume=spec.volume_name,
+        resizer=intern(resizer),
+        classes=tuple(sorted(map(intern, names))),
+        fingerprint=hash(
+            (
+                (spec.resources.requests or {}).get(_STORAGE, ""),
+                (status.capacity or {}).get(_STORAGE, ""),
+                spec.volume_name,
+                wanted,
+                resizer,
+                bool(meta.deletion_timestamp),
+                part if part == Part.NODE_INFEASIBLE else "",
+            )
+        ),
+    )

@@ -1,0 +1,134 @@
+"""csi-resizer as data. Flags, defaults and gates are those of external-resizer v2.2 (R-120)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from workers.config.flags import Command, Flag
+from workers.config.flags import Kind as Value
+from workers.config.gates import GateSpec
+from workers.controllers.resizer.rules import KIND, ResizerRules
+from workers.controllers.resizer.settings import (
+    GATE_ANNOTATE,
+    GATE_ATTRIBUTES,
+    GATE_RECOVERY,
+    read_settings,
+)
+from workers.engine.leasename import sanitize_name
+from workers.kube import paths
+from workers.kube.objects import Attachment, AttributesClass, Claim, Volume
+from workers.spec import Kind, Permission, Spec, Watch
+
+if TYPE_CHECKING:
+    from workers.spec import Records
+
+_RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
+_DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR, Command.CONFORMANCE})
+_BOOL, _INT, _STRING, _DURATION = Value.BOOL, Value.INT, Value.STRING, Value.DURATION
+
+FLAGS: Final = (
+    Flag("timeout", _DURATION, "10s", "Deadline of each CSI call (expansion, modification and the "
+         "identity calls at start).",
+         _RUN_WORKER | _DRIVER_TOOLS),
+    Flag("workers", _INT, "10", "Simultaneous expansions and modifications per driver, over all "
+         "worker processes; at least 1."),
+    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed expansion or "
+         "modification; doubles with each failure."),
+    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval, and the pause after a "
+         "size or class that the driver calls infeasible."),
+    Flag("handle-volume-inuse-error", _BOOL, "true", "Once a driver refused to expand a volume "
+         "that is in use: ask it again only when no pod uses the claim.", _RUN_WORKER),
+    Flag("extra-modify-metadata", _BOOL, "false", "Add names of claim and volume to the parameters "
+         "of ControllerModifyVolume.", _RUN_WORKER),
+    Flag("default-fstype", _STRING, "", "File system type of volumes that name none, as given to "
+         "csi-attacher; empty leaves the choice to the driver.", _RUN_WORKER, upstream=False),
+    Flag("serialize-expand-modify", _BOOL, "false", "Never expand and modify a volume at the same "
+         "time.", _RUN_WORKER, upstream=False),
+    Flag("exhausted-is-final", _BOOL, "false", "After three answers RESOURCE_EXHAUSTED and two "
+         "deadlines without a call a lowered size may be asked for.", _RUN_WORKER, upstream=False),
+)  # fmt: skip
+
+GATES: Final = (
+    GateSpec(
+        GATE_RECOVERY,
+        "GA",
+        default=True,
+        effect="keep the state of an expansion in the claim, so that a failed one can be lowered",
+    ),
+    GateSpec(
+        GATE_ATTRIBUTES, "GA", default=True, effect="apply another VolumeAttributesClass to a claim"
+    ),
+    GateSpec(
+        GATE_ANNOTATE,
+        "BETA",
+        default=True,
+        effect="note the size before on the PV until the node has grown the file system",
+    ),
+)
+
+PERMISSIONS: Final = (
+    Permission(
+        "", ("persistentvolumes",), ("get", "list", "watch", "patch"), "the size and its class"
+    ),
+    Permission("", ("persistentvolumeclaims",), ("get", "list", "watch"), "what is wanted"),
+    Permission("", ("persistentvolumeclaims/status",), ("patch",), "states, conditions, result"),
+    Permission("", ("events",), ("create", "patch"), "what happened, for the claim's owner"),
+    Permission(
+        "storage.k8s.io",
+        ("volumeattributesclasses",),
+        ("get", "list", "watch"),
+        "parameters of the wanted class",
+    ),
+    Permission("", ("pods",), ("list",), "is a claim in use?", feature="in-use"),
+    Permission(
+        "storage.k8s.io",
+        ("volumeattachments",),
+        ("list", "watch"),
+        "is a volume attached?",
+        feature="in-use",
+    ),
+    Permission("", ("secrets",), ("get",), "credentials of the calls", feature="secrets"),
+)
+"""R-122; pods are listed when a driver refused a volume in use, never watched (DR-012)."""
+
+
+def lease_name(driver_name: str) -> str:
+    """Name of the Lease of csi-resizer for one driver (R-005)."""
+    return f"external-resizer-{sanitize_name(driver_name)}"
+
+
+def _modifies(drivers: Records) -> bool:
+    return any("MODIFY_VOLUME" in (one.get("controller_capabilities") or ()) for one in drivers)
+
+
+def _is_refused_in_use(drivers: Records) -> bool:
+    wanted = {"EXPAND_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"}
+    return any(wanted <= set(one.get("controller_capabilities") or ()) for one in drivers)
+
+
+SPEC: Final = Spec(
+    name="resizer",
+    program="csi-resizer",
+    kinds=(
+        Kind(
+            KIND,
+            task="changes.sync",
+            work_queue="csi-resizer-pvc",
+            operations=("expand", "modify"),
+            subject=paths.CLAIMS,
+            noun="pvc",
+        ),
+    ),
+    watches=(
+        Watch(paths.CLAIMS, Claim),
+        Watch(paths.VOLUMES, Volume),
+        Watch(paths.ATTRIBUTES_CLASSES, AttributesClass, is_needed=_modifies),
+        Watch(paths.ATTACHMENTS, Attachment, is_needed=_is_refused_in_use),
+    ),
+    make_rules=ResizerRules,
+    lease_name=lease_name,
+    flags=FLAGS,
+    read_settings=read_settings,
+    gates=GATES,
+    permissions=PERMISSIONS,
+)

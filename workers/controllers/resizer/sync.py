@@ -1,0 +1,351 @@
+"""One reconcile of one claim: at most one expand and one modify step from one fresh look (MR-001).
+
+The first write of both steps is one patch; the calls run side by side (MR-011); each result is
+written down when it comes. A death anywhere leaves a claim that pins the size and the class that
+may still be at work, so the next owner repeats them, never others (MR-033).
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from workers.controllers.resizer import decide, editing, locking, words
+from workers.controllers.resizer import modifying as classes
+from workers.controllers.resizer import work as effects
+from workers.controllers.resizer.decide import Expand, Policy, Resizer, Skip
+from workers.controllers.resizer.expansion import ExpandStep
+from workers.controllers.resizer.marks import Marks
+from workers.controllers.resizer.modification import ModifyStep
+from workers.controllers.resizer.modifying import Cancel, Modification, Modify
+from workers.controllers.resizer.work import AWAY, Work, patch_failed
+from workers.controllers.resizer.writing import ATTEMPTS, Writer
+from workers.engine.outcome import Action, Outcome, blocked, done, retry, wait
+from workers.engine.pausing import class_pause
+from workers.errors import ApiError, AttemptError, TransientError
+from workers.kube.errors import ConflictError, NotFoundError
+from workers.observability import trail
+from workers.observability.logging import get_logger
+from workers.translate.fields import text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from workers.controllers.resizer.decide import Expansion
+    from workers.controllers.resizer.editing import ClaimEdit
+    from workers.controllers.resizer.settings import ResizerSettings
+    from workers.drivers.driver import Driver
+    from workers.engine.controller import Context
+    from workers.kube.objects import JsonObject
+    from workers.queue.keys import Key
+    from workers.queue.leases import Lease
+
+_log = get_logger()
+
+Step: TypeAlias = ExpandStep | ModifyStep
+
+# MR-031: twice the deadline without a call.
+_EXHAUSTED_DEADLINES: Final = 2
+
+
+class Reconcile:
+    """One reconcile of one claim, under its lease.
+
+    Args:
+        resizer: who makes the driver's volumes larger.
+        can_modify: the driver has MODIFY_VOLUME and the gate is on.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        driver: Driver,
+        key: Key,
+        lease: Lease,
+        settings: ResizerSettings,
+        *,
+        resizer: Resizer,
+        can_modify: bool,
+    ) -> None:
+        self._context = context
+        self._driver = driver
+        self._key = key
+        self._lease = lease
+        self._settings = settings
+        self._can_modify = can_modify
+        deadlines = _EXHAUSTED_DEADLINES * settings.timeout_seconds
+        self._policy = Policy(
+            resizer=resizer,
+            recovers=settings.recovers,
+            slow_seconds=settings.retry_interval_max_seconds,
+            exhausted_seconds=deadlines if settings.exhausted_is_final else None,
+        )
+
+    def run(self) -> Outcome:
+        """Decide and act; raises only for failures of the system itself."""
+        for _ in range(ATTEMPTS):
+            try:
+                return self._run()
+            except ConflictError:
+                continue  # of a first write: nothing was sent, so look again and decide anew
+            except AttemptError as error:
+                trail.note("error", error.message)
+                return retry("unreadable")
+        return retry("conflicts")
+
+    def _run(self) -> Outcome:
+        found = self._read()
+        if isinstance(found, Outcome):
+            return found
+        work = found
+        try:
+            self._drop_pre_resize(work)
+        except (*AWAY, ConflictError):
+            raise
+        except ApiError as error:
+            message = (
+                f"failed removing annotation {words.ANN_PRE_RESIZE} from pv "
+                f'"{work.volume.name}": {error}'
+            )
+            trail.note("error", message)
+            _log.warning("annotation not removed", err=message)
+            return retry("annotation not removed")
+        expansion, modification = self._plans(work)
+        if isinstance(modification, Cancel):
+            self._cancel(work)
+            expansion, modification = self._plans(work)
+        steps = self._steps(work, expansion, modification)
+        if not steps:
+            return self._nothing(work, (expansion, modification))
+        claim = work.claim
+        if paused := class_pause(self._context, claim.storage_class):
+            return paused
+        wanted = locking.locks(
+            work.writer.volume,
+            self._driver,
+            expands=isinstance(expansion, Expand),
+            in_use=work.marks.in_use,
+        )
+        busy = self._context.queue.acquire(self._lease, *wanted)
+        if busy is not None:
+            return blocked(busy, f"the volume is busy: {busy.name}")
+        return self._carry_out(work, steps, (expansion, modification))
+
+    # Looking.
+
+    def _read(self) -> Work | Outcome:
+        kube = self._context.kube
+        namespace, _, name = self._key.object.partition("/")
+        try:
+            claim = kube.get_claim(namespace, name)
+        except NotFoundError:
+            return self._forget("claim is gone")
+        if text(claim, "metadata", "uid") != self._key.uid:
+            return self._forget("another claim of this name")
+        volume_name = text(claim, "spec", "volumeName")
+        if not volume_name:
+            return done("not bound")
+        try:
+            volume = kube.get_volume(volume_name)
+        except NotFoundError:
+            message = f'PV "{volume_name}" bound to pvc "{namespace}/{name}" not found'
+            trail.note("error", message)
+            _log.warning("volume not found", err=message)
+            return retry("volume not found")
+        work = Work(
+            context=self._context,
+            driver=self._driver,
+            settings=self._settings,
+            lease=self._lease,
+            writer=Writer(self._context, self._lease, claim, volume),
+            marks=Marks.parse(self._lease.mark),
+        )
+        if not decide.is_ours(work.claim, work.volume, self._driver.name):
+            return done("not our volume")
+        return work
+
+    def _forget(self, reason: str) -> Outcome:
+        """A claim that is gone leaves nothing behind (DR-006)."""
+        if self._lease.mark:
+            self._context.queue.mark(self._lease, {})
+        return done(reason)
+
+    def _plans(self, work: Work) -> tuple[Expansion, Modification]:
+        claim, volume = work.claim, work.volume
+        modification: Modification = Skip("the driver cannot modify volumes")
+        if self._can_modify:
+            modification = classes.modification(
+                claim,
+                volume,
+                work.marks,
+                driver_name=self._driver.name,
+                slow_seconds=self._policy.slow_seconds,
+                now=work.now,
+            )
+        expansion = decide.expansion(claim, volume, work.marks, self._policy, work.now)
+        return expansion, modification
+
+    def _steps(self, work: Work, expansion: Expansion, modification: Modification) -> list[Step]:
+        steps: list[Step] = []
+        if isinstance(expansion, Expand):
+            steps.append(ExpandStep(work, expansion, self._policy.resizer, work.claim.part))
+        if isinstance(modification, Modify):
+            steps.append(ModifyStep(work, modification))
+        return steps
+
+    def _nothing(self, work: Work, plans: Sequence[Expansion | Modification]) -> Outcome:
+        """Nothing to do now; what is remembered stays only while something waits."""
+        skips = [plan for plan in plans if isinstance(plan, Skip)]
+        delays = [plan.delay_seconds for plan in skips if plan.delay_seconds is not None]
+        reason = "; ".join(plan.reason for plan in skips)
+        if delays:
+            return wait(min(delays), reason)
+        if self._lease.mark and not self._is_undecided(work):
+            work.marks = Marks()
+            work.keep()
+        return done(reason)
+
+    @staticmethod
+    def _is_undecided(work: Work) -> bool:
+        claim = work.claim
+        return claim.wanted.size_bytes > claim.actual.size_bytes or claim.modify_state is not None
+
+    # Acting.
+
+    def _drop_pre_resize(self, work: Work) -> None:
+        """R-020/4; the volume as it is then is what the steps go on with (DR-035)."""
+        if not self._settings.annotates:
+            return
+
+        def change(volume: JsonObject) -> JsonObject | None:
+            del volume
+            if not decide.drops_pre_resize(work.claim, work.volume):
+                return None
+            return {"metadata": {"annotations": {words.ANN_PRE_RESIZE: None}}}
+
+        work.writer.edit_volume(effects.DROP_PRE_RESIZE, change)
+
+    def _cancel(self, work: Work) -> None:
+        """R-105."""
+        work.say("Normal", words.REASON_MODIFY_CANCELED, words.EVENT_CANCELED)
+
+        def change(edit: ClaimEdit) -> bool:
+            editing.mark_modify_canceled(edit)
+            return True
+
+        work.writer.edit_claim_once(effects.CANCEL_MODIFICATION, change)
+
+    def _carry_out(
+        self, work: Work, steps: Sequence[Step], plans: tuple[Expansion, Modification]
+    ) -> Outcome:
+        for step in steps:
+            if isinstance(step, ModifyStep):
+                step.read_class()
+
+        def begin(edit: ClaimEdit) -> bool:
+            for step in steps:
+                step.begin(edit)
+            return True
+
+        try:
+            work.writer.edit_claim_once(effects.MARK_STARTED, begin)
+        except (*AWAY, ConflictError):
+            raise
+        except ApiError as error:
+            return self._not_started(work, steps, error)
+        outcomes: list[Outcome] = []
+        ready: list[Step] = []
+        for step in steps:
+            ended = step.prepare()
+            if ended is None:
+                ready.append(step)
+            else:
+                outcomes.append(ended)
+        for step in ready:
+            step.take_back()
+        if ready:
+            work.keep(effects.TAKE_BACK_MARK)
+        away: TransientError | None = None
+        for step, answer in self._answers(ready):
+            if isinstance(answer, TransientError):
+                away = answer
+            else:
+                outcomes.append(step.record(answer))
+        failed = any(one.action is Action.RETRY for one in outcomes)
+        work.keep(failed=failed)
+        if away is not None:
+            raise away
+        return self._outcome(work, steps, plans, outcomes)
+
+    def _not_started(self, work: Work, steps: Sequence[Step], error: ApiError) -> Outcome:
+        if isinstance(error, NotFoundError):
+            return done("claim is gone")
+        problem = patch_failed(work.claim, error)
+        message = f'marking pvc "{work.claim.path}" as resizing failed: {problem}'
+        if not any(isinstance(step, ExpandStep) for step in steps):
+            message = problem
+        trail.note("error", message)
+        _log.warning("claim not marked", err=message)
+        return retry("not marked")
+
+    def _answers(self, steps: Sequence[Step]) -> Iterator[tuple[Step, Any]]:
+        """The steps with what the driver answered, as it comes.
+
+        Two calls run side by side: some drivers merge such a pair into one change with a long rest
+        afterwards (MR-011).
+        """
+        if len(steps) < 2 or self._settings.serializes:
+            for step in steps:
+                self._context.steps.reach(step.name, self._lease)
+                yield step, _answer(step)
+            return
+        for step in steps:
+            self._context.steps.reach(step.name, self._lease)
+        with ThreadPoolExecutor(len(steps), thread_name_prefix="resizer-call") as pool:
+            running = {pool.submit(copy_context().run, _answer, step): step for step in steps}
+            while running:
+                ended, _ = wait_for(running, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    yield running.pop(future), future.result()
+
+    def _outcome(
+        self,
+        work: Work,
+        steps: Sequence[Step],
+        plans: tuple[Expansion, Modification],
+        outcomes: Sequence[Outcome],
+    ) -> Outcome:
+        """One outcome of both steps; another target than those just tried comes at once."""
+        tried = {step.target for step in steps}
+        following = self._plans(work)
+        if any(isinstance(plan, Cancel) for plan in following):
+            return wait(0, "more to do")
+        if {step.target for step in self._steps(work, *following)} - tried:
+            return wait(0, "more to do")
+        reason = "; ".join(one.reason for one in outcomes)
+        retries = [one for one in outcomes if one.action is Action.RETRY]
+        if retries:
+            first = min(retries, key=lambda one: one.delay_seconds)
+            caps = [one.cap_seconds for one in retries if one.cap_seconds is not None]
+            return Outcome(
+                Action.RETRY,
+                delay_seconds=first.delay_seconds,
+                cap_seconds=min(caps) if caps else None,
+                reason=reason,
+            )
+        delays = [
+            plan.delay_seconds
+            for plan in plans
+            if isinstance(plan, Skip) and plan.delay_seconds is not None
+        ]
+        return wait(min(delays), reason) if delays else done(reason)
+
+
+def _answer(step: Step) -> Any:
+    """The driver's answer, or what kept the call from being made."""
+    try:
+        return step.answer()
+    except TransientError as error:
+        return error

@@ -1,0 +1,136 @@
+"""What the two steps of one reconcile share: objects, marks, events and error texts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from workers.controllers.resizer import request
+from workers.controllers.resizer.claim import read_claim, read_volume
+from workers.controllers.resizer.words import event_source
+from workers.errors import ApiError
+from workers.kube.errors import ServerError, TooManyRequestsError, Unreachable
+from workers.observability import trail
+from workers.observability.logging import get_logger
+from workers.translate import secrets as secret_rules
+
+if TYPE_CHECKING:
+    from workers.controllers.resizer.claim import ClaimView, VolumeView
+    from workers.controllers.resizer.marks import Marks
+    from workers.controllers.resizer.settings import ResizerSettings
+    from workers.controllers.resizer.writing import Writer
+    from workers.drivers.driver import Driver
+    from workers.engine.controller import Context
+    from workers.kube.objects import JsonObject
+    from workers.queue.leases import Lease
+
+_log = get_logger()
+
+# Errors of the system itself: the key waits instead of blaming the claim.
+AWAY: Final = (Unreachable, ServerError, TooManyRequestsError)
+
+# Effects, in the order of a full reconcile with both steps.
+DROP_PRE_RESIZE: Final = "drop-pre-resize"
+MARK_STARTED: Final = "mark-started"
+TAKE_BACK_MARK: Final = "take-back-mark"
+EXPAND_VOLUME: Final = "expand-volume"
+MODIFY_VOLUME: Final = "modify-volume"
+SAVE_SIZE: Final = "save-size"
+SAVE_CLASS: Final = "save-class"
+RECORD_EXPANSION: Final = "record-expansion"
+RECORD_MODIFICATION: Final = "record-modification"
+CANCEL_MODIFICATION: Final = "cancel-modification"
+KEEP_MARK: Final = "keep-mark"
+
+
+@dataclass(slots=True)
+class Work:
+    """One reconcile of one claim.
+
+    Attributes:
+        marks: what is remembered of the claim; written by `keep`.
+    """
+
+    context: Context
+    driver: Driver
+    settings: ResizerSettings
+    lease: Lease
+    writer: Writer
+    marks: Marks
+    _said: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def claim(self) -> ClaimView:
+        """The claim as last read or written."""
+        return read_claim(self.writer.claim)
+
+    @property
+    def volume(self) -> VolumeView:
+        """The volume as last read or written."""
+        return read_volume(self.writer.volume)
+
+    @property
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return time.time()
+
+    def say(self, event_type: str, reason: str, message: str) -> None:
+        """Write an event on the claim, unless a failing claim just had the same one (MR-050)."""
+        if not self.marks.has_said(reason, message, self.now):
+            self.context.events.event(
+                self.writer.claim,
+                "Warning" if event_type == "Warning" else "Normal",
+                reason,
+                message,
+                component=event_source(self.driver.name),
+            )
+            self._said.append((reason, message))
+
+    def complain(self, reason: str, message: str) -> None:
+        """A failure that the user sees."""
+        trail.note("error", message)
+        _log.warning("attempt failed", err=message)
+        self.say("Warning", reason, message)
+
+    def keep(self, step: str = KEEP_MARK, *, failed: bool = False) -> None:
+        """Write the marks down if they changed; of a failing claim with its events."""
+        marks = self.marks
+        if failed:
+            for reason, message in self._said:
+                marks = marks.saying(reason, message, self.now)
+        else:
+            marks = replace(marks, said=()) if step == KEEP_MARK else marks
+        self.marks = marks
+        data = marks.data()
+        if data != dict(self.lease.mark):
+            self.context.steps.reach(step, self.lease)
+            self.context.queue.mark(self.lease, data)
+
+    def secrets(self, volume: JsonObject, *, modify: bool = False) -> dict[str, str]:
+        """The secret data of a call, read now (R-040, R-104).
+
+        Raises:
+            AttemptError: NO_CHANGE; it cannot be read.
+        """
+        find = request.modify_secret if modify else request.expand_secret
+        wanted = find(volume)
+        if wanted is None:
+            return {}
+        try:
+            found = self.context.kube.get_secret(wanted.namespace, wanted.name)
+        except AWAY:
+            raise
+        except ApiError as error:
+            raise secret_rules.read_failed(wanted, error) from error
+        return secret_rules.decode(found, wanted)
+
+    def timeout_seconds(self, operation: str) -> float:
+        """Deadline of a call for this claim."""
+        named = self.driver.timeout_seconds(operation, self.claim.storage_class)
+        return self.settings.timeout_seconds if named is None else named
+
+
+def patch_failed(claim: ClaimView, error: ApiError) -> str:
+    """Upstream's words for a refused write of the status, two blanks included (R-035)."""
+    return f"can't patch status of  PVC {claim.path} with {error}"
