@@ -236,6 +236,8 @@ class FakeWorld:
     plugin: Iterable[str] = PLUGIN
     capabilities: Iterable[str] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    node: Iterable[str] = ()
+    expansion_modes: Iterable[str] = ()
     in_tree_name: str | None = None
     has_driver: bool = True
 
@@ -253,6 +255,8 @@ class FakeWorld:
                 client=self.client,
                 plugin_capabilities=frozenset(self.plugin),
                 controller_capabilities=frozenset(self.capabilities),
+                node_capabilities=frozenset(self.node),
+                expansion_modes=frozenset(self.expansion_modes),
                 event_source=self.driver_name,
                 settings=SimpleNamespace(controllers=dict(self.settings)),
                 supports=lambda name: name in names,
@@ -268,6 +272,7 @@ class FakeWorld:
             events=self.events,
             settings=SimpleNamespace(controllers=dict(self.settings)),
             metrics=None,
+            pauses=None,
         )
 
     def lease(self, key: Key) -> FakeLease:

@@ -159,7 +159,9 @@ class MemoryApi:
         if version not in {None, known["resourceVersion"]}:
             raise ConflictError(409, "Conflict", "the object has been modified")
         if path.endswith("/status"):
-            body = {**current, "status": body.get("status")}
+            # A claim's status subresource takes changes of the metadata too.
+            metadata = body["metadata"] if "/persistentvolumeclaims/" in path else known
+            body = {**current, "metadata": {**metadata}, "status": body.get("status")}
         elif "status" in current and _has_status_subresource(path):
             body = {**body, "status": current["status"]}
         if body == current and is_patch:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from workers.constants import ANN_MIGRATED_TO
 from workers.controllers.resizer.words import ANN_PRE_RESIZE, ANN_RESIZER, Part
 from workers.errors import AttemptError
 from workers.kube import paths
+from workers.migration import plugins
 from workers.queue.keys import Key
 from workers.spec import Forget
 from workers.translate.quantity import parse
@@ -46,8 +46,9 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
 
 class Noted(msgspec.Struct, frozen=True, gc=False):
-    """A volume that carries the size it had before: whose claim, and its size now."""
+    """A volume that carries the size it had before: whose it is, and its size now."""
 
+    driver: str
     claim: str
     uid: str
     capacity: str
@@ -124,7 +125,8 @@ class ResizerRules:
         elif resource == paths.VOLUMES:
             for name in self._volumes.keys() - listed:
                 del self._volumes[name]
-                self._noted.pop(name, None)
+            for name in self._noted.keys() - listed:
+                del self._noted[name]
         return told
 
     def all_keys(self) -> Iterable[Key]:
@@ -132,9 +134,9 @@ class ResizerRules:
         keys = [key for waiting in self._waiting.values() for key in self._keys(waiting)]
         return keys + [
             key
-            for name, noted in self._noted.items()
+            for noted in self._noted.values()
             if noted.uid not in self._waiting
-            for key in self._noted_keys(name, noted)
+            for key in self._noted_keys(noted)
         ]
 
     def counts(self) -> dict[str, int]:
@@ -152,7 +154,7 @@ class ResizerRules:
             self._drop_waiting(uid)
             noted = self._noted.get(volume)
             if noted is not None and noted.uid == uid and _caught_up(item, noted):
-                return list(self._noted_keys(volume, noted))
+                return list(self._noted_keys(noted))
             return []
         waiting = _waiting(item)
         if known is not None and known.fingerprint == waiting.fingerprint:
@@ -199,13 +201,11 @@ class ResizerRules:
         name, csi = item.metadata.name, item.spec.csi
         if is_listed:
             self._listed.setdefault(paths.VOLUMES, set()).add(name)
-        driver = csi.driver if csi else item.metadata.annotation(ANN_MIGRATED_TO) or ""
-        if driver not in self._drivers:
+        if csi is not None and csi.driver not in self._drivers:
             return []
-        is_new = self._volumes.get(name) != driver
-        self._volumes[name] = intern(driver)
         told: list[Told] = list(self._note(item))
-        if is_new:
+        if csi is not None and self._volumes.get(name) != csi.driver:
+            self._volumes[name] = intern(csi.driver)
             told += self._wake(self._of_volume.get(name, ()))
         return told
 
@@ -216,17 +216,23 @@ class ResizerRules:
             self._noted.pop(name, None)
             return []
         noted = Noted(
+            driver=intern(item.spec.csi.driver) if item.spec.csi else "",
             claim=f"{reference.namespace}/{reference.name}",
             uid=reference.uid,
             capacity=(item.spec.capacity or {}).get(_STORAGE, "0"),
         )
         is_same = self._noted.get(name) == noted
         self._noted[name] = noted
-        return [] if is_same or noted.uid in self._waiting else self._noted_keys(name, noted)
+        return [] if is_same or noted.uid in self._waiting else self._noted_keys(noted)
 
-    def _noted_keys(self, volume: str, noted: Noted) -> list[Key]:
-        driver = self._drivers.get(self._volumes.get(volume, ""))
-        return [] if driver is None else [Key(KIND, driver[0], noted.claim, noted.uid)]
+    def _noted_keys(self, noted: Noted) -> list[Key]:
+        """One of its driver; of an in-tree volume those that it may have been migrated to."""
+        names = [noted.driver] if noted.driver else filter(plugins.of_driver, self._drivers)
+        return [
+            Key(KIND, self._drivers[name][0], noted.claim, noted.uid)
+            for name in names
+            if name in self._drivers
+        ]
 
     def _see_class(self, item: AttributesClass) -> list[Told]:
         """DR-018: a class that came, or came again, may be what somebody waits for."""
