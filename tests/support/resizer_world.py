@@ -13,7 +13,7 @@ specification has it, unless a test says otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.support.fake_context import DRIVER, FakeWorld
@@ -42,12 +42,16 @@ JsonObject = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Sizes in GiB as texts without the suffix, None for absent."""
+    """Sizes in GiB, None for absent, and the part in its long or short form."""
 
     cap: int
     alloc: int | None
     part: str
     pvcap: int
+
+    def written(self) -> State:
+        """With the part as it is written."""
+        return replace(self, part=SHORT.get(self.part, self.part))
 
 
 def gib(size: float) -> str:

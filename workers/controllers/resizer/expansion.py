@@ -65,7 +65,7 @@ class ExpandStep:
                 work.complain(words.REASON_RESIZE_FAILED, self._in_use())
                 return Outcome(Action.RETRY, cap_seconds=IN_USE_SECONDS, reason="in use")
         message = f"External resizer is resizing volume {work.volume.name}"
-        work.say("Normal", words.REASON_RESIZING, message)
+        work.say_once(words.REASON_RESIZING, message)
         try:
             self._request = self._make_request()
         except AttemptError as error:
@@ -104,7 +104,7 @@ class ExpandStep:
         if size_bytes == 0:
             size_bytes = wanted  # DR-005
             message = f"the driver answered no size, {canonical(wanted)} is taken as the new one"
-            self.work.say("Warning", words.REASON_RESIZED, message)
+            self.work.say(words.REASON_RESIZED, message, is_warning=True)
         if size_bytes < wanted:
             text = f"the driver answered {size_bytes} bytes, but {wanted} were asked for"
             return self._failed(text, Result.FINAL)
@@ -232,12 +232,12 @@ class ExpandStep:
                 f'mark PVC "{work.claim.path}" as {what} failed: {patch_failed(work.claim, error)}'
             )
             work.complain(words.REASON_RESIZE_FAILED, text)
-            return done("claim is gone") if error.status == 404 else retry("not recorded")
+            return work.end(error, "not recorded")
         work.marks = replace(work.marks, expand=None, in_use=False)
         if node_part:
-            work.say("Normal", words.REASON_FILE_SYSTEM, words.EVENT_NODE_PART)
+            work.say(words.REASON_FILE_SYSTEM, words.EVENT_NODE_PART)
             return done("waits for the node")
-        work.say("Normal", words.REASON_RESIZED, words.EVENT_RESIZED)
+        work.say(words.REASON_RESIZED, words.EVENT_RESIZED)
         return done("expanded")
 
     def _save_size(self, size: str, *, node_part: bool) -> None:

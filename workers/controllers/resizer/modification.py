@@ -86,7 +86,7 @@ class ModifyStep:
         claim = work.claim
         if not self.plan.is_again:
             message = f"external resizer is modifying volume {claim.name} with vac {self._class}"
-            work.say("Normal", words.REASON_MODIFY, message)
+            work.say_once(words.REASON_MODIFY, message)
         parameters = modifying.parameters(
             self._parameters,
             claim,
@@ -214,11 +214,11 @@ class ModifyStep:
         except ApiError as error:
             message = f"cannot get error status from modify volume err: {error}"
             work.complain(words.REASON_MODIFY_FAILED, message)
-            return done("claim is gone") if error.status == 404 else retry("not recorded")
+            return work.end(error, "not recorded")
         work.marks = replace(work.marks, modify=None)
         claim = work.claim
         message = f"external resizer modified volume {claim.name} with vac {name} successfully"
-        work.say("Normal", words.REASON_MODIFIED, message)
+        work.say(words.REASON_MODIFIED, message)
         return done("modified")
 
     def _still_counts(self, edit: ClaimEdit) -> bool:

@@ -229,7 +229,7 @@ class Reconcile:
 
     def _cancel(self, work: Work) -> None:
         """R-105."""
-        work.say("Normal", words.REASON_MODIFY_CANCELED, words.EVENT_CANCELED)
+        work.say(words.REASON_MODIFY_CANCELED, words.EVENT_CANCELED)
 
         def change(edit: ClaimEdit) -> bool:
             editing.mark_modify_canceled(edit)
@@ -273,8 +273,7 @@ class Reconcile:
                 away = answer
             else:
                 outcomes.append(step.record(answer))
-        failed = any(one.action is Action.RETRY for one in outcomes)
-        work.keep(failed=failed)
+        work.keep()
         if away is not None:
             raise away
         return self._outcome(work, steps, plans, outcomes)

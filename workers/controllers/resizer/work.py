@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 from workers.controllers.resizer import request
 from workers.controllers.resizer.claim import read_claim, read_volume
+from workers.controllers.resizer.marks import Marks
 from workers.controllers.resizer.words import event_source
+from workers.engine.outcome import Outcome, done, retry
 from workers.errors import ApiError
-from workers.kube.errors import ServerError, TooManyRequestsError, Unreachable
+from workers.kube.errors import NotFoundError, ServerError, TooManyRequestsError, Unreachable
 from workers.observability import trail
 from workers.observability.logging import get_logger
 from workers.translate import secrets as secret_rules
 
 if TYPE_CHECKING:
     from workers.controllers.resizer.claim import ClaimView, VolumeView
-    from workers.controllers.resizer.marks import Marks
     from workers.controllers.resizer.settings import ResizerSettings
     from workers.controllers.resizer.writing import Writer
     from workers.drivers.driver import Driver
@@ -59,6 +60,7 @@ class Work:
     writer: Writer
     marks: Marks
     _said: list[tuple[str, str]] = field(default_factory=list)
+    _is_failing: bool = False
 
     @property
     def claim(self) -> ClaimView:
@@ -75,37 +77,47 @@ class Work:
         """Seconds since 1970."""
         return time.time()
 
-    def say(self, event_type: str, reason: str, message: str) -> None:
-        """Write an event on the claim, unless a failing claim just had the same one (MR-050)."""
+    def say(self, reason: str, message: str, *, is_warning: bool = False) -> None:
+        """Write an event on the claim."""
+        self.context.events.event(
+            self.writer.claim,
+            "Warning" if is_warning else "Normal",
+            reason,
+            message,
+            component=event_source(self.driver.name),
+        )
+
+    def say_once(self, reason: str, message: str, *, is_warning: bool = False) -> None:
+        """Write an event unless the failing claim had the same one lately (MR-050)."""
         if not self.marks.has_said(reason, message, self.now):
-            self.context.events.event(
-                self.writer.claim,
-                "Warning" if event_type == "Warning" else "Normal",
-                reason,
-                message,
-                component=event_source(self.driver.name),
-            )
+            self.say(reason, message, is_warning=is_warning)
             self._said.append((reason, message))
 
     def complain(self, reason: str, message: str) -> None:
         """A failure that the user sees."""
+        self._is_failing = True
         trail.note("error", message)
         _log.warning("attempt failed", err=message)
-        self.say("Warning", reason, message)
+        self.say_once(reason, message, is_warning=True)
 
-    def keep(self, step: str = KEEP_MARK, *, failed: bool = False) -> None:
-        """Write the marks down if they changed; of a failing claim with its events."""
-        marks = self.marks
-        if failed:
-            for reason, message in self._said:
+    def keep(self, step: str = KEEP_MARK) -> None:
+        """Write the marks down if they changed; at the end those of a failing claim's events."""
+        if step == KEEP_MARK:
+            marks = self.marks if self._is_failing else replace(self.marks, said=())
+            for reason, message in self._said if self._is_failing else ():
                 marks = marks.saying(reason, message, self.now)
-        else:
-            marks = replace(marks, said=()) if step == KEEP_MARK else marks
-        self.marks = marks
-        data = marks.data()
+            self.marks = marks
+        data = self.marks.data()
         if data != dict(self.lease.mark):
             self.context.steps.reach(step, self.lease)
             self.context.queue.mark(self.lease, data)
+
+    def end(self, error: ApiError, reason: str) -> Outcome:
+        """The outcome of a result that could not be written; a claim that is gone leaves no mark."""
+        if not isinstance(error, NotFoundError):
+            return retry(reason)
+        self.marks, self._is_failing = Marks(), False
+        return done("claim is gone")
 
     def secrets(self, volume: JsonObject, *, modify: bool = False) -> dict[str, str]:
         """The secret data of a call, read now (R-040, R-104).

@@ -1,0 +1,183 @@
+"""Which drivers are served, and both steps in one reconcile (section 11.7)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.support.resizer_world import NODE_PENDING, ResizerWorld
+from workers.controllers.resizer.controller import CONTROLLER, resizer_of
+from workers.controllers.resizer.decide import Resizer
+from workers.controllers.resizer.settings import read_settings
+from workers.controllers.resizer.spec import FLAGS, SPEC
+from workers.errors import ConfigError, DriverAway
+
+
+def values(**changes):
+    found = {flag.name: flag.default_value() for flag in FLAGS} | {"feature-gates": {}}
+    return found | {name.replace("_", "-"): value for name, value in changes.items()}
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "node", "expected", "serves"),
+    [
+        pytest.param(("EXPAND_VOLUME",), (), Resizer.REAL, True, id="the controller expands"),
+        pytest.param((), ("EXPAND_VOLUME",), Resizer.TRIVIAL, True, id="TR-150 the node alone"),
+        pytest.param(("MODIFY_VOLUME",), (), Resizer.NONE, True, id="TR-151 modify only"),
+        pytest.param((), (), Resizer.NONE, False, id="TR-152 neither"),
+    ],
+)
+def test_what_a_driver_can_do(capabilities, node, expected, serves):
+    """R-003, R-004: node capabilities that are not told count as none (DR-001, DR-002)."""
+    world = ResizerWorld(capabilities=capabilities, node=node)
+    assert resizer_of(world.driver) is expected
+    assert CONTROLLER.serves(world.driver) is serves
+
+
+def test_a_driver_that_only_modifies_ignores_growth():
+    """R-004."""
+    world = ResizerWorld(capabilities=("MODIFY_VOLUME",), node=())
+    world.claim(2, 1)
+    world.run()
+    assert world.api.writes == []
+
+
+def test_tr153_tr154_without_the_gate_no_class_is_looked_at():
+    """R-002: resizing goes on whether or not the cluster serves the API."""
+    settings = read_settings(values(feature_gates={"VolumeAttributesClass": False}))
+    assert not settings.applies_classes
+    world = ResizerWorld(applies_classes=False)
+    world.claim(2, 1, volumeAttributesClassName="b")
+    world.run()
+    assert world.sizes() == [2]
+    assert not [one for one in world.api.requests if "volumeattributes" in one.path]
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_tr155_no_workers_is_refused(workers):
+    """DR-030."""
+    with pytest.raises(ConfigError, match="--workers"):
+        read_settings(values(workers=workers))
+
+
+def test_the_flags_make_the_settings():
+    """R-120: upstream's names and defaults."""
+    settings = read_settings(values(timeout=7.0, workers=3))
+    assert (settings.timeout_seconds, settings.workers) == (7.0, 3)
+    assert (settings.retry_interval_start_seconds, settings.retry_interval_max_seconds) == (1, 300)
+    assert settings.handles_in_use
+    assert settings.recovers
+    assert settings.annotates
+    world = ResizerWorld(workers=3)
+    assert CONTROLLER.limits(world.driver) == {"changes": 3}
+
+
+def test_tr159_the_lease_has_upstreams_name():
+    """R-005, A-020."""
+    assert SPEC.lease_name is not None
+    assert SPEC.lease_name("a.b_") == "external-resizer-a-b-X"
+
+
+def both(**settings):
+    world = ResizerWorld(**settings)
+    world.attributes_class("b", tier="b")
+    world.claim(2, 1, volumeAttributesClassName="b")
+    return world
+
+
+def test_tr156_size_and_class_in_one_edit():
+    """MR-001, DR-014: one first write for both, one call of each, no warning."""
+    world = both()
+    assert world.run().action.value == "done"
+    assert world.sizes() == [2]
+    assert world.parameters() == [{"tier": "b"}]
+    assert world.state().part == NODE_PENDING
+    assert world.seen["status"]["currentVolumeAttributesClassName"] == "b"
+    assert "Warning" not in [kind for kind, _, _ in world.events.seen]
+    assert world.status_writes() == 3
+
+
+def test_tr157_both_calls_are_in_flight_together():
+    """MR-011: some drivers merge such a pair; each waits here until the other has come."""
+    world = both()
+    together = threading.Barrier(2, timeout=20)
+
+    def meet(_):
+        together.wait()
+        return {}
+
+    world.answers(lambda request: meet(request) or {"capacity_bytes": 2 * 2**30})
+    world.modifies(meet)
+    assert world.run().action.value == "done"
+    assert not together.broken
+
+
+def test_the_two_calls_can_be_kept_apart():
+    """`--serialize-expand-modify`."""
+    world = both(serializes=True)
+    world.run()
+    assert world.client.methods == ["ControllerExpandVolume", "ControllerModifyVolume"]
+
+
+@pytest.mark.parametrize(
+    ("expand", "modify", "action"),
+    [
+        ({"code": "INTERNAL"}, {}, "retry"),
+        ({}, {"code": "INTERNAL"}, "retry"),
+        ({"code": "OUT_OF_RANGE"}, {"code": "UNAVAILABLE"}, "retry"),
+    ],
+)
+def test_one_may_fail_while_the_other_succeeds(expand, modify, action):
+    """Each result is written for itself; the earlier retry counts."""
+    world = both()
+    world.answers(expand, {})
+    world.modifies(modify, {})
+    outcome = world.run()
+    assert (outcome.action.value, outcome.delay_seconds) == (action, 0.0)
+    assert (world.state().cap == 2) == (not expand)
+    current = world.seen["status"].get("currentVolumeAttributesClassName")
+    assert (current == "b") == (not modify)
+
+
+def test_a_driver_that_goes_away_during_one_call_keeps_the_others_result():
+    """Written before the pass ends."""
+    world = both()
+    world.modifies(DriverAway("gone"), {})
+    with pytest.raises(DriverAway):
+        world.run()
+    assert world.state().part == NODE_PENDING
+    world.run()
+    assert world.parameters() == [{"tier": "b"}, {"tier": "b"}]
+
+
+def test_an_infeasible_class_does_not_hold_up_a_growth():
+    """R-061: its conditions stay."""
+    world = both()
+    world.modifies({"code": "INVALID_ARGUMENT", "message": "no"})
+    world.run()
+    world.resize(3)
+    world.edit({"status": {"capacity": {"storage": "2Gi"}, "allocatedResourceStatuses": None}})
+    outcome = world.run()
+    assert world.sizes() == [2, 3]
+    assert len(world.parameters()) == 1
+    assert outcome.action.value == "wait"
+    assert {"ModifyingVolume", "ModifyVolumeError"} <= world.conditions().keys()
+
+
+def test_what_the_user_did_during_the_call_follows_at_once():
+    """R-110: no event has to come for it."""
+    world = both()
+    world.attributes_class("c", tier="c")
+    world.modifies(lambda _: world.choose("c") or {}, {})
+    outcome = world.run()
+    assert (outcome.action.value, outcome.delay_seconds) == ("wait", 0)
+    world.settle()
+    assert world.parameters() == [{"tier": "b"}, {"tier": "c"}]
+
+
+def test_deadlines_are_the_controllers_own():
+    """R-120: `--timeout`, unless the class has one of its own."""
+    world = both(timeout_seconds=7.0)
+    world.run()
+    assert world.client.timeouts == [7.0, 7.0]

@@ -1,0 +1,237 @@
+"""Which claims and volumes are ours, and when is there something to do (section 11.1)?"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.resizer_world import HANDLE, NAME, NAMESPACE, VOLUME, ResizerWorld
+from workers.kube import paths
+from workers.kube.errors import ForbiddenError
+from workers.queue.locks import Lock, Mode
+
+OTHER = {"namespace": NAMESPACE, "name": NAME, "uid": "another"}
+ELSEWHERE = {"namespace": "elsewhere", "name": NAME, "uid": "claim-uid"}
+RENAMED = {"namespace": NAMESPACE, "name": "renamed", "uid": "claim-uid"}
+
+
+def rests(world):
+    """One reconcile that asks and writes nothing."""
+    outcome = world.run()
+    assert world.client.methods == []
+    assert world.api.writes == []
+    assert world.events.seen == []
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("spec", "cap"),
+    [
+        pytest.param("1Gi", "1Gi", id="TR-001 as wanted"),
+        pytest.param("1Gi", "1024Mi", id="TR-015 spelt differently"),
+        pytest.param("1500m", "2", id="TR-015 a fraction of a byte"),
+    ],
+)
+def test_a_claim_of_the_wanted_size_rests(spec, cap):
+    """R-020/5: sizes are compared by value."""
+    world = ResizerWorld()
+    world.claim(1, 1)
+    world.edit({"spec": {"resources": {"requests": {"storage": spec}}}})
+    world.edit({"status": {"capacity": {"storage": cap}}})
+    assert rests(world).action.value == "done"
+
+
+def test_tr002_a_claim_that_is_gone_leaves_nothing():
+    """DR-006: not even its marks."""
+    world = ResizerWorld()
+    world.queue.marks[world.key.text] = {"in_use": True}
+    assert rests(world).action.value == "done"
+    assert world.queue.marks == {}
+
+
+def test_tr068_another_claim_of_the_name_inherits_nothing():
+    """DR-006: keys and marks go by UID."""
+    world = ResizerWorld()
+    world.claim(2, 1)
+    world.edit({"metadata": {"uid": "another"}})
+    assert rests(world).reason == "another claim of this name"
+
+
+def test_tr003_an_unbound_claim_rests():
+    world = ResizerWorld()
+    world.claim(2, 1)
+    world.edit({"spec": {"volumeName": None}})
+    assert rests(world).action.value == "done"
+
+
+def test_tr004_a_volume_that_is_missing_is_waited_for():
+    """R-020/3; its arrival wakes the claim, see the rules."""
+    world = ResizerWorld()
+    world.claim(2, 1)
+    world.api.drop(paths.VOLUMES, VOLUME)
+    assert rests(world).action.value == "retry"
+    world.volume(1)
+    world.run()
+    assert world.sizes() == [2]
+
+
+@pytest.mark.parametrize("reference", [None, OTHER, ELSEWHERE], ids=["none", "uid", "namespace"])
+@pytest.mark.parametrize("is_class", [False, True], ids=["size", "class"])
+def test_tr005_tr144_a_volume_of_another_claim_is_left_alone(reference, is_class):
+    """R-021; for a modification too, which the reference does not ask (DR-022)."""
+    world = ResizerWorld()
+    world.attributes_class("b")
+    world.volume(1, claimRef=reference)
+    if is_class:
+        world.claim(1, 1, volumeAttributesClassName="b")
+    else:
+        world.claim(2, 1)
+    rests(world)
+
+
+def test_tr006_the_claims_name_is_not_compared():
+    """R-021: the UID decides."""
+    world = ResizerWorld()
+    world.volume(1, claimRef=RENAMED)
+    world.claim(2, 1)
+    world.run()
+    assert world.sizes() == [2]
+
+
+@pytest.mark.parametrize("phase", ["Lost", "Pending", ""])
+def test_tr007_only_bound_claims_grow(phase):
+    world = ResizerWorld()
+    world.claim(2, 1, phase=phase)
+    rests(world)
+
+
+def test_tr008_a_volume_of_another_driver_is_left_alone():
+    world = ResizerWorld()
+    world.volume(1, csi={"driver": "other", "volumeHandle": "h"})
+    world.claim(2, 1)
+    rests(world)
+
+
+def test_tr016_fractions_of_a_byte_are_rounded_up():
+    """R-041."""
+    world = ResizerWorld()
+    world.claim(1, 1)
+    size = {"storage": "1500000000500m"}
+    world.edit({"spec": {"resources": {"requests": size}}})
+    world.run()
+    request = world.client.requests("ControllerExpandVolume")[0]
+    assert request.capacity_range.required_bytes == 1_500_000_001
+    assert world.seen["status"]["allocatedResources"] == size
+
+
+@pytest.mark.parametrize("what", ["claim", "volume"])
+@pytest.mark.parametrize("is_class", [False, True], ids=["size", "class"])
+def test_nothing_is_begun_for_what_is_being_deleted(what, is_class):
+    """R-022, DR-022: a volume that nobody will have does not grow."""
+    world = ResizerWorld()
+    world.attributes_class("b")
+    world.claim(1, 1, volumeAttributesClassName="b") if is_class else world.claim(2, 1)
+    resource, name, namespace = (
+        (paths.CLAIMS, NAME, NAMESPACE) if what == "claim" else (paths.VOLUMES, VOLUME, "")
+    )
+    world.api.change(resource, name, {"metadata": {"deletionTimestamp": "now"}}, namespace)
+    rests(world)
+
+
+def test_a_call_that_may_run_is_brought_to_its_end_before_the_claim_goes():
+    """DR-022: the storage may be growing, and nobody else would write that down."""
+    world = ResizerWorld()
+    world.claim(5, 3, 10, "C-IP", 3)
+    world.edit({"metadata": {"deletionTimestamp": "now"}})
+    world.run()
+    assert world.sizes() == [10]
+
+
+def test_a_claim_that_goes_during_the_call():
+    """R-022: what the storage became is written on the volume (I-3); nothing is tried again."""
+    world = ResizerWorld()
+
+    def vanish(request):
+        world.api.drop(paths.CLAIMS, NAME, NAMESPACE)
+        return {"capacity_bytes": request.capacity_range.required_bytes}
+
+    world.answers(vanish)
+    world.claim(2, 1)
+    assert world.run().action.value == "done"
+    assert world.stored["spec"]["capacity"] == {"storage": "2Gi"}
+    assert world.messages()[-1].endswith('persistentvolumeclaims "data" not found')
+    assert world.queue.marks == {}
+
+
+def test_a_refused_first_write_sends_nothing():
+    """R-035: no state on the claim, no call."""
+    world = ResizerWorld()
+    world.claim(2, 1)
+    world.api.fail("patch", f"{NAME}/status", ForbiddenError(403, "Forbidden", "no"))
+    assert world.run().action.value == "retry"
+    assert world.sizes() == []
+    assert world.events.seen == []
+
+
+@pytest.mark.parametrize("expands", [True, False], ids=["expand", "modify"])
+def test_a_volume_that_is_being_deleted_parks_the_claim(expands):
+    """MR-011, MR-013: no failure is counted and nothing is written."""
+    world = ResizerWorld()
+    world.attributes_class("b")
+    world.claim(2, 1) if expands else world.claim(1, 1, volumeAttributesClassName="b")
+    world.queue.busy[VOLUME] = Mode.EXCLUSIVE
+    outcome = world.run()
+    assert outcome.action.value == "blocked"
+    assert outcome.lock.name == VOLUME
+    assert world.api.writes == []
+
+
+def test_an_attached_volume_may_grow():
+    """MR-011: a publication in flight holds the volume shared, and so does an expansion."""
+    world = ResizerWorld()
+    world.claim(2, 1)
+    world.queue.busy[VOLUME] = Mode.SHARED
+    world.run()
+    assert world.sizes() == [2]
+
+
+@pytest.mark.parametrize(
+    ("modes", "mark", "expected"),
+    [
+        (("OFFLINE",), {}, Mode.EXCLUSIVE),
+        (("OFFLINE", "ONLINE"), {}, Mode.SHARED),
+        ((), {}, Mode.SHARED),
+        ((), {"in_use": True}, Mode.EXCLUSIVE),
+    ],
+)
+def test_tr160_an_offline_expansion_stands_alone(modes, mark, expected):
+    """MR-011: with publish and unpublish of the same volume it never overlaps (DR-033)."""
+    world = ResizerWorld(modes=modes)
+    world.claim(2, 1)
+    world.queue.marks[world.key.text] = mark
+    world.run()
+    assert world.queue.acquired[0] == Lock(VOLUME, expected)
+
+
+def test_static_volumes_of_one_handle_are_kept_apart():
+    """MR-011: two claims may share a volume of the storage; a provisioned one has it alone."""
+    world = ResizerWorld()
+    world.claim(2, 1)
+    world.run()
+    assert Lock(f"resize:{world.driver_name}#{HANDLE}") in world.queue.acquired
+    world = ResizerWorld()
+    world.volume(1, annotations={"pv.kubernetes.io/provisioned-by": world.driver_name})
+    world.claim(2, 1)
+    world.run()
+    assert world.queue.acquired == [Lock(VOLUME, Mode.SHARED)]
+
+
+def test_a_paused_class_waits():
+    """An operator's pause keeps new calls away and counts nothing."""
+    world = ResizerWorld()
+    world.claim(2, 1, storageClassName="slow")
+    world.context.pauses = SimpleNamespace(of_class=lambda _: SimpleNamespace(reason="upgrade"))
+    outcome = world.run()
+    assert outcome.action.value == "wait"
+    assert world.api.writes == []

@@ -1,0 +1,249 @@
+"""Which events wake which claims (sections 2 and 13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from workers.controllers.resizer.rules import ResizerRules
+from workers.controllers.resizer.spec import SPEC
+from workers.kube import paths
+from workers.kube.objects import Attachment, AttributesClass, Claim, Volume
+from workers.queue.keys import Key
+from workers.spec import Forget
+
+DRIVER, EBS = "csi/test", "ebs.csi.aws.com"
+NOTE = "volume.alpha.kubernetes.io/pre-resize-capacity"
+RESIZER = "volume.kubernetes.io/storage-resizer"
+KEY = Key("changes", DRIVER, "shop/data", "u1")
+OTHER_KEY = Key("changes", EBS, "shop/data", "u1")
+
+
+def record(name, *capabilities):
+    return {"name": name, "queue_name": name, "controller_capabilities": capabilities}
+
+
+def claim(spec="2Gi", cap="1Gi", *, uid="u1", name="data", annotations=None, **changes):
+    status = {"phase": "Bound", "capacity": {"storage": cap}} | changes.pop("status", {})
+    body = {
+        "metadata": {
+            "namespace": "shop",
+            "name": name,
+            "uid": uid,
+            "resourceVersion": "1",
+            "annotations": annotations,
+        },
+        "spec": {"volumeName": "pv", "resources": {"requests": {"storage": spec}}, **changes},
+        "status": status,
+    }
+    return msgspec.convert(body, Claim)
+
+
+def volume(driver=DRIVER, *, name="pv", note=None, capacity="1Gi"):
+    body = {
+        "metadata": {"name": name, "annotations": {NOTE: note} if note else None},
+        "spec": {
+            "csi": {"driver": driver} if driver else None,
+            "capacity": {"storage": capacity},
+            "claimRef": {"namespace": "shop", "name": "data", "uid": "u1"},
+        },
+    }
+    return msgspec.convert(body, Volume)
+
+
+class Told:
+    """The rules, and what they say of each event."""
+
+    def __init__(self, *drivers):
+        self.rules = ResizerRules()
+        found = drivers or (record(DRIVER, "EXPAND_VOLUME", "MODIFY_VOLUME"),)
+        self.rules.set_drivers(found)
+
+    def claim(self, item: Claim, *, is_listed: bool = False) -> list[Any]:
+        return list(self.rules.seen(paths.CLAIMS, item, is_listed=is_listed))
+
+    def volume(self, item: Volume, *, is_listed: bool = False) -> list[Any]:
+        return list(self.rules.seen(paths.VOLUMES, item, is_listed=is_listed))
+
+
+@pytest.fixture
+def told():
+    found = Told()
+    found.volume(volume())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        pytest.param(claim("1Gi", "1Gi"), [], id="TR-001 as wanted"),
+        pytest.param(claim("1Gi", "1024Mi"), [], id="TR-015 spelt differently"),
+        pytest.param(claim(), [KEY], id="TR-020 too small"),
+        pytest.param(claim(status={"phase": "Pending"}), [], id="TR-007 unbound"),
+        pytest.param(claim(volumeName=""), [], id="TR-003 no volume"),
+        pytest.param(claim("1Gi", volumeAttributesClassName="b"), [KEY], id="TR-121 another class"),
+        pytest.param(claim("1Gi", volumeAttributesClassName=""), [], id="TR-120 no class"),
+        pytest.param(
+            claim("1Gi", status={"modifyVolumeStatus": {"status": "InProgress"}}),
+            [KEY],
+            id="TR-128 a class at work",
+        ),
+        pytest.param(claim("nonsense"), [], id="what nobody can read"),
+    ],
+)
+def test_only_claims_with_work_are_queued(told, item, expected):
+    """MR-002: at start every claim of the cluster is seen."""
+    assert told.claim(item, is_listed=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        pytest.param(claim(annotations={"a": "b"}), [], id="TR-009 only metadata"),
+        pytest.param(claim("5Gi"), [KEY], id="TR-010 another size"),
+        pytest.param(claim(cap="1500Mi"), [KEY], id="TR-011 cap grew"),
+        pytest.param(
+            claim(status={"allocatedResourceStatuses": {"storage": "NodeResizeInfeasible"}}),
+            [KEY],
+            id="TR-012 kubelet gave up",
+        ),
+        pytest.param(claim(annotations={RESIZER: DRIVER}), [KEY], id="TR-013 the annotation"),
+        pytest.param(
+            claim(
+                status={
+                    "allocatedResources": {"storage": "2Gi"},
+                    "allocatedResourceStatuses": {"storage": "ControllerResizeInProgress"},
+                    "conditions": [{"type": "Resizing", "status": "True"}],
+                }
+            ),
+            [],
+            id="TR-014 our own writes",
+        ),
+        pytest.param(claim(volumeAttributesClassName="b"), [KEY], id="TR-126 another class"),
+    ],
+)
+def test_what_users_and_kubelet_change_wakes_and_echoes_do_not(told, item, expected):
+    """R-010, R-013, DR-008."""
+    told.claim(claim())
+    assert told.claim(item) == expected
+
+
+def test_tr004_tr142_a_volume_that_arrives_wakes_its_claim():
+    """DR-011, DR-019: whichever is seen first."""
+    told = Told()
+    assert told.claim(claim()) == []
+    assert told.volume(volume()) == [KEY]
+    assert told.volume(volume(capacity="2Gi")) == []
+
+
+def test_tr008_volumes_of_others_are_not_remembered():
+    told = Told()
+    told.claim(claim())
+    assert told.volume(volume("other")) == []
+    assert told.rules._volumes == {}
+
+
+def test_tr088_a_migrated_claim_goes_by_its_annotation():
+    """R-021: its volume has no csi source."""
+    told = Told(record(EBS, "EXPAND_VOLUME"))
+    assert told.claim(claim(annotations={RESIZER: EBS})) == [OTHER_KEY]
+    assert told.claim(claim(annotations={RESIZER: "kubernetes.io/aws-ebs"})) == []
+
+
+def test_tr124_a_class_that_comes_wakes_who_waits_for_it(told):
+    """DR-018: once, and again when it was made anew."""
+    told.claim(claim("1Gi", volumeAttributesClassName="b"))
+
+    def seen(uid):
+        item = msgspec.convert({"metadata": {"name": "b", "uid": uid}}, AttributesClass)
+        return list(told.rules.seen(paths.ATTRIBUTES_CLASSES, item, is_listed=False))
+
+    assert [seen("1"), seen("1"), seen("2")] == [[KEY], [], [KEY]]
+    item = msgspec.convert({"metadata": {"name": "b", "uid": "2"}}, AttributesClass)
+    told.rules.gone(paths.ATTRIBUTES_CLASSES, item)
+    assert seen("2") == [KEY]
+
+
+def test_tr105_the_end_of_an_attachment_wakes_the_claim(told):
+    """DR-011: the driver may have refused because of it."""
+    told.claim(claim())
+
+    def gone(name):
+        spec = {"source": {"persistentVolumeName": name}}
+        item = msgspec.convert({"metadata": {"name": "va"}, "spec": spec}, Attachment)
+        return list(told.rules.gone(paths.ATTACHMENTS, item))
+
+    assert gone("pv") == [KEY]
+    assert gone("another") == []
+
+
+def test_tr082_the_end_of_the_node_part_brings_the_note_to_an_end(told):
+    """R-020/4, R-070: in whatever order claim and volume are seen."""
+    assert told.volume(volume(note="1Gi", capacity="2Gi")) == [KEY]
+    assert told.claim(claim("2Gi", "1Gi")) == [KEY]
+    assert told.volume(volume(note="1Gi", capacity="2Gi")) == []
+    assert told.claim(claim("2Gi", "2Gi")) == [KEY]
+    assert list(told.rules.all_keys()) == [KEY]
+    told.volume(volume(capacity="2Gi"))
+    assert told.claim(claim("2Gi", "2Gi")) == []
+    assert list(told.rules.all_keys()) == []
+
+
+def test_the_note_on_a_migrated_volume():
+    """Its driver is one of those in use that replace an in-tree plugin."""
+    told = Told(record(EBS, "EXPAND_VOLUME"), record(DRIVER, "EXPAND_VOLUME"))
+    assert told.volume(volume("", note="1Gi")) == [OTHER_KEY]
+
+
+def test_tr068_a_claim_that_goes_takes_its_marks_along(told):
+    """DR-006."""
+    told.claim(claim())
+    assert list(told.rules.gone(paths.CLAIMS, claim())) == [Forget(KEY)]
+    assert list(told.rules.gone(paths.CLAIMS, claim())) == []
+
+
+def test_a_list_forgets_what_it_lacks(told):
+    """A watch that broke may have missed deletions."""
+    told.claim(claim())
+    for resource in (paths.CLAIMS, paths.VOLUMES):
+        told.rules.begin_list(resource)
+    assert list(told.rules.end_list(paths.CLAIMS)) == [Forget(KEY)]
+    assert list(told.rules.end_list(paths.VOLUMES)) == []
+    assert told.rules._volumes == {}
+    assert told.rules.counts() == {"changes": 0}
+
+
+def test_a_list_that_says_nothing_new_wakes_nobody(told):
+    """A resync uses `all_keys`."""
+    told.claim(claim())
+    for resource in (paths.CLAIMS, paths.VOLUMES):
+        told.rules.begin_list(resource)
+    assert told.claim(claim(), is_listed=True) == []
+    assert told.volume(volume(), is_listed=True) == []
+    assert list(told.rules.end_list(paths.CLAIMS)) == []
+    assert list(told.rules.all_keys()) == [KEY]
+
+
+def test_a_driver_that_learned_to_expand_has_work(told):
+    """MR-003: a reconnect may bring another version."""
+    told.claim(claim())
+    same = [record(DRIVER, "EXPAND_VOLUME", "MODIFY_VOLUME")]
+    assert list(told.rules.set_drivers(same)) == []
+    assert list(told.rules.set_drivers([record(DRIVER, "EXPAND_VOLUME")])) == [KEY]
+
+
+def test_tr110_pods_are_never_watched():
+    """DR-012: nor are attachments or classes that no driver has to do with."""
+    assert paths.PODS not in {watch.resource for watch in SPEC.watches}
+    needed = {
+        watch.resource.plural: watch.is_needed([record(DRIVER, "EXPAND_VOLUME")])
+        for watch in SPEC.watches
+    }
+    assert needed == {
+        "persistentvolumeclaims": True,
+        "persistentvolumes": True,
+        "volumeattributesclasses": False,
+        "volumeattachments": False,
+    }
