@@ -163,6 +163,9 @@ class Spec:
         permissions: its RBAC rules.
         needs_driver: False for controllers that run without any CSI driver.
         part_of: the controller that brings this one along, such as `provisioner`; "" for none.
+        asks: what the handshake asks a driver besides, as methods of CsiClient that return a set
+            of names; a driver that does not know such a call has none.
+        unserved: why a worker beside a driver ends when none of its controllers serves the driver.
     """
 
     name: str
@@ -177,6 +180,8 @@ class Spec:
     permissions: tuple[Permission, ...] = ()
     needs_driver: bool = True
     part_of: str = ""
+    asks: tuple[str, ...] = ()
+    unserved: str = ""
 
 
 def no_rules() -> NoReturn:

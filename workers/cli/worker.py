@@ -38,7 +38,7 @@ from workers.engine.controllerleases import ControllerLeases
 from workers.engine.leadership import Leadership, QueueLanes
 from workers.engine.leasename import leader_identity
 from workers.engine.periodic import Periodic
-from workers.errors import ApiError, QueueUnavailable
+from workers.errors import ApiError, ConfigError, QueueUnavailable
 from workers.explain.lasting import Lasting
 from workers.kube import paths
 from workers.kube.client import KubeClient
@@ -231,9 +231,16 @@ class WorkerProcess:
     def connect_drivers(self) -> None:
         """Drivers beside the process, plug-ins, and those of the drivers file."""
         self.fleet.connect_all()
+        self.refuse_unserved()
         self.fleet.add(load_all(self.settings.driver.provisioners, self.settings))
         if self.central is not None:
             self.central.start()
+
+    def refuse_unserved(self) -> None:
+        """A worker that has nothing to do for the driver beside it says so and ends (R-004)."""
+        for driver in self.fleet.drivers():
+            if self.controllers and not any(one.serves(driver) for one in self.controllers):
+                raise ConfigError(self.controllers[0].spec.unserved, exit_code=255)
 
     def make_events(self, client: KubeClient, redis: RedisClient, periods: Periods) -> Lasting:
         """What users are told, and the look for holds that last."""

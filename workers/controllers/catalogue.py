@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from workers.controllers.capacity.spec import SPEC as CAPACITY
 from workers.controllers.provisioner.spec import SPEC as PROVISIONER
+from workers.controllers.resizer.spec import SPEC as RESIZER
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 SPECS: Final[tuple[Spec, ...]] = (
     PROVISIONER,
     CAPACITY,
+    RESIZER,
 )
 
 ALL: Final = "all"

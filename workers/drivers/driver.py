@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from csi_client.errors import CsiError
 from workers.controllers.capacity.objects import MANAGED_BY, managed_by
+from workers.controllers.catalogue import specs
 from workers.controllers.provisioner.backend import Backend, CsiBackend
 from workers.drivers.health import Health
 from workers.errors import ConfigError
@@ -40,6 +41,7 @@ class Driver:
         backend: who makes and removes its volumes.
         health: told of calls that were not answered.
         class_timeouts: seconds by operation (`create`, `delete`) by storage class.
+        told: what it answered to the further questions of `Spec.asks`, by their names.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Driver:
     backend: Backend = field(default_factory=CsiBackend)
     health: Health = field(default_factory=Health)
     class_timeouts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    told: Mapping[str, frozenset[str]] = field(default_factory=dict)
     names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,6 +76,16 @@ class Driver:
     def supports(self, capability: str) -> bool:
         """True if the controller or the plug-in reports the capability (P-008)."""
         return capability in self.controller_capabilities or capability in self.plugin_capabilities
+
+    @property
+    def node_capabilities(self) -> frozenset[str]:
+        """What its node service can do, as far as it is behind the same socket (R-003)."""
+        return self.told.get("node_capabilities", frozenset())
+
+    @property
+    def expansion_modes(self) -> frozenset[str]:
+        """How its volumes can grow: ONLINE, OFFLINE."""
+        return self.told.get("expansion_modes", frozenset())
 
     @property
     def supports_topology(self) -> bool:
@@ -173,4 +186,24 @@ def handshake(client: CsiClient, settings: Settings) -> Driver:
         settings=settings,
         node_id=node_id,
         node_segments=segments,
+        told=_told(client, settings),
     )
+
+
+def _told(client: CsiClient, settings: Settings) -> dict[str, frozenset[str]]:
+    """What the chosen controllers want to know besides (`Spec.asks`).
+
+    Raises:
+        ConfigError: the driver did not answer; exit code 1.
+    """
+    found: dict[str, frozenset[str]] = {}
+    for name in sorted({name for spec in specs(settings.chosen) for name in spec.asks}):
+        try:
+            found[name] = getattr(client, name)()
+        except CsiError as error:
+            if not error.is_final:
+                raise ConfigError(
+                    f"Error getting CSI driver {name}: {error}", exit_code=1
+                ) from error
+            found[name] = frozenset()
+    return found

@@ -17,7 +17,6 @@ import msgspec
 from workers.controllers.resizer.words import ANN_PRE_RESIZE, ANN_RESIZER, Part
 from workers.errors import AttemptError
 from workers.kube import paths
-from workers.migration import plugins
 from workers.queue.keys import Key
 from workers.spec import Forget
 from workers.translate.quantity import parse
@@ -32,6 +31,14 @@ if TYPE_CHECKING:
 KIND: Final = "changes"
 _STORAGE: Final = "storage"
 _BOUND: Final = "Bound"
+
+
+class DriverView(msgspec.Struct, frozen=True, gc=False):
+    """What the rules know of a driver; `is_migrated`: it replaces an in-tree plugin."""
+
+    queue_name: str
+    is_migrated: bool
+    capabilities: frozenset[str]
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
@@ -58,7 +65,7 @@ class ResizerRules:
     """Claims that are too small or of another class, of the drivers in use."""
 
     def __init__(self) -> None:
-        self._drivers: dict[str, tuple[str, frozenset[str]]] = {}
+        self._drivers: dict[str, DriverView] = {}
         self._waiting: dict[str, Waiting] = {}
         self._of_volume: defaultdict[str, set[str]] = defaultdict(set)
         self._of_class: defaultdict[str, set[str]] = defaultdict(set)
@@ -74,9 +81,10 @@ class ResizerRules:
         """
         before = self._drivers
         self._drivers = {
-            intern(record["name"]): (
-                record["queue_name"],
-                frozenset(record.get("controller_capabilities") or ()),
+            intern(record["name"]): DriverView(
+                queue_name=record["queue_name"],
+                is_migrated=bool(record.get("in_tree_name")),
+                capabilities=frozenset(record.get("controller_capabilities") or ()),
             )
             for record in drivers
         }
@@ -193,7 +201,7 @@ class ResizerRules:
         name = self._driver(waiting)
         if name is None or name not in self._drivers:
             return []
-        return [Key(KIND, self._drivers[name][0], waiting.path, waiting.uid)]
+        return [Key(KIND, self._drivers[name].queue_name, waiting.path, waiting.uid)]
 
     # What claims wait for.
 
@@ -227,12 +235,12 @@ class ResizerRules:
 
     def _noted_keys(self, noted: Noted) -> list[Key]:
         """One of its driver; of an in-tree volume those that it may have been migrated to."""
-        names = [noted.driver] if noted.driver else filter(plugins.of_driver, self._drivers)
-        return [
-            Key(KIND, self._drivers[name][0], noted.claim, noted.uid)
-            for name in names
-            if name in self._drivers
+        views = [
+            view
+            for name, view in self._drivers.items()
+            if name == noted.driver or (not noted.driver and view.is_migrated)
         ]
+        return [Key(KIND, view.queue_name, noted.claim, noted.uid) for view in views]
 
     def _see_class(self, item: AttributesClass) -> list[Told]:
         """DR-018: a class that came, or came again, may be what somebody waits for."""

@@ -131,4 +131,6 @@ SPEC: Final = Spec(
     read_settings=read_settings,
     gates=GATES,
     permissions=PERMISSIONS,
+    asks=("expansion_modes", "node_capabilities"),
+    unserved="CSI driver does not support resize nor modify",
 )

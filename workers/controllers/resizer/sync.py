@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from workers.controllers.resizer.editing import ClaimEdit
     from workers.controllers.resizer.settings import ResizerSettings
     from workers.drivers.driver import Driver
-    from workers.engine.controller import Context
+    from workers.engine.context import Context
     from workers.kube.objects import JsonObject
     from workers.queue.keys import Key
     from workers.queue.leases import Lease

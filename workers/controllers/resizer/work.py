@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from workers.controllers.resizer.settings import ResizerSettings
     from workers.controllers.resizer.writing import Writer
     from workers.drivers.driver import Driver
-    from workers.engine.controller import Context
+    from workers.engine.context import Context
     from workers.kube.objects import JsonObject
     from workers.queue.leases import Lease
 
@@ -113,7 +113,7 @@ class Work:
             self.context.queue.mark(self.lease, data)
 
     def end(self, error: ApiError, reason: str) -> Outcome:
-        """The outcome of a result that could not be written; a claim that is gone leaves no mark."""
+        """The outcome of a result that was not written; a claim that is gone leaves no mark."""
         if not isinstance(error, NotFoundError):
             return retry(reason)
         self.marks, self._is_failing = Marks(), False

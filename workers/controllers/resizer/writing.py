@@ -18,7 +18,7 @@ from workers.translate.fields import text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workers.engine.controller import Context
+    from workers.engine.context import Context
     from workers.kube.objects import JsonObject
     from workers.queue.leases import Lease
 

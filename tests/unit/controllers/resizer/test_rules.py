@@ -22,7 +22,12 @@ OTHER_KEY = Key("changes", EBS, "shop/data", "u1")
 
 
 def record(name, *capabilities):
-    return {"name": name, "queue_name": name, "controller_capabilities": capabilities}
+    return {
+        "name": name,
+        "queue_name": name,
+        "controller_capabilities": capabilities,
+        "in_tree_name": "kubernetes.io/aws-ebs" if name == EBS else None,
+    }
 
 
 def claim(spec="2Gi", cap="1Gi", *, uid="u1", name="data", annotations=None, **changes):
