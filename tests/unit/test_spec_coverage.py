@@ -38,6 +38,15 @@ DUE = {
         "8.7 Node deployment",
         "8.8 Process",
     ),
+    "resizing": (
+        "11.1 Entry",
+        "11.2 Target and states",
+        "11.3 Errors",
+        "11.4 Annotation, block, capability, migration",
+        "11.5 Offline",
+        "11.6 Modify",
+        "11.7 Start-up, both together",
+    ),
     "node-side": ("1.6 Tests", "2.6 Tests"),
 }
 

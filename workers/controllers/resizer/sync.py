@@ -10,11 +10,13 @@ from __future__ import annotations
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextvars import copy_context
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from workers.controllers.resizer import decide, editing, locking, words
 from workers.controllers.resizer import modifying as classes
 from workers.controllers.resizer import work as effects
+from workers.controllers.resizer.claim import read_claim
 from workers.controllers.resizer.decide import Expand, Policy, Resizer, Skip
 from workers.controllers.resizer.expansion import ExpandStep
 from workers.controllers.resizer.marks import Marks
@@ -33,6 +35,7 @@ from workers.translate.fields import text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from workers.controllers.resizer.claim import ClaimView
     from workers.controllers.resizer.decide import Expansion
     from workers.controllers.resizer.editing import ClaimEdit
     from workers.controllers.resizer.settings import ResizerSettings
@@ -160,7 +163,7 @@ class Reconcile:
             settings=self._settings,
             lease=self._lease,
             writer=Writer(self._context, self._lease, claim, volume),
-            marks=Marks.parse(self._lease.mark),
+            marks=pruned(Marks.parse(self._lease.mark), read_claim(claim)),
         )
         if not decide.is_ours(work.claim, work.volume, self._driver.name):
             return done("not our volume")
@@ -196,21 +199,14 @@ class Reconcile:
         return steps
 
     def _nothing(self, work: Work, plans: Sequence[Expansion | Modification]) -> Outcome:
-        """Nothing to do now; what is remembered stays only while something waits."""
+        """Nothing to do now."""
         skips = [plan for plan in plans if isinstance(plan, Skip)]
         delays = [plan.delay_seconds for plan in skips if plan.delay_seconds is not None]
         reason = "; ".join(plan.reason for plan in skips)
         if delays:
             return wait(min(delays), reason)
-        if self._lease.mark and not self._is_undecided(work):
-            work.marks = Marks()
-            work.keep()
+        work.keep()
         return done(reason)
-
-    @staticmethod
-    def _is_undecided(work: Work) -> bool:
-        claim = work.claim
-        return claim.wanted.size_bytes > claim.actual.size_bytes or claim.modify_state is not None
 
     # Acting.
 
@@ -340,6 +336,15 @@ class Reconcile:
             if isinstance(plan, Skip) and plan.delay_seconds is not None
         ]
         return wait(min(delays), reason) if delays else done(reason)
+
+
+def pruned(marks: Marks, claim: ClaimView) -> Marks:
+    """What still matters: a result goes with what it was for."""
+    if claim.modify_state is None:
+        marks = replace(marks, modify=None)
+    if claim.wanted.size_bytes <= claim.actual.size_bytes:
+        marks = replace(marks, expand=None, in_use=False)
+    return marks
 
 
 def _answer(step: Step) -> Any:

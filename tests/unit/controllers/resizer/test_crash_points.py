@@ -1,0 +1,225 @@
+"""A process dies before each effect of a reconcile; another one ends the work (MR-033, I-1 to I-7).
+
+For each scenario a first life counts the effects; then the same life is lived once per effect with
+a death just before it, with what a user may do at that moment, with and without what Redis kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tests.support.fake_context import Death
+from tests.support.resizer_world import GIB, ResizerWorld
+
+NOTE = "volume.alpha.kubernetes.io/pre-resize-capacity"
+UNCERTAIN = {"code": "DEADLINE_EXCEEDED"}
+
+
+class Storage:
+    """A driver that remembers what it made, and the targets whose answers nobody may have heard.
+
+    Plans: {} (behave), a step with a code (fail without the work), ("after", step): the work is
+    done and its answer lost.
+    """
+
+    def __init__(self, world: ResizerWorld, *, node_part: bool) -> None:
+        self.world = world
+        self.node_part = node_part
+        self.size = GIB
+        self.tier = "a"
+        self.plans: dict[str, list[Any]] = {"expand": [], "modify": []}
+        self.unheard: dict[str, Any] = {}
+        self.answered: set[str] = set()
+        world.answers(self.expand)
+        world.modifies(self.modify)
+
+    def expand(self, request: Any) -> dict[str, Any]:
+        wanted = request.capacity_range.required_bytes
+        self._check("expand", wanted)
+        return self._answer(
+            "expand",
+            lambda: setattr(self, "size", max(self.size, wanted)),
+            lambda: {"capacity_bytes": self.size, "node_expansion_required": self.node_part},
+        )
+
+    def modify(self, request: Any) -> dict[str, Any]:
+        wanted = request.mutable_parameters["tier"]
+        self._check("modify", wanted)
+        return self._answer("modify", lambda: setattr(self, "tier", wanted), dict)
+
+    def _check(self, kind: str, wanted: Any) -> None:
+        """I-2: between an uncertain result and a final one all calls carry the same target."""
+        assert self.unheard.get(kind, wanted) == wanted, "a second target while the first may run"
+        self.unheard[kind] = wanted
+
+    def _answer(
+        self, kind: str, work: Callable[[], None], answer: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        plan = self.plans[kind].pop(0) if self.plans[kind] else {}
+        if isinstance(plan, tuple):
+            work()
+            return plan[1]
+        if plan.get("code"):
+            if plan["code"] != "DEADLINE_EXCEEDED":
+                self.answered.add(kind)
+            return plan
+        work()
+        self.answered.add(kind)
+        return answer()
+
+    def heard(self, kinds: set[str]) -> None:
+        """Whoever comes next knows of these answers."""
+        for kind in kinds & self.answered:
+            self.unheard.pop(kind, None)
+        self.answered.clear()
+
+
+class Life:
+    """One claim with its storage; `live` goes on until nothing is left to do."""
+
+    def __init__(self, scenario: str) -> None:
+        options = SCENARIOS[scenario]
+        self.world = ResizerWorld()
+        for name in "abc":
+            self.world.attributes_class(name, tier=name)
+        self.storage = Storage(self.world, node_part=options.get("node_part", True))
+        self.storage.plans |= {kind: list(plans) for kind, plans in options["plans"].items()}
+        fields = {"status": {"currentVolumeAttributesClassName": "a"}}
+        self.world.claim(
+            options.get("size", 1), 1, volumeAttributesClassName=options.get("class", "a"), **fields
+        )
+        self.largest = 0
+
+    def live(self) -> None:
+        """Reconcile until the claim rests; time passes for pauses."""
+        for _ in range(30):
+            try:
+                outcome = self.world.run()
+            except Death:
+                self.storage.heard(self._written())
+                raise
+            finally:
+                self._never_shrinks()
+            self.storage.heard({"expand", "modify"})
+            for mark in self.world.queue.marks.values():
+                for call in filter(None, (mark.get("expand"), mark.get("modify"))):
+                    call["at"] -= outcome.delay_seconds + 1
+            if outcome.action.value == "done" and not self._node_part():
+                return
+        raise AssertionError(f"it does not come to rest: {outcome}")
+
+    def _node_part(self) -> bool:
+        """Kubelet ends its part, if there is one (R-070)."""
+        state = self.world.state()
+        if state.part != "NodeResizePending":
+            return False
+        size = {"storage": f"{state.pvcap}Gi"}
+        status = {"capacity": size, "allocatedResourceStatuses": None, "conditions": None}
+        self.world.edit({"status": status})
+        return True
+
+    def _written(self) -> set[str]:
+        """The kinds of calls whose end stands in the claim."""
+        state, status = self.world.state(), self.world.seen["status"]
+        modify = status.get("modifyVolumeStatus", {}).get("status")
+        found = set() if state.part == "ControllerResizeInProgress" else {"expand"}
+        return found if modify == "InProgress" else found | {"modify"}
+
+    def _never_shrinks(self) -> None:
+        """I-3."""
+        size = self.world.state().pvcap
+        assert size >= self.largest
+        self.largest = size
+
+    def settled(self) -> None:
+        """I-4, I-5: sizes and classes of driver, volume and claim agree."""
+        state, status = self.world.state(), self.world.seen["status"]
+        assert state.pvcap == self.storage.size / GIB
+        assert (state.cap, state.part) == (state.pvcap, "")
+        assert self.world.annotation(NOTE, self.world.stored) is None
+        spec = int(self.world.seen["spec"]["resources"]["requests"]["storage"].removesuffix("Gi"))
+        assert spec <= state.pvcap
+        assert "modifyVolumeStatus" not in status
+        assert status["currentVolumeAttributesClassName"] == self.storage.tier
+        assert self.world.seen["spec"]["volumeAttributesClassName"] == self.storage.tier
+        left = self.world.conditions().keys() & {"ControllerResizeError", "ModifyVolumeError"}
+        assert not left
+        assert self.world.queue.marks == {}
+
+
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "growth": {"size": 5, "plans": {}},
+    "growth without node part": {"size": 5, "plans": {}, "node_part": False},
+    "uncertain, then done": {"size": 5, "plans": {"expand": [("after", UNCERTAIN), UNCERTAIN]}},
+    "final, then done": {"size": 5, "plans": {"expand": [{"code": "INTERNAL"}]}},
+    "infeasible, then done": {"size": 5, "plans": {"expand": [{"code": "OUT_OF_RANGE"}]}},
+    "class": {"class": "b", "plans": {}},
+    "class uncertain": {"class": "b", "plans": {"modify": [("after", UNCERTAIN), UNCERTAIN]}},
+    "class final": {"class": "b", "plans": {"modify": [{"code": "INTERNAL"}]}},
+    "class infeasible": {"class": "b", "plans": {"modify": [{"code": "INVALID_ARGUMENT"}]}},
+    "both": {"size": 5, "class": "b", "plans": {}},
+    "both, one fails": {
+        "size": 5,
+        "class": "b",
+        "plans": {"expand": [{"code": "INTERNAL"}], "modify": [("after", UNCERTAIN)]},
+        "node_part": False,
+    },
+}
+
+
+def lives(scenario: str) -> Iterator[tuple[Life, str]]:
+    """One life per effect, its owner dead just before it."""
+    for effect in count():
+        life = Life(scenario)
+        life.world.steps.dies_before = effect
+        try:
+            life.live()
+        except Death as death:
+            life.world.steps.dies_before = None
+            yield life, str(death)
+        else:
+            assert effect > 2, "the scenario reaches no effects"
+            life.settled()
+            return
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["Redis kept", "Redis lost"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_tr158_death_before_each_effect(scenario, is_kept):
+    """MR-021, I-7: the next owner ends in the state of one that never died."""
+    for life, died_at in lives(scenario):
+        if not is_kept:
+            life.world.queue.marks.clear()
+        life.live()
+        assert died_at
+        life.settled()
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["Redis kept", "Redis lost"])
+@pytest.mark.parametrize("size", [3, 9], ids=["lowered", "raised"])
+@pytest.mark.parametrize("scenario", [name for name, o in SCENARIOS.items() if "size" in o])
+def test_death_and_the_user_wants_another_size(scenario, size, is_kept):
+    """I-2, I-3: never a second size while the first may be at work, never a shrink."""
+    for life, _ in lives(scenario):
+        if not is_kept:
+            life.world.queue.marks.clear()
+        if size > life.world.state().cap:
+            life.world.resize(size)
+        life.live()
+        life.settled()
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["Redis kept", "Redis lost"])
+@pytest.mark.parametrize("scenario", [name for name, o in SCENARIOS.items() if "class" in o])
+def test_death_and_the_user_wants_another_class(scenario, is_kept):
+    """I-2, I-5."""
+    for life, _ in lives(scenario):
+        if not is_kept:
+            life.world.queue.marks.clear()
+        life.world.choose("c")
+        life.live()
+        life.settled()
