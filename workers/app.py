@@ -12,22 +12,25 @@ that lost its data (and with it Celery's binding tables) still routes them.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from ssl import CERT_REQUIRED
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from celery import Celery
 from celery.signals import setup_logging
 from kombu import Exchange, Queue
 from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]
 
-import workers.queue.connection  # noqa: F401 - for its order, see below
+from workers.config.redisurl import is_sentinel, parse_sentinels
 from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
+from workers.queue.connection import TcpConnection, TlsConnection
 from workers.queue.kinds import place_of
 from workers.queue.names import celery_queue
 
 # isort: split
 # Not before workers.queue.connection, which keeps redis-py from loading OpenTelemetry.
-from kombu.transport.redis import Channel
+from kombu.transport.redis import Channel, SentinelChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -61,7 +64,39 @@ class FleetApp(Celery):
 def broker_url(settings: Settings) -> str:
     """Redis as Celery spells it: a unix socket is `redis+socket://`. Secret: never log it."""
     url = settings.redis.url_with_credentials()
+    if is_sentinel(url):
+        place = parse_sentinels(url)
+        login = ":".join(quote(text, safe="") for text in (place.username, place.password))
+        return ";".join(
+            f"sentinel://{login}@{f'[{host}]' if ':' in host else host}:{port}/{place.database}"
+            for host, port in place.hosts
+        )
     return url.replace("unix://", "redis+socket://", 1) if url.startswith("unix://") else url
+
+
+def transport_options(settings: Settings) -> dict[str, Any]:
+    """How kombu connects; with sentinels also whom they are asked for. Holds a password then."""
+    url = settings.redis.url_with_credentials()
+    if not is_sentinel(url):
+        return TRANSPORT
+    from workers.queue.sentinels import (  # noqa: PLC0415 - rarely needed
+        MasterConnection,
+        MasterTlsConnection,
+        sentinel_options,
+    )
+
+    # Celery's connections too are left when the master is another.
+    SentinelChannel.connection_class = MasterConnection
+    SentinelChannel.connection_class_ssl = MasterTlsConnection
+    place = parse_sentinels(url)
+    return {**TRANSPORT, "master_name": place.master, "sentinel_kwargs": sentinel_options(place)}
+
+
+def tls_options(settings: Settings) -> dict[str, Any] | None:
+    """TLS behind sentinels; a `rediss://` URL says it all itself. None without."""
+    url = settings.redis.url_with_credentials()
+    tls = dict(parse_sentinels(url).tls) if is_sentinel(url) else {}
+    return {"ssl_cert_reqs": CERT_REQUIRED, **tls} if tls else None
 
 
 def keep_logging(**_: Any) -> None:
@@ -74,10 +109,13 @@ def make_app(settings: Settings) -> FleetApp:
     # Celery closes a broken connection twice. With a ticket in hand kombu would the second time
     # want to give it back through that connection, fail, and end the worker or dump the ticket.
     Channel.do_restore = False
+    # A master that was demoted is left at once, as by our own clients.
+    Channel.connection_class, Channel.connection_class_ssl = TcpConnection, TlsConnection
     app = FleetApp("csi-fleet", set_as_current=False)
     app.conf.update(
         broker_url=broker_url(settings),
-        broker_transport_options=TRANSPORT,
+        broker_transport_options=transport_options(settings),
+        broker_use_ssl=tls_options(settings),
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_channel_error_retry=True,
@@ -114,9 +152,7 @@ def beat_settings(settings: Settings) -> dict[str, Any]:
     return {
         "beat_scheduler": "redbeat.RedBeatScheduler",
         "beat_max_loop_interval": 1,
-        # redbeat talks to Redis itself, so it wants Redis' spelling of a unix socket.
-        "redbeat_redis_url": settings.redis.url_with_credentials(),
-        "redbeat_redis_options": {"socket_timeout": 5, "retry_period": 30},
+        **_redbeat_connection(settings.redis.url_with_credentials()),
         "redbeat_key_prefix": "redbeat:",
         "redbeat_lock_timeout": 6,
         "beat_schedule": {
@@ -126,6 +162,28 @@ def beat_settings(settings: Settings) -> dict[str, Any]:
                 "options": {"queue": SYSTEM_QUEUE, "expires": 15},
             },
         },
+    }
+
+
+def _redbeat_connection(url: str) -> dict[str, Any]:
+    """Redbeat talks to Redis itself and has its own spelling of sentinels."""
+    options: dict[str, Any] = {"socket_timeout": 5, "retry_period": 30}
+    if not is_sentinel(url):
+        return {"redbeat_redis_url": url, "redbeat_redis_options": options}
+    from workers.queue.sentinels import sentinel_options  # noqa: PLC0415 - rarely needed
+
+    place = parse_sentinels(url)
+    options |= {
+        "sentinels": list(place.hosts),
+        "service_name": place.master,
+        "sentinel_kwargs": sentinel_options(place),
+        "db": place.database,
+        **place.login,
+    }
+    return {
+        "redbeat_redis_url": "redis-sentinel://",
+        "redbeat_redis_options": options,
+        "redbeat_redis_use_ssl": dict(place.tls) or None,
     }
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import parse_qsl, urlsplit
 
 from workers.app import make_app
+from workers.config.redisurl import is_sentinel, parse_sentinels
 
 if TYPE_CHECKING:
     from workers.config.settings import Settings
@@ -42,10 +43,22 @@ def tls_options(url: str) -> dict[str, object] | None:
     return {"ssl_cert_reqs": ssl.CERT_REQUIRED, **files}
 
 
+def follow_sentinels(url: str) -> None:
+    """Let Flower's own client ask all sentinels; it knows but the first, which may be dead."""
+    if is_sentinel(url):
+        from flower.utils.broker import RedisSentinel  # noqa: PLC0415 - rarely needed
+
+        from workers.queue.asyncsentinels import async_master_client  # noqa: PLC0415
+
+        place = parse_sentinels(url)
+        RedisSentinel._get_redis_client = lambda *_: async_master_client(place)  # noqa: SLF001
+
+
 def run(settings: Settings) -> NoReturn:
     """The command; ends the process."""
     app = make_app(settings)
     app.set_default()
+    follow_sentinels(settings.redis.url_with_credentials())
     if options := tls_options(settings.redis.url):
         app.conf.broker_use_ssl = options
     app.start(["--quiet", "flower", *arguments(settings)])

@@ -52,7 +52,7 @@ from workers.observability.tracing import Tracing
 from workers.queue.breakers import Breakers
 from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CatalogReader
-from workers.queue.connection import RedisClient, connect
+from workers.queue.connection import RedisClient, connect, connect_heartbeat
 from workers.queue.correlate import Create, EventBudget, Occurrence, Patch
 from workers.queue.intents import IntentStore
 from workers.queue.leases import Heartbeat
@@ -148,6 +148,7 @@ class WorkerProcess:
         self.queue = WorkQueue(
             redis,
             publish=publisher(self.app),
+            heartbeat_client=connect_heartbeat(settings.redis.url_with_credentials()),
             lease_ttl_seconds=settings.process.lease_ttl_seconds,
             on_lost=self.wake_heartbeat,
         )

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 
 from workers.config.flags import TOOLS, Command
 from workers.config.flagvalues import parse_listen_address
+from workers.config.redisurl import SCHEMES, is_sentinel, parse_sentinels
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -180,8 +181,13 @@ def _check_redis(settings: Settings) -> None:
         raise ConfigError(
             f"--redis-url or the variable CSI_FLEET_REDIS_URL is needed for {settings.command}"
         )
-    if url and not url.startswith(("redis://", "rediss://", "unix://")):
-        raise ConfigError("--redis-url must start with redis://, rediss:// or unix://")
+    if url and not url.startswith(SCHEMES):
+        raise ConfigError("--redis-url must start with redis://, rediss://, unix:// or sentinel://")
+    if is_sentinel(url):
+        try:
+            parse_sentinels(url)
+        except ValueError as error:
+            raise ConfigError(f"--redis-url: {error}") from error
     if "password" in parse_qs(url.partition("?")[2]):
         raise ConfigError("--redis-url must not carry password=; use CSI_FLEET_REDIS_PASSWORD")
 

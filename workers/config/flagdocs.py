@@ -41,6 +41,7 @@ _ENVIRONMENT = """## Environment
 | `POD_NAME` | needed with `--enable-capacity`, unless `--capacity-ownerref-level=-1` |
 | `POD_NAMESPACE` | default of `--namespace` and `--leader-election-namespace` |
 | `CSI_FLEET_REDIS_PASSWORD` | password of Redis |
+| `CSI_FLEET_REDIS_SENTINEL_PASSWORD` | password of the sentinels |
 | `CSI_FLEET_FLOWER_BASIC_AUTH` | `user:password` for Flower, several separated by commas |
 """
 

@@ -94,14 +94,21 @@ OWN_FLAGS: Final = (
          "docs/flags.md lists them. What differs between several takes the controller's name in "
          "front, such as --attacher-timeout.", _SCHEDULE, upstream=False,
          env="CSI_FLEET_CONTROLLERS"),
-    Flag("redis-url", _STRING, "", "redis://, rediss:// or unix:// URL of Redis; TLS files go into "
+    Flag("redis-url", _STRING, "", "redis://, rediss:// or unix:// URL of Redis, or "
+         "sentinel://HOST:PORT,HOST:PORT,.../MASTER for one behind sentinels; TLS files go into "
          "its query (ssl_ca_certs, ssl_certfile, ssl_keyfile). `run` starts its own Redis without "
-         "it.", _REDIS, upstream=False, env="CSI_FLEET_REDIS_URL"),
+         "it.",
+         _REDIS, upstream=False, env="CSI_FLEET_REDIS_URL"),
     Flag("redis-username", _STRING, "", "User of Redis.", _REDIS, upstream=False,
          env="CSI_FLEET_REDIS_USERNAME"),
     Flag("redis-password-file", _STRING, "", "File with the password of Redis. The environment "
          "variable CSI_FLEET_REDIS_PASSWORD does the same; no flag takes the password itself.",
          _REDIS, upstream=False, env="CSI_FLEET_REDIS_PASSWORD_FILE"),
+    Flag("redis-sentinel-username", _STRING, "", "User for the sentinels of a sentinel:// URL.",
+         _REDIS, upstream=False, env="CSI_FLEET_REDIS_SENTINEL_USERNAME"),
+    Flag("redis-sentinel-password-file", _STRING, "", "File with the password of the sentinels; "
+         "the variable CSI_FLEET_REDIS_SENTINEL_PASSWORD does the same.",
+         _REDIS, upstream=False, env="CSI_FLEET_REDIS_SENTINEL_PASSWORD_FILE"),
     Flag("drivers-file", _STRING, "", "YAML file with the drivers to serve (central mode); "
          "reloaded when it changes. Replaces the default of --csi-address.",
          _RUN_WORKER, upstream=False),

@@ -21,6 +21,7 @@ from workers.config.flags import Command
 from workers.config.flagsets import flag_set
 from workers.config.flagtable import FLAGS
 from workers.config.gates import COMMON_GATES, build_gates, gate_values
+from workers.config.redisurl import split_sentinel_login
 from workers.config.settings import Settings
 from workers.config.toolflags import tool_settings
 from workers.controllers import catalogue
@@ -72,7 +73,7 @@ def parse(
         raise ConfigError(f"unknown command: {command}; commands are {known}")
     specs = catalogue.choose(controllers_of(argv, environ))
     line = read_arguments(Command(command), argv, flag_set(specs))
-    if "@" in line.values["redis-url"]:
+    if "@" in line.values["redis-url"] or "sentinel_password=" in line.values["redis-url"]:
         line.warnings.append(
             "a login in --redis-url can be read in the process list: use CSI_FLEET_REDIS_URL, or "
             "--redis-username and CSI_FLEET_REDIS_PASSWORD"
@@ -251,18 +252,23 @@ def _redis(values: Mapping[str, Any], environ: Mapping[str, str]) -> settings.Re
     authority_end = min((rest.find(c) for c in "/?" if c in rest), default=len(rest))
     login, _, host = rest[:authority_end].rpartition("@")
     username, _, password = login.partition(":")
+    url, sentinel_username, sentinel_password = split_sentinel_login(
+        scheme + separator + host + rest[authority_end:]
+    )
     return settings.RedisSettings(
-        url=scheme + separator + host + rest[authority_end:],
+        url=url,
         username=values["redis-username"] or unquote(username),
-        password=_redis_password(values, environ) or unquote(password),
+        password=_password("redis", values, environ) or unquote(password),
+        sentinel_username=values["redis-sentinel-username"] or sentinel_username,
+        sentinel_password=_password("redis-sentinel", values, environ) or sentinel_password,
     )
 
 
-def _redis_password(values: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    path = values["redis-password-file"]
+def _password(whose: str, values: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    path = values[f"{whose}-password-file"]
     if path:
-        return _read_secret("--redis-password-file", path)
-    return environ.get("CSI_FLEET_REDIS_PASSWORD", "")
+        return _read_secret(f"--{whose}-password-file", path)
+    return environ.get(f"CSI_FLEET_{whose.upper().replace('-', '_')}_PASSWORD", "")
 
 
 def _process(

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from workers.config.flags import Command
 from workers.config.gates import FeatureGates
+from workers.config.redisurl import with_sentinel_login
 from workers.config.toolflags import ToolSettings
 
 if TYPE_CHECKING:
@@ -223,14 +224,21 @@ class RedisSettings:
     password: str = field(default="", repr=False)
     """Password; "" for none. Never shown by `repr`."""
 
+    sentinel_username: str = ""
+    """User name for the sentinels; "" for their default user."""
+
+    sentinel_password: str = field(default="", repr=False)
+    """Password of the sentinels; "" for none. Never shown by `repr`."""
+
     def url_with_credentials(self) -> str:
-        """The URL for a library that wants everything in one text, such as Celery's broker.
+        """The URL with all that is needed to connect, in one text.
 
         Secret: never log it.
         """
+        url = with_sentinel_login(self.url, self.sentinel_username, self.sentinel_password)
         if not self.password and not self.username:
-            return self.url
-        scheme, separator, rest = self.url.partition("://")
+            return url
+        scheme, separator, rest = url.partition("://")
         login = f"{quote(self.username, safe='')}:{quote(self.password, safe='')}@"
         return scheme + separator + login + rest
 

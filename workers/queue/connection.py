@@ -1,14 +1,16 @@
 """How do we talk to Redis, and what do its errors become?
 
 Every command this package sends is safe to repeat (scripts answer a repeated request the same way
-or do nothing), therefore the client may retry after a lost reply.
+or do nothing), therefore the client may retry after a lost reply. A server that says that it is not
+the master any more, or that it has lost its replicas, is left at once: the next connection goes
+where the address or the sentinels lead by then.
 """
 
 from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 # redis-py loads OpenTelemetry's metrics if it can (for the extra `tracing` it can), which we do
 # not use: 2.5 MiB in every process.
@@ -16,6 +18,7 @@ _telemetry = sys.modules.get("opentelemetry")
 sys.modules["opentelemetry"] = None  # type: ignore[assignment]  # the documented way to forbid it
 import redis  # noqa: E402
 from redis.backoff import ExponentialWithJitterBackoff  # noqa: E402
+from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection  # noqa: E402
 from redis.retry import Retry  # noqa: E402
 
 if _telemetry is None:
@@ -23,6 +26,7 @@ if _telemetry is None:
 else:
     sys.modules["opentelemetry"] = _telemetry
 
+from workers.config.redisurl import is_sentinel, parse_sentinels  # noqa: E402
 from workers.errors import QueueUnavailable  # noqa: E402
 
 if TYPE_CHECKING:
@@ -36,32 +40,95 @@ NoScriptError = redis.exceptions.NoScriptError
 # Pitfalls 8: half-open connections are found within the time-out, a fail-over within the retries.
 SOCKET_TIMEOUT_SECONDS = 5.0
 RETRIES = 3
+# Of the client that keeps the leases: it must know that its connection is dead, and have asked
+# again over a new one, before a lease of 4 s ends.
+HEARTBEAT_TIMEOUT_SECONDS = 1.0
+HEARTBEAT_RETRIES = 1
+
+# A replica; a replica without its master; a master whose replicas do not confirm. The text counts
+# too, because Redis 6 wraps the error of a script into another.
+_LEFT: Final = (redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError)
+_LEFT_WORDS: Final = ("READONLY ", "MASTERDOWN ", "NOREPLICAS ")
+
+
+if TYPE_CHECKING:
+    _Mixed = Connection
+else:
+    _Mixed = object
+
+
+class FollowingMixin(_Mixed):
+    """A connection that ends itself when its server is no master any more."""
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """As the base's.
+
+        Raises:
+            redis.ConnectionError: the client connects anew and repeats the command.
+        """
+        try:
+            return super().read_response(*args, **kwargs)
+        except ResponseError as error:
+            if not isinstance(error, _LEFT) and not any(w in str(error) for w in _LEFT_WORDS):
+                raise
+            self.disconnect()  # type: ignore[no-untyped-call]
+            raise redis.ConnectionError(f"this server takes no writes: {error}") from error
+
+
+class TcpConnection(FollowingMixin, Connection):
+    """Over TCP."""
+
+
+class TlsConnection(FollowingMixin, SSLConnection):
+    """Over TLS."""
+
+
+class UnixConnection(FollowingMixin, UnixDomainSocketConnection):
+    """Over a unix socket."""
+
+
+_CLASSES: Final = {"redis": TcpConnection, "rediss": TlsConnection, "unix": UnixConnection}
 
 
 def connect(
     url: str,
     *,
     socket_timeout_seconds: float = SOCKET_TIMEOUT_SECONDS,
+    retries: int = RETRIES,
     max_connections: int | None = None,
 ) -> redis.Redis:
     """A thread-safe client; nothing is sent before the first command.
 
     Args:
-        url: `redis://`, `rediss://` or `unix://`, with the database the Celery broker uses.
+        url: `redis://`, `rediss://`, `unix://` or `sentinel://`, with the database that the Celery
+            broker uses.
         socket_timeout_seconds: bound of one command; a retry starts after it.
+        retries: of one command.
         max_connections: bound of the pool, None for none.
     """
-    keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
-    return redis.Redis.from_url(
-        url,
-        socket_timeout=socket_timeout_seconds,
-        socket_connect_timeout=socket_timeout_seconds,
-        health_check_interval=10,
-        max_connections=max_connections,
-        retry=Retry(ExponentialWithJitterBackoff(cap=1, base=0.05), RETRIES),
-        decode_responses=False,
-        **keepalive,
-    )
+    options: dict[str, Any] = {
+        "socket_timeout": socket_timeout_seconds,
+        "socket_connect_timeout": socket_timeout_seconds,
+        "health_check_interval": 10,
+        "max_connections": max_connections,
+        "retry": Retry(ExponentialWithJitterBackoff(cap=1, base=0.05), retries),
+        "decode_responses": False,
+    }
+    if is_sentinel(url):
+        from workers.queue.sentinels import master_client  # noqa: PLC0415 - rarely needed
+
+        return master_client(parse_sentinels(url), **options)
+    scheme = url.partition(":")[0]
+    if scheme != "unix":
+        options["socket_keepalive"] = True
+    if scheme in _CLASSES:
+        options["connection_class"] = _CLASSES[scheme]
+    return redis.Redis.from_url(url, **options)
+
+
+def connect_heartbeat(url: str) -> redis.Redis:
+    """The client of the thread that keeps the leases: nobody else's commands wait in it."""
+    return connect(url, socket_timeout_seconds=HEARTBEAT_TIMEOUT_SECONDS, retries=HEARTBEAT_RETRIES)
 
 
 @contextmanager

@@ -6,6 +6,8 @@ A ticket that cannot be sent is only logged: the key stays ticketed and the swee
 from __future__ import annotations
 
 import logging
+from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from workers.errors import QueueUnavailable
@@ -23,11 +25,16 @@ class Tickets:
 
     def __init__(self, send: Callable[[list[Key]], None]) -> None:
         self._send = send
+        self._held: deque[bytes] = deque()
+
+    def hold(self, tickets: list[bytes]) -> None:
+        """Leave them to whoever publishes next, for a thread that must not wait for the broker."""
+        self._held.extend(tickets)
 
     def publish(self, tickets: list[bytes]) -> None:
         """Send the keys a script admitted; texts that are no key are reported and left out."""
         keys = []
-        for ticket in tickets:
+        for ticket in [*self._taken(), *tickets]:
             try:
                 keys.append(Key.parse(text(ticket)))
             except ValueError:
@@ -41,3 +48,10 @@ class Tickets:
             self._send(keys)
         except QueueUnavailable:
             _log.warning("tickets not published, the sweep repeats it", exc_info=True)
+
+    def _taken(self) -> list[bytes]:
+        taken = []
+        with suppress(IndexError):
+            while True:
+                taken.append(self._held.popleft())
+        return taken

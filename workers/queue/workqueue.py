@@ -57,6 +57,8 @@ class WorkQueue:
     Args:
         client: from `workers.queue.connection.connect`, in the Celery broker's database.
         publish: sends one ticket per key; may raise QueueUnavailable (the sweep repeats it).
+        heartbeat_client: from `connect_heartbeat`, for `heartbeat` alone: a dead connection of the
+            others must not cost the leases. None takes `client`.
         lease_ttl_seconds: a process silent for so long is dead and its keys are handed over.
         clock: local seconds for the lease deadline; must go on while the process is stopped.
         now_ms: tests only; overrides the clock of Redis.
@@ -69,12 +71,14 @@ class WorkQueue:
         client: redis.Redis,
         *,
         publish: Callable[[list[Key]], None],
+        heartbeat_client: redis.Redis | None = None,
         lease_ttl_seconds: float = 4.0,
         clock: Callable[[], float] = suspend_aware_clock,
         now_ms: Callable[[], int] | None = None,
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._scripts = Scripts(client, now_ms)
+        self._heartbeats = Scripts(heartbeat_client or client, now_ms)
         self._now_ms = now_ms
         self._tickets = Tickets(publish)
         self._ttl_ms = round(lease_ttl_seconds * 1000)
@@ -111,11 +115,11 @@ class WorkQueue:
         session = Session(epoch="", valid_until=started + self._usable_ttl(), clock=self._clock)
         candidate = uuid.uuid4().hex
         session.epoch = text(
-            self._scripts.run("register", session.process_id, self._ttl_ms, candidate)
+            self._heartbeats.run("register", session.process_id, self._ttl_ms, candidate)
         )
         self._session = session
         for lane, limits in self._limits.copy().items():
-            self._declare(lane, limits)
+            self._tickets.hold(self._heartbeats.run("limits", lane, *_limit_args(limits)))
 
     def heartbeat(self) -> bool:
         """Renew all leases of this process; call each second from one thread.
@@ -133,7 +137,7 @@ class WorkQueue:
         session = self._session
         if session is not None and not session.is_lost:
             started = self._clock()
-            if self._scripts.run("renew", session.process_id, session.epoch, self._ttl_ms):
+            if self._heartbeats.run("renew", session.process_id, session.epoch, self._ttl_ms):
                 session.valid_until = started + self._usable_ttl()
                 self._pay()
                 return False
@@ -358,8 +362,9 @@ class WorkQueue:
         `hold_seconds` is how long a driver that takes one call at a time may still be at the call
         of a process that died.
         """
-        self._limits[lane] = LaneLimits(concurrency, rate_per_second, burst, total, hold_seconds)
-        self._declare(lane, self._limits[lane])
+        limits = LaneLimits(concurrency, rate_per_second, burst, total, hold_seconds)
+        self._limits[lane] = limits
+        self._tickets.publish(self._scripts.run("limits", lane, *_limit_args(limits)))
 
     def pause(
         self,
@@ -391,11 +396,6 @@ class WorkQueue:
     def _usable_ttl(self) -> float:
         return self._ttl_ms / 1000 * (1 - _MARGIN)
 
-    def _declare(self, lane: str, limits: LaneLimits) -> None:
-        numbers = (limits.concurrency, limits.rate_per_second, limits.burst, limits.total)
-        hold_ms = round(limits.hold_seconds * 1000)
-        self._tickets.publish(self._scripts.run("limits", lane, *numbers, hold_ms))
-
     def _end(self, script: str, lease: Lease, *args: str | float) -> list[int]:
         lease.is_released = True
         owner = _owner(lease)
@@ -412,10 +412,15 @@ class WorkQueue:
         """Repeat what Redis did not confirm; without effect where the lease is another's by now."""
         while self._owed:
             script, args = self._owed[0]
-            self._tickets.publish(self._scripts.run(script, *args)[0])
+            self._tickets.hold(self._heartbeats.run(script, *args)[0])
             self._owed.popleft()
 
 
 def _owner(lease: Lease) -> tuple[str, str, str, str]:
     session = lease.session
     return lease.key.text, session.process_id, lease.token, session.epoch
+
+
+def _limit_args(limits: LaneLimits) -> tuple[float, ...]:
+    hold_ms = round(limits.hold_seconds * 1000)
+    return limits.concurrency, limits.rate_per_second, limits.burst, limits.total, hold_ms

@@ -248,6 +248,7 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             self.model.limits |= dict.fromkeys(LANES, 2)
         lost = self._do(process, replay, lambda queue: queue.heartbeat(), is_register=not is_known)
+        queue._tickets.publish([])  # what the heartbeat leaves to the next pump
         assert lost == (not is_known)
 
     @rule()

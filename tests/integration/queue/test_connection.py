@@ -1,0 +1,123 @@
+"""A connection that is dead, or leads to a server that is no master any more (COR-10, COR-12)."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from tests.support.redis_server import RedisServer
+from tests.support.tcp_proxy import TcpProxy
+from tests.support.waiting import wait_until
+from workers.app import make_app, publisher
+from workers.config.settings import RedisSettings, Settings
+from workers.queue.connection import connect, connect_heartbeat
+from workers.queue.keys import claim_key
+from workers.queue.leases import Heartbeat
+from workers.queue.workqueue import WorkQueue
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def pair(redis_binary, tmp_path):
+    """A master, a replica in step, and an address that leads to the master."""
+    servers = []
+    for name in ("master", "replica"):
+        (tmp_path / name).mkdir()
+        servers.append(RedisServer(redis_binary, tmp_path / name).start())
+    master, replica = servers
+    with redis.Redis(port=replica.port) as client, TcpProxy(master.port) as proxy:
+        client.replicaof("127.0.0.1", master.port)
+        wait_until(lambda: client.info("replication")["master_link_status"] == "up", 20, "in step")
+        yield master, replica, proxy
+    for server in servers:
+        server.kill()
+
+
+def demote(master, replica, proxy):
+    """A planned fail-over by plain REPLICAOF: the old master lives on, with its connections."""
+    with redis.Redis(port=replica.port) as client:
+        client.replicaof("NO", "ONE")
+    with redis.Redis(port=master.port) as client:
+        client.replicaof("127.0.0.1", replica.port)
+    proxy.target = replica.port
+
+
+def test_a_demoted_master_is_left_by_the_connections_that_were_open(pair):
+    """COR-12: the address leads elsewhere, but nobody closes what is open."""
+    master, replica, proxy = pair
+    url = f"redis://127.0.0.1:{proxy.port}/0"
+    queue = WorkQueue(connect(url), publish=publisher(make_app(_settings(url))))
+    queue.register_process()
+    queue.set_limits("claims|d", 10)
+    queue.add([claim_key("d", "ns", "one", "u1")])
+    with redis.Redis(port=replica.port) as direct:
+        wait_until(lambda: direct.llen("drv.d") == 1, 20, "the first ticket")
+        demote(master, replica, proxy)
+        assert queue.heartbeat() is False
+        queue.add([claim_key("d", "ns", "two", "u2")])
+        assert direct.llen("drv.d") == 2
+
+
+def test_a_master_that_lost_its_replicas_is_asked_for_again(pair):
+    """With min-replicas-to-write a cut-off master refuses: somewhere there may be another."""
+    master, replica, proxy = pair
+    client = connect(f"redis://127.0.0.1:{proxy.port}/0")
+    client.set("csifleet:epoch", "x")
+    with redis.Redis(port=replica.port) as direct:
+        direct.replicaof("NO", "ONE")
+    with redis.Redis(port=master.port) as direct:
+        direct.config_set("min-replicas-to-write", 1)
+    proxy.target = replica.port
+    assert client.set("csifleet:epoch", "y")
+    client.close()
+
+
+def test_a_silent_connection_costs_no_lease(redis_server, redis_client):
+    """COR-10: nobody tells of a half-open connection; the heartbeat must notice in time."""
+    with TcpProxy(redis_server.port) as proxy:
+        url = f"redis://127.0.0.1:{proxy.port}/0"
+        lost = []
+        queue = WorkQueue(
+            connect(url),
+            publish=lambda _: None,
+            heartbeat_client=connect_heartbeat(url),
+            on_lost=lambda: lost.append(1),
+        )
+        queue.register_process()
+        queue.set_limits("claims|d", 10)
+        key = claim_key("d", "ns", "one", "u1")
+        queue.add([key])
+        lease = queue.take(key)
+        assert lease is not None
+        beats = Heartbeat(queue)
+        beats.start()
+        try:
+            end = lease.session.valid_until
+            wait_until(lambda: lease.session.valid_until > end, 10, "the lease is renewed")
+            assert proxy.fall_silent() >= 2
+            # Four of its times to live later it is still the same one.
+            wait_until(lambda: lease.session.valid_until > end + 16, 60, "it is renewed again")
+        finally:
+            beats.stop()
+        assert lost == []
+        assert lease.is_held()
+
+
+def test_heartbeats_leave_tickets_to_others(redis_client):
+    """COR-10: the broker's connection may hang for longer than a lease lasts."""
+    sent = []
+    queue = WorkQueue(redis_client, publish=sent.extend)
+    queue.register_process()
+    queue.set_limits("claims|d", 10)
+    redis_client.flushall()
+    key = claim_key("d", "ns", "one", "u1")
+    queue.add([key])
+    assert queue.heartbeat() is True  # declares the limits again, which admits the key
+    assert sent == []
+    queue.pump()
+    assert sent == [key]
+
+
+def _settings(url: str) -> Settings:
+    return Settings(redis=RedisSettings(url=url))

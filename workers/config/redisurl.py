@@ -1,0 +1,127 @@
+"""What does a `sentinel://` URL say?
+
+```
+sentinel://host1:26379,host2,host3/master-name?db=0&ssl_ca_certs=/path/ca.crt
+```
+The port defaults to 26379, the database to 0. Any `ssl_` option means TLS, to the sentinels and to
+the servers they name. User and password before an `@` are those of the servers; the sentinels' own
+come as `sentinel_username` and `sentinel_password`, which only we put there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SCHEME: Final = "sentinel://"
+SCHEMES: Final = ("redis://", "rediss://", "unix://", SCHEME)
+DEFAULT_PORT: Final = 26379
+_LOGIN: Final = ("sentinel_username", "sentinel_password")
+
+
+@dataclass(frozen=True, slots=True)
+class SentinelUrl:
+    """A parsed URL.
+
+    Args:
+        hosts: the sentinels, at least one.
+        master: the name they know the master by.
+        tls: options of TLS by redis-py's names, empty without TLS.
+    """
+
+    hosts: tuple[tuple[str, int], ...]
+    master: str
+    database: int = 0
+    username: str = ""
+    password: str = field(default="", repr=False)
+    sentinel_username: str = ""
+    sentinel_password: str = field(default="", repr=False)
+    tls: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def login(self) -> dict[str, str]:
+        """User and password of the servers, as far as there are any."""
+        return _without_empty(username=self.username, password=self.password)
+
+    @property
+    def sentinel_login(self) -> dict[str, str]:
+        """User and password of the sentinels, as far as there are any."""
+        return _without_empty(username=self.sentinel_username, password=self.sentinel_password)
+
+
+def is_sentinel(url: str) -> bool:
+    """Whether sentinels are to be asked where the master is."""
+    return url.startswith(SCHEME)
+
+
+def parse_sentinels(url: str) -> SentinelUrl:
+    """Read the URL.
+
+    Raises:
+        ValueError: one line that says what is wrong, without the URL: it may hold a password.
+    """
+    rest, _, query = url.removeprefix(SCHEME).partition("?")
+    authority, _, path = rest.partition("/")
+    login, _, places = authority.rpartition("@")
+    username, _, password = login.partition(":")
+    hosts = tuple(_host(place) for place in places.split(",") if place)
+    if not hosts or not path or "/" in path:
+        raise ValueError("give sentinel://host1:26379,host2:26379,host3:26379/master-name")
+    options = dict(parse_qsl(query))
+    database = options.pop("db", "0")
+    sentinel_login = {name: options.pop(name, "") for name in _LOGIN}
+    if not database.isdigit():
+        raise ValueError(f"db={database} is no number of a database")
+    if unknown := [name for name in options if not name.startswith("ssl_")]:
+        raise ValueError(f"unknown option {unknown[0]}: a sentinel:// URL knows db and ssl_...")
+    return SentinelUrl(
+        hosts=hosts,
+        master=unquote(path),
+        database=int(database),
+        username=unquote(username),
+        password=unquote(password),
+        tls={name: _tls_value(name, value) for name, value in options.items()},
+        **sentinel_login,
+    )
+
+
+def split_sentinel_login(url: str) -> tuple[str, str, str]:
+    """The URL without the sentinels' login, their user and their password."""
+    place, mark, query = url.partition("?")
+    pairs = parse_qsl(query, keep_blank_values=True)
+    found = dict(pairs)
+    if not is_sentinel(url) or not any(name in found for name in _LOGIN):
+        return url, "", ""
+    kept = urlencode([pair for pair in pairs if pair[0] not in _LOGIN], safe="/")
+    username, password = (found.get(name, "") for name in _LOGIN)
+    return place + (mark + kept if kept else ""), username, password
+
+
+def with_sentinel_login(url: str, username: str, password: str) -> str:
+    """The reverse of `split_sentinel_login`. Secret: never log it."""
+    login = {"sentinel_username": username, "sentinel_password": password}
+    added = urlencode(_without_empty(**login), quote_via=quote)
+    if not is_sentinel(url) or not added:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}{added}"
+
+
+def _host(place: str) -> tuple[str, int]:
+    host, colon, port = place.rpartition(":")
+    if not colon or place.endswith("]"):
+        return place.strip("[]"), DEFAULT_PORT
+    if not host or not port.isdigit():
+        raise ValueError(f"{place} is no host:port")
+    return host.strip("[]"), int(port)
+
+
+def _tls_value(name: str, value: str) -> Any:
+    return value.lower() not in {"false", "no", "0"} if name == "ssl_check_hostname" else value
+
+
+def _without_empty(**values: str) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value}

@@ -1,0 +1,209 @@
+"""Where is the master now, when sentinels know?
+
+Each new connection asks the sentinels. Those that stay open learn of a promotion from one thread
+per process, which listens to a sentinel: whoever waits for an answer of the old master, dead or cut
+off, is woken at once and asks the new one. The same holds for Celery's connections, which are made
+of these classes too (workers/app.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+import workers.queue.connection  # noqa: F401 - first, it loads the library its own way
+
+# isort: split
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis.sentinel import (
+    Sentinel,
+    SentinelManagedConnection,
+    SentinelManagedSSLConnection,
+)
+
+from workers.queue.connection import FollowingMixin
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from redis.connection import Connection
+
+    from workers.config.redisurl import SentinelUrl
+
+_log = logging.getLogger(__name__)
+
+# A sentinel answers from memory; one that is silent for longer is passed over.
+SENTINEL_TIMEOUT_SECONDS: Final = 1.0
+# Between two looks at the address while nothing is told: an announcement may get lost.
+LOOK_SECONDS: Final = 5.0
+RETRY_SECONDS: Final = 0.5
+_SWITCH: Final = "+switch-master"
+
+Address = tuple[str, int]
+
+
+class Follower:
+    """Ends connections to a server that is not the master any more.
+
+    Args:
+        sentinels: clients of them, in any order.
+        master: its name.
+
+    Attributes:
+        address: of the master, as the sentinel of the newest configuration told; None while no
+            sentinel is listened to. The others may take seconds to learn of a promotion.
+    """
+
+    def __init__(self, sentinels: Sequence[redis.Redis], master: str) -> None:
+        self._sentinels = list(sentinels)
+        self._master = master
+        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._config_epoch = -1
+        self.address: Address | None = None
+        self._thread: threading.Thread | None = None
+
+    def add(self, connection: Connection) -> None:
+        """Watch one more; the thread starts with the first, so that a process may fork before."""
+        with self._lock:
+            self._connections.add(connection)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="sentinel", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while self._is_wanted():
+            for sentinel in self._sentinels:
+                try:
+                    self._listen(sentinel)
+                except redis.RedisError as error:
+                    _log.debug("sentinel does not answer: %s", error)
+                except Exception:  # noqa: BLE001 - the loop must outlive any defect
+                    _log.exception("unexpected error while sentinels were listened to")
+                self.address = None
+            time.sleep(RETRY_SECONDS)
+
+    def _is_wanted(self) -> bool:
+        """Whether anybody has a connection; the next one starts another thread."""
+        with self._lock:
+            if not self._connections:
+                self._thread = None
+            return self._thread is not None
+
+    def _listen(self, sentinel: redis.Redis) -> None:
+        untyped: Any = sentinel
+        with untyped.pubsub(ignore_subscribe_messages=True) as channel:
+            channel.subscribe(_SWITCH)
+            # A message says that there is something to see, for whatever master.
+            while self._connections:
+                self._look(sentinel)
+                channel.get_message(timeout=LOOK_SECONDS)
+
+    def _look(self, sentinel: redis.Redis) -> None:
+        """Take over the master's address, unless this sentinel knows less than another did."""
+        state: Any = sentinel.sentinel_master(self._master)
+        if state["config-epoch"] >= self._config_epoch:
+            self._config_epoch = state["config-epoch"]
+            self.address = state["ip"], state["port"]
+            self._leave_others(self.address)
+
+    def _leave_others(self, master: Address) -> None:
+        """End the connections to any other server; who uses one connects anew and repeats."""
+        with self._lock:
+            others = [one for one in self._connections if (one.host, one.port) != master]
+        for connection in others:
+            # Only shut down: to close it is for the thread that reads from it.
+            sock: socket.socket | None = getattr(connection, "_sock", None)
+            if sock is not None:
+                _log.warning("connection to %s is left: the master is %s", connection.host, master)
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+
+
+class _Followers:
+    """The followers of this process, one per set of sentinels and master."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[tuple[frozenset[Address], str], Follower] = {}
+
+    def of(self, manager: Sentinel, master: str) -> Follower:
+        """The one that follows this master."""
+        options = [one.connection_pool.connection_kwargs for one in manager.sentinels]
+        place = frozenset((one["host"], one["port"]) for one in options), master
+        with self._lock:
+            found = self._known.get(place)
+            if found is None:
+                found = self._known[place] = Follower(list(manager.sentinels), master)
+            return found
+
+
+_followers: Final = _Followers()
+
+
+class _MasterMixin(FollowingMixin):
+    """A connection to the master, left when that is another."""
+
+    def connect(self) -> None:
+        """Connect; also a repeated attempt asks where the master is."""
+        self.connect_check_health(check_health=False)
+
+    def _connect(self) -> socket.socket:
+        """As the base's, to the master of this moment.
+
+        The library's own class asks in `connect` alone, so its retries go to the dead one.
+        """
+        pool: Any = vars(self)["connection_pool"]
+        follower = _followers.of(pool.sentinel_manager, pool.service_name)
+        address: Address = follower.address or pool.get_master_address()
+        # The pool closes returned connections to any other address.
+        pool.master_address = self.host, self.port = address
+        untyped: Any = super()
+        sock: socket.socket = untyped._connect()  # noqa: SLF001 - our own base's
+        follower.add(self)
+        return sock
+
+
+class MasterConnection(_MasterMixin, SentinelManagedConnection):
+    """Over TCP."""
+
+
+class MasterTlsConnection(_MasterMixin, SentinelManagedSSLConnection):
+    """Over TLS."""
+
+
+def sentinel_options(url: SentinelUrl) -> dict[str, Any]:
+    """How to connect to the sentinels themselves, by redis-py's names. Holds a password."""
+    return {
+        "socket_timeout": SENTINEL_TIMEOUT_SECONDS,
+        "socket_connect_timeout": SENTINEL_TIMEOUT_SECONDS,
+        "retry": Retry(NoBackoff(), 0),
+        "decode_responses": True,
+        **({"ssl": True} if url.tls else {}),
+        **url.tls,
+        **url.sentinel_login,
+    }
+
+
+def master_client(url: SentinelUrl, **options: Any) -> redis.Redis:
+    """A client of whatever is the master; nothing is sent before the first command."""
+    untyped: Any = Sentinel
+    manager = untyped(
+        url.hosts,
+        sentinel_kwargs=sentinel_options(url),
+        socket_keepalive=True,
+        db=url.database,
+        **url.login,
+        **url.tls,
+        **options,
+    )
+    kind = MasterTlsConnection if url.tls else MasterConnection
+    client: redis.Redis = manager.master_for(url.master, connection_class=kind)
+    return client
