@@ -5,27 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from watcher.announcing import Announcing
 from watcher.run import Watcher, recovery_seconds
 from workers.app import make_app, publisher
 from workers.config.load import Command, HelpRequested, parse
-from workers.controllers import catalogue
 from workers.errors import ConfigError
-from workers.kube.client import KubeClient
-from workers.observability.exposition import Exposition
-from workers.observability.http import Checks, DiagnosticsServer
-from workers.observability.lanes import LaneCollector
+from workers.observability.http import Checks
 from workers.observability.logging import configure_logging, get_logger
 from workers.observability.metrics import Metrics
-from workers.observability.requests import api_observer
+from workers.process import kube_client, mark_ready, serve
 from workers.queue.catalog import CatalogWriter
 from workers.queue.connection import connect
-from workers.queue.inspect import read_sizes
 from workers.queue.intents import IntentStore
-from workers.queue.limits import read_stats
+from workers.queue.presence import Presence
 from workers.queue.recovery import Recovery
 from workers.queue.registry import DriverRegistry
 from workers.queue.workqueue import WorkQueue
@@ -36,6 +29,8 @@ if TYPE_CHECKING:
     from workers.config.settings import Settings
 
 _READY_FILE: Final = "watcher.ready"
+# Reflectors hold one each while they watch or list; one more for the look for lost attempts.
+CONNECTIONS: Final = 32
 _STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
@@ -45,13 +40,8 @@ def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
     Raises:
         ConfigError: no usable client configuration.
     """
-    kube = settings.kube
-    client = KubeClient.from_settings(
-        kube.kubeconfig,
-        kube.master,
-        pool_size=16,
-        user_agent="csi-fleet-watcher",
-        observer=api_observer(metrics) if metrics is not None else None,
+    client = kube_client(
+        settings, pool_size=CONNECTIONS, user_agent="csi-fleet-watcher", metrics=metrics
     )
     redis_client = connect(settings.redis.url_with_credentials())
     queue = WorkQueue(redis_client, publish=publisher(make_app(settings)))
@@ -62,13 +52,15 @@ def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
         catalog=CatalogWriter(redis_client),
         registry=DriverRegistry(redis_client),
         intents=IntentStore(redis_client),
-        namespace=kube.namespace,
+        namespace=settings.kube.namespace,
         resync_seconds=resync_seconds,
         # A little shorter than the period of those who ask, so that every round finds it over.
         recovery=Recovery(
             redis_client, queue, period_seconds=recovery_seconds(resync_seconds) * 0.9
         ),
         metrics=metrics,
+        presence=Presence(redis_client),
+        chosen=settings.chosen,
     )
 
 
@@ -82,41 +74,15 @@ def run(settings: Settings) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     metrics = Metrics()
     watcher = build(settings, metrics)
-    server = _server(settings, watcher, metrics)
+    server = serve(settings, metrics, Checks(live=watcher.check_live, ready=watcher.check_ready))
     watcher.start()
-    announcing = Announcing(connect(settings.redis.url_with_credentials()))
-    announcing.start()
-    _mark_started(settings)
+    mark_ready(settings, _READY_FILE)
     get_logger().info("watcher started", namespace=settings.kube.namespace)
     signal.sigwait(_STOP_SIGNALS)
-    announcing.stop()
     watcher.stop()
     if server:
         server.stop()
     return 0
-
-
-def _mark_started(settings: Settings) -> None:
-    """Tell the supervisor that the start is over: from now on an exit means a restart."""
-    directory = Path(settings.process.state_dir)
-    if directory.is_dir():
-        (directory / _READY_FILE).write_text("ready\n")
-
-
-def _server(settings: Settings, watcher: Watcher, metrics: Metrics) -> DiagnosticsServer | None:
-    """Start the endpoint for probes, process metrics and what waits in Redis, if one is wanted."""
-    if not settings.http.endpoint:
-        return None
-    checks = Checks(live=watcher.check_live, ready=watcher.check_ready)
-    redis_client = connect(settings.redis.url_with_credentials(), socket_timeout_seconds=2.0)
-    lanes = LaneCollector(
-        lambda: read_stats(redis_client),
-        lambda: read_sizes(redis_client),
-        catalogue.work_queues(),
-    )
-    server = DiagnosticsServer(settings.http, Exposition(metrics.registry, lanes), checks)
-    server.start()
-    return server
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

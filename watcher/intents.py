@@ -8,18 +8,15 @@ two writes) is settled the same way, by one more pass that removes it.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from workers.errors import ProvisionerError
-from workers.kube.backoff import Backoff
 from workers.observability.logging import get_logger
 from workers.queue.keys import Key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Container, Mapping
 
     from workers.kube.objects import JsonObject
     from workers.kube.resources import KubeResources
@@ -82,71 +79,3 @@ def restore_intents(
 def _read(config_map: JsonObject) -> tuple[dict[str, Any], Key]:
     record = msgspec.json.decode(config_map["data"][FIELD_RECORD], type=dict[str, Any])
     return record, Key.parse(record["key"])
-
-
-class Restorer:
-    """Restores intents when asked, again and again until it worked.
-
-    Args:
-        restore: `restore_intents` with its arguments.
-        add: takes the keys that finish what was restored.
-        period_seconds: restores this often without being asked; None for never.
-        backoff: waits after failures.
-    """
-
-    def __init__(
-        self,
-        restore: Callable[[], list[Key]],
-        add: Callable[[list[Key]], None],
-        *,
-        period_seconds: float | None = None,
-        backoff: Backoff | None = None,
-    ) -> None:
-        self._restore = restore
-        self._add = add
-        self._period_seconds = period_seconds
-        self._asked = threading.Event()
-        self._stopped = threading.Event()
-        self._backoff = backoff or Backoff()
-        self._is_failing = False
-
-    def ask(self) -> None:
-        """Restore soon; returns at once."""
-        self._asked.set()
-
-    def run(self) -> None:
-        """Wait for `ask` or the period until `stop`; no error of Redis or API server ends it."""
-        while True:
-            self._asked.wait(self._period_seconds)
-            if self._stopped.is_set():
-                return
-            # Cleared first: an `ask` during the work leads to another round.
-            self._asked.clear()
-            if not self._try() and not self._stopped.wait(self._backoff.next_seconds()):
-                self._asked.set()
-
-    def stop(self) -> None:
-        """End `run` soon."""
-        self._stopped.set()
-        self._asked.set()
-
-    def _try(self) -> bool:
-        try:
-            keys = self._restore()
-        except ProvisionerError as error:
-            self._failed("cannot restore copied intents, trying again", error)
-            return False
-        except Exception as error:  # noqa: BLE001 - the loop must outlive any defect
-            self._failed("unexpected error while restoring intents", error)
-            return False
-        self._is_failing = False
-        if keys:
-            _log.warning("attempts restored from ConfigMaps", count=len(keys))
-        self._add(keys)
-        self._backoff.reset()
-        return True
-
-    def _failed(self, message: str, error: Exception) -> None:
-        if not self._is_failing:
-            _log.warning(message, err=repr(error))
-        self._is_failing = True

@@ -1,18 +1,14 @@
 """The watcher's heartbeat with Redis: moves due keys, notices new drivers and lost data.
 
-One thread; each step is bounded, waits for Redis only, and may be done by several watchers at
-once.
+Each step is bounded, waits for Redis only, and may be done by several watchers at once.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from watcher.known import merged
-from workers.errors import TransientError
-from workers.kube.backoff import Backoff
 from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
@@ -52,7 +48,7 @@ class Registry(Protocol):
 
 
 class Keeper:
-    """Runs the steps each 0.2 s.
+    """One step, to be done each 0.2 s.
 
     Args:
         queue: pumped.
@@ -81,34 +77,13 @@ class Keeper:
         self._on_drivers = on_drivers
         self._on_check = on_check
         self._clock = clock
-        self._stopped = threading.Event()
-        self._backoff = Backoff(base_seconds=0.2, cap_seconds=2.0)
         self._alive: Mapping[str, Any] | None = None
         self._records: dict[str, Record] = {}
         self._looked_at = self._checked_at = float("-inf")
         self.epoch = ""
-        self.is_down = False
 
-    def run(self) -> None:
-        """Step until `stop`; never raises for what Redis or the API server do."""
-        while not self._stopped.is_set():
-            try:
-                self.step()
-                self._recovered()
-                self._stopped.wait(PUMP_SECONDS if self._records else FIRST_LOOK_SECONDS)
-            except TransientError as error:
-                self._failed("Redis is away, trying again", error)
-            except Exception as error:  # noqa: BLE001 - the loop must outlive any defect
-                if not self.is_down:
-                    _log.exception("unexpected error in the keeper")
-                self._failed("unexpected error in the keeper", error)
-
-    def stop(self) -> None:
-        """End `run` soon."""
-        self._stopped.set()
-
-    def step(self) -> None:
-        """Look at Redis once and pump.
+    def step(self) -> float:
+        """Look at Redis once and pump; returns the seconds until the next step.
 
         Raises:
             TransientError: Redis does not answer.
@@ -121,6 +96,7 @@ class Keeper:
             self._checked_at = now
             self._on_check()
         self._queue.pump()
+        return PUMP_SECONDS if self._records else FIRST_LOOK_SECONDS
 
     def _look(self) -> None:
         epoch, before = self._epochs.epoch(), self.epoch
@@ -143,15 +119,3 @@ class Keeper:
             names = sorted({record["name"] for record in records.values()})
             _log.info("drivers changed", drivers=names)
             self._on_drivers(records)
-
-    def _failed(self, message: str, error: Exception) -> None:
-        if not self.is_down:
-            _log.warning(message, err=str(error))
-        self.is_down = True
-        self._stopped.wait(self._backoff.next_seconds())
-
-    def _recovered(self) -> None:
-        if self.is_down:
-            _log.info("Redis works again")
-        self.is_down = False
-        self._backoff.reset()

@@ -14,16 +14,10 @@ from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from workers.errors import TransientError
-from workers.kube.backoff import Backoff
-from workers.observability.logging import get_logger
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from workers.queue.keys import Key
-
-_log = get_logger()
 
 # Keys per call, so that a large burst does not hold up the catalog behind it.
 _BATCH = 500
@@ -113,14 +107,14 @@ class _Pending:
 
 
 class Outbox:
-    """Sends to Redis from one thread; all other methods return at once.
+    """Sends to Redis when its one thread calls `step`; all other methods return at once.
 
     Args:
         queue: where keys go.
         catalog: where catalog entries go.
         all_keys: returns the keys of everything undecided.
         on_cut: called once Redis is back after too much waited; lists everything again.
-        backoff: waits while Redis is away.
+        most_waiting: keys and entries that wait at most while Redis is away.
     """
 
     def __init__(
@@ -130,7 +124,6 @@ class Outbox:
         *,
         all_keys: Callable[[], list[Key]] = list,
         on_cut: Callable[[], None] = lambda: None,
-        backoff: Backoff | None = None,
         most_waiting: int = MOST_WAITING,
     ) -> None:
         self._queue = queue
@@ -138,12 +131,14 @@ class Outbox:
         self._all_keys = all_keys
         self._on_cut = on_cut
         self._most_waiting = most_waiting
-        self._backoff = backoff or Backoff(base_seconds=0.1, cap_seconds=2.0)
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._pending = _Pending()
         self._is_sending = False
-        self._is_down = False
-        self._stopped = threading.Event()
+        self._wake: Callable[[], None] = lambda: None
+
+    def on_waiting(self, wake: Callable[[], None]) -> None:
+        """Say who is called whenever something waits to be sent."""
+        self._wake = wake
 
     def add(self, keys: Iterable[Key], *, version: str = "") -> None:
         """Add keys soon; a key that waits here is added once.
@@ -152,7 +147,7 @@ class Outbox:
             keys: any number.
             version: resourceVersion of their object if the add is only about that object's state.
         """
-        with self._changed:
+        with self._lock:
             for key in keys:
                 # An add without a version asks for a pass in any case.
                 waits = self._pending.keys.pop(key, None)
@@ -161,13 +156,13 @@ class Outbox:
 
     def add_everything(self) -> None:
         """Add the keys of everything undecided soon, spread over time, the first ones at once."""
-        with self._changed:
+        with self._lock:
             self._pending.everything = True
-            self._changed.notify()
+            self._wake()
 
     def forget(self, keys: Iterable[Key]) -> None:
         """Forget keys soon; supersedes an earlier add of the same key."""
-        with self._changed:
+        with self._lock:
             for key in keys:
                 # Popped first, so that the order of sending is that of the last event.
                 self._pending.keys.pop(key, None)
@@ -176,70 +171,54 @@ class Outbox:
 
     def put(self, kind: str, name: str, version: str, value: Mapping[str, Any] | None) -> None:
         """Write a catalog entry soon; `value` None removes it."""
-        with self._changed:
+        with self._lock:
             self._pending.entries[kind, name] = (version, value)
             self._pending.cut(self._most_waiting)
-            self._changed.notify()
+            self._wake()
 
     def replace(self, kind: str, listed: CatalogList) -> None:
         """Write a whole kind soon; entries of it that wait are older and superseded."""
-        with self._changed:
+        with self._lock:
             entries = self._pending.entries
             for identity in [identity for identity in entries if identity[0] == kind]:
                 del entries[identity]
             self._pending.lists[kind] = listed
-            self._changed.notify()
+            self._wake()
 
     @property
     def waiting(self) -> int:
         """How many keys and entries wait, without those of complete lists."""
-        with self._changed:
+        with self._lock:
             return len(self._pending.keys) + len(self._pending.entries)
 
     @property
     def is_idle(self) -> bool:
         """Whether everything was sent."""
-        with self._changed:
+        with self._lock:
             return not self._pending and not self._is_sending
 
-    @property
-    def is_down(self) -> bool:
-        """Whether the last attempt to send failed."""
-        return self._is_down
+    def step(self) -> None:
+        """Send what waits.
 
-    def run(self) -> None:
-        """Send until `stop`; never raises for what Redis does."""
-        while not self._stopped.is_set():
-            with self._changed:
-                while not self._pending and not self._stopped.is_set():
-                    self._changed.wait()
-                batch, self._pending = self._pending, _Pending()
-                self._is_sending = True
-            try:
-                self._send(batch)
-                self._recovered()
-            except TransientError as error:
-                self._put_back(batch)
-                self._failed(str(error))
-            except Exception as error:  # noqa: BLE001 - the loop must outlive any defect
-                if not self._is_down:
-                    _log.exception("unexpected error while writing to Redis")
-                self._put_back(batch)
-                self._failed(repr(error))
-            finally:
-                with self._changed:
-                    self._is_sending = False
-
-    def stop(self) -> None:
-        """End `run` soon; what was not sent is found again by any watcher's list."""
-        self._stopped.set()
-        with self._changed:
-            self._changed.notify_all()
+        Raises:
+            TransientError: Redis is away; what was not sent waits for the next step.
+        """
+        with self._lock:
+            batch, self._pending = self._pending, _Pending()
+            self._is_sending = True
+        try:
+            self._send(batch)
+        except BaseException:
+            self._put_back(batch)
+            raise
+        finally:
+            with self._lock:
+                self._is_sending = False
 
     def _changed_keys(self) -> None:
         if self._pending.keys:
             self._pending.cut(self._most_waiting)
-            self._changed.notify()
+            self._wake()
 
     def _send(self, batch: _Pending) -> None:
         """Send everything, taking out what was sent."""
@@ -283,7 +262,7 @@ class Outbox:
 
     def _put_back(self, batch: _Pending) -> None:
         """Keep what was not sent, unless something newer came meanwhile."""
-        with self._changed:
+        with self._lock:
             newer = self._pending
             entries = {
                 identity: value
@@ -300,18 +279,6 @@ class Outbox:
             batch.is_cut |= newer.is_cut
             batch.cut(self._most_waiting)
             self._pending = batch
-
-    def _failed(self, message: str) -> None:
-        if not self._is_down:
-            _log.warning("Redis is away, events wait in memory", err=message)
-        self._is_down = True
-        self._stopped.wait(self._backoff.next_seconds())
-
-    def _recovered(self) -> None:
-        if self._is_down:
-            _log.info("Redis works again, waiting events were sent")
-        self._is_down = False
-        self._backoff.reset()
 
 
 def _interleaved(keys: Iterable[Key]) -> list[Key]:

@@ -1,9 +1,9 @@
 """The watcher as a whole: its threads, how they start, and how they end.
 
 Two watchers may run side by side: every write is idempotent or decided by resourceVersion.
-Threads: one reflector per resource, the outbox, the keeper, the resync, the restorer. Reflectors
-start when Redis was seen for the first time, those of nodes and attachments when a driver needs
-them (F-034).
+Threads: one reflector per resource and the loops below. Reflectors start when Redis was seen for
+the first time, those of nodes and attachments when a driver needs them (F-034). Liveness sees each
+thread: one that ended, and one that hangs.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from watcher.counting import CountingSink
-from watcher.intents import Restorer, restore_intents
+from watcher.intents import restore_intents
 from watcher.keeper import Keeper
 from watcher.machine import Machine
 from watcher.outbox import Outbox
-from watcher.resync import Resync
 from workers.controllers.catalogue import SPECS
 from workers.controllers.provisioner.filters import keys_of_unsaved
 from workers.controllers.provisioner.served import Drivers
+from workers.kube.backoff import Backoff
 from workers.kube.resources import KubeResources
 from workers.kube.watch import Reflector
+from workers.loop import Loop
+from workers.observability.health import Heartbeats
 from workers.observability.logging import get_logger
+from workers.queue.presence import TTL_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection, Iterable
 
     from watcher.intents import Intents
     from watcher.keeper import Registry
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from workers.observability.metrics import Metrics
     from workers.queue.catalog import CatalogWriter
     from workers.queue.keys import Key
+    from workers.queue.presence import Presence
     from workers.queue.recovery import Recovery
     from workers.queue.workqueue import WorkQueue
     from workers.spec import Spec
@@ -44,7 +48,13 @@ if TYPE_CHECKING:
 _log = get_logger()
 
 _RECOVERY_SECONDS: Final = 60.0
+# Reading ConfigMaps and Redis' records, each request with its own time-out.
+_RECOVERY_LIMIT_SECONDS: Final = 300.0
+# A watch ends after 5 minutes and brings bookmarks meanwhile; a page may take half a minute.
+_REFLECTOR_LIMIT_SECONDS: Final = 600.0
+_REDIS_AWAY: Final = "Redis is away, trying again"
 _DEFAULT: Final = ("provisioner",)
+ROLE: Final = "watcher"
 
 
 class Watcher:
@@ -60,6 +70,7 @@ class Watcher:
         resync_seconds: time between two looks at everything undecided; 0 for none.
         recovery: gives records of attempts their keys back.
         metrics: counts what the API server sends; None counts nothing.
+        presence: told each few seconds that this watcher lives; None tells nobody.
         specs: every controller there is.
         chosen: the controllers that run whatever the registered drivers say.
 
@@ -80,12 +91,12 @@ class Watcher:
         resync_seconds: float = 900.0,
         recovery: Recovery | None = None,
         metrics: Metrics | None = None,
+        presence: Presence | None = None,
         specs: Iterable[Spec] = SPECS,
         chosen: Collection[str] = _DEFAULT,
     ) -> None:
         self._client = client
         self._metrics = metrics
-        resources = KubeResources(client)
         self._catalog = catalog
         self.outbox = Outbox(queue, catalog, all_keys=self._all_keys, on_cut=self._relist)
         self.reflectors: dict[str, Reflector[Any]] = {}
@@ -104,38 +115,82 @@ class Watcher:
             on_drivers=self._drivers_changed,
             on_check=self._check_catalog,
         )
-        self._resync = Resync(self.outbox.add_everything, period_seconds=resync_seconds)
-
-        def restore() -> list[Key]:
-            if recovery is not None:
-                recovery.run(self._keys_of_unsaved)
-            return restore_intents(resources, namespace, intents, self._queue_names())
-
-        period_seconds = recovery_seconds(resync_seconds)
-        self._restorer = Restorer(restore, self.outbox.add, period_seconds=period_seconds)
+        self._intents = intents
+        self._namespace = namespace
+        self._recovery = recovery
+        self._presence = presence
+        self.heartbeats = Heartbeats()
+        self._recovery_seconds = recovery_seconds(resync_seconds)
+        self._resync_seconds = resync_seconds
+        self.loops = self._make_loops()
+        self.outbox.on_waiting(self.loops["outbox"].wake)
         self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
 
+    def _make_loops(self) -> dict[str, Loop]:
+        """Prepare the loops, in the order in which they start."""
+        beats, quick = self.heartbeats, Backoff(base_seconds=0.2, cap_seconds=2.0)
+        loops = [
+            Loop(
+                "outbox",
+                self.outbox.step,
+                heartbeats=beats,
+                trouble="Redis is away, events wait in memory",
+                backoff=quick,
+                first_wait_seconds=None,
+            ),
+            Loop(
+                "keeper",
+                self.keeper.step,
+                heartbeats=beats,
+                trouble=_REDIS_AWAY,
+                backoff=Backoff(base_seconds=0.2, cap_seconds=2.0),
+            ),
+            Loop(
+                "recovery",
+                self._recover,
+                heartbeats=beats,
+                limit_seconds=_RECOVERY_LIMIT_SECONDS,
+                trouble="cannot look for lost attempts, trying again",
+                backoff=Backoff(),
+                first_wait_seconds=self._recovery_seconds,
+            ),
+        ]
+        if self._resync_seconds > 0:
+            loops.append(
+                Loop(
+                    "resync",
+                    self._resync,
+                    heartbeats=beats,
+                    first_wait_seconds=self._resync_seconds,
+                )
+            )
+        if self._presence is not None:
+            loops.append(Loop("presence", self._announce, heartbeats=beats, trouble=_REDIS_AWAY))
+        return {loop.name: loop for loop in loops}
+
     def start(self) -> None:
         """Start the threads; returns at once."""
-        self._start_thread("outbox", self.outbox.run)
-        self._start_thread("keeper", self.keeper.run)
-        if self._resync.period_seconds > 0:
-            self._start_thread("resync", self._resync.run)
-        self._start_thread("intents", self._restorer.run)
+        for loop in self.loops.values():
+            loop.start()
 
     def stop(self, *, timeout_seconds: float = 3.0) -> None:
         """End all threads; what was not sent is found by the next list. Safe to call twice."""
         deadline = time.monotonic() + timeout_seconds
         self._stopped.set()
-        self.keeper.stop()
-        self._resync.stop()
-        self._restorer.stop()
+        for loop in self.loops.values():
+            loop.stop()
         for reflector in tuple(self.reflectors.values()):
             reflector.stop()
-        self.outbox.stop()
+        for loop in self.loops.values():
+            loop.join(max(0.0, deadline - time.monotonic()))
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+
+    @property
+    def is_down(self) -> bool:
+        """Whether Redis does not answer."""
+        return self.loops["keeper"].is_failing or self.loops["outbox"].is_failing
 
     @property
     def is_synced(self) -> bool:
@@ -147,33 +202,15 @@ class Watcher:
             and self.outbox.is_idle
         )
 
-    def health(self) -> dict[str, Any]:
-        """Return the state of each part for the health endpoint; ages in seconds, None = never."""
-        now = time.monotonic()
-        kinds = {
-            kind: {
-                "synced": reflector.health.is_synced,
-                "list_age_seconds": _age(now, reflector.health.listed_at),
-                "event_age_seconds": _age(now, reflector.health.event_at),
-                "error": reflector.health.error,
-            }
-            for kind, reflector in self.reflectors.items()
-        }
-        return {
-            "kinds": kinds,
-            "redis": not (self.keeper.is_down or self.outbox.is_down),
-            "threads": all(thread.is_alive() for thread in self._threads),
-            "drivers": sorted({record["name"] for record in self.machine.records.values()}),
-        }
-
     def check_live(self) -> str:
-        """Say which thread ended, which only a restart can mend; "" if none did."""
+        """Say which thread ended or hangs, which only a restart can mend; "" if none does."""
         ended = [thread.name for thread in self._threads if not thread.is_alive()]
-        return f"ended: {', '.join(ended)}" if ended else ""
+        ended += [loop.name for loop in self.loops.values() if not loop.is_alive]
+        return f"ended: {', '.join(ended)}" if ended else self.heartbeats.check()
 
     def check_ready(self) -> str:
         """Say what keeps events from reaching the queue; "" if nothing does."""
-        if self.keeper.is_down or self.outbox.is_down or not self.reflectors:
+        if self.is_down or not self.reflectors:
             return "waiting for Redis"
         behind = {kind: reflector.health for kind, reflector in self.reflectors.items()}
         return "; ".join(
@@ -189,13 +226,37 @@ class Watcher:
         else:
             self.machine.relist_catalog()
             self.outbox.add_everything()
-        self._restorer.ask()
+        self.loops["recovery"].wake()
 
     def _drivers_changed(self, records: dict[str, Record]) -> None:
         is_new = records.keys() - self.machine.records.keys()
         self.machine.set_records(records)
         if is_new:
-            self._restorer.ask()
+            self.loops["recovery"].wake()
+
+    def _recover(self) -> float:
+        """Give lost attempts their keys back; returns the seconds until the next look."""
+        if self._recovery is not None:
+            self._recovery.run(self._keys_of_unsaved)
+        keys = restore_intents(
+            KubeResources(self._client), self._namespace, self._intents, self._queue_names()
+        )
+        if keys:
+            _log.warning("attempts restored from ConfigMaps", count=len(keys))
+        self.outbox.add(keys)
+        return self._recovery_seconds
+
+    def _resync(self) -> float:
+        """Look at everything undecided once more, which repairs what no event would (M-016)."""
+        _log.info("resync")
+        self.outbox.add_everything()
+        return self._resync_seconds
+
+    def _announce(self) -> float:
+        """Tell people that this watcher lives."""
+        if self._presence is not None:
+            self._presence.announce(ROLE)
+        return TTL_SECONDS / 3
 
     def _queue_names(self) -> set[str]:
         return {record["queue_name"] for record in self.machine.records.values()}
@@ -230,6 +291,7 @@ class Watcher:
             return None
         if self._metrics is not None:
             sink = CountingSink(sink, self._metrics.watch_events, stream.resource.plural)
+        name = f"watch {stream.name}"
         reflector = Reflector(
             self._client,
             stream.resource.path(namespace=stream.scope.namespace),
@@ -237,21 +299,16 @@ class Watcher:
             sink,
             metadata_only=stream.metadata_only,
             label_selector=stream.scope.label_selector,
+            on_progress=lambda: self.heartbeats.beat(name),
         )
         self.reflectors[stream.name] = reflector
-        self._start_thread(f"watch {stream.name}", reflector.run)
-        return reflector
-
-    def _start_thread(self, name: str, target: Callable[[], None]) -> None:
-        thread = threading.Thread(target=target, name=name, daemon=True)
+        thread = threading.Thread(target=reflector.run, name=name, daemon=True)
         self._threads.append(thread)
+        self.heartbeats.expect(name, _REFLECTOR_LIMIT_SECONDS)
         thread.start()
+        return reflector
 
 
 def recovery_seconds(resync_seconds: float) -> float:
     """Return how often records without a key and stale copies are looked for (M-010 step 6)."""
     return min(_RECOVERY_SECONDS, resync_seconds or _RECOVERY_SECONDS)
-
-
-def _age(now: float, then: float | None) -> float | None:
-    return None if then is None else round(now - then, 1)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workers.app import beat_settings, make_app
+from workers.process import mark_ready
 
 if TYPE_CHECKING:
     from workers.config.settings import Settings
@@ -20,9 +20,7 @@ def run(settings: Settings) -> int:
     app = make_app(settings)
     app.conf.update(beat_settings(settings))
     signal.signal(signal.SIGTERM, _stop)
-    directory = Path(settings.process.state_dir)
-    if directory.is_dir():
-        (directory / "beat.ready").write_text("ready\n")
+    mark_ready(settings, "beat.ready")
     try:
         app.Beat(loglevel="WARNING", redirect_stdouts=False, quiet=True, pidfile=None).run()
     except (KeyboardInterrupt, SystemExit):

@@ -23,7 +23,6 @@ from celery.exceptions import SecurityWarning
 
 from workers.app import FleetApp, make_app, publisher
 from workers.cli.consumers import CeleryConsumers
-from workers.cli.diagnostics import ready_file, serve_process
 from workers.config.gates import VAC_OFF_MESSAGE
 from workers.controllers import catalogue
 from workers.controllers.capacity.publishing import Publishing
@@ -41,14 +40,14 @@ from workers.engine.periodic import Periodic
 from workers.errors import ApiError, ConfigError, QueueUnavailable
 from workers.explain.lasting import Lasting
 from workers.kube import paths
-from workers.kube.client import KubeClient
 from workers.kube.events import EventPlan, EventRecorder
 from workers.kube.resources import KubeResources
 from workers.observability.health import Heartbeats
 from workers.observability.http import Checks
 from workers.observability.metrics import Metrics
-from workers.observability.requests import api_observer, csi_observer
+from workers.observability.requests import csi_observer
 from workers.observability.tracing import Tracing
+from workers.process import kube_client, mark_ready, ready_file, serve
 from workers.queue.breakers import Breakers
 from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CatalogReader
@@ -67,6 +66,7 @@ if TYPE_CHECKING:
 
     from workers.config.gates import FeatureGates
     from workers.config.settings import Settings
+    from workers.kube.client import KubeClient
     from workers.kube.objects import JsonObject
     from workers.observability.http import DiagnosticsServer
     from workers.queue.correlate import Decision
@@ -133,13 +133,10 @@ class WorkerProcess:
     def connect(self) -> None:
         """API server, Redis, drivers; each with one clear line on failure (P-001)."""
         settings = self.settings
-        client = KubeClient.from_settings(
-            settings.kube.kubeconfig,
-            settings.kube.master,
+        client = kube_client(
+            settings,
             pool_size=settings.process.concurrency + SPARE_CONNECTIONS,
-            qps=settings.kube.qps if "kube-api-qps" in settings.explicit else 0.0,
-            burst=settings.kube.burst,
-            observer=api_observer(self.metrics),
+            metrics=self.metrics,
         )
         self.kube = KubeResources(client)
         settings = self.settings = replace(settings, gates=discovered_gates(settings, self.kube))
@@ -361,7 +358,7 @@ class WorkerProcess:
         self.heartbeats.expect("pump", 30.0)
         ready = ready_file(self.settings.process.state_dir, READY_FILE)
         checks = Checks(live=self.heartbeats.check, ready=ready, leader=self.check_leases)
-        self.http = serve_process(self.settings, self.metrics, checks)
+        self.http = serve(self.settings, self.metrics, checks)
 
     def keep_drivers(self) -> None:
         """Announces the drivers as long as the process lives."""
@@ -392,9 +389,7 @@ class WorkerProcess:
 
     def mark_ready(self) -> None:
         """Tells the supervisor that the start is over."""
-        directory = Path(self.settings.process.state_dir)
-        if directory.is_dir():
-            (directory / READY_FILE).write_text("ready\n")
+        mark_ready(self.settings, READY_FILE)
 
     def stop(self) -> None:
         """Hands everything back; safe to call twice."""

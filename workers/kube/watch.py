@@ -150,6 +150,7 @@ class Reflector(Generic[T]):
         metadata_only: ask for PartialObjectMetadata.
         label_selector: look at objects with these labels only; "" for all.
         backoff: waits after failures.
+        on_progress: called by the loop's thread whenever it got on: each round, page and event.
         look_again_seconds: between two looks for a kind that is not served.
         clock: monotonic seconds.
     """
@@ -164,6 +165,7 @@ class Reflector(Generic[T]):
         metadata_only: bool = False,
         label_selector: str = "",
         backoff: Backoff | None = None,
+        on_progress: Callable[[], None] = lambda: None,
         look_again_seconds: float = LOOK_AGAIN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -175,6 +177,7 @@ class Reflector(Generic[T]):
         self._item: msgspec.json.Decoder[T] = msgspec.json.Decoder(item_type)
         self._accept = (METADATA_LIST, METADATA_WATCH) if metadata_only else (JSON, JSON)
         self._backoff = backoff or Backoff()
+        self._on_progress = on_progress
         self._look_again_seconds = look_again_seconds
         self._clock = clock
         self._stopped = threading.Event()
@@ -188,6 +191,7 @@ class Reflector(Generic[T]):
         """List and watch until `stop`; never raises for what the API server does."""
         position = _Position()
         while not self._stopped.is_set():
+            self._on_progress()
             try:
                 self._step(position)
             except GoneError:
@@ -259,6 +263,7 @@ class Reflector(Generic[T]):
                 item = self._decoded(raw)
                 if item is not None:
                     self._sink.listed(item)
+            self._on_progress()
             if self._stopped.is_set():
                 raise ApiError(0, "", "stopped")
             token = page.metadata.token
@@ -307,6 +312,7 @@ class Reflector(Generic[T]):
                     position.resource_version = ""
                 position.unreadable_at = position.resource_version
                 raise ApiError(0, "", f"{self.path}: unreadable watch event: {error}") from error
+            self._on_progress()
             self._apply(event, position)
             position.events += 1
             self.health.event_at = self._clock()

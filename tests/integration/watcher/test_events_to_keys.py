@@ -209,12 +209,12 @@ def test_c147_restarted_redis_gets_what_happened_meanwhile(
             path.unlink()
     cluster.claim("c1", storage_class)
     annotate(cluster, "c1", **{ANN_STORAGE_PROVISIONER: cluster.driver})
-    wait_until(lambda: watcher.keeper.is_down, 20, "outage noticed")
+    wait_until(lambda: watcher.is_down, 20, "outage noticed")
     own_redis.start()
     if not keeps_data:
         wait_until(lambda: scene.register() is None, 10, "driver registered again")
     scene.wait_for_ticket(claim_text(cluster, "c1"), timeout_seconds=20)
-    assert watcher.health()["threads"] is True
+    assert watcher.check_live() == ""
 
 
 def test_stop_is_quick_while_watches_are_open(scene):
@@ -222,4 +222,4 @@ def test_stop_is_quick_while_watches_are_open(scene):
     started = time.monotonic()
     watcher.stop()
     assert time.monotonic() - started < 2
-    assert watcher.health()["threads"] is False
+    assert watcher.check_live().startswith("ended: ")

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 
-from tests.support.waiting import wait_until
-from watcher.intents import NAME_PREFIX, Restorer, restore_intents
-from workers.kube.backoff import Backoff
-from workers.kube.errors import ForbiddenError
+from watcher.intents import NAME_PREFIX, restore_intents
 
 KEY = "claims|foo|default/claim1|u1"
 DRIVERS = {"foo"}
@@ -72,50 +68,9 @@ def test_unreadable_copy_is_skipped():
     ]
 
 
-def test_restoring_is_tried_again_until_it_worked():
-    """A refused or unreachable API server delays it, nothing more."""
-    answers = [ForbiddenError(403, "Forbidden", "no configmaps"), ["key"]]
-    added = []
-
-    def restore():
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    restorer = Restorer(restore, added.extend, backoff=Backoff(0.01, 0.02))
-    thread = threading.Thread(target=restorer.run)
-    thread.start()
-    restorer.ask()
-    wait_until(lambda: added == ["key"], 5, "restored", interval_seconds=0.005)
-    restorer.stop()
-    thread.join(5)
-    assert not thread.is_alive()
-
-
 def test_copies_of_another_installation_are_left_alone():
     """Several installations may share a namespace; each finishes only its own drivers' work."""
     intents = FakeIntents()
     resources = FakeResources(config_map("pvc-u1", json.dumps({"key": KEY})))
     assert restore_intents(resources, "system", intents, {"bar"}) == []
     assert intents == {}
-
-
-def test_stale_copies_are_looked_for_without_being_asked():
-    """M-010: a copy that outlived its attempt is settled within the period, whatever fails."""
-    answers = [RuntimeError("defect"), ["key"]]
-    added = []
-
-    def restore():
-        answer = answers.pop(0) if answers else []
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    restorer = Restorer(restore, added.extend, period_seconds=0.01, backoff=Backoff(0.01, 0.02))
-    thread = threading.Thread(target=restorer.run)
-    thread.start()
-    wait_until(lambda: added == ["key"], 5, "restored", interval_seconds=0.005)
-    restorer.stop()
-    thread.join(5)
-    assert not thread.is_alive()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from tests.support.waiting import wait_until
 from watcher.outbox import CatalogList, Outbox
 from workers.errors import QueueUnavailable
 from workers.kube.backoff import Backoff
+from workers.loop import Loop
 from workers.queue.keys import Key, claim_key, volume_key
 
 A, B, V = claim_key("d", "ns", "a", "1"), claim_key("d", "ns", "b", "2"), volume_key("d", "pv")
@@ -55,41 +54,43 @@ def fake():
 
 
 @pytest.fixture
-def running_with(fake):
+def started():
+    """The loops a test starts; ended afterwards."""
+    loops = []
+    yield loops
+    for loop in loops:
+        loop.stop()
+        loop.join(5)
+        assert not loop.is_alive
+
+
+def start(outbox, started):
+    loop = Loop("outbox", outbox.step, backoff=Backoff(0.01, 0.02), first_wait_seconds=None)
+    outbox.on_waiting(loop.wake)
+    loop.start()
+    loop.wake()
+    started.append(loop)
+    return outbox
+
+
+@pytest.fixture
+def running_with(fake, started):
     """Starts an outbox with other arguments."""
-    started = []
-
-    def start(**arguments):
-        outbox = Outbox(fake, fake, backoff=Backoff(0.01, 0.02), **arguments)
-        thread = threading.Thread(target=outbox.run)
-        thread.start()
-        started.append((outbox, thread))
-        return outbox
-
-    yield start
-    for outbox, thread in started:
-        outbox.stop()
-        thread.join(5)
-        assert not thread.is_alive()
+    return lambda **arguments: start(Outbox(fake, fake, **arguments), started)
 
 
 @pytest.fixture
 def outbox(fake):
-    return Outbox(fake, fake, backoff=Backoff(0.01, 0.02))
+    return Outbox(fake, fake)
 
 
 @pytest.fixture
-def running(outbox):
-    thread = threading.Thread(target=outbox.run)
+def running(outbox, started):
+    return lambda: start(outbox, started)
 
-    def start():
-        thread.start()
-        return outbox
 
-    yield start
-    outbox.stop()
-    thread.join(5)
-    assert not thread.is_alive()
+def wait_for_outage(started):
+    wait_until(lambda: started[0].is_failing, 5, "outage noticed", interval_seconds=0.005)
 
 
 def settle(outbox):
@@ -131,27 +132,27 @@ def test_list_supersedes_waiting_entries_of_its_kind(fake, outbox, running):
     assert [call[0] for call in fake.calls] == ["replace", "complete", "put"]
 
 
-def test_nothing_is_lost_while_redis_is_away(fake, outbox, running):
+def test_nothing_is_lost_while_redis_is_away(fake, outbox, running, started):
     """G4: accepted events survive an outage; the newest word still wins."""
     fake.is_down = True
     outbox.add([A])
     outbox.put("classes", "c", "5", {})
     running()
-    wait_until(lambda: outbox.is_down, 5, "outage noticed", interval_seconds=0.005)
+    wait_for_outage(started)
     outbox.add([B])
     outbox.put("classes", "c", "6", {"new": True})
     fake.is_down = False
     settle(outbox)
     assert ("put", "classes", "c", "6", {"new": True}) in fake.calls
     assert [call for call in fake.calls if call[0] == "add"] == [("add", ["ns/a", "ns/b"], 0.0)]
-    assert not outbox.is_down
+    assert not started[0].is_failing
 
 
-def test_a_defect_does_not_end_the_thread(fake, outbox, running):
+def test_a_defect_does_not_end_the_thread(fake, outbox, running, started):
     fake.is_down, fake.error = True, ZeroDivisionError("defect")
     outbox.add([A])
     running()
-    wait_until(lambda: outbox.is_down, 5, "defect met", interval_seconds=0.005)
+    wait_for_outage(started)
     fake.is_down = False
     settle(outbox)
     assert fake.calls == [("add", ["ns/a"], 0.0)]
@@ -179,13 +180,13 @@ def test_claims_do_not_wait_until_all_volumes_are_added(fake, running_with):
     assert sorted(first) == sorted(keys[:10] + keys[1000:])
 
 
-def test_looks_at_everything_do_not_pile_up_while_redis_is_away(fake, running_with):
+def test_looks_at_everything_do_not_pile_up_while_redis_is_away(fake, running_with, started):
     """COR-15: a resync each 15 minutes through an outage left 960,000 entries in memory."""
     fake.is_down = True
     outbox = running_with(all_keys=lambda: lane_keys("claims", 300))
     for _ in range(50):
         outbox.add_everything()
-    wait_until(lambda: outbox.is_down, 5, "outage noticed", interval_seconds=0.005)
+    wait_for_outage(started)
     for _ in range(50):
         outbox.add_everything()
     fake.is_down = False
@@ -194,7 +195,7 @@ def test_looks_at_everything_do_not_pile_up_while_redis_is_away(fake, running_wi
 
 
 @pytest.mark.parametrize("kind", ["keys", "entries"])
-def test_what_waits_for_redis_is_bounded(fake, running_with, kind):
+def test_what_waits_for_redis_is_bounded(fake, running_with, kind, started):
     """COR-15: beyond the bound nothing is kept; all is listed and added again afterwards."""
     fake.is_down = True
     told = []
@@ -207,7 +208,7 @@ def test_what_waits_for_redis_is_bounded(fake, running_with, kind):
         else:
             outbox.put("nodes", str(number), "1", {})
         assert outbox.waiting <= 100
-    wait_until(lambda: outbox.is_down, 5, "outage noticed", interval_seconds=0.005)
+    wait_for_outage(started)
     assert outbox.waiting <= 100
     fake.is_down = False
     settle(outbox)

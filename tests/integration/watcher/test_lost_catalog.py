@@ -1,0 +1,64 @@
+"""The catalog lost something without losing its life: the watcher finds out and lists again."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from tests.support.waiting import wait_until
+from watcher import keeper
+from workers.errors import CatalogIncomplete
+from workers.queue.catalog import CatalogReader
+from workers.queue.catalogkinds import KIND_CLASSES
+from workers.queue.names import NAMES
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch):
+    monkeypatch.setattr(keeper, "CHECK_SECONDS", 0.1)
+
+
+def names_in(scene, storage_class):
+    """Whether a worker that starts now finds the class; None while it may conclude nothing."""
+    with suppress(CatalogIncomplete):
+        return storage_class in CatalogReader(scene.redis).all(KIND_CLASSES)
+    return None
+
+
+def wait_for(scene, storage_class):
+    wait_until(lambda: names_in(scene, storage_class), 15, "class in the catalog")
+
+
+def test_cor4_an_unreadable_entry_stops_no_kind_for_ever(scene, cluster):
+    """COR-4: the reader sets the entry aside and trusts the kind no more; nobody asked for it."""
+    scene.start_watcher()
+    storage_class = cluster.storage_class("fast")
+    wait_for(scene, storage_class)
+    scene.redis.hset(NAMES["catalog"].full + KIND_CLASSES, storage_class, b"999999 {")
+    assert names_in(scene, storage_class) is None
+    wait_for(scene, storage_class)
+
+
+def test_cor4_a_lost_completion_is_made_good(scene, cluster):
+    """COR-4: a fail-over that loses the last write, `mark_complete`, ends the same way."""
+    scene.start_watcher()
+    storage_class = cluster.storage_class("fast")
+    wait_for(scene, storage_class)
+    scene.redis.hdel(NAMES["complete"].full, KIND_CLASSES)
+    assert names_in(scene, storage_class) is None
+    wait_for(scene, storage_class)
+
+
+def test_a_changed_epoch_without_a_wipe_means_list_and_add_again(scene, cluster):
+    """A restart or a promotion may have lost the last writes although most is there."""
+    scene.register()
+    watcher = scene.start_watcher()
+    storage_class = cluster.storage_class("fast")
+    wait_for(scene, storage_class)
+    lists = watcher.reflectors["storageclasses"].health.lists
+    scene.redis.set(NAMES["epoch"].full, "another")
+    wait_until(
+        lambda: watcher.reflectors["storageclasses"].health.lists > lists, 15, "listed again"
+    )
+    wait_for(scene, storage_class)

@@ -1,0 +1,133 @@
+"""One background thread that goes round for ever, and is seen to do so.
+
+A step returns how long to wait for the next one. No error ends the loop; the first of a row is
+logged, further ones wait longer. The loop beats at each round and while it waits, so that liveness
+sees one that hangs in a step (STR-9).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from workers.errors import ProvisionerError
+from workers.kube.backoff import Backoff
+from workers.observability.logging import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.observability.health import Heartbeats
+
+_log = get_logger()
+
+# A beat at least this often while there is nothing to do.
+_BEAT_SECONDS: Final = 5.0
+# A step is one bounded piece of work: some commands to Redis, each with a time-out of seconds.
+LIMIT_SECONDS: Final = 120.0
+
+
+class Loop:
+    """Runs a step again and again in a thread of its own.
+
+    Args:
+        name: of the thread, and in what liveness says.
+        step: does a piece of work; returns the seconds to wait then, None to wait for `wake`.
+        heartbeats: told that the loop goes round; None tells nobody.
+        limit_seconds: longest time of one step; beyond it the process counts as dead.
+        trouble: what is logged when a step fails as the world does (a ProvisionerError).
+        backoff: waits after failures.
+        first_wait_seconds: before the first step; None waits for `wake`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], float | None],
+        *,
+        heartbeats: Heartbeats | None = None,
+        limit_seconds: float = LIMIT_SECONDS,
+        trouble: str = "",
+        backoff: Backoff | None = None,
+        first_wait_seconds: float | None = 0.0,
+    ) -> None:
+        self.name = name
+        self.is_failing = False
+        self._step = step
+        self._heartbeats = heartbeats
+        self._limit_seconds = limit_seconds
+        self._trouble = trouble or f"{name}: trying again"
+        self._backoff = backoff or Backoff(base_seconds=0.2, cap_seconds=5.0)
+        self._first_wait_seconds = first_wait_seconds
+        self._woken = threading.Event()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        if self._heartbeats is not None:
+            self._heartbeats.expect(self.name, self._limit_seconds)
+        self._thread = threading.Thread(target=self.run, name=self.name, daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Ask for a step soon; a wait after a failure goes on."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """End soon; safe to call twice."""
+        self._stopped.set()
+        self._woken.set()
+
+    def join(self, timeout_seconds: float) -> None:
+        """Wait for the end after `stop`."""
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was asked to end; for steps that take long."""
+        return self._stopped.is_set()
+
+    def run(self) -> None:
+        """Go round until `stop`; never raises."""
+        self._wait(self._first_wait_seconds, self._woken)
+        while not self._stopped.is_set():
+            # Cleared first: a `wake` during the step leads to another one.
+            self._woken.clear()
+            try:
+                seconds = self._step()
+            except ProvisionerError as error:
+                if not self.is_failing:
+                    _log.warning(self._trouble, err=str(error))
+                self._failed()
+            except Exception:  # noqa: BLE001 - the loop must outlive any defect
+                if not self.is_failing:
+                    _log.exception("unexpected error in a loop", loop=self.name)
+                self._failed()
+            else:
+                if self.is_failing:
+                    _log.info("works again", loop=self.name)
+                self.is_failing = False
+                self._backoff.reset()
+                self._wait(seconds, self._woken)
+
+    def _failed(self) -> None:
+        self.is_failing = True
+        # Wakes must not turn into tries in a row; `stop` ends the wait.
+        self._wait(self._backoff.next_seconds(), self._stopped)
+
+    def _wait(self, seconds: float | None, until: threading.Event) -> None:
+        end = float("inf") if seconds is None else time.monotonic() + seconds
+        while True:
+            if self._heartbeats is not None:
+                self._heartbeats.beat(self.name)
+            left = end - time.monotonic()
+            if left <= 0 or until.wait(min(left, _BEAT_SECONDS)):
+                return

@@ -1,0 +1,86 @@
+"""What every process of ours needs that works for long: API client, endpoint, ready file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workers.controllers import catalogue
+from workers.observability.exposition import Exposition
+from workers.observability.http import Checks, DiagnosticsServer
+from workers.observability.lanes import LaneCollector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.config.settings import Settings
+    from workers.kube.client import KubeClient
+    from workers.observability.metrics import Metrics
+
+
+def kube_client(
+    settings: Settings, *, pool_size: int, user_agent: str = "csi-fleet", metrics: Metrics | None
+) -> KubeClient:
+    """The API client of one process; opens no connection yet.
+
+    `--kube-api-qps` holds only where somebody set it: upstream's default of 5 is meant for one
+    driver's sidecar.
+
+    Raises:
+        ConfigError: no usable client configuration.
+    """
+    from workers.kube.client import KubeClient  # noqa: PLC0415 - a supervisor never loads it
+    from workers.observability.requests import api_observer  # noqa: PLC0415
+
+    kube = settings.kube
+    return KubeClient.from_settings(
+        kube.kubeconfig,
+        kube.master,
+        pool_size=pool_size,
+        qps=kube.qps if "kube-api-qps" in settings.explicit else 0.0,
+        burst=kube.burst,
+        user_agent=user_agent,
+        observer=api_observer(metrics) if metrics is not None else None,
+    )
+
+
+def serve(settings: Settings, metrics: Metrics, checks: Checks) -> DiagnosticsServer | None:
+    """The endpoint of one process, None unless `--http-endpoint` asks for it.
+
+    Raises:
+        ConfigError: nobody can listen there.
+    """
+    if not settings.http.endpoint:
+        return None
+    server = DiagnosticsServer(settings.http, Exposition(metrics.registry, lanes(settings)), checks)
+    server.start()
+    return server
+
+
+def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
+    """What waits in Redis, read at each scrape."""
+    # Only an endpoint needs it: a supervisor without one never loads Redis' client.
+    from workers.queue.connection import connect  # noqa: PLC0415
+    from workers.queue.inspect import read_sizes  # noqa: PLC0415
+    from workers.queue.limits import read_stats  # noqa: PLC0415
+
+    client = connect(redis_url or settings.redis.url_with_credentials(), socket_timeout_seconds=2.0)
+    return LaneCollector(
+        lambda: read_stats(client), lambda: read_sizes(client), catalogue.work_queues()
+    )
+
+
+def mark_ready(settings: Settings, name: str) -> None:
+    """Tell the supervisor that the start of a part is over: from now on an exit means a restart."""
+    directory = Path(settings.process.state_dir)
+    if directory.is_dir():
+        (directory / name).write_text("ready\n")
+
+
+def ready_file(directory: str, name: str) -> Callable[[], str]:
+    """A readiness check: the part has said that its start is over."""
+
+    def check() -> str:
+        return "" if (Path(directory) / name).exists() else f"waiting for {name}"
+
+    return check
