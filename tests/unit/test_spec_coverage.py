@@ -116,6 +116,14 @@ def test_every_known_defect_has_an_answer() -> None:
     assert sorted([*rows, *undecided]) == defects
 
 
+def test_every_known_defect_of_resizing_has_an_answer() -> None:
+    """The same for the defects of csi-resizer."""
+    text = (parity_table.ROOT / "docs" / "differences.md").read_text(encoding="utf-8")
+    first_cells = re.findall(r"^\| (DR-[^|]*) \|", text, re.MULTILINE)
+    answered = [name for cell in first_cells for name in re.findall(r"DR-\d{3}", cell)]
+    assert sorted(answered) == [i.name for i in read_extract() if i.name.startswith("DR-")]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

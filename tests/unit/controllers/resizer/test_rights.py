@@ -1,0 +1,41 @@
+"""The component's roles give what the spec asks for, and nothing else (R-122)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from workers.controllers.resizer.spec import PERMISSIONS
+
+COMPONENT = Path(__file__).parents[4] / "k8s" / "components" / "controller-resizer"
+
+
+def given():
+    """(group, resource, verb) of both accounts together."""
+    roles = yaml.safe_load_all((COMPONENT / "clusterroles.yaml").read_text(encoding="utf-8"))
+    return {
+        (group, resource, verb)
+        for role in roles
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def asked():
+    """The same from the spec; secrets have a component of their own."""
+    return {
+        (one.group, resource, verb)
+        for one in PERMISSIONS
+        if one.feature != "secrets"
+        for resource in one.resources
+        for verb in one.verbs
+    }
+
+
+def test_the_roles_are_those_of_the_spec():
+    """Pods are listed and never watched (DR-012)."""
+    assert given() == asked()
+    assert ("", "pods", "watch") not in given()
