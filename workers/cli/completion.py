@@ -9,13 +9,14 @@ from workers.config.flags import Command
 from workers.config.flagsets import flag_set
 from workers.controllers import catalogue
 from workers.errors import ConfigError
+from workers.explain import nouns
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.config.flags import Flag
 
 SHELLS: Final = ("bash", "zsh", "fish")
-_OBJECTS: Final = {Command.EXPLAIN: "pvc pv", Command.RETRY: "pvc pv"}
+_ABOUT_OBJECTS: Final = frozenset({Command.EXPLAIN, Command.RETRY})
 
 
 def run(tools: Tools) -> int:
@@ -35,10 +36,15 @@ def flags() -> dict[str, Flag]:
     return found
 
 
+def objects(command: Command) -> str:
+    """The sorts of object a command is about, separated by blanks."""
+    return " ".join(nouns.nouns()) if command in _ABOUT_OBJECTS else ""
+
+
 def words(command: Command) -> str:
     """Flags and objects a command takes, separated by blanks."""
     known = [f"--{name}" for name, flag in sorted(flags().items()) if command in flag.commands]
-    extra = _OBJECTS.get(command, " ".join(SHELLS) if command is Command.COMPLETION else "")
+    extra = objects(command) or (" ".join(SHELLS) if command is Command.COMPLETION else "")
     return " ".join([extra, *known]).strip()
 
 
@@ -69,6 +75,6 @@ def fish() -> str:
             for name, flag in sorted(flags().items())
             if command in flag.commands
         ]
-        if objects := _OBJECTS.get(command):
-            lines.append(f"complete -c csi-fleet -f -n {seen} -a '{objects}'")
+        if known := objects(command):
+            lines.append(f"complete -c csi-fleet -f -n {seen} -a '{known}'")
     return "\n".join(lines)

@@ -1,46 +1,70 @@
-"""`csi-fleet explain pvc NAMESPACE/NAME` and `pv NAME`: what blocks it, and what happened."""
+"""`csi-fleet explain pvc NAMESPACE/NAME`, `va NAME`, ...: what blocks it, and what happened."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from workers.cli import terminal
 from workers.cli.tools import named_object
-from workers.explain.claims import claim_cause
-from workers.explain.gather import Gatherer
+from workers.controllers import catalogue
+from workers.explain import generic, nouns
 from workers.explain.text import as_json, as_lines
 from workers.explain.timeline import timeline
-from workers.explain.volumes import volume_cause
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
+    from workers.explain.generic import Explained
+    from workers.explain.nouns import Noun
+
+_ABSENT: Final = frozenset({"not-found", "quota"})
 
 
 def run(tools: Tools) -> int:
     """The command; exit code 0, or 1 when there is no such object."""
-    kind, namespace, name = named_object(tools.settings.arguments, "explain")
-    gatherer = Gatherer(
-        tools.kube,
-        tools.redis,
-        registry=tools.registry,
-        breakers=tools.breakers,
-        pauses=tools.pauses,
-        presence=tools.presence,
-    )
-    if kind == "pvc":
-        facts = gatherer.claim(namespace, name)
-        cause, claim, shown = claim_cause(facts), facts.claim, f"{namespace}/{name}"
-        state, volume, now = facts.state, facts.volume, facts.now
-    else:
-        found = gatherer.volume(name)
-        cause, claim, shown = volume_cause(found), None, name
-        state, volume, now = found.state, found.volume, found.now
-    entries = timeline(state.trail if state is not None else (), claim, volume)
+    word, namespace, name = named_object(tools.settings.arguments, "explain")
+    shown = f"{namespace}/{name}" if namespace else name
+    found = best(answers(tools, nouns.nouns()[word], namespace, name))
+    cause, state = found.cause, found.state
+    entries = timeline(state.trail if state is not None else (), found.claim, found.volume)
     if tools.is_json:
-        terminal.write_json(as_json(kind, shown, cause, state, entries))
+        terminal.write_json(as_json(word, shown, cause, state, entries))
     else:
-        lines = as_lines(f"{kind} {shown}: {cause.code}", cause, entries, now)
+        now = state.now if state is not None else time.time()
+        lines = as_lines(f"{word} {shown}: {cause.code}", cause, entries, now)
         style = "bold yellow" if cause.is_problem else "bold green"
         terminal.write_lines(lines[:1], style=style)
         terminal.write_lines(lines[1:])
-    return 1 if cause.code in {"not-found", "quota"} else 0
+    return 1 if cause.code in _ABSENT else 0
+
+
+def answers(tools: Tools, noun: Noun, namespace: str, name: str) -> list[Explained]:
+    """What each controller says that has to do with the object.
+
+    Raises:
+        ApiError: the API server does not answer, or refuses to show it.
+        QueueUnavailable: Redis does not answer.
+    """
+    found, rest = [], []
+    for spec in dict.fromkeys(spec for spec, _ in noun.kinds):
+        own = catalogue.explainer(spec.name)
+        if own is not None:
+            found.append(own(tools, noun.word, namespace, name))
+        else:
+            rest += [pair for pair in noun.kinds if pair[0] is spec]
+    if rest:
+        part = nouns.Noun(noun.word, noun.resource, tuple(rest))
+        records = tools.registry.alive()
+        found.append(
+            generic.explain(tools.kube, tools.redis, records, part, namespace=namespace, name=name)
+        )
+    return found
+
+
+def best(found: list[Explained]) -> Explained:
+    """The answer to show: the first about a problem, else the first.
+
+    A controller that runs nowhere is no problem as long as another one has something to say.
+    """
+    problems = [one for one in found if one.cause.is_problem and one.cause.code != "no-worker"]
+    return (problems or found)[0]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from workers.cli import terminal
 from workers.cli.tools import named_object
 from workers.errors import ConfigError
+from workers.explain import generic, nouns
 from workers.explain.gather import claim_namespace, find_driver, find_owner
 from workers.kube.errors import NotFoundError
 from workers.queue.intents import IntentStore
 from workers.queue.keys import Key, claim_key, volume_key
 from workers.translate.claims import claim_class_name, provisioner_annotation, selected_node
+
+# What the provisioner itself finds the key of, known to Redis or not.
+_PROVISIONED: Final = frozenset({"pvc", "pv"})
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 def run(tools: Tools) -> int:
     """The command; 0 when the key was queued."""
     kind, namespace, name = named_object(tools.settings.arguments, "retry")
+    if kind not in _PROVISIONED:
+        return _retry_known(tools, kind, namespace, name)
     try:
         key = _claim(tools, namespace, name) if kind == "pvc" else _volume(tools, name)
     except NotFoundError as error:
@@ -32,11 +38,47 @@ def run(tools: Tools) -> int:
         terminal.write(f"pvc {namespace}/{name} is gone; its volume is asked for once more")
         return 0
     if is_settled(tools, kind, namespace, name):
+        if _others(tools, kind, namespace, name, key):
+            return _told_queued(kind, key.object)
         terminal.write(f"{kind} {key.object} is bound: nothing to retry")
         return 0
     retry_now(tools, key)
-    terminal.write(f"{kind} {key.object} is queued; see csi-fleet explain {kind} {key.object}")
+    return _told_queued(kind, key.object)
+
+
+def _told_queued(kind: str, name: str) -> int:
+    terminal.write(f"{kind} {name} is queued; see csi-fleet explain {kind} {name}")
     return 0
+
+
+def _retry_known(tools: Tools, kind: str, namespace: str, name: str) -> int:
+    """All keys about an object that wait, fail or were worked on lately, of any controller."""
+    shown = f"{namespace}/{name}" if namespace else name
+    try:
+        keys = _known(tools, kind, namespace, name)
+    except NotFoundError as error:
+        raise ConfigError(str(error), exit_code=1) from error
+    for key in keys:
+        retry_now(tools, key)
+    if keys:
+        return _told_queued(kind, shown)
+    terminal.write(f"{kind} {shown} waits for nothing")
+    return 0
+
+
+def _known(tools: Tools, kind: str, namespace: str, name: str) -> list[Key]:
+    noun = nouns.nouns()[kind]
+    found = tools.kube.get(noun.resource, name, namespace=namespace)
+    states = generic.known_states(tools.redis, tools.registry.alive(), noun, found)
+    return [state.key for state in states]
+
+
+def _others(tools: Tools, kind: str, namespace: str, name: str, own: Key) -> list[Key]:
+    """Queue the keys of other controllers about a settled claim or volume, such as a resize."""
+    found = [key for key in _known(tools, kind, namespace, name) if key.kind != own.kind]
+    for key in found:
+        retry_now(tools, key)
+    return found
 
 
 def _orphans(tools: Tools, claim: str) -> list[Key]:

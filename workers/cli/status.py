@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from workers.cli import terminal
+from workers.controllers import catalogue
 from workers.errors import TransientError
 from workers.explain.words import duration, moment
 from workers.queue.inspect import read_redis, read_sizes
+from workers.queue.keys import lane_name
 from workers.queue.limits import read_stats
 
 if TYPE_CHECKING:
@@ -27,7 +30,8 @@ _HEAD: Final = (
     "DELAYED",
     "OLDEST",
 )
-_KINDS: Final = ("claims", "volumes")
+# Name of what belongs to no driver.
+_SYSTEM: Final = "-"
 # The last one that holds is shown.
 _PAUSES: Final = (("lease", "lease elsewhere"), ("breaker", "breaker"), ("operator", "paused"))
 
@@ -59,10 +63,11 @@ def gather(tools: Tools) -> dict[str, Any]:
     records, stats = tools.registry.alive(), read_stats(tools.redis)
     breakers, classes = tools.breakers.states(), tools.pauses.classes()
     watchers, workers = tools.presence.alive(), tools.presence.workers()
-    names = {lane.partition("|")[2] for lane in stats} | records.keys()
+    names = {unquote(lane.partition("|")[2]) for lane in stats} | records.keys()
     report: dict[str, Any] = {
         "drivers": {
-            name: _driver(name, stats, is_served=name in records) for name in sorted(names) if name
+            name or _SYSTEM: _driver(name or _SYSTEM, stats, is_served=name in records)
+            for name in sorted(names)
         },
         "breakers": {
             name: {"state": one.state, "failures": one.fails, "reason": one.reason}
@@ -108,9 +113,10 @@ def _driver(name: str, stats: dict[str, LaneStats], *, is_served: bool) -> dict[
     work: dict[str, Any] = {}
     pauses: dict[str, str] = {}
     ends: dict[str, float] = {}
-    for lane, figures in stats.items():
-        kind, _, driver = lane.partition("|")
-        if driver != name or kind not in _KINDS:
+    # What people know: kinds of key about an object.
+    for kind in (one.name for one in catalogue.kinds().values() if one.noun):
+        figures = stats.get(lane_name(kind, "" if name == _SYSTEM else name))
+        if figures is None:
             continue
         pauses |= figures.paused
         ends |= figures.paused_until

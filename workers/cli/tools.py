@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from workers.config.flags import Command
 from workers.config.settings import RedisSettings
 from workers.errors import ConfigError
+from workers.explain import nouns
 from workers.kube.client import KubeClient
 from workers.kube.resources import KubeResources
 from workers.queue.breakers import Breakers
@@ -144,29 +145,23 @@ class Tools:
 
 
 def named_object(arguments: tuple[str, ...], command: str) -> tuple[str, str, str]:
-    """Kind (`pvc` or `pv`), namespace and name from the arguments.
+    """Noun (`pvc`, `va`, ...), namespace and name from the arguments.
 
     Raises:
-        ConfigError: with an example.
+        ConfigError: with examples.
     """
-    kinds = {
-        "pvc": "pvc",
-        "claim": "pvc",
-        "persistentvolumeclaim": "pvc",
-        "pv": "pv",
-        "volume": "pv",
-        "persistentvolume": "pv",
-    }
-    example = f"give `csi-fleet {command} pvc NAMESPACE/NAME` or `csi-fleet {command} pv NAME`"
     words = list(arguments)
-    if len(words) == 1 and words[0].count("/") == 2:
+    if len(words) == 1 and words[0].count("/") in {1, 2}:
         words = words[0].split("/", 1)
-    if len(words) != 2 or words[0] not in kinds:
-        raise ConfigError(example)
-    kind = kinds[words[0]]
+    noun = nouns.find(words[0]) if len(words) == 2 else None
+    if noun is None:
+        examples = [f"`csi-fleet {command} {one.example}`" for one in nouns.nouns().values()]
+        raise ConfigError(f"give {' or '.join(examples)}")
     namespace, slash, name = words[1].partition("/")
-    if kind == "pv":
-        return kind, "", words[1]
+    if not noun.resource.namespaced:
+        if slash:
+            raise ConfigError(f"{words[1]!r} has a namespace: give `{command} {noun.example}`")
+        return noun.word, "", words[1]
     if not slash or not namespace or not name or "/" in name:
-        raise ConfigError(f"{words[1]!r} is no claim: {example}")
-    return kind, namespace, name
+        raise ConfigError(f"{words[1]!r} lacks a namespace: give `{command} {noun.example}`")
+    return noun.word, namespace, name

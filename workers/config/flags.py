@@ -46,8 +46,11 @@ SUMMARIES = {
     Command.BEAT: ("", "the clock of periodic work"),
     Command.FLOWER: ("", "web page of the tasks"),
     Command.STATUS: ("", "drivers, queues, workers and Redis at one glance"),
-    Command.EXPLAIN: ("pvc NAMESPACE/NAME | pv NAME", "why it waits, and what happened"),
-    Command.RETRY: ("pvc NAMESPACE/NAME | pv NAME", "the next attempt now"),
+    Command.EXPLAIN: (
+        "pvc NAMESPACE/NAME | va NAME | ...",
+        "why it waits, and what happened",
+    ),
+    Command.RETRY: ("pvc NAMESPACE/NAME | va NAME | ...", "the next attempt now"),
     Command.FAILED: ("[NAMESPACE...]", "what keeps failing or was given up, and why"),
     Command.PAUSE: ("--driver=NAME | --class=NAME", "start nothing more"),
     Command.RESUME: ("--driver=NAME | --class=NAME", "end a pause"),

@@ -126,6 +126,7 @@ def _parts(
     namespace = values["namespace"] or _own_namespace(environ, namespace_file)
     return {
         "controllers": read,
+        "values": own,
         "driver": _driver(line, values, specs, own),
         "kube": _kube(values | own.get("capacity", {}), environ, namespace),
         "provision": read.get("provisioner", settings.ProvisionSettings()),

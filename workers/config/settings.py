@@ -299,6 +299,9 @@ class Settings:
     controllers: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Each chosen controller's own settings by its name, made by its `read_settings`."""
 
+    values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False, repr=False)
+    """What `controllers` was read from: flag values by name, by controller."""
+
     resync_period_seconds: float = 900.0
     """Period in which everything unfinished is looked at again; default 900."""
 
@@ -318,4 +321,5 @@ class Settings:
 
     def __post_init__(self) -> None:
         known = {"provisioner": self.provision, "capacity": self.capacity}
+        known = {name: own for name, own in known.items() if name in self.chosen}
         object.__setattr__(self, "controllers", {**self.controllers, **known})

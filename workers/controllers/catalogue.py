@@ -6,8 +6,9 @@ Light: what runs a controller is imported by `load` alone.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from functools import cache
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from workers.controllers.capacity.spec import SPEC as CAPACITY
 from workers.controllers.provisioner.spec import SPEC as PROVISIONER
@@ -15,7 +16,7 @@ from workers.controllers.resizer.spec import SPEC as RESIZER
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from workers.engine.controller import Controller
     from workers.spec import Kind, Spec
@@ -92,6 +93,14 @@ def work_queues() -> dict[str, str]:
 def program(name: str) -> Spec | None:
     """The controller that a drop-in command (`csi-attacher`) is for, None if it is no such."""
     return next((spec for spec in SPECS if spec.program == name and not spec.part_of), None)
+
+
+def explainer(name: str) -> Callable[[Any, str, str, str], Any] | None:
+    """A controller's own `explain(tools, noun, namespace, name)`; None if it has none."""
+    folder = f"workers.controllers.{name.replace('-', '_')}"
+    if importlib.util.find_spec(f"{folder}.explain") is None:
+        return None
+    return getattr(importlib.import_module(f"{folder}.explain"), "explain", None)
 
 
 def load(name: str) -> Controller:

@@ -32,7 +32,9 @@ class Announcing:
     def __init__(self, settings: Settings, controllers: Sequence[Controller]) -> None:
         self._settings = settings
         self._controllers = controllers
-        self._driverless = [one for one in controllers if not one.spec.needs_driver]
+        self._driverless = [
+            one for one in controllers if not all(kind.has_driver for kind in one.spec.kinds)
+        ]
 
     @property
     def has_driverless(self) -> bool:
@@ -41,8 +43,11 @@ class Announcing:
 
     def place(self, queue_name: str) -> str:
         """Where the record of a driver stands: one place for each set of controllers."""
-        names = {apart(one.spec) for one in self._controllers} or {""}
-        return queue_name if names == {""} else queue_name + APART + "".join(sorted(names))
+        specs = [one.spec for one in self._controllers]
+        if not any(apart(spec) for spec in specs):
+            return queue_name
+        names = sorted({spec.part_of or spec.name for spec in specs})
+        return f"{queue_name}{APART}{'+'.join(names)}"
 
     def record(self, driver: Driver) -> dict[str, Any]:
         """What others may know of the driver, and which controllers work for it here."""
@@ -91,6 +96,8 @@ class Announcing:
         defaults = controller.limits(driver)
         place = DRIVERLESS if driver is None else driver.queue_name
         for kind in controller.spec.kinds:
+            if kind.has_driver is (driver is None):
+                continue
             limits = spec.lane_limits(kind, defaults[kind.name])
             queue.set_limits(
                 lane_name(kind.name, place),

@@ -14,6 +14,7 @@ drivers:
     limits: {create: {concurrency: 10, rate: 5, burst: 10}, delete: {concurrency: 4}}
     classes: {slow-clone: {timeouts: {create: 30s}}}
     flags: {extra-create-metadata: true, default-fstype: xfs}
+    controllers: {attacher: {flags: {timeout: 30s}}}
 ```
 docs/drivers-file.md explains each field. Every complaint is one line: file, line, field, remedy.
 """
@@ -71,6 +72,7 @@ _DRIVER_FIELDS: Final = {
     "limits",
     "classes",
     "flags",
+    "controllers",
     "threads",
 }
 _T = TypeVar("_T")
@@ -86,7 +88,8 @@ class DriverSpec:
         timeouts: seconds by operation (`create`, `delete`, `capacity`).
         class_timeouts: the same by storage class.
         limits: by operation; those left out come from the flags.
-        flags: values by flag name, parsed.
+        flags: values of the provisioner's flags by name, parsed.
+        controller_flags: the same of other controllers, by their names.
         threads: threads of one worker process that may be inside this driver; None: a fair part.
         allow_tcp: false beside the driver (`--csi-address`).
         tls_stamp: digest of the TLS files' content.
@@ -100,6 +103,7 @@ class DriverSpec:
     class_timeouts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     limits: Mapping[str, LaneLimits] = field(default_factory=dict)
     flags: Mapping[str, Any] = field(default_factory=dict)
+    controller_flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     threads: int | None = None
     allow_tcp: bool = True
     tls_stamp: str = ""
@@ -107,7 +111,10 @@ class DriverSpec:
     @property
     def connection(self) -> tuple[object, ...]:
         """What cannot change without connecting again."""
-        return self.name, self.endpoint, self.tls, self.tls_stamp, self.timeouts, self.flags
+        return (
+            *(self.name, self.endpoint, self.tls, self.tls_stamp),
+            *(self.timeouts, self.flags, self.controller_flags),
+        )
 
     def settings(self, base: Settings) -> Settings:
         """The process's settings with this driver's own values."""
@@ -119,7 +126,18 @@ class DriverSpec:
             driver=replace(base.driver, **driver),
             capacity=replace(base.capacity, **threads),
             provision=replace(base.provision, **fields),
+            controllers={**base.controllers, **self._controllers(base)},
         )
+
+    def _controllers(self, base: Settings) -> dict[str, Any]:
+        """Settings of the controllers that run here and have values of their own in the file."""
+        return {
+            spec.name: spec.read_settings(
+                {**base.values[spec.name], **self.controller_flags[spec.name]}
+            )
+            for spec in catalogue.specs(base.values)
+            if spec.name in self.controller_flags
+        }
 
     def timeouts_by_rpc(self) -> dict[str, float]:
         """Deadlines for the driver's client."""
@@ -167,7 +185,7 @@ def parse(content: str, path: Path, *, pool: str = "") -> dict[str, DriverSpec]:
     top = load(content, str(path)).mapping({"defaults", "drivers"}, required={"drivers"})
     defaults = DriverSpec("", "")
     if "defaults" in top:
-        fields = top["defaults"].mapping({"timeouts", "limits", "flags", "threads"})
+        fields = top["defaults"].mapping({"timeouts", "limits", "flags", "controllers", "threads"})
         defaults = _common(fields, defaults)
     found: dict[str, DriverSpec] = {}
     for entry in top["drivers"].sequence():
@@ -220,6 +238,13 @@ def _common(fields: dict[str, Entry], spec: DriverSpec) -> DriverSpec:
         spec = replace(spec, limits={**inherited, **own})
     if "flags" in fields:
         spec = replace(spec, flags={**spec.flags, **_flags(fields["flags"])})
+    if "controllers" in fields:
+        own_flags = _controllers(fields["controllers"])
+        known = {
+            name: {**spec.controller_flags.get(name, {}), **flags}
+            for name, flags in own_flags.items()
+        }
+        spec = replace(spec, controller_flags={**spec.controller_flags, **known})
     if "threads" in fields:
         spec = replace(spec, threads=_number(fields["threads"], int, least=1))
     return spec
@@ -300,6 +325,17 @@ def _flags(entry: Entry) -> dict[str, Any]:
             raise value.error(f"{name} must be greater than 0")
         if name == "volume-name-uuid-length" and found[name] != -1 and not 1 <= found[name] <= 32:
             raise value.error("volume-name-uuid-length must be -1 or 1 to 32")
+    return found
+
+
+def _controllers(entry: Entry) -> dict[str, dict[str, Any]]:
+    """Flags by controller; those of the provisioner are the driver's `flags`."""
+    known = {spec.name: spec for spec in catalogue.SPECS[1:] if not spec.part_of}
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in entry.mapping(set(known)).items():
+        flags = {flag.name: flag for flag in known[name].flags if not flag.ignored}
+        own = value.mapping({"flags"}, required={"flags"})["flags"].mapping(set(flags))
+        found[name] = {one: _flag_value(text, flags[one].parse) for one, text in own.items()}
     return found
 
 

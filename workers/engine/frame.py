@@ -34,6 +34,8 @@ AWAY_SECONDS: Final = 1.0
 # Client-go's sidecars: where a controller's settings say nothing.
 RETRY_START_SECONDS: Final = 1.0
 RETRY_MAX_SECONDS: Final = 300.0
+# The words of log lines where they are not those of the command line.
+LOG_FIELDS: Final = {"pvc": "claim", "pv": "volume"}
 
 
 def run(context: Context, text: str) -> None:
@@ -115,7 +117,8 @@ class Pass:
     def fields(self) -> dict[str, str]:
         """What every log line of a pass carries."""
         fields = {"key": self.key.text, "driver": self.driver_name}
-        return fields | ({self.kind.noun: self.key.object} if self.kind.noun else {})
+        noun = LOG_FIELDS.get(self.kind.noun, self.kind.noun)
+        return fields | ({noun: self.key.object} if noun else {})
 
     def unexpected(self, error: Exception) -> None:
         """Tell of a mistake of ours: log, metric and a note for `explain`.

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from workers.controllers import catalogue
+from workers.drivers.operations import RPCS
 from workers.explain.facts import Cause
 from workers.explain.words import duration, moment
 from workers.observability.trail import UNEXPECTED
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 TICKET_SECONDS: Final = 3.0
 # A call that runs longer than this is worth a word.
 LONG_SECONDS: Final = 2.0
-_RUNNING: Final = {"claims": "CreateVolume", "volumes": "DeleteVolume"}
 _FOLLOW_UP: Final = "Nothing; ask again in a moment."
 
 
@@ -98,7 +99,7 @@ def running(state: KeyState) -> Cause | None:
     process, started = state.lease
     host = ":".join(process.split(":")[:2])
     seconds = state.now - started
-    call = _RUNNING.get(state.key.kind, "")
+    call = _call_of(state.key.kind)
     is_calling = bool(state.trail) and state.trail[-1].event == "intent"
     if is_calling and seconds > LONG_SECONDS:
         return Cause(
@@ -113,6 +114,13 @@ def running(state: KeyState) -> Cause | None:
         _FOLLOW_UP,
         is_problem=False,
     )
+
+
+def _call_of(kind: str) -> str:
+    """The CSI call that keys of that kind make, "" for none."""
+    known = catalogue.kinds().get(kind)
+    operations = known.operations if known is not None else ()
+    return RPCS[operations[0]].rpartition("/")[2] if operations else ""
 
 
 def queued(state: KeyState) -> Cause | None:

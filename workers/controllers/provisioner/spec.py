@@ -75,7 +75,7 @@ SPEC: Final = Spec(
             work_queue="claims",
             operations=("create",),
             subject=paths.CLAIMS,
-            noun="claim",
+            noun="pvc",
         ),
         Kind(
             keys.KIND_VOLUMES,
@@ -83,7 +83,7 @@ SPEC: Final = Spec(
             work_queue="volumes",
             operations=("delete",),
             subject=paths.VOLUMES,
-            noun="volume",
+            noun="pv",
         ),
         Kind(keys.KIND_CLONING, task="cloning.sync", work_queue="cloning-protection"),
         Kind(keys.KIND_SWEEP, task="snapshots.sweep", work_queue="sweep"),

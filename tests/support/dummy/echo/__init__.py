@@ -1,0 +1,1 @@
+"""Echoes: answers each claim of a driver with an event."""

@@ -1,0 +1,80 @@
+"""Runs with the echo controller in the catalogue, and says what became of it: JSON on stdout.
+
+A process of its own: the catalogue is read when modules are imported. The two lines before the
+others are what a new controller costs outside of its folder: here its place, in the repository the
+folder itself, and its line in the catalogue.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import workers.controllers
+
+sys.modules["workers.controllers.echo"] = __import__("tests.support.dummy.echo", fromlist=["echo"])
+sys.modules["workers.controllers.echo.controller"] = __import__(
+    "tests.support.dummy.echo.controller", fromlist=["controller"]
+)
+assert workers.controllers.__doc__
+
+from tests.support.dummy.echo.spec import SPEC  # noqa: E402
+from workers.controllers import catalogue  # noqa: E402
+
+catalogue.SPECS = (*catalogue.SPECS, SPEC)  # type: ignore[misc] # the line in the catalogue
+
+
+def main() -> None:
+    """Ask everything that is derived from specs."""
+    from types import SimpleNamespace  # noqa: PLC0415
+
+    from workers.__main__ import drop_in  # noqa: PLC0415
+    from workers.app import make_app  # noqa: PLC0415
+    from workers.cli import completion  # noqa: PLC0415
+    from workers.config.flagdocs import flags_markdown  # noqa: PLC0415
+    from workers.config.flags import Command  # noqa: PLC0415
+    from workers.config.load import parse  # noqa: PLC0415
+    from workers.drivers.announcing import Announcing  # noqa: PLC0415
+    from workers.drivers.driversfile import DriverSpec  # noqa: PLC0415
+    from workers.explain import nouns  # noqa: PLC0415
+    from workers.queue import kinds  # noqa: PLC0415
+    from workers.queue.scripts import source  # noqa: PLC0415
+    from workers.tasks.registry import register  # noqa: PLC0415
+
+    settings = parse("run", ["--controllers=echo", "--loudness=9"], {})
+    controller = catalogue.load("echo")
+    lanes: dict[str, int] = {}
+    queue = SimpleNamespace(set_limits=lambda lane, number, **_: lanes.update({lane: number}))
+    driver = SimpleNamespace(
+        queue_name="d", name="d", record=lambda: {"name": "d", "queue_name": "d"}
+    )
+    announcing = Announcing(settings, [controller])
+    announcing.set_limits(driver, DriverSpec("", ""), queue)  # type: ignore[arg-type]
+    app = make_app(settings)
+    register(app)
+    print(
+        json.dumps(
+            {
+                "settings": settings.controllers["echo"],
+                "chosen": settings.chosen,
+                "command": drop_in(["csi-echo", "--loudness=1"]),
+                "lanes": lanes,
+                "record": announcing.record(driver),  # type: ignore[arg-type]
+                "record_at": announcing.place("d"),
+                "places": sorted(kinds.places("d", [SPEC]) | kinds.places("", [SPEC])),
+                "tasks": sorted(name for name in app.tasks if name.endswith(".sync")),
+                "work_queue": catalogue.work_queues()["echoes"],
+                "operation": catalogue.lanes()["list-volumes"],
+                "lua": source("take")[1].splitlines()[1:4],
+                "noun": nouns.nouns()["echo"].example,
+                "words": completion.words(Command.EXPLAIN).split()[:20],
+                "docs": [line for line in flags_markdown().splitlines() if "loudness" in line],
+                "permissions": [rule.why for spec in catalogue.SPECS for rule in spec.permissions],
+                "lease": catalogue.specs(["echo"])[0].lease_name("d"),  # type: ignore[misc]
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""What can be asked about, under which words, and what is said where only the queue knows."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.cli.tools import named_object
+from workers.errors import ConfigError
+from workers.explain import generic, nouns
+from workers.explain.nouns import Noun
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
+from workers.queue.keys import Key
+from workers.queue.workqueue import WorkQueue
+from workers.spec import Kind, Spec, no_rules
+
+KIND = Kind("things", "things.sync", "things", subject=paths.ATTACHMENTS, noun="thing")
+SPEC = Spec("maker", "csi-maker", (KIND,), (), no_rules)
+NOUN = Noun("thing", paths.ATTACHMENTS, ((SPEC, KIND),))
+RECORDS = {"d": {"name": "d", "controllers": ["maker"]}, "e": {"name": "e", "controllers": ["x"]}}
+OBJECT = {"metadata": {"name": "one", "uid": "u1"}}
+
+
+class Kube:
+    """One object."""
+
+    def get(self, resource, name, *, namespace=""):
+        if (resource, name, namespace) != (paths.ATTACHMENTS, "one", ""):
+            raise NotFoundError(404, "NotFound", "no such object")
+        return OBJECT
+
+
+def explain(redis_client, records=RECORDS, name="one"):
+    return generic.explain(Kube(), redis_client, records, NOUN, namespace="", name=name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("pvc", "a/b"), ("pvc", "a", "b")),
+        (("claim", "a/b"), ("pvc", "a", "b")),
+        (("persistentvolumeclaims/a/b",), ("pvc", "a", "b")),
+        (("pvc/a/b",), ("pvc", "a", "b")),
+        (("PersistentVolume", "x"), ("pv", "", "x")),
+        (("pv/x",), ("pv", "", "x")),
+    ],
+)
+def test_an_object_has_the_names_that_people_use(arguments, expected):
+    assert named_object(arguments, "explain") == expected
+
+
+@pytest.mark.parametrize("arguments", [(), ("pod", "a/b"), ("pvc", "b"), ("pv", "a/b"), ("pvc",)])
+def test_a_mistake_is_answered_with_an_example(arguments):
+    with pytest.raises(ConfigError, match="explain pv"):
+        named_object(arguments, "explain")
+
+
+def test_every_noun_has_a_resource_and_its_kinds():
+    for word, noun in nouns.nouns().items():
+        assert nouns.find(word) is noun or nouns.find(word) == noun
+        assert {kind.noun for _, kind in noun.kinds} == {word}
+
+
+def test_a_queued_key_is_found_under_any_driver_of_its_controller(redis_client):
+    """Nobody declared limits, so the key waits; the driver is found among the records."""
+    WorkQueue(redis_client, publish=lambda keys: None).add([Key("things", "d", "one", "u1")])
+    found = explain(redis_client)
+    assert found.cause.code == "no-limits"
+    assert found.state.key.driver == "d"
+
+
+def test_nothing_waits(redis_client):
+    found = explain(redis_client)
+    assert (found.cause.code, found.cause.is_problem) == ("nothing-to-do", False)
+
+
+def test_nobody_runs_its_controller(redis_client):
+    assert explain(redis_client, {"e": RECORDS["e"]}).cause.code == "no-worker"
+
+
+def test_no_such_object(redis_client):
+    assert explain(redis_client, name="two").cause.code == "not-found"

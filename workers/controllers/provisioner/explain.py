@@ -1,0 +1,35 @@
+"""`csi-fleet explain pvc` and `pv` as the provisioner answers them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workers.explain.claims import claim_cause
+from workers.explain.gather import Gatherer
+from workers.explain.generic import Explained
+from workers.explain.volumes import volume_cause
+
+if TYPE_CHECKING:
+    from workers.cli.tools import Tools
+
+
+def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
+    """Facts, then the first cause.
+
+    Raises:
+        ApiError: the API server does not answer, or refuses to show it.
+        QueueUnavailable: Redis does not answer.
+    """
+    gatherer = Gatherer(
+        tools.kube,
+        tools.redis,
+        registry=tools.registry,
+        breakers=tools.breakers,
+        pauses=tools.pauses,
+        presence=tools.presence,
+    )
+    if noun == "pvc":
+        facts = gatherer.claim(namespace, name)
+        return Explained(claim_cause(facts), facts.state, facts.claim, facts.volume)
+    found = gatherer.volume(name)
+    return Explained(volume_cause(found), found.state, None, found.volume)

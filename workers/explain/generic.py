@@ -1,0 +1,132 @@
+"""What does the queue know about any object? For kinds without an explanation of their own.
+
+A key is the kind, the driver's queue name, the object and its UID; all drivers whose workers run
+the controller are tried, so that nothing about the object's fields has to be known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workers.explain import queueing
+from workers.explain.facts import Cause
+from workers.kube.errors import NotFoundError
+from workers.queue.inspect import KeyState, read_key
+from workers.queue.keys import Key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    import redis
+
+    from workers.explain.nouns import Noun
+    from workers.kube.objects import JsonObject
+    from workers.kube.resources import KubeResources
+    from workers.spec import Kind, Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """One controller's answer.
+
+    Attributes:
+        cause: why the object waits, or that it does not.
+        state: of its key, None when nobody knows it.
+        claim: a claim it is about; `volume`: a PV; both for the history.
+    """
+
+    cause: Cause
+    state: KeyState | None = None
+    claim: JsonObject | None = None
+    volume: JsonObject | None = None
+
+
+def explain(
+    kube: KubeResources,
+    client: redis.Redis,
+    records: Mapping[str, Mapping[str, Any]],
+    noun: Noun,
+    *,
+    namespace: str,
+    name: str,
+) -> Explained:
+    """Say what the queue holds about the object.
+
+    Raises:
+        ApiError: the API server does not answer, or refuses to show it.
+        QueueUnavailable: Redis does not answer.
+    """
+    try:
+        found = kube.get(noun.resource, name, namespace=namespace)
+    except NotFoundError:
+        shown = f"{namespace}/{name}" if namespace else name
+        return Explained(Cause("not-found", f"There is no {noun.word} {shown}."))
+    states = known_states(client, records, noun, found)
+    for state in states:
+        cause = queueing.paused(state, state.key.driver, "", None, 0.0) or queueing.running(state)
+        cause = cause or queueing.queued(state) or _failed(state)
+        if cause is not None:
+            return Explained(cause, state)
+    if not any(_serves(record, spec) for record in records.values() for spec, _ in noun.kinds):
+        programs = ", ".join(sorted({spec.name for spec, _ in noun.kinds}))
+        return Explained(
+            Cause(
+                "no-worker",
+                f"No worker runs the controller for it: {programs}.",
+                "Start a worker with --controllers, see docs/flags.md.",
+            )
+        )
+    return Explained(Cause("nothing-to-do", "Nothing waits for it.", is_problem=False))
+
+
+def known_states(
+    client: redis.Redis,
+    records: Mapping[str, Mapping[str, Any]],
+    noun: Noun,
+    found: JsonObject,
+) -> list[KeyState]:
+    """The states of all its keys that wait, run, fail or have a history.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    states = [
+        read_key(client, key, key.object)
+        for spec, kind in noun.kinds
+        for key in candidates(records, spec, kind, found)
+    ]
+    return [state for state in states if state.is_known or state.fails or state.trail]
+
+
+def candidates(
+    records: Mapping[str, Mapping[str, Any]], spec: Spec, kind: Kind, found: JsonObject
+) -> Iterator[Key]:
+    """The keys of one kind that the object may have."""
+    metadata = found["metadata"]
+    namespace = metadata.get("namespace") or ""
+    name = f"{namespace}/{metadata['name']}" if namespace else metadata["name"]
+    claim = (found.get("spec") or {}).get("claimRef") or {}
+    tenant = f"@{claim['namespace']}" if claim.get("namespace") else ""
+    uids = dict.fromkeys((metadata.get("uid") or "", "", tenant))
+    drivers = [queue for queue, record in records.items() if queue and _serves(record, spec)]
+    for driver in drivers if kind.has_driver else [""]:
+        for uid in uids:
+            yield Key(kind.name, driver, name, uid)
+
+
+def _serves(record: Mapping[str, Any], spec: Spec) -> bool:
+    names = record.get("controllers") or ()
+    return spec.name in names or spec.part_of in names
+
+
+def _failed(state: KeyState) -> Cause | None:
+    """The last attempt's error."""
+    error = queueing.last_error(state, None)
+    again = queueing.next_try(state)
+    if error is None or not (state.fails or state.due):
+        return None
+    return queueing.defect(state, error[0], again) or Cause(
+        "failed", f"The last attempt failed: {error[0]}", again, state.due
+    )

@@ -1,0 +1,69 @@
+"""Which objects can a person ask about, and under which words? Derived from the kinds of key.
+
+`explain` and `retry` take kubectl's short name (`pvc`, `va`), the kind or its plural. Several
+controllers may have kinds about one object: a claim is provisioned by one and resized by another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workers.controllers import catalogue
+
+if TYPE_CHECKING:
+    from workers.kube.paths import Resource
+    from workers.spec import Kind, Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Noun:
+    """One sort of object.
+
+    Attributes:
+        word: as `explain` shows it.
+        resource: where it is.
+        kinds: the kinds of key about it, with their controllers.
+    """
+
+    word: str
+    resource: Resource
+    kinds: tuple[tuple[Spec, Kind], ...]
+
+    @property
+    def example(self) -> str:
+        """How it is named on the command line."""
+        return f"{self.word} {'NAMESPACE/NAME' if self.resource.namespaced else 'NAME'}"
+
+
+def nouns() -> dict[str, Noun]:
+    """Every noun by its word, in the order of the catalogue."""
+    found: dict[str, list[tuple[Spec, Kind]]] = {}
+    for spec in catalogue.SPECS:
+        for kind in spec.kinds:
+            if kind.noun and kind.subject is not None:
+                found.setdefault(kind.noun, []).append((spec, kind))
+    return {
+        word: Noun(word, kinds[0][1].subject, tuple(kinds))
+        for word, kinds in found.items()
+        if kinds[0][1].subject is not None
+    }
+
+
+def find(word: str) -> Noun | None:
+    """The noun that a person means; None if there is none."""
+    known = nouns()
+    if word in known:
+        return known[word]
+    low = word.lower()
+    for noun in known.values():
+        short = noun.resource.kind.lower().removeprefix("persistent").removeprefix("volume")
+        if low in {noun.resource.kind.lower(), noun.resource.plural, *_SHORT.get(noun.word, ())}:
+            return noun
+        if short and low == short and short not in known:
+            return noun
+    return None
+
+
+_SHORT = {"pvc": ("claim",), "pv": ("volume",), "va": ("attachment",)}
+"""Words that people use besides kubectl's."""
