@@ -24,14 +24,20 @@ from workers.queue.keys import Key
 
 ROOT = Path(__file__).parents[3]
 # Where a kind's name may stand: where it is built, and the rest is told in KNOWN.
-HOMES = ("workers/controllers/", "workers/queue/keys.py", "workers/queue/catalogkinds.py")
+HOMES = (
+    "workers/controllers/",
+    "workers/queue/keys.py",
+    # Names of Redis keys and of the catalog's parts, not kinds of key.
+    "workers/queue/names.py",
+    "workers/queue/catalogkinds.py",
+)
 # Words that are kinds of key by chance: Redis keys, JSON fields, Lua scripts, the catalog's kinds.
 KNOWN = {
     ("workers/explain/gather.py", "volumes"),
     ("workers/custom/backend.py", "claims"),
     ("workers/custom/backend.py", "volumes"),
 }
-OTHER_MEANING = {"capacity", "sweep"}
+OTHER_MEANING = {"capacity", "sweep", "snapshots", "contents"}
 
 
 @pytest.fixture(scope="module")
