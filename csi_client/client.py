@@ -257,8 +257,10 @@ class CsiClient:
         *,
         timeout_seconds: float | None = None,
         scrub: bool = True,
+        on_slow: Callable[[], None] | None = None,
+        slow_after_seconds: float = 0.0,
     ) -> _Answer:
-        """Make any call of the CSI spec, for tools; `method` is `<Service>/<Method>`.
+        """Make any call of the CSI spec; `method` is `<Service>/<Method>`.
 
         Args:
             method: such as `Controller/CreateSnapshot`.
@@ -267,8 +269,18 @@ class CsiClient:
             timeout_seconds: deadline, default the client's.
             scrub: False leaves an error's text as the driver wrote it; only for requests whose
                 secrets are made up.
+            on_slow: runs once, in this thread, when the call still runs after `slow_after_seconds`.
+            slow_after_seconds: see `on_slow`.
         """
-        return self._call(method, request, answer_type, timeout_seconds, scrub=scrub)
+        return self._call(
+            method,
+            request,
+            answer_type,
+            timeout_seconds,
+            on_slow=on_slow,
+            slow_after_seconds=slow_after_seconds,
+            scrub=scrub,
+        )
 
     def _call(
         self,

@@ -22,8 +22,26 @@ ANN_DELETION_SECRET_NAMESPACE: Final = "volume.kubernetes.io/provisioner-deletio
 ANN_MODIFY_SECRET_NAME: Final = "volume.kubernetes.io/controller-modify-secret-name"
 ANN_MODIFY_SECRET_NAMESPACE: Final = "volume.kubernetes.io/controller-modify-secret-namespace"
 
-# Annotation of snapshot contents.
+# Annotations of snapshot contents, SNA-006 (external-snapshotter v8.6, pkg/utils/util.go).
 ANN_ALLOW_MODE_CHANGE: Final = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
+ANN_BEING_CREATED: Final = "snapshot.storage.kubernetes.io/volumesnapshot-being-created"
+ANN_BEING_DELETED: Final = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted"
+ANN_SNAPSHOT_SECRET_NAME: Final = "snapshot.storage.kubernetes.io/deletion-secret-name"
+ANN_SNAPSHOT_SECRET_NAMESPACE: Final = "snapshot.storage.kubernetes.io/deletion-secret-namespace"
+ANN_GROUP_HANDLE: Final = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle"
+ANN_GROUP_BEING_CREATED: Final = (
+    "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created"
+)
+ANN_GROUP_BEING_DELETED: Final = (
+    "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted"
+)
+ANN_GROUP_SECRET_NAME: Final = "groupsnapshot.storage.kubernetes.io/deletion-secret-name"
+ANN_GROUP_SECRET_NAMESPACE: Final = "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace"
+LABEL_SNAPSHOT_NODE: Final = "snapshot.storage.kubernetes.io/managed-by"
+
+# Annotations of snapshot classes.
+ANN_DEFAULT_SNAPSHOT_CLASS: Final = "snapshot.storage.kubernetes.io/is-default-class"
+ANN_DEFAULT_GROUP_CLASS: Final = "groupsnapshot.storage.kubernetes.io/is-default-class"
 
 # Volume attribute.
 ATTR_IDENTITY: Final = "storage.kubernetes.io/csiProvisionerIdentity"
@@ -35,12 +53,31 @@ FINALIZER_SNAPSHOT_SOURCE: Final = (
     "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
 )
 
+# Finalizers around snapshots, SNA-005. FINALIZER_SNAPSHOT_SOURCE above is the provisioner's half of
+# the protection of a snapshot that is restored.
+FINALIZER_SNAPSHOT_AS_SOURCE: Final = (
+    "snapshot.storage.kubernetes.io/volumesnapshot-as-source-protection"
+)
+FINALIZER_SNAPSHOT_BOUND: Final = "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection"
+FINALIZER_SNAPSHOT_IN_GROUP: Final = (
+    "snapshot.storage.kubernetes.io/volumesnapshot-in-group-protection"
+)
+FINALIZER_CONTENT: Final = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"
+FINALIZER_CLAIM_AS_SOURCE: Final = "snapshot.storage.kubernetes.io/pvc-as-source-protection"
+FINALIZER_GROUP_BOUND: Final = (
+    "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-bound-protection"
+)
+FINALIZER_GROUP_CONTENT: Final = (
+    "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection"
+)
+
 # Labels of CSIStorageCapacity objects.
 LABEL_DRIVER_NAME: Final = "csi.storage.k8s.io/drivername"
 LABEL_MANAGED_BY: Final = "csi.storage.k8s.io/managed-by"
 
 # API groups.
 GROUP_SNAPSHOT: Final = "snapshot.storage.k8s.io"
+GROUP_GROUP_SNAPSHOT: Final = "groupsnapshot.storage.k8s.io"
 
 # Prefix of reserved storage class parameters.
 PARAMETER_PREFIX: Final = "csi.storage.k8s.io/"

@@ -122,6 +122,7 @@ def _parts(
     values = line.flags.common(line.values)
     own = {spec.name: _values_of(line, spec, environ) for spec in specs}
     provisioner = own.get("provisioner", {})
+    in_node_mode = any(found.get("node-deployment") for found in own.values())
     read = {spec.name: spec.read_settings(own[spec.name]) for spec in specs}
     namespace = values["namespace"] or _own_namespace(environ, namespace_file)
     return {
@@ -132,13 +133,13 @@ def _parts(
         "provision": read.get("provisioner", settings.ProvisionSettings()),
         "capacity": read.get("capacity", settings.CapacitySettings()),
         "resync_period_seconds": values["resync-period"],
-        "node": _node(provisioner, environ),
+        "node": _node(provisioner, environ, enabled=in_node_mode),
         "leader": _leader(
             values,
             _own_namespace(environ, namespace_file),
-            in_node_mode=provisioner.get("node-deployment", False),
+            in_node_mode=in_node_mode,
         ),
-        "http": _http(values, in_node_mode=provisioner.get("node-deployment", False)),
+        "http": _http(values, in_node_mode=in_node_mode),
         "redis": _redis(values, environ),
         "process": _process(values, environ, own.values()),
         "flower": _flower(values, environ),
@@ -185,6 +186,7 @@ def _driver(
 ) -> settings.DriverSettings:
     has_others = values["drivers-file"] or values["provisioner"]
     needs_none = not any(spec.needs_driver for spec in specs)
+    # A controller without a driver opens no socket, whatever a shared command line says.
     is_without = needs_none or (has_others and "csi-address" not in line.explicit)
     timeouts = [found["timeout"] for found in own.values() if "timeout" in found]
     return settings.DriverSettings(
@@ -211,12 +213,15 @@ def _kube(
     )
 
 
-def _node(values: Mapping[str, Any], environ: Mapping[str, str]) -> settings.NodeSettings:
+def _node(
+    values: Mapping[str, Any], environ: Mapping[str, str], *, enabled: bool
+) -> settings.NodeSettings:
+    node_name = environ.get("NODE_NAME", "")
     if not values:
-        return settings.NodeSettings()
+        return settings.NodeSettings(enabled=enabled, node_name=node_name)
     return settings.NodeSettings(
-        enabled=values["node-deployment"],
-        node_name=environ.get("NODE_NAME", ""),
+        enabled=enabled,
+        node_name=node_name,
         immediate_binding=values["node-deployment-immediate-binding"],
         base_delay_seconds=values["node-deployment-base-delay"],
         max_delay_seconds=values["node-deployment-max-delay"],

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from workers.controllers.capacity.spec import SPEC as CAPACITY
 from workers.controllers.provisioner.spec import SPEC as PROVISIONER
 from workers.controllers.resizer.spec import SPEC as RESIZER
+from workers.controllers.snapshot_controller.spec import SPEC as SNAPSHOT_CONTROLLER
+from workers.controllers.snapshotter.spec import SPEC as SNAPSHOTTER
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ SPECS: Final[tuple[Spec, ...]] = (
     PROVISIONER,
     CAPACITY,
     RESIZER,
+    SNAPSHOTTER,
+    SNAPSHOT_CONTROLLER,
 )
 
 ALL: Final = "all"

@@ -165,6 +165,8 @@ def handshake(client: CsiClient, settings: Settings) -> Driver:
     identity = f"{time.time_ns() // 1_000_000}-{random.randrange(10_000)}-{name}"  # noqa: S311
     queue_name, node_id, segments = name, "", None
     if settings.node.enabled:
+        queue_name = f"{name}@{settings.node.node_name}"
+    if settings.node.enabled and "provisioner" in settings.chosen:
         try:
             node = client.node_info()
         except CsiError as error:
@@ -174,7 +176,6 @@ def handshake(client: CsiClient, settings: Settings) -> Driver:
         node_id = node.node_id
         segments = dict(node.accessible_topology.segments)
         identity = f"{identity}-{settings.node.node_name}"
-        queue_name = f"{name}@{settings.node.node_name}"
     return Driver(
         name=name,
         queue_name=queue_name,

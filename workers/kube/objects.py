@@ -290,3 +290,58 @@ class SnapshotClass(msgspec.Struct, rename="camel", gc=False):
     driver: str = ""
     deletion_policy: str = ""
     parameters: dict[str, str] | None = None
+
+
+class GroupSnapshotSpec(msgspec.Struct, rename="camel", gc=False):
+    """Part of a VolumeGroupSnapshotSpec."""
+
+    volume_group_snapshot_class_name: str | None = None
+
+
+class GroupSnapshotStatus(msgspec.Struct, rename="camel", gc=False):
+    """Part of a VolumeGroupSnapshotStatus."""
+
+    bound_volume_group_snapshot_content_name: str | None = None
+    ready_to_use: bool | None = None
+    error: SnapshotError | None = None
+
+
+class GroupSnapshot(msgspec.Struct, gc=False):
+    """A VolumeGroupSnapshot."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: GroupSnapshotSpec = msgspec.field(default_factory=GroupSnapshotSpec)
+    status: GroupSnapshotStatus | None = None
+
+
+class GroupContentSource(msgspec.Struct, rename="camel", gc=False):
+    """Volumes to snapshot together, or a group snapshot that exists."""
+
+    volume_handles: list[str] | None = None
+    group_snapshot_handles: JsonObject | None = None
+
+
+class GroupContentSpec(msgspec.Struct, rename="camel", gc=False):
+    """Part of a VolumeGroupSnapshotContentSpec."""
+
+    driver: str = ""
+    volume_group_snapshot_class_name: str | None = None
+    source: GroupContentSource = msgspec.field(default_factory=GroupContentSource)
+    volume_group_snapshot_ref: Reference = msgspec.field(default_factory=Reference)
+
+
+class GroupContentStatus(msgspec.Struct, rename="camel", gc=False):
+    """Part of a VolumeGroupSnapshotContentStatus."""
+
+    volume_group_snapshot_handle: str | None = None
+    ready_to_use: bool | None = None
+    creation_time: str | None = None
+    error: SnapshotError | None = None
+
+
+class GroupSnapshotContent(msgspec.Struct, gc=False):
+    """A VolumeGroupSnapshotContent."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: GroupContentSpec = msgspec.field(default_factory=GroupContentSpec)
+    status: GroupContentStatus | None = None

@@ -40,6 +40,7 @@ class Resource:
 
 _STORAGE: Final = "storage.k8s.io"
 _SNAPSHOT: Final = "snapshot.storage.k8s.io"
+_GROUP_SNAPSHOT: Final = "groupsnapshot.storage.k8s.io"
 
 CLAIMS: Final = Resource(
     "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", namespaced=True
@@ -64,6 +65,15 @@ SNAPSHOT_CONTENTS: Final = Resource(
     _SNAPSHOT, "v1", "volumesnapshotcontents", "VolumeSnapshotContent"
 )
 SNAPSHOT_CLASSES: Final = Resource(_SNAPSHOT, "v1", "volumesnapshotclasses", "VolumeSnapshotClass")
+GROUP_SNAPSHOTS: Final = Resource(
+    _GROUP_SNAPSHOT, "v1", "volumegroupsnapshots", "VolumeGroupSnapshot", namespaced=True
+)
+GROUP_SNAPSHOT_CONTENTS: Final = Resource(
+    _GROUP_SNAPSHOT, "v1", "volumegroupsnapshotcontents", "VolumeGroupSnapshotContent"
+)
+GROUP_SNAPSHOT_CLASSES: Final = Resource(
+    _GROUP_SNAPSHOT, "v1", "volumegroupsnapshotclasses", "VolumeGroupSnapshotClass"
+)
 REFERENCE_GRANTS: Final = Resource(
     "gateway.networking.k8s.io", "v1beta1", "referencegrants", "ReferenceGrant", namespaced=True
 )

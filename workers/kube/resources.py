@@ -74,6 +74,37 @@ class KubeResources:
         path = resource.path(name, namespace=namespace)
         return self.client.delete(path, uid=uid, resource_version=resource_version)
 
+    def merge(
+        self,
+        resource: Resource,
+        item: Mapping[str, Any],
+        change: Mapping[str, Any],
+        *,
+        status: bool = False,
+        is_exact: bool = False,
+    ) -> JsonObject:
+        """Apply a merge patch to an object that was read; returns it as it is now.
+
+        Args:
+            resource: its kind.
+            item: the object as read.
+            change: what to merge in; None removes a member.
+            status: patch the status subresource.
+            is_exact: only if nobody wrote it since it was read.
+
+        Raises:
+            ConflictError: with `is_exact`, or when the object is another one of that name by now.
+        """
+        metadata = item["metadata"]
+        known: dict[str, str] = {}
+        if metadata.get("uid"):
+            known["uid"] = metadata["uid"]
+        if is_exact:
+            known["resourceVersion"] = metadata["resourceVersion"]
+        body = {**change, "metadata": {**(change.get("metadata") or {}), **known}}
+        path = _path_of(resource, item) + ("/status" if status else "")
+        return self.client.patch(path, body, MERGE_PATCH)
+
     # Claims.
 
     def get_claim(self, namespace: str, name: str) -> JsonObject:

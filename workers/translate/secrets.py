@@ -186,17 +186,39 @@ def resolve(
     templates = _templates_or_default(kind, parameters)
     if templates is None:
         return None
-    name_template, namespace_template = templates
     variables = {
         "pv.name": volume_name,
         "pvc.namespace": text(claim, "metadata", "namespace"),
     }
-    namespace = _resolve_part(namespace_template, variables, _is_label, "namespace name")
-    variables["pvc.name"] = text(claim, "metadata", "name")
+    more = {"pvc.name": text(claim, "metadata", "name")}
     for key, value in annotations_of(claim).items():
-        variables[f"pvc.annotations['{key}']"] = value
-    name = _resolve_part(name_template, variables, _is_subdomain, "secret name")
-    return SecretRef(name, namespace)
+        more[f"pvc.annotations['{key}']"] = value
+    return resolve_parts(*templates, namespace_variables=variables, more_for_name=more)
+
+
+def resolve_parts(
+    name_template: str,
+    namespace_template: str,
+    *,
+    namespace_variables: Mapping[str, str],
+    more_for_name: Mapping[str, str],
+) -> SecretRef:
+    """Resolve both templates of a secret, the namespace first (P-135, P-136).
+
+    Args:
+        name_template: of the secret's name.
+        namespace_template: of its namespace.
+        namespace_variables: what both may use.
+        more_for_name: what only the name may use as well.
+
+    Raises:
+        AttemptError: NoChange; a variable is unknown or a result is no valid name.
+    """
+    namespace = _resolve_part(namespace_template, namespace_variables, _is_label, "namespace name")
+    variables = {**namespace_variables, **more_for_name}
+    return SecretRef(
+        _resolve_part(name_template, variables, _is_subdomain, "secret name"), namespace
+    )
 
 
 def resolve_volume_secrets(

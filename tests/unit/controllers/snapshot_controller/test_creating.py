@@ -1,0 +1,334 @@
+"""From a snapshot to its content, SNT-001 to SNT-019."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.snapshot_world import (
+    CONTENT,
+    DRIVER,
+    SnapshotWorld,
+    error_of,
+    finalizers,
+    notes,
+)
+from workers import constants as k
+from workers.kube import paths
+from workers.kube.errors import ForbiddenError
+
+AS_SOURCE, BOUND = "volumesnapshot-as-source-protection", "volumesnapshot-bound-protection"
+CLAIM = "pvc-as-source-protection"
+PREFIX = "Failed to create snapshot content with error "
+INPUT = "failed to get input parameters to create snapshot s: "
+SECRET = "csi.storage.k8s.io/snapshotter-secret"
+NOBODY = ForbiddenError(403, "Forbidden", "no")
+
+
+def new_world(**settings) -> SnapshotWorld:
+    world = SnapshotWorld(**settings)
+    world.add_source()
+    world.add_snapshot()
+    return world
+
+
+def default_class(world: SnapshotWorld, name: str, value: str = "true", **more) -> None:
+    note = {k.ANN_DEFAULT_SNAPSHOT_CLASS: value}
+    world.add_class(name, metadata={"name": name, "annotations": note}, **more)
+
+
+def test_snt001_a_new_snapshot_is_bound_in_one_pass():
+    """SNC-020, SNC-043, SNC-044, SNC-060: claim protected, content made, bound, not ready."""
+    world = new_world()
+    assert world.run_snapshot().action.value == "done"
+    assert finalizers(world.snapshot()) == [AS_SOURCE, BOUND]
+    assert finalizers(world.claim()) == [CLAIM]
+    status = world.snapshot()["status"]
+    assert status == {"boundVolumeSnapshotContentName": CONTENT, "readyToUse": False}
+    spec = world.content()["spec"]
+    assert spec.pop("volumeSnapshotRef").pop("resourceVersion")
+    assert spec == {
+        "source": {"volumeHandle": "h1"},
+        "volumeSnapshotClassName": "c1",
+        "deletionPolicy": "Delete",
+        "driver": DRIVER,
+        "sourceVolumeMode": "Filesystem",
+    }
+    assert world.messages == ["Waiting for a snapshot ns/s to be created by the CSI driver."]
+    assert world.steps.reached == [
+        *("add-finalizers", "protect-claim", "create-content", "write-status", "add-finalizers"),
+    ]
+
+
+def test_the_content_has_its_finalizer_from_the_start():
+    """SND-002: nothing can vanish between POST and the first look of the sidecar."""
+    world = new_world()
+    world.run_snapshot()
+    assert world.content()["metadata"]["finalizers"] == [k.FINALIZER_CONTENT]
+
+
+def test_a_second_pass_writes_nothing():
+    """SND-016, SNC-070."""
+    world = new_world()
+    world.run_snapshot()
+    before = len(world.api.writes)
+    assert world.run_snapshot().action.value == "done"
+    assert len(world.api.writes) == before
+
+
+def test_snt002_the_default_class_of_the_driver():
+    """SNC-011, SNC-012."""
+    world = SnapshotWorld()
+    world.add_source()
+    default_class(world, "mine")
+    default_class(world, "other", driver="other.test")
+    world.add_snapshot(spec={"volumeSnapshotClassName": None})
+    world.run_snapshot()
+    assert world.snapshot()["spec"]["volumeSnapshotClassName"] == "mine"
+    assert world.content()["spec"]["volumeSnapshotClassName"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        pytest.param((), "cannot find default snapshot class", id="SNT-003 none"),
+        pytest.param(("true", "true"), "2 default snapshot classes were found", id="SNT-003 two"),
+        pytest.param(("True", "1"), "cannot find default snapshot class", id="SNT-004"),
+    ],
+)
+def test_no_default_class(values, words):
+    """SNC-011: only exactly `true` counts; readyToUse stays untouched (SNC-031)."""
+    world = SnapshotWorld()
+    world.add_source()
+    for number, value in enumerate(values):
+        default_class(world, f"d{number}", value)
+    world.add_snapshot(spec={"volumeSnapshotClassName": None})
+    assert world.run_snapshot().action.value == "retry"
+    assert world.reasons == ["SetDefaultSnapshotClassFailed"]
+    assert error_of(world.snapshot()) == f"Failed to set default snapshot class with error {words}"
+    assert "readyToUse" not in world.snapshot()["status"]
+    assert finalizers(world.snapshot()) == []
+
+
+def test_a_class_that_cannot_be_written_stops_the_pass():
+    """SND-011: the reference goes on without a class."""
+    world = SnapshotWorld()
+    world.add_source()
+    default_class(world, "mine")
+    world.add_snapshot(spec={"volumeSnapshotClassName": None})
+    world.api.fail("patch", "volumesnapshots/s", NOBODY)
+    assert world.run_snapshot().action.value == "retry"
+    assert world.reasons == ["SetDefaultSnapshotClassFailed"]
+    assert world.content() is None
+
+
+def test_snt005_a_class_that_does_not_exist():
+    """SNC-010."""
+    world = SnapshotWorld()
+    world.add_source()
+    world.add_snapshot(spec={"volumeSnapshotClassName": "none"})
+    assert world.run_snapshot().action.value == "retry"
+    assert world.reasons == ["GetSnapshotClassFailed"]
+    assert error_of(world.snapshot()) == (
+        "Failed to get snapshot class with error volumesnapshotclass.snapshot.storage.k8s.io "
+        '"none" not found'
+    )
+    assert "readyToUse" not in world.snapshot()["status"]
+
+
+def test_snt007_a_claim_that_is_not_bound_yet():
+    """SNC-043: an error for the user, and tried again."""
+    world = SnapshotWorld()
+    world.add_claim(phase="Pending")
+    world.add_volume()
+    world.add_snapshot()
+    assert world.run_snapshot().action.value == "retry"
+    assert world.reasons == ["SnapshotContentCreationFailed"]
+    words = "the PVC p is not yet bound to a PV, will not attempt to take a snapshot"
+    assert error_of(world.snapshot()) == f'{PREFIX}{INPUT}"{words}"'
+    assert world.snapshot()["status"]["readyToUse"] is False
+    world.add_claim(finalizers=[k.FINALIZER_CLAIM_AS_SOURCE])
+    assert world.run_snapshot().action.value == "done"
+    assert error_of(world.snapshot()) == ""
+
+
+def test_snt008_a_claim_that_does_not_exist():
+    """SNC-060."""
+    world = SnapshotWorld()
+    world.add_snapshot()
+    assert world.run_snapshot().action.value == "retry"
+    words = "snapshot controller failed to update s on API server: cannot get claim from snapshot"
+    assert error_of(world.snapshot()) == PREFIX + words
+
+
+def test_snt009_a_claim_that_is_going():
+    """SNC-060."""
+    world = SnapshotWorld()
+    world.add_claim(deletionTimestamp="t", finalizers=["kubernetes.io/pvc-protection"])
+    world.add_volume()
+    world.add_snapshot()
+    assert world.run_snapshot().action.value == "retry"
+    assert error_of(world.snapshot()).endswith(
+        "cannot add finalizer on claim because it is being deleted"
+    )
+    assert world.content() is None
+
+
+@pytest.mark.parametrize(
+    ("volume", "words"),
+    [
+        pytest.param(
+            {"claimRef": {"namespace": "ns", "name": "p", "uid": "another"}},
+            f'{INPUT}"claim in dataSource not bound or invalid"',
+            id="SNT-010",
+        ),
+        pytest.param(
+            {"csi": None, "hostPath": {"path": "/x"}},
+            "cannot find CSI PersistentVolumeSource for volume pv1",
+            id="SNT-011",
+        ),
+        pytest.param(
+            {"csi": {"driver": "other.test", "volumeHandle": "h1"}},
+            "snapshot class c1 is of driver snap.test, volume pv1 of driver other.test",
+            id="SNT-012",
+        ),
+    ],
+)
+def test_volumes_that_do_not_fit(volume, words):
+    """SNC-043 rows 5 and 7; a class of another driver is an error (SND-008)."""
+    world = SnapshotWorld()
+    world.add_claim()
+    world.add_volume(**volume)
+    world.add_snapshot()
+    assert world.run_snapshot().action.value == "retry"
+    assert error_of(world.snapshot()) == PREFIX + words
+    assert world.content() is None
+
+
+def test_migrated_volumes_can_be_snapshotted():
+    """SND-031: the in-tree source is translated as for the provisioner."""
+    world = SnapshotWorld()
+    world.add_class(driver="ebs.csi.aws.com")
+    world.add_claim()
+    world.add_volume(csi=None, awsElasticBlockStore={"volumeID": "vol-1"})
+    world.add_snapshot()
+    assert world.run_snapshot().action.value == "done"
+    assert world.content()["spec"]["source"] == {"volumeHandle": "vol-1"}
+
+
+@pytest.mark.parametrize(
+    ("uid", "reason"),
+    [
+        pytest.param("u1", "", id="SNT-013"),
+        pytest.param("u2", "SnapshotContentMisbound", id="SNT-014"),
+    ],
+)
+def test_the_content_is_there_when_it_is_made(uid, reason):
+    """SND-009: it is looked at, not taken for ours."""
+    world = new_world()
+    ref = {"namespace": "ns", "name": "s", "uid": uid}
+    world.api.before("create", CONTENT, lambda: world.add_content(spec={"volumeSnapshotRef": ref}))
+    assert world.run_snapshot().action.value == ("retry" if reason else "done")
+    assert reason in ["", *world.reasons]
+    assert bool(world.snapshot()["status"].get("boundVolumeSnapshotContentName")) is not bool(
+        reason
+    )
+
+
+def test_a_post_that_is_refused():
+    """SNC-043 row 8."""
+    world = new_world()
+    world.api.fail("create", CONTENT, NOBODY)
+    assert world.run_snapshot().action.value == "retry"
+    assert world.reasons == ["CreateSnapshotContentFailed", "SnapshotContentCreationFailed"]
+
+
+def test_snt015_the_secret_is_named_but_not_read():
+    """SNA-020, SNA-023."""
+    world = new_world()
+    world.add_class(
+        parameters={
+            f"{SECRET}-name": "snap-${volumesnapshot.namespace}-${volumesnapshot.name}",
+            f"{SECRET}-namespace": "${volumesnapshot.namespace}",
+        }
+    )
+    world.run_snapshot()
+    assert notes(world.content()) == {
+        k.ANN_SNAPSHOT_SECRET_NAME: "snap-ns-s",
+        k.ANN_SNAPSHOT_SECRET_NAMESPACE: "ns",
+    }
+    assert not [r for r in world.api.requests if "secrets" in r.path]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        pytest.param(
+            {"name": "x"},
+            "failed to get name and namespace template from params: either name and namespace for "
+            "Snapshotter secrets specified, Both must be specified",
+            id="SNT-016",
+        ),
+        pytest.param(
+            {"name": "", "namespace": "ns"},
+            "failed to get name and namespace template from params: Snapshotter secrets specified "
+            "in parameters but value of either namespace or name is empty",
+            id="empty",
+        ),
+        pytest.param(
+            {"name": "x", "namespace": "${volumesnapshot.name}"},
+            r"error resolving value \"${volumesnapshot.name}\": invalid tokens: "
+            r"[\"volumesnapshot.name\"]",
+            id="SNT-017",
+        ),
+    ],
+)
+def test_secrets_that_cannot_be_resolved(parameters, words):
+    """SNA-020, SNA-023."""
+    world = new_world()
+    world.add_class(parameters={f"{SECRET}-{key}": value for key, value in parameters.items()})
+    assert world.run_snapshot().action.value == "retry"
+    assert error_of(world.snapshot()) == f'{PREFIX}{INPUT}"{words}"'
+
+
+def test_snt018_the_volume_mode_can_be_left_out():
+    """SNC-081."""
+    world = new_world(keeps_volume_mode=False)
+    world.run_snapshot()
+    assert world.content()["spec"]["sourceVolumeMode"] is None
+
+
+def affinity(*nodes: str) -> dict:
+    expression = {"key": "host", "operator": "In", "values": list(nodes)}
+    return {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+
+
+def add_node(world: SnapshotWorld, name: str, *, is_ready: bool, drivers: tuple[str, ...]) -> None:
+    status = {"conditions": [{"type": "Ready", "status": "True" if is_ready else "False"}]}
+    metadata = {"name": name, "labels": {"host": name}}
+    world.api.add(paths.NODES, {"metadata": metadata, "status": status})
+    found = [{"name": driver, "nodeID": name} for driver in drivers]
+    world.api.add(paths.CSI_NODES, {"metadata": {"name": name}, "spec": {"drivers": found}})
+
+
+@pytest.mark.parametrize(
+    ("allowed", "is_distributed", "label"),
+    [
+        pytest.param(("n2",), True, "n2", id="SNT-019"),
+        pytest.param(("n1", "n2", "n3"), True, "n3", id="ready, with the driver"),
+        pytest.param(("n1",), True, "n1", id="none is better"),
+        pytest.param(("n9",), True, None, id="none fits"),
+        pytest.param(("n2",), False, None, id="switched off"),
+    ],
+)
+def test_distributed_mode(allowed, is_distributed, label):
+    """SNC-080, SND-030: a ready node with the driver is preferred."""
+    world = SnapshotWorld(is_distributed=is_distributed)
+    add_node(world, "n1", is_ready=False, drivers=(DRIVER,))
+    add_node(world, "n2", is_ready=True, drivers=())
+    add_node(world, "n3", is_ready=True, drivers=(DRIVER,))
+    world.add_claim()
+    world.add_volume(nodeAffinity=affinity(*allowed))
+    world.add_snapshot()
+    world.run_snapshot()
+    labels = world.content()["metadata"].get("labels", {})
+    assert labels.get(k.LABEL_SNAPSHOT_NODE) == label

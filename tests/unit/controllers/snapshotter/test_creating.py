@@ -1,0 +1,379 @@
+"""CreateSnapshot, step by step: SNT-060 to SNT-069 and what surrounds them."""
+
+from __future__ import annotations
+
+import pytest
+
+from csi_client import errors
+from csi_client.errors import CsiError
+from tests.support.snapshot_world import (
+    ANN_CREATED,
+    ANN_DELETED,
+    CONTENT,
+    CUT,
+    UPLOADING,
+    SnapshotWorld,
+    error_of,
+    notes,
+)
+from workers import constants as k
+from workers.kube import paths
+from workers.queue.locks import Mode
+
+SECRET = {k.ANN_SNAPSHOT_SECRET_NAME: "creds", k.ANN_SNAPSHOT_SECRET_NAMESPACE: "ns"}
+
+
+def refused(code: str, message: str = "no") -> dict:
+    return {"code": code, "message": message}
+
+
+def test_snt060_a_dynamic_content_is_cut():
+    """SNS-020, SNS-022, SNQ-011: announced, called, written down, announcement gone."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [CUT]})
+    outcome = world.run_content()
+    assert outcome.action.value == "done"
+    request = world.client.requests("CreateSnapshot")[0]
+    assert (request.name, request.source_volume_id) == ("snapshot-u1", "h1")
+    status = world.content()["status"]
+    assert status["snapshotHandle"] == "sh"
+    assert status["restoreSize"] == 1024
+    assert status["readyToUse"] is True
+    assert ANN_CREATED not in notes(world.content())
+    assert world.steps.reached == [
+        *("record-intent", "mark-created", "create-snapshot", "write-status"),
+        *("unmark-created", "record-intent"),
+    ]
+    assert world.queue.marks == {}
+    assert world.events.seen == []
+
+
+def test_snt061_a_snapshot_that_is_not_ready_is_asked_for_again():
+    """SNS-010 row 6, SND-001, SND-036: same name, own schedule, no write for each look."""
+    world = SnapshotWorld()
+    world.add_content()
+    cut_at = {"creation_time": "2026-01-02T03:04:05Z"}
+    first = {"snapshot": UPLOADING["snapshot"] | cut_at}
+    later = {"snapshot": UPLOADING["snapshot"] | {"creation_time": "2026-05-05T00:00:00Z"}}
+    world.client.respond({"CreateSnapshot": [first, later, CUT]})
+    outcomes = [world.run_content() for _ in range(3)]
+    assert [o.action.value for o in outcomes] == ["wait", "wait", "done"]
+    assert [o.delay_seconds for o in outcomes[:2]] == [1.0, 1.5]
+    assert {r.name for r in world.client.requests("CreateSnapshot")} == {"snapshot-u1"}
+    assert world.content()["status"]["creationTime"] == 1767323045000000000
+    announced = [w for w in world.api.writes if ANN_CREATED in str(w.body)]
+    assert len(announced) == 2
+
+
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "CANCELED"])
+def test_snt062_an_open_error_keeps_the_announcement(code):
+    """SNS-021: a snapshot may be in the making."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [refused(code), CUT]})
+    outcome = world.run_content()
+    assert outcome.action.value == "retry"
+    assert ANN_CREATED in notes(world.content())
+    assert world.reasons == ["SnapshotCreationFailed"]
+    assert error_of(world.content()).startswith(
+        'Failed to create snapshot: failed to take snapshot of the volume h1: "rpc error: code = '
+    )
+    assert world.content()["status"]["readyToUse"] is False
+    assert world.run_content().action.value == "done"
+    assert ANN_CREATED not in notes(world.content())
+    assert error_of(world.content()) == ""
+
+
+@pytest.mark.parametrize("code", ["INVALID_ARGUMENT", "INTERNAL", "UNKNOWN", "NOT_FOUND"])
+def test_snt063_a_final_error_takes_the_announcement_back(code):
+    """SNS-021, SNS-023: tried again all the same; the words change once."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [refused(code)]})
+    assert world.run_content().action.value == "retry"
+    assert ANN_CREATED not in notes(world.content())
+    assert world.queue.marks == {}
+    world.run_content()
+    assert world.reasons == ["SnapshotCreationFailed", "SnapshotContentCheckandUpdateFailed"]
+
+
+def test_requests_that_cannot_become_right_are_repeated_slowly():
+    """SND-033: not before the longest interval, as for claims."""
+    world = SnapshotWorld(retry_max_seconds=77.0)
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [refused("INVALID_ARGUMENT"), refused("INTERNAL")]})
+    assert world.run_content().delay_seconds == 77.0
+    assert world.run_content().delay_seconds == 0.0
+
+
+def test_snt064_the_same_error_is_told_once():
+    """SNS-026: no write, no event."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [refused("UNAVAILABLE")]})
+    world.run_content()
+    world.run_content()
+    told, written = len(world.events.seen), world.content()["metadata"]["resourceVersion"]
+    world.run_content()
+    assert len(world.events.seen) == told == 2
+    assert world.content()["metadata"]["resourceVersion"] == written
+
+
+def test_snt065_a_deletion_waits_for_the_open_call():
+    """SNS-011: created at last, then deleted with its handle."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [refused("DEADLINE_EXCEEDED"), CUT]})
+    world.run_content()
+    world.api.change(
+        paths.SNAPSHOT_CONTENTS, CONTENT, {"metadata": {"annotations": {ANN_DELETED: "yes"}}}
+    )
+    world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
+    world.run_content()
+    assert world.client.methods == ["CreateSnapshot", "CreateSnapshot"]
+    world.run_content()
+    assert world.client.requests("DeleteSnapshot")[0].snapshot_id == "sh"
+    assert world.content() is None
+
+
+def test_snt066_an_unknown_reserved_key_leaves_nothing_behind():
+    """SNA-021, SND-004: no call, no announcement, and deletion works."""
+    world = SnapshotWorld()
+    world.add_class(parameters={"csi.storage.k8s.io/colour": "red"})
+    world.add_content()
+    assert world.run_content().action.value == "retry"
+    assert error_of(world.content()) == (
+        "Failed to create snapshot: failed to remove CSI Parameters of prefixed keys: found "
+        'unknown parameter key "csi.storage.k8s.io/colour" with reserved namespace '
+        "csi.storage.k8s.io/"
+    )
+    assert ANN_CREATED not in notes(world.content())
+    assert world.client.methods == []
+    world.api.change(
+        paths.SNAPSHOT_CONTENTS, CONTENT, {"metadata": {"annotations": {ANN_DELETED: "yes"}}}
+    )
+    world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
+    world.run_content()
+    assert world.content() is None
+
+
+def test_snt067_extra_metadata():
+    """SNA-022; the secret keys of the class do not reach the driver (SNA-021)."""
+    world = SnapshotWorld(extra_metadata=True)
+    world.add_class(parameters={"tier": "cold", "csi.storage.k8s.io/snapshotter-secret-name": "x"})
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [CUT]})
+    world.run_content()
+    assert dict(world.client.requests("CreateSnapshot")[0].parameters) == {
+        "tier": "cold",
+        "csi.storage.k8s.io/volumesnapshot/name": "s",
+        "csi.storage.k8s.io/volumesnapshot/namespace": "ns",
+        "csi.storage.k8s.io/volumesnapshotcontent/name": CONTENT,
+    }
+
+
+def test_snt068_no_creation_time_means_now():
+    """SND-005: the reference writes 1970."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [CUT]})
+    world.run_content()
+    assert world.content()["status"]["creationTime"] > 1_700_000_000 * 10**9
+
+
+def test_snt069_an_unknown_size_is_left_out():
+    """SNS-025."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [{"snapshot": {"snapshot_id": "sh"}}]})
+    world.run_content()
+    assert "restoreSize" not in world.content()["status"]
+
+
+def test_snt094_both_annotations_survive_each_other():
+    """SND-003, SNQ-011: no deletion before the create answered."""
+    world = SnapshotWorld()
+    world.add_content()
+    change = {"metadata": {"annotations": {ANN_DELETED: "yes"}}}
+    world.api.before(
+        "patch",
+        CONTENT,
+        lambda: world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, change),
+    )
+    world.client.respond({"CreateSnapshot": [refused("UNAVAILABLE")]})
+    world.run_content()
+    assert {ANN_CREATED, ANN_DELETED} <= notes(world.content()).keys()
+    world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
+    world.run_content()
+    assert world.client.methods == ["CreateSnapshot", "CreateSnapshot"]
+
+
+def test_another_programs_stale_write_does_not_end_an_open_call():
+    """SND-003: our record holds what the annotation no longer says."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [refused("UNAVAILABLE")]})
+    world.run_content()
+    change = {"metadata": {"annotations": {ANN_CREATED: None, ANN_DELETED: "yes"}}}
+    world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, change)
+    world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
+    world.run_content()
+    assert world.client.methods == ["CreateSnapshot", "CreateSnapshot"]
+    assert world.content() is not None
+
+
+def test_no_call_before_the_finalizer_is_there():
+    """SND-002: the reference half adds it later."""
+    world = SnapshotWorld()
+    world.add_content(metadata={"finalizers": []})
+    assert world.run_content().action.value == "done"
+    assert world.client.methods == []
+
+
+def test_no_first_call_for_an_object_that_is_going():
+    """SND-034: deleted by hand before its first pass; the deletion wins a race too."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
+    assert world.run_content().action.value == "done"
+    world = SnapshotWorld()
+    world.add_content()
+    world.api.before(
+        "patch", CONTENT, lambda: world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
+    )
+    assert world.run_content().action.value == "wait"
+    assert world.client.methods == []
+    assert ANN_CREATED not in notes(world.content())
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            {"volumeSnapshotClassName": None},
+            f'"failed to take snapshot {CONTENT} without a snapshot class"',
+        ),
+        (
+            {"volumeSnapshotClassName": "none"},
+            r'"volumesnapshotclass.snapshot.storage.k8s.io \"none\" not found"',
+        ),
+    ],
+)
+def test_input_errors_have_the_recorded_words(change, expected):
+    """SNS-020 row 1."""
+    world = SnapshotWorld()
+    world.add_content(spec=change)
+    assert world.run_content().action.value == "retry"
+    words = "Failed to create snapshot: failed to get input parameters to create snapshot for "
+    assert error_of(world.content()) == f"{words}content {CONTENT}: {expected}"
+
+
+def test_a_secret_that_is_missing_stops_the_creation():
+    """SNS-020 row 2, SNA-024; a single annotation names no secret."""
+    world = SnapshotWorld()
+    world.add_content(metadata={"annotations": SECRET})
+    assert world.run_content().action.value == "retry"
+    assert r"cannot get credentials for snapshot content \"snapcontent-u1\"" in error_of(
+        world.content()
+    )
+    world.api.add(
+        paths.SECRETS, {"metadata": {"name": "creds", "namespace": "ns"}, "data": {"a": "Yg=="}}
+    )
+    world.client.respond({"CreateSnapshot": [CUT]})
+    world.run_content()
+    assert dict(world.client.requests("CreateSnapshot")[0].secrets) == {"a": "b"}
+    one = SnapshotWorld()
+    one.add_content(metadata={"annotations": {k.ANN_SNAPSHOT_SECRET_NAME: "creds"}})
+    one.run_content()
+    assert one.client.methods == ["CreateSnapshot"]
+
+
+def test_a_full_pool_does_not_keep_a_content_for_ever():
+    """SND-032: all calls found no space, so nothing can be in the making."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [refused("RESOURCE_EXHAUSTED")]})
+    world.run_content()
+    change = {"metadata": {"annotations": {ANN_DELETED: "yes"}}}
+    world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, change)
+    world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
+    world.run_content()
+    world.run_content()
+    assert world.client.methods == ["CreateSnapshot", "CreateSnapshot"]
+    assert world.content() is None
+
+
+def test_a_full_pool_after_an_open_call_is_no_proof():
+    """SND-032: only a list without a snapshot of the volume is."""
+    for entries, is_gone in (([{"snapshot": {"snapshot_id": "sh"}}], False), ([], True)):
+        world = SnapshotWorld("LIST_SNAPSHOTS")
+        world.add_content()
+        answers = [refused("DEADLINE_EXCEEDED"), refused("RESOURCE_EXHAUSTED")]
+        listed = [{"pages": {"": {}}}] if not entries else [lambda _, e=entries: listing(e)]
+        world.client.respond({"CreateSnapshot": answers, "ListSnapshots": listed})
+        world.run_content()
+        change = {"metadata": {"annotations": {ANN_DELETED: "yes"}}}
+        world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, change)
+        world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
+        world.run_content()
+        world.run_content()
+        assert (world.content() is None) is is_gone
+
+
+def listing(entries):
+    return {"entries": entries}
+
+
+def test_a_class_that_is_gone_does_not_keep_a_content_for_ever():
+    """SND-004: what was asked before can be asked again, and then deleted."""
+    world = SnapshotWorld()
+    world.add_class(parameters={"tier": "cold"})
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [refused("DEADLINE_EXCEEDED"), CUT]})
+    world.run_content()
+    world.api.drop(paths.SNAPSHOT_CLASSES, "c1")
+    change = {"metadata": {"annotations": {ANN_DELETED: "yes"}}}
+    world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, change)
+    world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
+    world.run_content()
+    world.run_content()
+    assert world.client.methods == ["CreateSnapshot", "CreateSnapshot", "DeleteSnapshot"]
+    assert dict(world.client.requests("CreateSnapshot")[1].parameters) == {"tier": "cold"}
+    assert world.content() is None
+
+
+def test_an_error_after_the_cut_keeps_the_handle():
+    """Section 12, SND-014: and the error goes with the next call that succeeds."""
+    world = SnapshotWorld()
+    world.add_content()
+    answers = [UPLOADING, refused("INTERNAL", "upload failed"), UPLOADING, CUT]
+    world.client.respond({"CreateSnapshot": answers})
+    world.run_content()
+    world.run_content()
+    assert world.content()["status"]["snapshotHandle"] == "sh"
+    assert "upload failed" in error_of(world.content())
+    world.run_content()
+    assert error_of(world.content()) == ""
+    assert world.run_content().action.value == "done"
+
+
+def test_a_volume_that_is_being_deleted_is_not_cut():
+    """SNQ-003: the provisioner deletes under the same lock, alone."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.queue.busy["snap.test#h1"] = Mode.EXCLUSIVE
+    assert world.run_content().action.value == "blocked"
+    world.queue.busy["snap.test#h1"] = Mode.SHARED
+    world.client.respond({"CreateSnapshot": [CUT]})
+    assert world.run_content().action.value == "done"
+
+
+def test_broken_streams_are_not_final():
+    """SNS-021: gRPC's own UNKNOWN says nothing about the snapshot."""
+    world = SnapshotWorld()
+    world.add_content()
+    error = CsiError(errors.UNKNOWN, "Stream removed", from_transport=True, is_final=False)
+    world.client.respond({"CreateSnapshot": [error]})
+    world.run_content()
+    assert ANN_CREATED in notes(world.content())

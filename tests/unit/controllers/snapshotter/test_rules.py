@@ -1,0 +1,150 @@
+"""Which events give the sidecar's contents something to do? SNS-001 to SNS-003."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.snapshot_world import ANN_CREATED, ANN_DELETED, CONTENT, DRIVER, content_body
+from workers import constants as k
+from workers.controllers.snapshotter.rules import SnapshotterRules
+from workers.controllers.snapshotter.spec import SPEC, lease_name
+from workers.kube import paths
+from workers.kube.objects import AnyObject, GroupSnapshotContent, SnapshotContent
+from workers.spec import Forget
+
+KEY = f"contents|{DRIVER}|{CONTENT}|"
+
+
+def item(**changes: Any) -> SnapshotContent:
+    return msgspec.convert(content_body(**changes), SnapshotContent)
+
+
+def rules(*records: dict) -> SnapshotterRules:
+    found = SnapshotterRules()
+    found.set_drivers(records or ({"name": DRIVER, "queue_name": DRIVER, "node": None},))
+    return found
+
+
+def seen(one: SnapshotterRules, **changes: Any) -> list[str]:
+    told = one.seen(paths.SNAPSHOT_CONTENTS, item(**changes), is_listed=False)
+    return [key.text for key in told]
+
+
+def test_a_new_content_has_work_and_our_writes_wake_nothing():
+    """SNS-002: announcement, status and error are ours."""
+    one = rules()
+    assert seen(one) == [KEY]
+    assert seen(one, metadata={"annotations": {ANN_CREATED: "yes"}}) == []
+    assert seen(one, status={"error": {"message": "no"}, "readyToUse": False}) == []
+    assert [key.text for key in one.all_keys()] == [KEY]
+    assert seen(one, status={"readyToUse": True}) == []
+    assert list(one.all_keys()) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"annotations": {ANN_DELETED: "yes"}}},
+        {"metadata": {"deletionTimestamp": "t"}},
+        {"metadata": {"finalizers": []}},
+        {"spec": {"volumeSnapshotClassName": "c2"}},
+        {"metadata": {"uid": "another"}},
+    ],
+)
+def test_others_writes_wake_it(change):
+    """SNS-002, SND-007: the finalizer too (SND-002)."""
+    one = rules()
+    seen(one)
+    assert seen(one, **change) == [KEY]
+    assert seen(one, **change) == []
+
+
+def test_ready_contents_are_not_remembered():
+    """But a deletion that is wanted is work; one by hand is not (SNS-011)."""
+    one = rules()
+    ready = {"status": {"readyToUse": True, "snapshotHandle": "s"}}
+    assert seen(one, **ready) == []
+    assert seen(one, **ready, metadata={"deletionTimestamp": "t"}) == []
+    marks = {"deletionTimestamp": "t", "annotations": {ANN_DELETED: "yes"}}
+    assert seen(one, **ready, metadata=marks) == [KEY]
+    assert seen(one, **ready, metadata={"annotations": {ANN_CREATED: "yes"}}) == [KEY]
+
+
+def test_others_contents():
+    """SNS-003: the driver decides."""
+    assert seen(rules(), spec={"driver": "other.test"}) == []
+    assert seen(SnapshotterRules()) == []
+
+
+def test_contents_of_a_node():
+    """SNS-001: the label names the sidecar; no label, no sidecar (SNC-080)."""
+    record = {"name": DRIVER, "queue_name": f"{DRIVER}@n1", "node": "n1"}
+    one = rules(record)
+    label = {k.LABEL_SNAPSHOT_NODE: "n1"}
+    assert seen(one, metadata={"labels": label}) == [f"contents|{DRIVER}@n1|{CONTENT}|"]
+    assert seen(one, metadata={"labels": {k.LABEL_SNAPSHOT_NODE: "n2"}}) == []
+    assert seen(one) == []
+
+
+def test_a_new_node_needs_a_new_list():
+    """Contents of a driver without a sidecar on their node were not remembered."""
+    watch = next(w for w in SPEC.watches if w.resource == paths.SNAPSHOT_CONTENTS)
+    first = {"name": DRIVER, "queue_name": f"{DRIVER}@n1"}
+    second = {"name": DRIVER, "queue_name": f"{DRIVER}@n2"}
+    assert watch.relists([first], [first, second])
+    assert not watch.relists([first, second], [second])
+
+
+def test_a_content_that_is_gone():
+    """A pass only where a call may have left something; else its counters are dropped."""
+    one = rules()
+    seen(one)
+    told = list(one.gone(paths.SNAPSHOT_CONTENTS, item()))
+    assert [key.text for key in told] == [KEY]
+    cut = item(status={"snapshotHandle": "s"})
+    assert isinstance(next(iter(one.gone(paths.SNAPSHOT_CONTENTS, cut))), Forget)
+    assert list(one.gone(paths.SNAPSHOT_CONTENTS, item(spec={"driver": "other.test"}))) == []
+
+
+def test_a_content_that_the_list_lacks():
+    """It went while nobody watched."""
+    one = rules()
+    seen(one)
+    one.begin_list(paths.SNAPSHOT_CONTENTS)
+    assert [key.text for key in one.end_list(paths.SNAPSHOT_CONTENTS)] == [KEY]
+    assert list(one.all_keys()) == []
+
+
+def test_a_class_wakes_the_contents_that_failed():
+    """SND-029."""
+    one = rules()
+    seen(one)
+    c1 = AnyObject()
+    c1.metadata.name = "c1"
+    assert list(one.seen(paths.SNAPSHOT_CLASSES, c1, is_listed=False)) == []
+    seen(one, status={"error": {"message": "no"}})
+    assert [key.text for key in one.seen(paths.SNAPSHOT_CLASSES, c1, is_listed=False)] == [KEY]
+    assert list(one.gone(paths.SNAPSHOT_CLASSES, c1)) == []
+
+
+def test_group_contents():
+    """SNG-002: the same protocol under other names."""
+    one = rules()
+    spec = {"driver": DRIVER, "source": {"volumeHandles": ["a"]}}
+    body = {"metadata": {"name": "g"}, "spec": spec}
+    group = msgspec.convert(body, GroupSnapshotContent)
+    told = one.seen(paths.GROUP_SNAPSHOT_CONTENTS, group, is_listed=False)
+    assert [key.text for key in told] == [f"group-contents|{DRIVER}|g|"]
+    annotated = msgspec.convert(
+        {**body, "metadata": {"name": "g", "annotations": {k.ANN_GROUP_BEING_CREATED: "yes"}}},
+        GroupSnapshotContent,
+    )
+    assert list(one.seen(paths.GROUP_SNAPSHOT_CONTENTS, annotated, is_listed=False)) == []
+
+
+def test_the_lease():
+    """SNS-110."""
+    assert lease_name("a.b/c_d") == "external-snapshotter-leader-a-b-c-d"

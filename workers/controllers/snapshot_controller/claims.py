@@ -1,0 +1,102 @@
+"""The finalizer that keeps a claim while snapshots are taken from it (SNC-060 to SNC-062).
+
+One lock per claim is held around each look and write: in the reference one snapshot finds the
+finalizer there while another takes it away (SND-018).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from workers.constants import FINALIZER_CLAIM_AS_SOURCE
+from workers.controllers.snapshot_controller.decide import uses_claim
+from workers.controllers.snapshot_controller.work import AWAY, Gone, ObjectPass
+from workers.errors import ApiError, AttemptError, State
+from workers.kube import paths
+from workers.queue.locks import Lock
+from workers.translate import snapshot_objects as objects
+from workers.translate.fields import has_finalizer, is_deleting, text_list
+
+if TYPE_CHECKING:
+    from workers.kube.objects import JsonObject
+
+
+def claim_lock(namespace: str, name: str) -> Lock:
+    """Who looks at or changes the finalizer of a claim (SNQ-003)."""
+    return Lock(f"pvc:{namespace}/{name}")
+
+
+def update_failed(name: str, cause: object) -> AttemptError:
+    """The reference's words for a write that could not be done."""
+    message = f"snapshot controller failed to update {name} on API server: {cause}"
+    return AttemptError(message, State.NO_CHANGE)
+
+
+def protect(work: ObjectPass) -> JsonObject:
+    """Put the finalizer on the source claim of a snapshot (SNC-060); returns the claim.
+
+    Raises:
+        AttemptError: the claim is missing or going away.
+        Busy: another snapshot of the claim is at it.
+    """
+    name = objects.source_claim(work.item) or ""
+    lock = claim_lock(work.namespace, name)
+    work.acquire(lock)
+    claim = work.find(paths.CLAIMS, name, work.namespace)
+    if claim is None:
+        raise update_failed(work.name, "cannot get claim from snapshot")
+    if not has_finalizer(claim, FINALIZER_CLAIM_AS_SOURCE):
+        if is_deleting(claim):
+            raise update_failed(name, "cannot add finalizer on claim because it is being deleted")
+
+        def add(item: JsonObject) -> JsonObject | None:
+            known = text_list(item, "metadata", "finalizers")
+            if FINALIZER_CLAIM_AS_SOURCE in known:
+                return None
+            return {"metadata": {"finalizers": [*known, FINALIZER_CLAIM_AS_SOURCE]}}
+
+        try:
+            claim, _ = work.write_to(paths.CLAIMS, claim, "protect-claim", add)
+        except AWAY:
+            raise
+        except Gone:
+            raise update_failed(work.name, "cannot get claim from snapshot") from None
+        except ApiError as error:
+            raise update_failed(name, error) from error
+    work.context.queue.unlock(work.lease, lock.name)
+    return claim
+
+
+def unprotect(work: ObjectPass, *, except_uid: str = "") -> None:
+    """Take it off when no snapshot needs the claim any more (SNC-061, SNC-062).
+
+    Args:
+        work: of a snapshot of the claim.
+        except_uid: the snapshot that does not count, because it goes.
+
+    Raises:
+        ApiError: it could not be taken off.
+        Busy: another snapshot of the claim is at it.
+    """
+    name = objects.source_claim(work.item)
+    if not name:
+        return
+    claim = work.find(paths.CLAIMS, name, work.namespace)
+    if claim is None or not has_finalizer(claim, FINALIZER_CLAIM_AS_SOURCE):
+        return
+    lock = claim_lock(work.namespace, name)
+    work.acquire(lock)
+    snapshots = work.context.kube.list_snapshots(work.namespace)
+    if not any(uses_claim(one, name, except_uid=except_uid) for one in snapshots):
+
+        def remove(item: JsonObject) -> JsonObject | None:
+            known = text_list(item, "metadata", "finalizers")
+            if FINALIZER_CLAIM_AS_SOURCE not in known:
+                return None
+            kept = [one for one in known if one != FINALIZER_CLAIM_AS_SOURCE]
+            return {"metadata": {"finalizers": kept}}
+
+        with suppress(Gone):
+            work.write_to(paths.CLAIMS, claim, "unprotect-claim", remove)
+    work.context.queue.unlock(work.lease, lock.name)

@@ -1,0 +1,102 @@
+"""The content that a dynamic snapshot gets; pure (SNC-044)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from workers import constants as k
+from workers.errors import AttemptError, State
+from workers.translate import snapshot_objects as objects
+from workers.translate import snapshot_secrets
+from workers.translate.fields import Json, optional_text, text, text_map
+from workers.translate.snapshot_secrets import SecretUse
+
+if TYPE_CHECKING:
+    from workers.translate.secrets import SecretRef
+
+
+def secret_of(snapshot: Json, snapshot_class: Json) -> SecretRef | None:
+    """The secret for CreateSnapshot and DeleteSnapshot; it is not read here (SNA-020).
+
+    Raises:
+        AttemptError: the class' templates cannot be resolved.
+    """
+    return snapshot_secrets.resolve(
+        SecretUse.SNAPSHOT,
+        text_map(snapshot_class, "parameters"),
+        objects.content_name(snapshot),
+        name=objects.name_of(snapshot),
+        namespace=objects.namespace_of(snapshot),
+    )
+
+
+def check_driver(snapshot_class: Json, volume: Json) -> None:
+    """Class and volume belong to one driver (SND-008: the reference asks the wrong driver).
+
+    Raises:
+        AttemptError: they do not.
+    """
+    wanted, found = text(snapshot_class, "driver"), text(volume, "spec", "csi", "driver")
+    if wanted != found:
+        raise AttemptError(
+            f"snapshot class {objects.name_of(snapshot_class)} is of driver {wanted}, volume "
+            f"{objects.name_of(volume)} of driver {found}",
+            State.NO_CHANGE,
+        )
+
+
+def build(
+    snapshot: Json,
+    snapshot_class: Json,
+    volume: Json,
+    *,
+    secret: SecretRef | None,
+    node: str,
+    keeps_mode: bool,
+) -> dict[str, Any]:
+    """The content as it is created.
+
+    It carries its finalizer from the start: the reference adds it later, and a deletion in between
+    leaves the storage's snapshot behind (SND-002).
+
+    Args:
+        snapshot: the dynamic snapshot.
+        snapshot_class: its class.
+        volume: the volume behind its claim, with `spec.csi`.
+        secret: of the class, resolved.
+        node: label managed-by of distributed mode, "" for none.
+        keeps_mode: whether the content tells the volume's mode (SNC-081).
+    """
+    metadata: dict[str, Any] = {
+        "name": objects.content_name(snapshot),
+        "finalizers": [k.FINALIZER_CONTENT],
+    }
+    if node:
+        metadata["labels"] = {k.LABEL_SNAPSHOT_NODE: node}
+    if secret is not None:
+        metadata["annotations"] = {
+            k.ANN_SNAPSHOT_SECRET_NAME: secret.name,
+            k.ANN_SNAPSHOT_SECRET_NAMESPACE: secret.namespace,
+        }
+    spec: dict[str, Any] = {
+        "volumeSnapshotRef": {
+            "apiVersion": f"{k.GROUP_SNAPSHOT}/v1",
+            "kind": "VolumeSnapshot",
+            "namespace": objects.namespace_of(snapshot),
+            "name": objects.name_of(snapshot),
+            "uid": objects.uid_of(snapshot),
+            "resourceVersion": text(snapshot, "metadata", "resourceVersion"),
+        },
+        "source": {"volumeHandle": text(volume, "spec", "csi", "volumeHandle")},
+        "volumeSnapshotClassName": objects.name_of(snapshot_class),
+        "deletionPolicy": text(snapshot_class, "deletionPolicy"),
+        "driver": text(snapshot_class, "driver"),
+    }
+    # Sent as null where it is not told, as the reference does.
+    spec["sourceVolumeMode"] = optional_text(volume, "spec", "volumeMode") if keeps_mode else None
+    return {
+        "apiVersion": f"{k.GROUP_SNAPSHOT}/v1",
+        "kind": "VolumeSnapshotContent",
+        "metadata": metadata,
+        "spec": spec,
+    }

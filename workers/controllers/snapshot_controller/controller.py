@@ -1,0 +1,65 @@
+"""The snapshot controller as the engine runs it; it has no driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from workers.controllers.snapshot_controller import keys
+from workers.controllers.snapshot_controller.bindings import sync_binding
+from workers.controllers.snapshot_controller.groupbindings import sync_group_binding
+from workers.controllers.snapshot_controller.groups import sync_group
+from workers.controllers.snapshot_controller.spec import SPEC
+from workers.controllers.snapshot_controller.sync import sync_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from workers.drivers.driver import Driver
+    from workers.engine.context import Context
+    from workers.engine.controller import Due
+    from workers.engine.outcome import Outcome
+    from workers.queue.keys import Key
+    from workers.queue.leases import Lease
+    from workers.queue.locks import Lock
+
+_PASSES: Final[Mapping[str, Callable[[Context, Key, Lease], Outcome]]] = {
+    keys.KIND_SNAPSHOTS: sync_snapshot,
+    keys.KIND_BINDINGS: sync_binding,
+    keys.KIND_GROUPS: sync_group,
+    keys.KIND_GROUP_BINDINGS: sync_group_binding,
+}
+THREADS: Final = 10
+
+
+class SnapshotController:
+    """Snapshots get contents, contents their snapshots, and both go in the right order."""
+
+    spec = SPEC
+
+    def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
+        """None at first: the locks depend on what is to be done."""
+        del key, driver
+        return ()
+
+    def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
+        """One pass of the key's kind."""
+        del driver
+        return _PASSES[key.kind](context, key, lease)
+
+    def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
+        """Nothing: events and back-off do it all."""
+        del context, driver
+        return ()
+
+    def serves(self, driver: Driver) -> bool:
+        """No driver."""
+        del driver
+        return False
+
+    def limits(self, driver: Driver | None) -> Mapping[str, int]:
+        """Passes of each kind at once (SNC-100, --worker-threads)."""
+        del driver
+        return dict.fromkeys(_PASSES, THREADS)
+
+
+CONTROLLER: Final = SnapshotController()

@@ -1,0 +1,142 @@
+"""From a dynamic snapshot to its content: claim, volume, class, node (SNC-042 to SNC-044)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workers.controllers.snapshot_controller import claims, contents, nodes
+from workers.controllers.snapshot_controller import decide as rules
+from workers.controllers.snapshot_controller.decide import Refusal
+from workers.controllers.snapshot_controller.work import AWAY, ObjectPass
+from workers.errors import ApiError, AttemptError, State
+from workers.kube import paths
+from workers.kube.errors import AlreadyExistsError, NotFoundError
+from workers.migration.plugins import in_tree_source
+from workers.migration.to_csi import volume_to_csi
+from workers.queue.locks import Lock, Mode
+from workers.translate import snapshot_objects as objects
+from workers.translate.fields import text, value_at
+from workers.translate.go_text import quote
+
+if TYPE_CHECKING:
+    from workers.kube.objects import JsonObject
+    from workers.translate.secrets import SecretRef
+
+
+def _fail(message: str) -> AttemptError:
+    return AttemptError(message, State.NO_CHANGE)
+
+
+def source_volume(work: ObjectPass, claim_name: str) -> JsonObject:
+    """The volume behind a claim (SNC-043 rows 3 to 5); in-tree ones translated (SND-031).
+
+    Raises:
+        AttemptError: the claim is missing or not bound, or the volume is another's.
+    """
+    if not claim_name:
+        raise _fail(f"the PVC name is not specified in snapshot {work.key.object}")
+    claim = work.find(paths.CLAIMS, claim_name, work.namespace)
+    if claim is None:
+        missing = objects.not_listed("persistentvolumeclaim", claim_name)
+        raise _fail(f"failed to retrieve PVC {claim_name} from the lister: {quote(missing)}")
+    if text(claim, "status", "phase") != "Bound":
+        raise _fail(
+            f"the PVC {claim_name} is not yet bound to a PV, will not attempt to take a snapshot"
+        )
+    name = text(claim, "spec", "volumeName")
+    try:
+        volume = work.context.kube.get_volume(name)
+    except NotFoundError as error:
+        cause = quote(str(error))
+        raise _fail(f"failed to retrieve PV {name} from the API server: {cause}") from error
+    if not rules.is_bound_volume(volume, claim):
+        raise _fail("claim in dataSource not bound or invalid")
+    return volume_to_csi(volume) if in_tree_source(volume) is not None else volume
+
+
+def source_driver(work: ObjectPass) -> str:
+    """The driver of a snapshot's source volume (SNC-011).
+
+    Raises:
+        AttemptError: it cannot be known.
+    """
+    volume = source_volume(work, objects.source_claim(work.item) or "")
+    if value_at(volume, "spec", "csi") is None:
+        raise _fail(f"snapshotting non-CSI volumes is not supported, snapshot:{work.key.object}")
+    return text(volume, "spec", "csi", "driver")
+
+
+def create_content(work: ObjectPass, snapshot_class: JsonObject | None) -> JsonObject:
+    """Protect the claim, then make the content (SNC-043).
+
+    Raises:
+        Refusal: `SnapshotContentCreationFailed`, retried with the back-off.
+        Busy: the claim or its volume is being worked on.
+    """
+    try:
+        claims.protect(work)
+        return _create(work, snapshot_class)
+    except AttemptError as error:
+        words = f"Failed to create snapshot content with error {error.message}"
+        raise Refusal("SnapshotContentCreationFailed", words) from error
+
+
+def _create(work: ObjectPass, snapshot_class: JsonObject | None) -> JsonObject:
+    key = work.key.object
+    try:
+        volume, secret = _input(work, snapshot_class)
+    except AttemptError as error:
+        name = objects.name_of(work.item)
+        raise _fail(
+            f"failed to get input parameters to create snapshot {name}: {quote(error.message)}"
+        ) from error
+    if value_at(volume, "spec", "csi") is None:
+        name = objects.name_of(volume)
+        raise _fail(f"cannot find CSI PersistentVolumeSource for volume {name}")
+    assert snapshot_class is not None  # `_input` fails without one
+    contents.check_driver(snapshot_class, volume)
+    # The provisioner deletes a volume under the same name, alone.
+    work.acquire(Lock(objects.name_of(volume), Mode.SHARED))
+    body = contents.build(
+        work.item,
+        snapshot_class,
+        volume,
+        secret=secret,
+        node=nodes.managing_node(work, volume) if work.settings.is_distributed else "",
+        keeps_mode=work.settings.keeps_volume_mode,
+    )
+    content = _post(work, body)
+    words = f"Waiting for a snapshot {key} to be created by the CSI driver."
+    work.event("Normal", "CreatingSnapshot", words)
+    return content
+
+
+def _input(
+    work: ObjectPass, snapshot_class: JsonObject | None
+) -> tuple[JsonObject, SecretRef | None]:
+    """Rows 2 to 6 of SNC-043."""
+    if snapshot_class is None:
+        name = objects.name_of(work.item)
+        raise _fail(f"failed to take snapshot {name} without a snapshot class")
+    volume = source_volume(work, objects.source_claim(work.item) or "")
+    return volume, contents.secret_of(work.item, snapshot_class)
+
+
+def _post(work: ObjectPass, body: JsonObject) -> JsonObject:
+    """POST; a content that exists already must be ours (SND-009)."""
+    work.reach("create-content")
+    try:
+        return work.context.kube.create(paths.SNAPSHOT_CONTENTS, body)
+    except AlreadyExistsError:
+        found = work.find_content(body["metadata"]["name"])
+        if found is None:
+            raise _fail("the content vanished while it was looked at") from None
+        rules.check_content(work.item, found)
+        return found
+    except AWAY:
+        raise
+    except ApiError as error:
+        key = work.key.object
+        words = f"Error creating volume snapshot content object for snapshot {key}: {error}."
+        work.event("Warning", "CreateSnapshotContentFailed", words)
+        raise claims.update_failed(key, error) from error

@@ -1,0 +1,155 @@
+"""A snapshot that is to go: its content first, then its claim, then itself (section 2.6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workers.constants import ANN_BEING_DELETED
+from workers.controllers.snapshot_controller import claims, groupnames
+from workers.controllers.snapshot_controller import decide as rules
+from workers.controllers.snapshot_controller.work import AWAY, Gone, ObjectPass
+from workers.engine.outcome import Outcome, done
+from workers.errors import ApiError
+from workers.kube import paths
+from workers.kube.errors import ConflictError, ForbiddenError, NotFoundError
+from workers.translate import snapshot_objects as objects
+from workers.translate.fields import annotations_of, object_list, text, text_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from workers.kube.objects import JsonObject
+
+
+def delete(work: ObjectPass) -> Outcome:
+    """SNC-057, SNC-058. The class does not matter any more (SND-011)."""
+    content = own_content(work)
+    if not objects.is_deletion_candidate(work.item):
+        return done("nothing to do")
+    if content is not None and is_restoring(work):
+        text_ = "Snapshot is being used to restore a PVC"
+        work.event("Warning", "SnapshotDeletePending", text_)
+        return work.failed("is being restored")
+    group = groupnames.living_group(work)
+    if group:
+        words = (
+            f"deletion of the individual volume snapshot {work.key.object} is not allowed as it "
+            f"belongs to group snapshot {work.namespace}/{group}. Deleting the group snapshot will "
+            "trigger the deletion of all the individual volume snapshots that are part of the "
+            "group."
+        )
+        work.event("Warning", "SnapshotDeletePending", words)
+        return work.failed("its group exists")
+    waits = False
+    if content is not None:
+        mark_deleted(work, content)
+        if objects.is_deleted_with_snapshot(content):
+            waits = True
+            if not delete_content(work, content):
+                return work.failed("content not deleted")
+    try:
+        claims.unprotect(work, except_uid=objects.uid_of(work.item))
+    except (*AWAY, Gone):
+        raise
+    except ApiError:
+        words = "Error check and remove PVC Finalizer for VolumeSnapshot"
+        work.event("Warning", "ErrorPVCFinalizer", words)
+        return work.failed("claim not released")
+    return let_go(work, waits_for_content=waits)
+
+
+def own_content(work: ObjectPass) -> JsonObject | None:
+    """The content that points back to this snapshot (SNC-057)."""
+    name = objects.bound_content(work.item)
+    if not name and objects.source_claim(work.item) is not None:
+        name = objects.content_name(work.item)
+    content = work.find_content(name)
+    if content is None or not objects.refers_to(content, work.item):
+        return None
+    return content
+
+
+def mark_deleted(work: ObjectPass, content: JsonObject) -> None:
+    """Tell the sidecar that the snapshot's side wants the deletion (SNQ-011 f)."""
+
+    def patch(item: JsonObject) -> JsonObject | None:
+        if ANN_BEING_DELETED in annotations_of(item):
+            return None
+        return {"metadata": {"annotations": {ANN_BEING_DELETED: "yes"}}}
+
+    try:
+        work.write_to(paths.SNAPSHOT_CONTENTS, content, "mark-deleted", patch)
+    except Gone:
+        return
+
+
+def delete_content(work: ObjectPass, content: JsonObject) -> bool:
+    """DELETE the content, only this one; False if the API server refused."""
+    if text(content, "metadata", "deletionTimestamp"):
+        return True
+    work.reach("delete-content")
+    try:
+        work.context.kube.delete(
+            paths.SNAPSHOT_CONTENTS, objects.name_of(content), uid=objects.uid_of(content)
+        )
+    except (NotFoundError, ConflictError):
+        return True
+    except AWAY:
+        raise
+    except ApiError:
+        words = "Failed to delete snapshot content API object"
+        work.event("Warning", "SnapshotContentObjectDeleteError", words)
+        return False
+    return True
+
+
+def let_go(work: ObjectPass, *, waits_for_content: bool) -> Outcome:
+    """Row 7: the last write but for the bound finalizer, which waits for the content."""
+
+    def patch(item: JsonObject) -> JsonObject | None:
+        known = text_list(item, "metadata", "finalizers")
+        kept = rules.left_finalizers(item, waits_for_content=waits_for_content, leaves_group=True)
+        return None if kept == known else {"metadata": {"finalizers": kept}}
+
+    try:
+        work.write("remove-finalizers", patch)
+    except Gone:
+        return done("gone")
+    return done("waits for its content" if waits_for_content else "released")
+
+
+def is_restoring(work: ObjectPass) -> bool:
+    """Whether a pending claim is made from the snapshot (SNC-058 row 2, SND-010).
+
+    Claims of other namespaces may do so only where a ReferenceGrant allows it, so those of the
+    grants' namespaces are looked at. What cannot be read counts as in use.
+    """
+    namespaces = [work.namespace, *_granted_namespaces(work)]
+    try:
+        return any(
+            rules.restores_from(claim, work.namespace, work.name)
+            for namespace in namespaces
+            for claim in work.context.kube.list_claims(namespace)
+        )
+    except AWAY:
+        raise
+    except ApiError:
+        return True
+
+
+def _granted_namespaces(work: ObjectPass) -> Iterator[str]:
+    """Namespaces whose claims may use snapshots of this one; none without the grants' CRD."""
+    try:
+        grants = list(work.context.kube.list_reference_grants(work.namespace))
+    except (NotFoundError, ForbiddenError):
+        return
+    for grant in grants:
+        targets = object_list(grant, "spec", "to")
+        if not any(
+            text(to, "kind") == rules.KIND_SNAPSHOT and text(to, "name") in {"", work.name}
+            for to in targets
+        ):
+            continue
+        for source in object_list(grant, "spec", "from"):
+            if text(source, "kind") == "PersistentVolumeClaim":
+                yield text(source, "namespace")

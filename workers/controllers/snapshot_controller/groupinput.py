@@ -1,0 +1,154 @@
+"""From a group snapshot to its claims, volumes and class (SNG-002)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workers.constants import ANN_DEFAULT_GROUP_CLASS
+from workers.controllers.snapshot_controller import decide as rules
+from workers.controllers.snapshot_controller.decide import Refusal
+from workers.errors import AttemptError, State
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
+from workers.translate import snapshot_objects as objects
+from workers.translate.fields import (
+    Json,
+    annotations_of,
+    object_list,
+    optional_mapping,
+    optional_text,
+    text,
+    text_list,
+    text_map,
+    value_at,
+)
+from workers.translate.go_text import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from workers.controllers.snapshot_controller.work import ObjectPass
+    from workers.kube.objects import JsonObject
+
+
+def named_content(group: Json) -> str | None:
+    """The content a pre-provisioned group snapshot names."""
+    return optional_text(group, "spec", "source", "volumeGroupSnapshotContentName")
+
+
+def selector_of(group: Json) -> Json | None:
+    """Which claims belong to a dynamic group snapshot."""
+    return optional_mapping(group, "spec", "source", "selector")
+
+
+def class_name(obj: Json) -> str | None:
+    """The class that a group snapshot or its content names."""
+    return optional_text(obj, "spec", "volumeGroupSnapshotClassName")
+
+
+def content_name(group: Json) -> str:
+    """The name of the content that is made for a dynamic group snapshot (SNA-007)."""
+    return f"groupsnapcontent-{objects.uid_of(group)}"
+
+
+def refers_to(content: Json, group: Json, *, unbound_is_fine: bool = False) -> bool:
+    """Whether the group content points back to the group snapshot."""
+    ref = ("spec", "volumeGroupSnapshotRef")
+    if text(content, *ref, "name") != objects.name_of(group):
+        return False
+    if text(content, *ref, "namespace") != objects.namespace_of(group):
+        return False
+    uid = text(content, *ref, "uid")
+    return uid == objects.uid_of(group) or (unbound_is_fine and not uid)
+
+
+def selector_text(selector: Json) -> str:
+    """A label selector as the API takes it; expressions count too, unlike in the reference."""
+    parts = [f"{key}={value}" for key, value in text_map(selector, "matchLabels").items()]
+    for one in object_list(selector, "matchExpressions"):
+        key, operator = text(one, "key"), text(one, "operator")
+        values = ",".join(sorted(text_list(one, "values")))
+        if operator == "Exists":
+            parts.append(key)
+        elif operator == "DoesNotExist":
+            parts.append(f"!{key}")
+        else:
+            parts.append(f"{key} {operator.lower()} ({values})")
+    return ",".join(parts)
+
+
+def _fail(message: str) -> AttemptError:
+    return AttemptError(message, State.NO_CHANGE)
+
+
+def volumes_of(work: ObjectPass) -> list[JsonObject]:
+    """The volumes behind the claims of a group, all bound.
+
+    Raises:
+        AttemptError: no claim matches, or one has no volume of its own.
+    """
+    selector = selector_text(selector_of(work.item) or {})
+    claims = list(
+        work.context.kube.list(paths.CLAIMS, namespace=work.namespace, labelSelector=selector)
+    )
+    if not claims:
+        raise _fail(f"label selector {selector} for group snapshot not applied to any PVC")
+    return [_volume_of(work, claim) for claim in claims]
+
+
+def _volume_of(work: ObjectPass, claim: JsonObject) -> JsonObject:
+    if text(claim, "status", "phase") != "Bound":
+        raise _fail(
+            f"the PVC {objects.name_of(claim)} is not yet bound to a PV, will not attempt to take "
+            "a group snapshot"
+        )
+    name = text(claim, "spec", "volumeName")
+    try:
+        volume = work.context.kube.get_volume(name)
+    except NotFoundError as error:
+        cause = quote(str(error))
+        raise _fail(f"failed to retrieve PV {name} from the API server: {cause}") from error
+    if not rules.is_bound_volume(volume, claim):
+        raise _fail("claim in dataSource not bound or invalid")
+    return volume
+
+
+def source_driver(work: ObjectPass) -> str:
+    """The driver of a group's first volume.
+
+    Raises:
+        AttemptError: it cannot be known.
+    """
+    first = volumes_of(work)[0]
+    if value_at(first, "spec", "csi") is None:
+        key = work.key.object
+        raise _fail(f"snapshotting non-CSI volumes is not supported, group snapshot:{key}")
+    return text(first, "spec", "csi", "driver")
+
+
+def default_class(classes: Iterable[Json], driver: str) -> Json:
+    """The default group class of a driver.
+
+    Raises:
+        Refusal: there is none, or more than one.
+    """
+    found = [
+        one
+        for one in classes
+        if annotations_of(one).get(ANN_DEFAULT_GROUP_CLASS) == "true"
+        and text(one, "driver") == driver
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise no_default(f"{len(found)} default snapshot classes were found")
+    raise no_default("cannot find default group snapshot class")
+
+
+def no_default(cause: object) -> Refusal:
+    """The class of a group could not be chosen."""
+    return Refusal(
+        "SetDefaultGroupSnapshotClassFailed",
+        f"Failed to set default group snapshot class with error {cause}",
+        unsets_ready=False,
+    )

@@ -1,0 +1,91 @@
+"""What a single snapshot must know of the group it belongs to (SNG-003, SNG-005).
+
+Without the group CRDs or with the feature off a group counts as not found; the reference ends there
+(SND-039).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workers.constants import GROUP_GROUP_SNAPSHOT
+from workers.errors import AttemptError, State
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
+from workers.translate import snapshot_objects as objects
+from workers.translate.fields import Json, object_list, text
+
+if TYPE_CHECKING:
+    from workers.controllers.snapshot_controller.work import ObjectPass
+    from workers.kube.objects import JsonObject
+
+OWNER_KIND = "VolumeGroupSnapshot"
+
+
+def owner_of(work: ObjectPass, content: Json) -> str:
+    """The group snapshot that has the content's group handle, "" without one (SNC-070).
+
+    Raises:
+        AttemptError: there is a handle, but nobody has it.
+    """
+    handle = objects.group_handle(content)
+    if handle is None or not work.settings.groups:
+        return ""
+    try:
+        for group in work.context.kube.list(paths.GROUP_SNAPSHOT_CONTENTS):
+            if text(group, "status", "volumeGroupSnapshotHandle") == handle:
+                return text(group, "spec", "volumeGroupSnapshotRef", "name")
+    except NotFoundError:
+        return ""
+    raise AttemptError(
+        f"updateSnapshotStatus: cannot find the group snapshot for VolumeSnapshot "
+        f"[{work.key.object}], will not update snapshot status",
+        State.NO_CHANGE,
+    )
+
+
+def owner_reference(group: Json) -> JsonObject:
+    """The owner reference of a member."""
+    return {
+        "apiVersion": f"{GROUP_GROUP_SNAPSHOT}/v1",
+        "kind": OWNER_KIND,
+        "name": objects.name_of(group),
+        "uid": objects.uid_of(group),
+    }
+
+
+def own(work: ObjectPass) -> bool:
+    """Let the group own a ready member that lacks the reference (SNC-055)."""
+    name = objects.group_name(work.item)
+    if not name or not work.settings.groups or objects.is_group_member(work.item):
+        return False
+    group = work.find(paths.GROUP_SNAPSHOTS, name, work.namespace)
+    if group is None:
+        return False
+    reference = owner_reference(group)
+
+    def patch(item: JsonObject) -> JsonObject | None:
+        known = list((item.get("metadata") or {}).get("ownerReferences") or ())
+        if any(one.get("uid") == reference["uid"] for one in known):
+            return None
+        return {"metadata": {"ownerReferences": [*known, reference]}}
+
+    return work.write("own-snapshot", patch)
+
+
+def living_group(work: ObjectPass) -> str:
+    """The name of the group that keeps a member from being deleted alone, "" for none.
+
+    By the status, and by the owner for a member that has no status yet (SND-022).
+    """
+    name = objects.group_name(work.item) or next(
+        (
+            text(owner, "name")
+            for owner in object_list(work.item, "metadata", "ownerReferences")
+            if text(owner, "kind") == OWNER_KIND
+        ),
+        "",
+    )
+    if not name or work.find(paths.GROUP_SNAPSHOTS, name, work.namespace) is None:
+        return ""
+    return name

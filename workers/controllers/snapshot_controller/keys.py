@@ -1,0 +1,32 @@
+"""The keys of the snapshot controller; none has a driver."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from workers.queue.keys import Key
+
+KIND_SNAPSHOTS: Final = "snapshots"
+KIND_BINDINGS: Final = "bindings"
+KIND_GROUPS: Final = "group-snapshots"
+KIND_GROUP_BINDINGS: Final = "group-bindings"
+
+
+def snapshot_key(namespace: str, name: str) -> Key:
+    """The key of a VolumeSnapshot."""
+    return Key(KIND_SNAPSHOTS, "", f"{namespace}/{name}")
+
+
+def binding_key(content: str) -> Key:
+    """The key of a VolumeSnapshotContent, as the snapshot's side sees it."""
+    return Key(KIND_BINDINGS, "", content)
+
+
+def group_key(namespace: str, name: str) -> Key:
+    """The key of a VolumeGroupSnapshot."""
+    return Key(KIND_GROUPS, "", f"{namespace}/{name}")
+
+
+def group_binding_key(content: str) -> Key:
+    """The key of a VolumeGroupSnapshotContent."""
+    return Key(KIND_GROUP_BINDINGS, "", content)

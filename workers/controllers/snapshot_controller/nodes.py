@@ -1,0 +1,87 @@
+"""Which node's sidecar takes the snapshot of a local volume? (SNC-080, distributed mode)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
+from workers.translate.fields import Json, object_list, text, text_list, text_map
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from workers.controllers.snapshot_controller.work import ObjectPass
+
+
+def managing_node(work: ObjectPass, volume: Json) -> str:
+    """The node for label managed-by: one that the volume's affinity allows, "" for none.
+
+    A node that is ready and has the driver is preferred; the reference takes the first of its cache
+    whatever it is (SND-030).
+    """
+    terms = object_list(volume, "spec", "nodeAffinity", "required", "nodeSelectorTerms")
+    if not terms:
+        return ""
+    driver = text(volume, "spec", "csi", "driver")
+    fitting = [node for node in work.context.kube.list(paths.NODES) if _fits(node, terms)]
+    fitting.sort(key=lambda node: (not is_ready(node), text(node, "metadata", "name")))
+    for node in fitting:
+        name = text(node, "metadata", "name")
+        if is_ready(node) and _has_driver(work, name, driver):
+            return name
+    return text(fitting[0], "metadata", "name") if fitting else ""
+
+
+def is_ready(node: Json) -> bool:
+    """Whether the node says that it is ready."""
+    return any(
+        text(condition, "type") == "Ready" and text(condition, "status") == "True"
+        for condition in object_list(node, "status", "conditions")
+    )
+
+
+def _has_driver(work: ObjectPass, node: str, driver: str) -> bool:
+    try:
+        found = work.context.kube.get_csi_node(node)
+    except NotFoundError:
+        return False
+    return any(text(one, "name") == driver for one in object_list(found, "spec", "drivers"))
+
+
+def _fits(node: Json, terms: Iterable[Json]) -> bool:
+    """NodeSelectorTerms are OR of ANDs; an empty term fits nothing."""
+    labels = text_map(node, "metadata", "labels")
+    fields = {"metadata.name": text(node, "metadata", "name")}
+    for term in terms:
+        expressions = object_list(term, "matchExpressions")
+        matched_fields = object_list(term, "matchFields")
+        if not expressions and not matched_fields:
+            continue
+        if all(_holds(one, labels) for one in expressions) and all(
+            _holds(one, fields) for one in matched_fields
+        ):
+            return True
+    return False
+
+
+def _holds(requirement: Json, values: dict[str, str]) -> bool:
+    key, operator = text(requirement, "key"), text(requirement, "operator")
+    wanted, found = text_list(requirement, "values"), values.get(key)
+    if operator == "Exists":
+        return found is not None
+    if operator == "DoesNotExist":
+        return found is None
+    if operator == "NotIn":
+        return found is None or found not in wanted
+    if operator == "In":
+        return found is not None and found in wanted
+    return _compares(operator, found, wanted)
+
+
+def _compares(operator: str, found: str | None, wanted: list[Any]) -> bool:
+    try:
+        left, right = int(found or ""), int(wanted[0])
+    except (ValueError, IndexError):
+        return False
+    return left > right if operator == "Gt" else operator == "Lt" and left < right

@@ -1,0 +1,304 @@
+"""Which snapshots and contents have something to do for the snapshot controller? Events to keys.
+
+Remembered are snapshots that wait for something: for their content, a class, a claim. A change of
+what one waits for wakes it at once; the reference looks again by its back-off (SND-029, SNQ-009).
+Our own writes wake nothing: they do not touch what is compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workers.constants import (
+    ANN_BEING_DELETED,
+    ANN_DEFAULT_SNAPSHOT_CLASS,
+    FINALIZER_CONTENT,
+    FINALIZER_SNAPSHOT_AS_SOURCE,
+    FINALIZER_SNAPSHOT_BOUND,
+    FINALIZER_SNAPSHOT_IN_GROUP,
+)
+from workers.controllers.snapshot_controller.grouprules import GroupRules
+from workers.controllers.snapshot_controller.keys import binding_key, snapshot_key
+from workers.kube import paths
+from workers.spec import Forget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from workers.kube.objects import AnyObject, Claim, Meta, Snapshot, SnapshotContent
+    from workers.kube.paths import Resource
+    from workers.queue.keys import Key
+    from workers.spec import Told
+
+_OURS = (FINALIZER_SNAPSHOT_AS_SOURCE, FINALIZER_SNAPSHOT_BOUND, FINALIZER_SNAPSHOT_IN_GROUP)
+_KIND_SNAPSHOT = "VolumeSnapshot"
+
+
+@dataclass(slots=True)
+class _Open:
+    """A snapshot that waits.
+
+    Attributes:
+        foreign: what only others change.
+        is_ready: it waits for nothing but a change of its content's policy.
+        is_deleting: it waits for its content, its group or a restore.
+        claim: the source claim's name, "" without one.
+        class_name: its class, None while it has none.
+        names: the content it names itself, "" for a dynamic one.
+        is_bound: its status names a content.
+        has_error: its status has an error.
+    """
+
+    foreign: tuple[Any, ...]
+    is_ready: bool
+    is_deleting: bool
+    claim: str
+    class_name: str | None
+    names: str
+    is_bound: bool
+    has_error: bool
+
+
+def _open_of(item: Snapshot) -> _Open | None:
+    """What a snapshot waits for, None when it is settled."""
+    meta, spec, status = item.metadata, item.spec, item.status
+    is_deleting = meta.deletion_timestamp is not None
+    is_ready = bool(status and status.ready_to_use)
+    bound = (status and status.bound_volume_snapshot_content_name) or ""
+    is_settled = is_ready and bool(bound) and meta.has_finalizer(FINALIZER_SNAPSHOT_AS_SOURCE)
+    if is_deleting:
+        if not any(meta.has_finalizer(name) for name in _OURS):
+            return None
+    elif is_settled and meta.has_finalizer(FINALIZER_SNAPSHOT_BOUND):
+        return None
+    return _Open(
+        foreign=(
+            meta.uid,
+            meta.deletion_timestamp,
+            spec.volume_snapshot_class_name if bound else None,
+            spec.source.persistent_volume_claim_name,
+            spec.source.volume_snapshot_content_name,
+        ),
+        is_ready=is_settled,
+        is_deleting=is_deleting,
+        claim=spec.source.persistent_volume_claim_name or "",
+        class_name=spec.volume_snapshot_class_name,
+        names=spec.source.volume_snapshot_content_name or "",
+        is_bound=bool(bound),
+        has_error=bool(status and status.error),
+    )
+
+
+class SnapshotControllerRules:
+    """All snapshots of the cluster, whatever their driver."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Open] = {}
+        # Contents of open snapshots as last seen, and contents with work of their own.
+        self._contents: dict[str, tuple[Any, ...]] = {}
+        self._bindings: set[str] = set()
+        self._groups = GroupRules()
+        self._listed: dict[Resource, set[str]] = {}
+        # Until both are listed for the first time: settled snapshots with content and UID, and
+        # contents with the snapshot they are bound to.
+        self._settled: dict[str, tuple[str, str]] | None = {}
+        self._bound: dict[str, tuple[str, str]] | None = {}
+        self._first: set[Resource] = {paths.SNAPSHOTS, paths.SNAPSHOT_CONTENTS}
+
+    def set_drivers(self, drivers: Sequence[Mapping[str, Any]]) -> Iterable[Told]:
+        """No driver matters here."""
+        del drivers
+        return ()
+
+    def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
+        """An object as it is now."""
+        del is_listed
+        if resource in self._listed:
+            self._listed[resource].add(_full_name(item.metadata))
+        if resource == paths.SNAPSHOTS:
+            return self._snapshot(item)
+        if resource == paths.SNAPSHOT_CONTENTS:
+            return self._content(item)
+        if resource == paths.SNAPSHOT_CLASSES:
+            return self._class(item)
+        if resource == paths.CLAIMS:
+            return self._claim(item)
+        return self._groups.seen(resource, item)
+
+    def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
+        """An object is gone: who waited for that?"""
+        meta = item.metadata
+        if resource == paths.SNAPSHOTS:
+            self._open.pop(_full_name(meta), None)
+            return (Forget(snapshot_key(meta.namespace, meta.name)),)
+        if resource == paths.SNAPSHOT_CONTENTS:
+            self._contents.pop(meta.name, None)
+            self._bindings.discard(meta.name)
+            ref = item.spec.volume_snapshot_ref
+            woken = [snapshot_key(ref.namespace, ref.name)] if ref.name else []
+            return (*woken, Forget(binding_key(meta.name)))
+        if resource == paths.CLAIMS:
+            return self._restored(item)
+        if resource == paths.GROUP_SNAPSHOTS:
+            return [*self._groups.gone(resource, item), *self._members(meta.namespace)]
+        return self._groups.gone(resource, item)
+
+    def begin_list(self, resource: Resource) -> None:
+        """A complete list starts."""
+        self._listed[resource] = set()
+        self._groups.begin_list(resource)
+
+    def end_list(self, resource: Resource) -> Iterable[Told]:
+        """What the list did not contain is gone."""
+        listed = self._listed.pop(resource, set())
+        woken: list[Told] = list(self._groups.end_list(resource))
+        if resource == paths.SNAPSHOTS:
+            for name in [name for name in self._open if name not in listed]:
+                del self._open[name]
+        if resource == paths.SNAPSHOT_CONTENTS:
+            self._bindings &= listed
+            self._contents = {n: v for n, v in self._contents.items() if n in listed}
+            woken += [_key(name) for name, one in self._open.items() if one.is_deleting]
+        self._first.discard(resource)
+        return [*woken, *(self._misbound() if not self._first else ())]
+
+    def all_keys(self) -> Iterable[Key]:
+        """Everything that waits, but for snapshots that are ready."""
+        return [
+            *(_key(name) for name, one in self._open.items() if not one.is_ready),
+            *(binding_key(name) for name in self._bindings),
+            *self._groups.all_keys(),
+        ]
+
+    # One kind each.
+
+    def _snapshot(self, item: Snapshot) -> Iterable[Told]:
+        name, one = _full_name(item.metadata), _open_of(item)
+        known = self._open.get(name)
+        if one is None:
+            self._open.pop(name, None)
+            bound = item.status and item.status.bound_volume_snapshot_content_name
+            if self._settled is not None and bound:
+                self._settled[name] = (bound, item.metadata.uid)
+            return ()
+        self._open[name] = one
+        if known is None or known.foreign != one.foreign or (known.is_ready and not one.is_ready):
+            return (_key(name),)
+        return ()
+
+    def _content(self, item: SnapshotContent) -> Iterable[Told]:
+        meta, spec = item.metadata, item.spec
+        woken: list[Told] = []
+        if _needs_binding_pass(item):
+            if meta.name not in self._bindings or meta.deletion_timestamp is None:
+                woken.append(binding_key(meta.name))
+            self._bindings.add(meta.name)
+        else:
+            self._bindings.discard(meta.name)
+        ref = spec.volume_snapshot_ref
+        name = f"{ref.namespace}/{ref.name}"
+        if self._bound is not None:
+            self._bound[meta.name] = (name, ref.uid)
+        waiting = self._open.get(name)
+        if waiting is None:
+            self._contents.pop(meta.name, None)
+            return woken
+        now = _compared(item)
+        before = self._contents.get(meta.name)
+        self._contents[meta.name] = now
+        has_news = item.status is not None or (waiting.names == meta.name and not ref.uid)
+        if before != now and (before is not None or has_news):
+            woken.append(_key(name))
+        return woken
+
+    def _class(self, item: AnyObject) -> Iterable[Told]:
+        is_default = item.metadata.annotation(ANN_DEFAULT_SNAPSHOT_CLASS) is not None
+        return [
+            _key(name)
+            for name, one in self._open.items()
+            if one.has_error
+            and not one.is_bound
+            and (one.class_name == item.metadata.name or (one.class_name is None and is_default))
+        ]
+
+    def _claim(self, item: Claim) -> Iterable[Told]:
+        meta = item.metadata
+        woken: list[Told] = []
+        if item.status.phase == "Bound":
+            woken = [
+                _key(name)
+                for name, one in self._open.items()
+                if one.claim == meta.name
+                and name.partition("/")[0] == meta.namespace
+                and one.has_error
+                and not one.is_bound
+            ]
+        return woken if item.status.phase in {"", "Pending"} else [*woken, *self._restored(item)]
+
+    def _restored(self, item: Claim) -> Iterable[Told]:
+        """A claim that is made, or gone, holds its snapshot's deletion up no longer."""
+        source = item.spec.data_source_ref or item.spec.data_source
+        if source is None or source.kind != _KIND_SNAPSHOT:
+            return ()
+        name = f"{source.namespace or item.metadata.namespace}/{source.name}"
+        waiting = self._open.get(name)
+        return (_key(name),) if waiting is not None and waiting.is_deleting else ()
+
+    def _members(self, namespace: str) -> Iterable[Told]:
+        """Snapshots of a namespace that wait for their group to be gone (SNC-058 row 3)."""
+        return [
+            _key(name)
+            for name, one in self._open.items()
+            if one.is_deleting and name.partition("/")[0] == namespace
+        ]
+
+    def _misbound(self) -> Iterable[Told]:
+        """Ready snapshots whose content went or changed while nobody watched (SNC-055); once."""
+        settled, bound = self._settled or {}, self._bound or {}
+        self._settled = self._bound = None
+        return [
+            _key(name)
+            for name, (content, uid) in settled.items()
+            if bound.get(content) != (name, uid)
+        ]
+
+
+def _needs_binding_pass(item: SnapshotContent) -> bool:
+    """SNC-073: invalid, without its finalizer, or deleted while its snapshot may go too."""
+    meta, spec = item.metadata, item.spec
+    if (spec.source.volume_handle is None) == (spec.source.snapshot_handle is None):
+        return True
+    if not spec.volume_snapshot_ref.uid:
+        return False
+    if meta.deletion_timestamp is None:
+        return not meta.has_finalizer(FINALIZER_CONTENT)
+    return meta.annotation(ANN_BEING_DELETED) is None
+
+
+def _compared(item: SnapshotContent) -> tuple[Any, ...]:
+    """What of a content concerns its snapshot."""
+    status, spec = item.status, item.spec
+    error = status.error if status else None
+    return (
+        item.metadata.uid,
+        item.metadata.deletion_timestamp,
+        spec.deletion_policy,
+        status
+        and (
+            status.snapshot_handle,
+            status.ready_to_use,
+            status.creation_time,
+            status.restore_size,
+            error and (error.message, error.time),
+        ),
+    )
+
+
+def _full_name(meta: Meta) -> str:
+    return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+
+
+def _key(name: str) -> Key:
+    namespace, _, rest = name.partition("/")
+    return snapshot_key(namespace, rest)

@@ -1,0 +1,1 @@
+"""Contents of snapshots: CreateSnapshot, polling and DeleteSnapshot, as csi-snapshotter does it."""

@@ -1,0 +1,281 @@
+"""CreateSnapshot for one content (SNS-020 to SNS-025).
+
+Everything is prepared before anything is marked (SND-004). The order of effects is that of SNQ-011:
+record and annotation, call, status, annotation and record gone.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from csi_client import errors
+from csi_client import messages as csi
+from csi_client.errors import CsiError
+from workers.controllers.snapshotter import orphans, request
+from workers.controllers.snapshotter.decide import is_final, made_nothing
+from workers.controllers.snapshotter.intent import SLOW_AFTER_SECONDS, Intent
+from workers.controllers.snapshotter.work import AWAY, ContentPass, Gone, busy, poll
+from workers.engine.outcome import Outcome, done, wait
+from workers.errors import ApiError, AttemptError, LeaseLost, State
+from workers.queue.locks import Lock, Mode
+from workers.translate import snapshot_objects as objects
+from workers.translate import snapshot_secrets
+from workers.translate.fields import annotations_of, is_deleting, text_map
+from workers.translate.go_text import quote
+from workers.translate.snapshot_status import content_status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from workers.kube.objects import JsonObject
+    from workers.translate.secrets import SecretRef
+
+# CSI: the request itself is wrong, so that repeating it soon cannot help (SND-033).
+_SLOW_CODES: Final = frozenset({errors.INVALID_ARGUMENT, errors.UNIMPLEMENTED})
+
+
+class Creation:
+    """CreateSnapshot for one content, for the first time or again with the same name (SNS-020).
+
+    Args:
+        work: the pass.
+        is_first: the content has no status yet; it decides the words of an error (SNS-023).
+    """
+
+    calls: ClassVar[orphans.Calls] = orphans.SNAPSHOTS
+    # Reason and words of an error: the first time, and later.
+    words: ClassVar[tuple[tuple[str, str], tuple[str, str]]] = (
+        ("SnapshotCreationFailed", "Failed to create snapshot"),
+        ("SnapshotContentCheckandUpdateFailed", "Failed to check and update snapshot content"),
+    )
+    input_words: ClassVar[str] = "create snapshot for content"
+
+    def __init__(self, work: ContentPass, *, is_first: bool) -> None:
+        self.work = work
+        self.reason, self.prefix = self.words[0 if is_first else 1]
+
+    def run(self, snapshot_class: JsonObject | None) -> Outcome:
+        """Prepare everything, then call."""
+        work = self.work
+        try:
+            wanted = self.prepared(snapshot_class)
+            secrets = self.secrets(wanted.secret)
+        except AttemptError as error:
+            known = work.intent
+            if known is None or not is_deleting(work.content):
+                self.blame(error.message)
+                return work.failed("not prepared")
+            # The class may be gone for good; what was asked before can be asked again.
+            wanted, secrets = known, orphans.secrets_of(work, known)
+        # Volumes are deleted under the same locks, alone (workers.controllers.provisioner).
+        locks = [Lock(f"{work.driver.name}#{one}", Mode.SHARED) for one in wanted.volumes]
+        if (taken := work.context.queue.acquire(work.lease, *locks)) is not None:
+            return busy(taken)
+        before = work.intent
+        if self.handle() is None and not self.announce(wanted):
+            return wait(0, "deleted before the call")
+        try:
+            answer = self.call(wanted, secrets)
+        except CsiError as error:
+            return self.failed(error, before)
+        try:
+            work.lease.check()
+        except LeaseLost:
+            work.copy_intent()  # whoever comes next must learn of it, object or not
+            raise
+        return self.created(answer)
+
+    def blame(self, message: str) -> None:
+        """Error status and event (SNS-023)."""
+        self.work.blame(self.reason, f"{self.prefix}: {message}")
+
+    def input_failed(self, cause: str) -> AttemptError:
+        """Rows 1 and 2 of SNS-020."""
+        return AttemptError(
+            f"failed to get input parameters to {self.input_words} {self.work.name}: "
+            f"{quote(cause)}",
+            State.NO_CHANGE,
+        )
+
+    # What a group does differently.
+
+    def handle(self) -> str | None:
+        """The handle in the status."""
+        return objects.status_handle(self.work.content)
+
+    def class_name(self) -> str | None:
+        """The class that the content names."""
+        return objects.class_name(self.work.content)
+
+    def missing_class(self) -> str:
+        """Why nothing can be created without a class."""
+        return f"failed to take snapshot {self.work.name} without a snapshot class"
+
+    def source(self) -> Intent:
+        """Name and volume; SNS-020 row 6.
+
+        Raises:
+            AttemptError: the content is not bound.
+        """
+        content, name = self.work.content, self.work.name
+        handle, uid = objects.volume_handle(content) or "", objects.ref_uid(content)
+        if not uid:
+            cause = f"cannot create snapshot. Snapshot content {name} not bound to a snapshot"
+            raise AttemptError(self.taking_failed(cause), State.NO_CHANGE)
+        return Intent(self.work.settings.snapshot_name.name(uid), (handle,))
+
+    def taking_failed(self, cause: str) -> str:
+        """The words around an error of the driver."""
+        handle = objects.volume_handle(self.work.content)
+        return f"failed to take snapshot of the volume {handle}: {quote(cause)}"
+
+    def parameters(self, class_parameters: dict[str, str]) -> dict[str, str]:
+        """Parameters of the call."""
+        tells = self.work.settings.extra_metadata
+        return request.parameters(class_parameters, self.work.content, tells=tells)
+
+    def call(self, wanted: Intent, secrets: dict[str, str]) -> Any:
+        """CreateSnapshot; a call that is slow is copied to a ConfigMap."""
+        work = self.work
+        work.reach("create-snapshot")
+        return work.driver.client.call(
+            "Controller/CreateSnapshot",
+            csi.CreateSnapshotRequest(
+                name=wanted.name,
+                source_volume_id=wanted.volumes[0],
+                parameters=wanted.parameters,
+                secrets=secrets,
+            ),
+            csi.CreateSnapshotResponse,
+            timeout_seconds=work.settings.timeout_seconds,
+            on_slow=work.copy_intent,
+            slow_after_seconds=SLOW_AFTER_SECONDS,
+        ).snapshot
+
+    def created(self, snapshot: Any) -> Outcome:
+        """Write down what the driver made, then end the attempt (SNS-025)."""
+        created = request.created_nanoseconds(snapshot, time.time())
+        return self.finish(
+            lambda item: content_status(
+                item.get("status"),
+                handle=snapshot.snapshot_id,
+                is_ready=snapshot.ready_to_use,
+                created_nanoseconds=created,
+                size_bytes=snapshot.size_bytes,
+            ),
+            snapshot.snapshot_id,
+            (),
+            is_ready=snapshot.ready_to_use,
+        )
+
+    # What is the same for both.
+
+    def prepared(self, snapshot_class: JsonObject | None) -> Intent:
+        """The request as an intent.
+
+        Raises:
+            AttemptError: the recorded texts of SNS-020 rows 1, 2, 4 and 6.
+        """
+        named = self.class_name()
+        if named is None:
+            raise self.input_failed(self.missing_class())
+        if snapshot_class is None:
+            missing = objects.not_listed(self.work.names.class_words, named)
+            raise self.input_failed(missing)
+        try:
+            secret = self.secret_ref()
+        except AttemptError as error:
+            raise self.input_failed(error.message) from error
+        try:
+            parameters = self.parameters(text_map(snapshot_class, "parameters"))
+        except AttemptError as error:
+            message = f"failed to remove CSI Parameters of prefixed keys: {error.message}"
+            raise AttemptError(message, State.NO_CHANGE) from error
+        return replace(self.source(), parameters=parameters, secret=secret)
+
+    def secret_ref(self) -> SecretRef | None:
+        """The secret that the annotations name (SNA-024)."""
+        names = self.work.names
+        what = f"{names.words} {quote(self.work.name)}"
+        annotations = annotations_of(self.work.content)
+        return snapshot_secrets.from_annotations(
+            annotations, names.secret_name, names.secret_namespace, what
+        )
+
+    def secrets(self, ref: SecretRef | None) -> dict[str, str]:
+        """What it says; why it cannot be read is in the log only, as in the reference."""
+        try:
+            return self.work.read_secret(ref)
+        except AWAY:
+            raise
+        except (ApiError, AttemptError) as error:
+            words = self.work.names.words
+            cause = f"cannot get credentials for {words} {quote(self.work.name)}"
+            raise self.input_failed(cause) from error
+
+    def announce(self, wanted: Intent) -> bool:
+        """Record the attempt, here and on the object; False if the object is going already."""
+        work, known = self.work, self.work.intent
+        was_open = work.is_announced() or known is not None
+        may_have_copy = work.is_announced() if known is None else known.has_copy
+        work.remember(wanted.with_copy() if may_have_copy else wanted)
+        work.annotate()
+        if is_deleting(work.content) and not was_open:
+            work.forget()
+            return False
+        return True
+
+    def failed(self, error: CsiError, before: Intent | None) -> Outcome:
+        """After an answer that is no snapshot (SNS-021, SNS-023)."""
+        work = self.work
+        if is_final(error) or self.may_give_up(error, before):
+            work.forget()
+        elif work.intent is not None:
+            self.keep_open(error, before)
+        self.blame(self.taking_failed(str(error)))
+        slow = work.settings.retry_max_seconds if error.code in _SLOW_CODES else 0.0
+        return work.failed(error.code_name, not_before_seconds=slow)
+
+    def keep_open(self, error: CsiError, before: Intent | None) -> None:
+        """The snapshot may be in the making."""
+        work = self.work
+        if not made_nothing(error):
+            work.copy_intent()
+        elif work.intent is not None and (before is None or not before.is_open):
+            work.remember(work.intent.as_full())
+
+    def may_give_up(self, error: CsiError, before: Intent | None) -> bool:
+        """True if the object is to go and the pool was full each time (SND-032)."""
+        work = self.work
+        if not (work.is_wanted_gone() and made_nothing(error) and work.is_announced()):
+            return False
+        was_closed = before is not None and not before.is_open
+        return was_closed or orphans.is_volume_without_snapshots(work)
+
+    def finish(
+        self,
+        change: Callable[[JsonObject], JsonObject | None],
+        handle: str,
+        members: Sequence[str],
+        *,
+        is_ready: bool,
+    ) -> Outcome:
+        """Status first, then annotation and record (SNQ-011 c)."""
+        work = self.work
+        try:
+            work.write_status("write-status", change)
+        except Gone:
+            return orphans.discard(work, self.calls, handle, members)
+        except AWAY:
+            raise
+        except ApiError as error:
+            words = f"error updating status for volume {work.names.words} {work.name}: {error}"
+            self.blame(words)
+            return work.failed("status not written")
+        if not is_ready:
+            return poll(work)
+        work.forget()
+        return done("ready")

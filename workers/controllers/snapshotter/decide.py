@@ -1,0 +1,155 @@
+"""What is to be done for a content now? The state table of one pass (SNS-003, SNS-010, SNS-011).
+
+Pure: over the content read live and its class. Source: external-snapshotter v8.6, pkg/
+sidecar-controller/snapshot_controller.go syncContent, shouldDelete, isDriverMatch.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from csi_client import errors
+from workers.constants import ANN_GROUP_HANDLE, FINALIZER_CONTENT
+from workers.translate import snapshot_objects as objects
+from workers.translate.fields import Json, annotations_of, has_finalizer, is_deleting, text
+
+if TYPE_CHECKING:
+    from csi_client.errors import CsiError
+
+
+class Action(Enum):
+    """What one pass does."""
+
+    IGNORE = "not ours"
+    DELETE = "delete the snapshot, then let the object go"
+    RELEASE = "let the object go"
+    WAIT_FINALIZER = "waits for its finalizer"
+    WAIT_DELETION = "deleted by hand, its snapshot lives"
+    CREATE = "create"
+    TIDY = "ready"
+    QUERY = "ask for its state"
+    REPEAT = "create again"
+    NOTHING = "its group does it"
+
+
+def is_ours(content: Json, snapshot_class: Json | None, driver_name: str) -> bool:
+    """SNS-003; a class that is named but missing does not matter here."""
+    if objects.volume_handle(content) is None and objects.source_handle(content) is None:
+        return False
+    if text(content, "spec", "driver") != driver_name:
+        return False
+    return snapshot_class is None or text(snapshot_class, "driver") == driver_name
+
+
+def is_group_member(content: Json) -> bool:
+    """A member of a group snapshot: its group is created and deleted as a whole (SNG-003)."""
+    return ANN_GROUP_HANDLE in annotations_of(content)
+
+
+def should_delete(content: Json) -> bool:
+    """SNS-011: the object is to go, and no CreateSnapshot may be under way."""
+    if not is_deleting(content):
+        return False
+    if objects.source_handle(content) is not None and not objects.ref_uid(content):
+        return True
+    if objects.is_being_created(content):
+        return False
+    return objects.is_being_deleted(content)
+
+
+def handle_to_delete(content: Json, *, takes_source_handle: bool) -> str:
+    """The snapshot that goes with the content, "" for none (SNS-010 rows 1 and 2).
+
+    Args:
+        content: a content that should be deleted.
+        takes_source_handle: a pre-provisioned content whose status was never written names its
+            snapshot in the source (SND-021); the reference leaves that snapshot in the storage.
+    """
+    if not objects.is_deleted_with_snapshot(content) or objects.group_handle(content) is not None:
+        return ""
+    handle = objects.status_handle(content)
+    if handle is None and takes_source_handle and not objects.has_status(content):
+        handle = objects.source_handle(content)
+    return handle or ""
+
+
+def decide(
+    content: Json, *, takes_source_handle: bool = True, has_open_call: bool = False
+) -> Action:
+    """The first row of SNS-010 that matches.
+
+    Args:
+        content: the content, read live.
+        takes_source_handle: see `handle_to_delete`.
+        has_open_call: our own record says that a CreateSnapshot may be working. Then the object
+            stays although its annotation is gone: another program wrote over it (SND-003).
+    """
+    is_open = has_open_call and objects.status_handle(content) is None
+    if should_delete(content) and not is_open:
+        found = handle_to_delete(content, takes_source_handle=takes_source_handle)
+        return Action.DELETE if found else Action.RELEASE
+    is_dynamic = objects.volume_handle(content) is not None
+    has_status = objects.has_status(content)
+    if is_dynamic and not has_status and not is_group_member(content):
+        return _first_create(content, is_open=is_open)
+    if objects.is_ready(content):
+        return Action.TIDY
+    if objects.source_handle(content) is not None or (
+        objects.group_handle(content) is not None and objects.status_handle(content) is not None
+    ):
+        return Action.QUERY
+    if is_group_member(content):
+        return Action.NOTHING
+    if objects.status_handle(content) is not None:
+        return Action.REPEAT
+    return _first_create(content, is_open=is_open)
+
+
+def _first_create(content: Json, *, is_open: bool) -> Action:
+    """Before a snapshot exists: may the driver be asked?
+
+    Not for an object that is going and has no call open (SND-034), and not before the finalizer
+    keeps the object until its snapshot is gone (SND-002).
+    """
+    if is_deleting(content) and not (is_open or objects.is_being_created(content)):
+        return Action.WAIT_DELETION
+    if not has_finalizer(content, FINALIZER_CONTENT):
+        return Action.WAIT_FINALIZER
+    return Action.REPEAT if objects.has_status(content) else Action.CREATE
+
+
+# CSI: with these a snapshot may be in the making (SNS-021).
+_OPEN_CODES: Final = frozenset(
+    {
+        errors.CANCELLED,
+        errors.DEADLINE_EXCEEDED,
+        errors.UNAVAILABLE,
+        errors.RESOURCE_EXHAUSTED,
+        errors.ABORTED,
+    }
+)
+
+
+def is_final(error: CsiError) -> bool:
+    """True if the driver is done and made nothing (SNS-021).
+
+    A broken stream or an unreadable answer is not final either, whatever its number.
+    """
+    if error.code is None or error.code in _OPEN_CODES:
+        return False
+    return error.is_final or not error.from_transport
+
+
+def made_nothing(error: CsiError) -> bool:
+    """True for a full pool: open by SNS-021, but this call itself left nothing (SND-032)."""
+    return error.code == errors.RESOURCE_EXHAUSTED and not error.from_transport
+
+
+POLL_START_SECONDS: Final = 1.0
+POLL_MAX_SECONDS: Final = 30.0
+
+
+def poll_seconds(polls: int) -> float:
+    """When to look again at a snapshot that is not ready (SND-001): 1 s, x1.5, at most 30 s."""
+    return min(POLL_START_SECONDS * 1.5 ** min(polls, 40), POLL_MAX_SECONDS)

@@ -1,0 +1,117 @@
+"""DeleteSnapshot, and letting the object go (SNS-040 to SNS-043)."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from csi_client import errors
+from csi_client import messages as csi
+from csi_client.errors import CsiError
+from workers.controllers.snapshotter.work import (
+    AWAY,
+    ContentPass,
+    Gone,
+    busy,
+    content_lock,
+    snapshot_lock,
+)
+from workers.engine.outcome import Outcome, done
+from workers.errors import ApiError, AttemptError
+from workers.kube.errors import NotFoundError
+from workers.translate import snapshot_objects as objects
+from workers.translate import snapshot_secrets
+from workers.translate.fields import annotations_of
+from workers.translate.go_text import quote
+from workers.translate.snapshot_status import cleared, error_of
+
+if TYPE_CHECKING:
+    from workers.kube.objects import JsonObject
+
+_REASON = "SnapshotDeleteError"
+
+
+def release(work: ContentPass) -> Outcome:
+    """The snapshot stays or never was: only the finalizer goes."""
+    with suppress(Gone):
+        work.remove_finalizer()
+    work.forget()
+    return done("released")
+
+
+def delete(work: ContentPass, handle: str) -> Outcome:
+    """DeleteSnapshot, status cleared, finalizer gone; every code is retried for ever (SNS-041).
+
+    No restore from this content and no call for another content of the same snapshot runs
+    meanwhile.
+    """
+    locks = (content_lock(work.name), snapshot_lock(work, handle))
+    if (taken := work.context.queue.acquire(work.lease, *locks)) is not None:
+        return busy(taken)
+    try:
+        secrets = secrets_for_deletion(work, _REASON)
+    except (ApiError, AttemptError):
+        return work.failed("no credentials")
+    work.reach("delete-snapshot")
+    try:
+        work.driver.client.call(
+            "Controller/DeleteSnapshot",
+            csi.DeleteSnapshotRequest(snapshot_id=handle, secrets=secrets),
+            csi.DeleteSnapshotResponse,
+            timeout_seconds=work.settings.timeout_seconds,
+        )
+    except CsiError as error:
+        return refused(work, error, _REASON, "Failed to delete snapshot")
+    try:
+        work.write_status("clear-status", lambda item: cleared(item.get("status")))
+    except Gone:
+        work.forget()
+        return done("deleted")
+    except AWAY:
+        raise
+    except ApiError:
+        work.event("Warning", _REASON, "Failed to clear content status")
+        return work.failed("status not cleared")
+    return release(work)
+
+
+def secrets_for_deletion(work: ContentPass, reason: str) -> dict[str, str]:
+    """The secret that the annotations name; one that is gone holds nothing up (SND-012).
+
+    Raises:
+        AttemptError, ApiError: it cannot be read; the event is sent.
+    """
+    names, text = work.names, "Failed to get snapshot credentials"
+    what = f"{names.words} {quote(work.name)}"
+    try:
+        ref = snapshot_secrets.from_annotations(
+            annotations_of(work.content), names.secret_name, names.secret_namespace, what
+        )
+        return work.read_secret(ref)
+    except NotFoundError as error:
+        work.event("Warning", reason, f"{text}, deleting without them: {error}")
+        return {}
+    except AWAY:
+        raise
+    except (ApiError, AttemptError) as error:
+        work.event("Warning", reason, f"{text}: {error}")
+        raise
+
+
+def refused(work: ContentPass, error: CsiError, reason: str, words: str) -> Outcome:
+    """The driver did not delete: the cause is in the event and the status too (SND-013)."""
+    message = f"{words}: {error}"
+    work.event("Warning", reason, message)
+
+    def change(item: JsonObject) -> JsonObject | None:
+        if objects.error_message(item) == message:
+            return None
+        return {**(item.get("status") or {}), "error": error_of(message, time.time())}
+
+    with suppress(Gone):
+        work.write_status("write-error", change)
+    # CSI: members of a group are deleted with it; repeating the request soon cannot help.
+    is_slow = error.code == errors.INVALID_ARGUMENT
+    seconds = work.settings.retry_max_seconds if is_slow else 0.0
+    return work.failed(error.code_name, not_before_seconds=seconds)

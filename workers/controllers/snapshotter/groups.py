@@ -1,0 +1,396 @@
+"""One pass over one group content: a group is created, queried and deleted as a whole (SNG-002).
+
+The protocol is that of single contents under other names; what differs stands here.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from csi_client import messages as csi
+from csi_client.errors import CsiError
+from workers.controllers.snapshotter import orphans, request
+from workers.controllers.snapshotter.creating import Creation
+from workers.controllers.snapshotter.decide import Action
+from workers.controllers.snapshotter.deleting import refused, release, secrets_for_deletion
+from workers.controllers.snapshotter.intent import SLOW_AFTER_SECONDS, Intent
+from workers.controllers.snapshotter.work import (
+    AWAY,
+    GROUP_CONTENTS,
+    ContentPass,
+    Gone,
+    busy,
+    poll,
+    snapshot_lock,
+)
+from workers.engine.outcome import Outcome, done
+from workers.errors import ApiError, AttemptError, State
+from workers.translate import snapshot_objects as objects
+from workers.translate import snapshot_secrets
+from workers.translate.fields import (
+    Json,
+    has_finalizer,
+    is_deleting,
+    object_list,
+    optional_mapping,
+    optional_text,
+    text,
+    text_list,
+    text_map,
+)
+from workers.translate.go_text import quote
+from workers.translate.snapshot_secrets import SecretUse
+from workers.translate.snapshot_status import group_cleared, timestamp
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workers.drivers.driver import Driver
+    from workers.engine.context import Context
+    from workers.kube.objects import JsonObject
+    from workers.queue.keys import Key
+    from workers.queue.leases import Lease
+
+_NANOSECONDS = 1_000_000_000
+_CHECK = (
+    "GroupSnapshotContentCheckandUpdateFailed",
+    "Failed to check and update group snapshot content",
+)
+
+
+def class_name(content: Json) -> str | None:
+    """The class that a group content names."""
+    return optional_text(content, "spec", "volumeGroupSnapshotClassName")
+
+
+def volumes_of(content: Json) -> list[str]:
+    """The volumes of a dynamic group content."""
+    return text_list(content, "spec", "source", "volumeHandles")
+
+
+def given_handles(content: Json) -> Json | None:
+    """The handles of a pre-provisioned group content."""
+    return optional_mapping(content, "spec", "source", "groupSnapshotHandles")
+
+
+def group_handle(content: Json) -> str:
+    """The group's handle: from the status, else as given."""
+    known = text(content, "status", "volumeGroupSnapshotHandle")
+    return known or text(given_handles(content) or {}, "volumeGroupSnapshotHandle")
+
+
+def members_of(content: Json) -> list[str]:
+    """The handles of the members."""
+    listed = object_list(content, "status", "volumeSnapshotInfoList")
+    if listed:
+        return [text(one, "snapshotHandle") for one in listed]
+    return text_list(given_handles(content) or {}, "volumeSnapshotHandles")
+
+
+def is_ours(content: Json, group_class: Json | None, driver_name: str) -> bool:
+    """As for single contents (SNS-003)."""
+    if not volumes_of(content) and given_handles(content) is None:
+        return False
+    if text(content, "spec", "driver") != driver_name:
+        return False
+    return group_class is None or text(group_class, "driver") == driver_name
+
+
+def should_delete(work: ContentPass) -> bool:
+    """As for single contents (SNS-011)."""
+    content = work.content
+    if not is_deleting(content):
+        return False
+    uid = text(content, "spec", "volumeGroupSnapshotRef", "uid")
+    if given_handles(content) is not None and not uid:
+        return True
+    return not work.is_announced() and work.is_wanted_gone()
+
+
+def decide(work: ContentPass) -> Action:
+    """The rows of SNS-010 as far as they concern a group."""
+    content = work.content
+    has_open_call = work.intent is not None and work.intent.is_open
+    is_open = has_open_call and not text(content, "status", "volumeGroupSnapshotHandle")
+    if should_delete(work) and not is_open:
+        has_handle = bool(text(content, "status", "volumeGroupSnapshotHandle")) or (
+            work.settings.deletes_unread and not objects.has_status(content)
+        )
+        goes = objects.is_deleted_with_snapshot(content) and has_handle and group_handle(content)
+        return Action.DELETE if goes else Action.RELEASE
+    if objects.is_ready(content):
+        return Action.TIDY
+    if given_handles(content) is not None:
+        return Action.QUERY
+    if not text(content, "status", "volumeGroupSnapshotHandle"):
+        if is_deleting(content) and not (is_open or work.is_announced()):
+            return Action.WAIT_DELETION
+        if not has_finalizer(content, work.names.finalizer):
+            return Action.WAIT_FINALIZER
+    return Action.REPEAT if objects.has_status(content) else Action.CREATE
+
+
+def sync_group_content(context: Context, driver: Driver, key: Key, lease: Lease) -> Outcome:
+    """One pass."""
+    work = ContentPass(context, driver, key, lease, GROUP_CONTENTS)
+    if not work.settings.groups:
+        return done("group snapshots are switched off")
+    if not work.read():
+        return orphans.finish(work, GROUPS)
+    group_class = work.read_class(class_name(work.content))
+    if not is_ours(work.content, group_class, driver.name):
+        return done("not ours")
+    try:
+        return _act(work, decide(work), group_class)
+    except Gone:
+        return orphans.finish(work, GROUPS)
+
+
+def _act(work: ContentPass, action: Action, group_class: JsonObject | None) -> Outcome:
+    if action is Action.DELETE:
+        return _delete(work)
+    if action is Action.RELEASE:
+        return release(work)
+    if action is Action.TIDY:
+        work.forget()
+        return done("ready")
+    if action is Action.QUERY:
+        return _query(work, group_class)
+    if action in {Action.CREATE, Action.REPEAT}:
+        return GroupCreation(work, is_first=action is Action.CREATE).run(group_class)
+    return done(action.value)
+
+
+def group_status(
+    old: Json | None, group: csi.VolumeGroupSnapshot, *, handle: str, now: float
+) -> JsonObject | None:
+    """A group content's status after a call that succeeded; the first list of members stays."""
+    new: JsonObject = dict(old or {})
+    if new.get("volumeGroupSnapshotHandle") is None:
+        new["volumeGroupSnapshotHandle"] = handle
+    if new.get("creationTime") is None:
+        created = request.created_nanoseconds(group, now)
+        new["creationTime"] = timestamp(created // _NANOSECONDS)
+    new["readyToUse"] = group.ready_to_use
+    new.pop("error", None)
+    if not new.get("volumeSnapshotInfoList") and group.snapshots:
+        new["volumeSnapshotInfoList"] = [_member(one) for one in group.snapshots]
+    return None if new == old else new
+
+
+def _member(snapshot: csi.Snapshot) -> JsonObject:
+    stamp = snapshot.creation_time
+    entry: JsonObject = {
+        "volumeHandle": snapshot.source_volume_id,
+        "snapshotHandle": snapshot.snapshot_id,
+        "readyToUse": snapshot.ready_to_use,
+    }
+    if stamp.seconds or stamp.nanos:
+        entry["creationTime"] = stamp.seconds * _NANOSECONDS + stamp.nanos
+    if snapshot.size_bytes:
+        entry["restoreSize"] = snapshot.size_bytes
+    return entry
+
+
+class GroupCreation(Creation):
+    """CreateVolumeGroupSnapshot for one group content."""
+
+    words: ClassVar[tuple[tuple[str, str], tuple[str, str]]] = (
+        ("GroupSnapshotCreationFailed", "Failed to create group snapshot"),
+        _CHECK,
+    )
+    input_words: ClassVar[str] = "create group snapshot for group snapshot content"
+
+    def handle(self) -> str | None:
+        """The handle in the status."""
+        return optional_text(self.work.content, "status", "volumeGroupSnapshotHandle")
+
+    def class_name(self) -> str | None:
+        """The class that the content names."""
+        return class_name(self.work.content)
+
+    def missing_class(self) -> str:
+        """Why nothing can be created without a class."""
+        return f"failed to take group snapshot {self.work.name} without a group snapshot class"
+
+    def source(self) -> Intent:
+        """Name and volumes.
+
+        Raises:
+            AttemptError: the content is not bound.
+        """
+        uid = text(self.work.content, "spec", "volumeGroupSnapshotRef", "uid")
+        if not uid:
+            cause = (
+                f"cannot create group snapshot. Group snapshot content {self.work.name} not bound "
+                "to a group snapshot"
+            )
+            raise AttemptError(self.taking_failed(cause), State.NO_CHANGE)
+        name = self.work.settings.group_name.name(uid)
+        return Intent(name, tuple(volumes_of(self.work.content)))
+
+    def taking_failed(self, cause: str) -> str:
+        """The words around an error of the driver."""
+        volumes = " ".join(volumes_of(self.work.content))
+        return f"failed to take group snapshot of the volumes [{volumes}]: {quote(cause)}"
+
+    def parameters(self, class_parameters: dict[str, str]) -> dict[str, str]:
+        """Parameters of the call."""
+        tells = self.work.settings.extra_metadata
+        return request.group_parameters(class_parameters, self.work.content, tells=tells)
+
+    def call(self, wanted: Intent, secrets: dict[str, str]) -> Any:
+        """CreateVolumeGroupSnapshot."""
+        work = self.work
+        work.reach("create-snapshot")
+        return work.driver.client.call(
+            "GroupController/CreateVolumeGroupSnapshot",
+            csi.CreateVolumeGroupSnapshotRequest(
+                name=wanted.name,
+                source_volume_ids=wanted.volumes,
+                parameters=wanted.parameters,
+                secrets=secrets,
+            ),
+            csi.CreateVolumeGroupSnapshotResponse,
+            timeout_seconds=work.settings.timeout_seconds,
+            on_slow=work.copy_intent,
+            slow_after_seconds=SLOW_AFTER_SECONDS,
+        ).group_snapshot
+
+    def created(self, snapshot: Any) -> Outcome:
+        """Write down group and members."""
+        now, handle = time.time(), snapshot.group_snapshot_id
+        return self.finish(
+            lambda item: group_status(item.get("status"), snapshot, handle=handle, now=now),
+            handle,
+            [one.snapshot_id for one in snapshot.snapshots],
+            is_ready=snapshot.ready_to_use,
+        )
+
+
+def _query(work: ContentPass, group_class: JsonObject | None) -> Outcome:
+    """GetVolumeGroupSnapshot of a group that an administrator named."""
+    handle = group_handle(work.content)
+    try:
+        secrets = _get_secrets(work, group_class)
+        lock = snapshot_lock(work, handle)
+        if (taken := work.context.queue.acquire(work.lease, lock)) is not None:
+            return busy(taken)
+        answer = work.driver.client.call(
+            "GroupController/GetVolumeGroupSnapshot",
+            csi.GetVolumeGroupSnapshotRequest(
+                group_snapshot_id=handle,
+                snapshot_ids=text_list(given_handles(work.content) or {}, "volumeSnapshotHandles"),
+                secrets=secrets,
+            ),
+            csi.GetVolumeGroupSnapshotResponse,
+            timeout_seconds=work.settings.timeout_seconds,
+        )
+    except AttemptError as error:
+        work.blame(_CHECK[0], f"{_CHECK[1]}: {error.message}")
+        return work.failed("not known")
+    except CsiError as error:
+        cause = f"failed to list group snapshot for group snapshot content {work.name}"
+        work.blame(_CHECK[0], f"{_CHECK[1]}: {cause}: {quote(str(error))}")
+        return work.failed(error.code_name)
+    group, now = answer.group_snapshot, time.time()
+    group.ClearField("snapshots")  # as the reference: members are the administrator's
+    work.write_status(
+        "write-status",
+        lambda item: group_status(item.get("status"), group, handle=handle, now=now),
+    )
+    if not group.ready_to_use:
+        return poll(work)
+    work.forget()
+    return done("ready")
+
+
+def _get_secrets(work: ContentPass, group_class: JsonObject | None) -> dict[str, str]:
+    named = class_name(work.content)
+    if named is None:
+        return {}
+    what, words = f"group snapshot content {work.name}", work.names.class_words
+    problem = ""
+    if group_class is None:
+        missing = objects.not_listed(words, named)
+        problem = f"failed to get group snapshot class {named} for {what}: {missing}"
+        raise AttemptError(problem, State.NO_CHANGE)
+    try:
+        ref = snapshot_secrets.resolve(
+            SecretUse.GROUP_GET, text_map(group_class, "parameters"), work.name
+        )
+    except AttemptError as error:
+        problem = f"failed to get secret reference for {what}: {error.message}"
+        raise AttemptError(problem, State.NO_CHANGE) from error
+    try:
+        return work.read_secret(ref)
+    except AWAY:
+        raise
+    except (ApiError, AttemptError) as error:
+        place = f"error getting secret {ref.name} in namespace {ref.namespace}" if ref else ""
+        problem = f"failed to get credentials for {what}: {place}: {error}"
+        raise AttemptError(problem, State.NO_CHANGE) from error
+
+
+def _delete(work: ContentPass) -> Outcome:
+    """DeleteVolumeGroupSnapshot with all members, then the object goes (SNG-004)."""
+    reason, handle, members = (
+        "GroupSnapshotDeleteError",
+        group_handle(work.content),
+        members_of(work.content),
+    )
+    if (taken := work.context.queue.acquire(work.lease, snapshot_lock(work, handle))) is not None:
+        return busy(taken)
+    try:
+        secrets = secrets_for_deletion(work, reason)
+    except (ApiError, AttemptError):
+        return work.failed("no credentials")
+    if not members:
+        words = f"cannot delete group snapshot content {work.name}. No snapshots found in the group"
+        work.event("Warning", reason, f"Failed to delete group snapshot: {words} snapshot")
+        return work.failed("no members")
+    work.reach("delete-snapshot")
+    try:
+        _delete_call(work, handle, members, secrets)
+    except CsiError as error:
+        return refused(work, error, reason, "Failed to delete group snapshot")
+    with suppress(Gone):
+        work.write_status("clear-status", lambda item: group_cleared(item.get("status")))
+    return release(work)
+
+
+def _create_call(
+    work: ContentPass, known: Intent, secrets: dict[str, str]
+) -> tuple[str, tuple[str, ...]]:
+    answer = work.driver.client.call(
+        "GroupController/CreateVolumeGroupSnapshot",
+        csi.CreateVolumeGroupSnapshotRequest(
+            name=known.name,
+            source_volume_ids=known.volumes,
+            parameters=known.parameters,
+            secrets=secrets,
+        ),
+        csi.CreateVolumeGroupSnapshotResponse,
+        timeout_seconds=work.settings.timeout_seconds,
+    )
+    group = answer.group_snapshot
+    return group.group_snapshot_id, tuple(one.snapshot_id for one in group.snapshots)
+
+
+def _delete_call(
+    work: ContentPass, handle: str, members: Sequence[str], secrets: dict[str, str]
+) -> None:
+    work.driver.client.call(
+        "GroupController/DeleteVolumeGroupSnapshot",
+        csi.DeleteVolumeGroupSnapshotRequest(
+            group_snapshot_id=handle, snapshot_ids=members, secrets=secrets
+        ),
+        csi.DeleteVolumeGroupSnapshotResponse,
+        timeout_seconds=work.settings.timeout_seconds,
+    )
+
+
+GROUPS = orphans.Calls(_create_call, _delete_call)
+GroupCreation.calls = GROUPS

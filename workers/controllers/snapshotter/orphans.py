@@ -1,0 +1,130 @@
+"""Snapshots whose object was removed by force while the driver worked: nothing is left behind.
+
+The record of the attempt is enough: the same CreateSnapshot asked once more brings to light what
+the first one made (it is idempotent by name), and then it is deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from csi_client import messages as csi
+from csi_client.errors import CsiError
+from workers.controllers.snapshotter import intent as intents
+from workers.controllers.snapshotter.decide import is_final, made_nothing
+from workers.controllers.snapshotter.work import AWAY, ContentPass
+from workers.engine.outcome import Outcome, done
+from workers.errors import ApiError, AttemptError
+from workers.translate import snapshot_objects as objects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from workers.controllers.snapshotter.intent import Intent
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """How one kind of snapshot is made and deleted.
+
+    Attributes:
+        create: asks once more; returns the handle and those of its members.
+        delete: deletes by handle and members.
+    """
+
+    create: Callable[[ContentPass, Intent, dict[str, str]], tuple[str, tuple[str, ...]]]
+    delete: Callable[[ContentPass, str, Sequence[str], dict[str, str]], None]
+
+
+def finish(work: ContentPass, calls: Calls) -> Outcome:
+    """End what is known of an object that is gone."""
+    known = work.intent or intents.read_copy(work.context.kube, work.namespace, work.key)
+    if known is None:
+        if work.polls:
+            work.forget()
+        return done("gone")
+    work.intent = known
+    _log.warning("%s is gone, asking for what its call left", work.name)
+    secrets = secrets_of(work, known)
+    work.reach("ask-orphan")
+    try:
+        handle, members = calls.create(work, known, secrets)
+    except CsiError as error:
+        if is_final(error) or (made_nothing(error) and not known.is_open):
+            work.forget()
+            return done("nothing was left")
+        work.copy_intent()
+        return work.failed(error.code_name)
+    return discard(work, calls, handle, members)
+
+
+def discard(work: ContentPass, calls: Calls, handle: str, members: Sequence[str]) -> Outcome:
+    """Delete a snapshot that belongs to no object."""
+    secrets = secrets_of(work, work.intent)
+    work.reach("delete-orphan")
+    try:
+        calls.delete(work, handle, members, secrets)
+    except CsiError as error:
+        _log.warning("snapshot %s of %s is not deleted yet: %s", handle, work.name, error)
+        return work.failed(error.code_name)
+    _log.warning("snapshot %s, left without %s, is deleted", handle, work.name)
+    work.forget()
+    return done("cleaned up")
+
+
+def secrets_of(work: ContentPass, known: Intent | None) -> dict[str, str]:
+    """The attempt's secrets as far as they can still be read."""
+    try:
+        return work.read_secret(known.secret if known is not None else None)
+    except AWAY:
+        raise
+    except (ApiError, AttemptError) as error:
+        _log.warning("going on without the secrets of %s: %s", work.name, error)
+        return {}
+
+
+def is_volume_without_snapshots(work: ContentPass) -> bool:
+    """True if the driver can list and knows no snapshot of the content's volume (SND-032)."""
+    if not work.driver.supports("LIST_SNAPSHOTS"):
+        return False
+    try:
+        answer = work.driver.client.call(
+            "Controller/ListSnapshots",
+            csi.ListSnapshotsRequest(source_volume_id=objects.volume_handle(work.content) or ""),
+            csi.ListSnapshotsResponse,
+            timeout_seconds=work.settings.timeout_seconds,
+        )
+    except CsiError:
+        return False
+    return not answer.entries and not answer.next_token
+
+
+def _create(work: ContentPass, known: Intent, secrets: Any) -> tuple[str, tuple[str, ...]]:
+    answer = work.driver.client.call(
+        "Controller/CreateSnapshot",
+        csi.CreateSnapshotRequest(
+            name=known.name,
+            source_volume_id=known.volumes[0],
+            parameters=known.parameters,
+            secrets=secrets,
+        ),
+        csi.CreateSnapshotResponse,
+        timeout_seconds=work.settings.timeout_seconds,
+    )
+    return answer.snapshot.snapshot_id, ()
+
+
+def _delete(work: ContentPass, handle: str, _members: Sequence[str], secrets: Any) -> None:
+    work.driver.client.call(
+        "Controller/DeleteSnapshot",
+        csi.DeleteSnapshotRequest(snapshot_id=handle, secrets=secrets),
+        csi.DeleteSnapshotResponse,
+        timeout_seconds=work.settings.timeout_seconds,
+    )
+
+
+SNAPSHOTS = Calls(_create, _delete)

@@ -1,0 +1,231 @@
+"""Which contents of snapshots have something to do? Events to keys (SNS-001 to SNS-003).
+
+A content is remembered while it is undecided, with what of it is other programs' to change. Our own
+writes (annotation being-created, status, finalizer removal) leave that as it is, so that they wake
+nothing: the pass that made them plans its own next look.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.constants import (
+    ANN_BEING_CREATED,
+    ANN_BEING_DELETED,
+    ANN_GROUP_BEING_CREATED,
+    ANN_GROUP_BEING_DELETED,
+    ANN_GROUP_HANDLE,
+    FINALIZER_CONTENT,
+    FINALIZER_GROUP_CONTENT,
+    LABEL_SNAPSHOT_NODE,
+)
+from workers.kube import paths
+from workers.queue.keys import Key
+from workers.spec import Forget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from workers.kube.objects import GroupSnapshotContent, Meta, SnapshotContent
+    from workers.kube.paths import Resource
+    from workers.spec import Told
+
+KIND_CONTENTS: Final = "contents"
+KIND_GROUP_CONTENTS: Final = "group-contents"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What matters of a content, of whichever kind.
+
+    Attributes:
+        driver: its CSI driver.
+        class_name: its class, "" without one.
+        is_ready: its status says ready.
+        has_error: its status has an error.
+        is_unbound: pre-provisioned, and no snapshot has it.
+        may_be_open: a call for it may be under way although nothing on it says so.
+        being_created, being_deleted: the two annotations.
+        foreign: what only others change; another value means that there is something to do.
+    """
+
+    driver: str
+    class_name: str
+    is_ready: bool
+    has_error: bool
+    is_unbound: bool
+    may_be_open: bool
+    being_created: bool
+    being_deleted: bool
+    is_deleting: bool
+    foreign: tuple[Any, ...]
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether a pass may have something to do (SNS-010, SNS-011)."""
+        if self.is_deleting:
+            is_wanted = self.being_deleted or self.being_created or self.is_unbound
+            return is_wanted or not self.is_ready
+        return not self.is_ready or self.being_created
+
+
+def _foreign(meta: Meta, created: str, finalizer: str, class_name: str) -> tuple[Any, ...]:
+    annotations = {k: v for k, v in (meta.annotations or {}).items() if k != created}
+    return (
+        meta.uid,
+        meta.deletion_timestamp,
+        class_name,
+        tuple(sorted(annotations.items())),
+        (meta.labels or {}).get(LABEL_SNAPSHOT_NODE),
+        meta.has_finalizer(finalizer),
+    )
+
+
+def view_of_content(item: SnapshotContent) -> View:
+    """A VolumeSnapshotContent."""
+    meta, spec, status = item.metadata, item.spec, item.status
+    class_name = spec.volume_snapshot_class_name or ""
+    is_dynamic = spec.source.volume_handle is not None
+    return View(
+        driver=spec.driver,
+        class_name=class_name,
+        is_ready=bool(status and status.ready_to_use),
+        has_error=bool(status and status.error),
+        is_unbound=spec.source.snapshot_handle is not None and not spec.volume_snapshot_ref.uid,
+        may_be_open=is_dynamic
+        and not (status and status.snapshot_handle)
+        and meta.annotation(ANN_GROUP_HANDLE) is None,
+        being_created=meta.annotation(ANN_BEING_CREATED) is not None,
+        being_deleted=meta.annotation(ANN_BEING_DELETED) is not None,
+        is_deleting=meta.deletion_timestamp is not None,
+        foreign=_foreign(meta, ANN_BEING_CREATED, FINALIZER_CONTENT, class_name),
+    )
+
+
+def view_of_group_content(item: GroupSnapshotContent) -> View:
+    """A VolumeGroupSnapshotContent."""
+    meta, spec, status = item.metadata, item.spec, item.status
+    class_name = spec.volume_group_snapshot_class_name or ""
+    has_handles = spec.source.group_snapshot_handles is not None
+    return View(
+        driver=spec.driver,
+        class_name=class_name,
+        is_ready=bool(status and status.ready_to_use),
+        has_error=bool(status and status.error),
+        is_unbound=has_handles and not spec.volume_group_snapshot_ref.uid,
+        may_be_open=not has_handles and not (status and status.volume_group_snapshot_handle),
+        being_created=meta.annotation(ANN_GROUP_BEING_CREATED) is not None,
+        being_deleted=meta.annotation(ANN_GROUP_BEING_DELETED) is not None,
+        is_deleting=meta.deletion_timestamp is not None,
+        foreign=_foreign(meta, ANN_GROUP_BEING_CREATED, FINALIZER_GROUP_CONTENT, class_name),
+    )
+
+
+@dataclass(slots=True)
+class _Open:
+    """An undecided content."""
+
+    key: Key
+    foreign: tuple[Any, ...]
+    class_name: str
+    has_error: bool
+
+
+class _Contents:
+    """One kind of contents."""
+
+    def __init__(self, kind: str, view: Callable[[Any], View]) -> None:
+        self.kind, self.view = kind, view
+        self.open: dict[str, _Open] = {}
+        self.listed: set[str] | None = None
+
+    def seen(self, item: Any, queue: Callable[[Meta, str], str | None]) -> Iterable[Told]:
+        name, view = item.metadata.name, self.view(item)
+        if self.listed is not None:
+            self.listed.add(name)
+        driver = queue(item.metadata, view.driver)
+        if driver is None or not view.is_undecided:
+            self.open.pop(name, None)
+            return ()
+        known = self.open.get(name)
+        key = Key(self.kind, driver, name)
+        self.open[name] = _Open(key, view.foreign, view.class_name, view.has_error)
+        is_new = known is None or known.foreign != view.foreign or known.key != key
+        return (key,) if is_new else ()
+
+    def gone(self, item: Any, queue: Callable[[Meta, str], str | None]) -> Iterable[Told]:
+        name, view = item.metadata.name, self.view(item)
+        self.open.pop(name, None)
+        driver = queue(item.metadata, view.driver)
+        if driver is None:
+            return ()
+        key = Key(self.kind, driver, name)
+        # Removed by force in the middle of a call: its snapshot must not stay.
+        return (key,) if view.being_created or view.may_be_open else (Forget(key),)
+
+    def end_list(self) -> Iterable[Told]:
+        listed, self.listed = self.listed or set(), None
+        missing = [name for name in self.open if name not in listed]
+        return [self.open.pop(name).key for name in missing]
+
+    def of_class(self, name: str) -> Iterable[Told]:
+        """Contents that failed, and whose class is new or changed (SND-029)."""
+        return [o.key for o in self.open.values() if o.class_name == name and o.has_error]
+
+
+class SnapshotterRules:
+    """The contents of all drivers in use."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, dict[str | None, str]] = {}
+        self._contents = {
+            paths.SNAPSHOT_CONTENTS: _Contents(KIND_CONTENTS, view_of_content),
+            paths.GROUP_SNAPSHOT_CONTENTS: _Contents(KIND_GROUP_CONTENTS, view_of_group_content),
+        }
+        self._classes = {
+            paths.SNAPSHOT_CLASSES: self._contents[paths.SNAPSHOT_CONTENTS],
+            paths.GROUP_SNAPSHOT_CLASSES: self._contents[paths.GROUP_SNAPSHOT_CONTENTS],
+        }
+
+    def set_drivers(self, drivers: Sequence[Mapping[str, Any]]) -> Iterable[Told]:
+        """Take in the drivers; their contents come with the list that follows."""
+        queues: dict[str, dict[str | None, str]] = {}
+        for record in drivers:
+            queues.setdefault(record["name"], {})[record.get("node")] = record["queue_name"]
+        self._queues = queues
+        return ()
+
+    def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
+        """A content or a class as it is now."""
+        del is_listed
+        if resource in self._classes:
+            return self._classes[resource].of_class(item.metadata.name)
+        return self._contents[resource].seen(item, self._queue)
+
+    def gone(self, resource: Resource, item: Any) -> Iterable[Told]:
+        """A content is gone."""
+        if resource in self._classes:
+            return ()
+        return self._contents[resource].gone(item, self._queue)
+
+    def begin_list(self, resource: Resource) -> None:
+        """Remember which contents are in the list."""
+        if resource in self._contents:
+            self._contents[resource].listed = set()
+
+    def end_list(self, resource: Resource) -> Iterable[Told]:
+        """Contents that are not in it are gone; a pass finds out what they left."""
+        return self._contents[resource].end_list() if resource in self._contents else ()
+
+    def all_keys(self) -> Iterable[Key]:
+        """Everything undecided."""
+        return [one.key for contents in self._contents.values() for one in contents.open.values()]
+
+    def _queue(self, meta: Meta, driver: str) -> str | None:
+        """Where the driver's keys go; with a sidecar per node by the node's label (SNS-001)."""
+        nodes = self._queues.get(driver)
+        if nodes is None:
+            return None
+        node = (meta.labels or {}).get(LABEL_SNAPSHOT_NODE)
+        return nodes.get(node) or nodes.get(None)

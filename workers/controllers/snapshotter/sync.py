@@ -1,0 +1,61 @@
+"""One pass over one content: CreateSnapshot, the look at its progress, DeleteSnapshot.
+
+`decide` chooses from the state table; the modules beside this one do what was chosen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workers.controllers.snapshotter import orphans
+from workers.controllers.snapshotter.creating import Creation
+from workers.controllers.snapshotter.decide import Action, decide, handle_to_delete, is_ours
+from workers.controllers.snapshotter.deleting import delete, release
+from workers.controllers.snapshotter.querying import query
+from workers.controllers.snapshotter.work import CONTENTS, ContentPass, Gone, poll
+from workers.engine.outcome import Outcome, done
+from workers.translate import snapshot_objects as objects
+
+if TYPE_CHECKING:
+    from workers.drivers.driver import Driver
+    from workers.engine.context import Context
+    from workers.kube.objects import JsonObject
+    from workers.queue.keys import Key
+    from workers.queue.leases import Lease
+
+
+def sync_content(context: Context, driver: Driver, key: Key, lease: Lease) -> Outcome:
+    """One pass; SNS-010."""
+    work = ContentPass(context, driver, key, lease, CONTENTS)
+    if not work.read():
+        return orphans.finish(work, orphans.SNAPSHOTS)
+    snapshot_class = work.read_class(objects.class_name(work.content))
+    if not is_ours(work.content, snapshot_class, driver.name):
+        return done("not ours")
+    action = decide(
+        work.content,
+        takes_source_handle=work.settings.deletes_unread,
+        has_open_call=work.intent is not None and work.intent.is_open,
+    )
+    try:
+        return _act(work, action, snapshot_class)
+    except Gone:
+        return orphans.finish(work, orphans.SNAPSHOTS)
+
+
+def _act(work: ContentPass, action: Action, snapshot_class: JsonObject | None) -> Outcome:
+    if action is Action.DELETE:
+        takes = work.settings.deletes_unread
+        return delete(work, handle_to_delete(work.content, takes_source_handle=takes))
+    if action is Action.RELEASE:
+        return release(work)
+    if action is Action.TIDY:
+        work.forget()
+        return done("ready")
+    if action is Action.QUERY:
+        return query(work, snapshot_class)
+    if action is Action.NOTHING:
+        return poll(work)
+    if action in {Action.CREATE, Action.REPEAT}:
+        return Creation(work, is_first=action is Action.CREATE).run(snapshot_class)
+    return done(action.value)

@@ -1,0 +1,142 @@
+"""Which secret do the parameters of a snapshot class name, and what may the driver see of them?
+
+SNA-020 to SNA-024. The grammar of templates is that of StorageClasses (workers.translate.secrets);
+there is no default pair and no deprecated key. Nothing here reads a secret.
+Source: external-snapshotter v8.6, pkg/utils/util.go GetSecretReference, RemovePrefixedParameters.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from workers.constants import PARAMETER_PREFIX
+from workers.errors import AttemptError, State
+from workers.translate.secrets import SecretRef, resolve_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class SecretUse(Enum):
+    """What a secret is for: name in messages, stem of its parameter keys."""
+
+    SNAPSHOT = ("Snapshotter", "snapshotter-secret")
+    LIST = ("SnapshotterList", "snapshotter-list-secret")
+    GROUP = ("GroupSnapshotter", "group-snapshotter-secret")
+    GROUP_GET = ("GroupSnapshotterGet", "group-snapshotter-get-secret")
+
+    def key(self, part: str) -> str:
+        """Return the parameter key for `part`, which is `name` or `namespace`."""
+        return f"{PARAMETER_PREFIX}{self.value[1]}-{part}"
+
+
+_SECRET_KEYS: Final = frozenset(
+    use.key(part) for use in SecretUse for part in ("name", "namespace")
+)
+
+# Keys of `--extra-create-metadata` (SNA-022).
+KEY_SNAPSHOT_NAME: Final = f"{PARAMETER_PREFIX}volumesnapshot/name"
+KEY_SNAPSHOT_NAMESPACE: Final = f"{PARAMETER_PREFIX}volumesnapshot/namespace"
+KEY_CONTENT_NAME: Final = f"{PARAMETER_PREFIX}volumesnapshotcontent/name"
+KEY_GROUP_NAME: Final = f"{PARAMETER_PREFIX}volumegroupsnapshot/name"
+KEY_GROUP_NAMESPACE: Final = f"{PARAMETER_PREFIX}volumegroupsnapshot/namespace"
+KEY_GROUP_CONTENT_NAME: Final = f"{PARAMETER_PREFIX}volumegroupsnapshotcontent/name"
+
+
+def _fail(message: str) -> AttemptError:
+    return AttemptError(message, State.NO_CHANGE)
+
+
+def _templates(use: SecretUse, parameters: Mapping[str, str]) -> tuple[str, str] | None:
+    title = use.value[0]
+    problem = ""
+    name, namespace = (parameters.get(use.key(part)) for part in ("name", "namespace"))
+    if name is None and namespace is None:
+        return None
+    if name is None or namespace is None:
+        problem = f"either name and namespace for {title} secrets specified, Both must be specified"
+    elif not name or not namespace:
+        problem = (
+            f"{title} secrets specified in parameters but value of either namespace or name is "
+            "empty"
+        )
+    if problem:
+        raise _fail(f"failed to get name and namespace template from params: {problem}")
+    return name or "", namespace or ""
+
+
+def resolve(
+    use: SecretUse,
+    parameters: Mapping[str, str],
+    content_name: str,
+    *,
+    name: str | None = None,
+    namespace: str | None = None,
+) -> SecretRef | None:
+    """Return the secret of one use, None when the class names none (SNA-020, SNA-023).
+
+    Args:
+        use: what the secret is for; it decides which variables a template may use.
+        parameters: of the class, unstripped.
+        content_name: the content, or group content.
+        name: of the snapshot or group snapshot; None where templates may not use it.
+        namespace: of the same.
+
+    Raises:
+        AttemptError: keys are incomplete, a variable is unknown, or the result is no valid name.
+    """
+    templates = _templates(use, parameters)
+    if templates is None:
+        return None
+    word = (
+        "volumegroupsnapshot"
+        if use in {SecretUse.GROUP, SecretUse.GROUP_GET}
+        else ("volumesnapshot")
+    )
+    variables = {f"{word}content.name": content_name}
+    if namespace is not None:
+        variables[f"{word}.namespace"] = namespace
+    more = {} if name is None else {f"{word}.name": name}
+    return resolve_parts(*templates, namespace_variables=variables, more_for_name=more)
+
+
+def strip(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters the driver sees (SNA-021).
+
+    Raises:
+        AttemptError: a key with the reserved prefix that nobody knows.
+    """
+    kept = {}
+    for key, value in parameters.items():
+        if not key.startswith(PARAMETER_PREFIX):
+            kept[key] = value
+        elif key not in _SECRET_KEYS:
+            raise _fail(
+                f'found unknown parameter key "{key}" with reserved namespace {PARAMETER_PREFIX}'
+            )
+    return kept
+
+
+def from_annotations(
+    annotations: Mapping[str, str], name_key: str, namespace_key: str, what: str
+) -> SecretRef | None:
+    """Return the secret that an object's annotations name, None unless both are there (SNA-024).
+
+    Args:
+        annotations: of the content.
+        name_key: annotation with the secret's name.
+        namespace_key: annotation with its namespace.
+        what: the object in a message, such as `snapshot content "c"`.
+
+    Raises:
+        AttemptError: both keys are there and one value is empty.
+    """
+    if name_key not in annotations or namespace_key not in annotations:
+        return None
+    name, namespace = annotations[name_key], annotations[namespace_key]
+    if not name or not namespace:
+        raise _fail(
+            f"cannot retrieve secrets for {what}, err: secret name or namespace not specified"
+        )
+    return SecretRef(name, namespace)

@@ -1,0 +1,163 @@
+"""What does the status of a snapshot or its content become?
+
+`None` as a result means that nothing changes, so that nobody is woken for it. Inputs are never
+changed. Times: a content counts nanoseconds since 1970, a snapshot writes RFC 3339 in seconds.
+Source: external-snapshotter v8.6, updateSnapshotContentStatus (sidecar), updateSnapshotStatus and
+needsUpdateSnapshotStatus (controller).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from workers.translate import quantity
+from workers.translate.fields import Json, optional_mapping, value_at
+from workers.translate.snapshot_objects import is_created, is_ready
+
+Status = dict[str, Any]
+
+_NANOSECONDS: Final = 1_000_000_000
+# What DeleteSnapshot takes away; the error stays (SNS-040).
+_CLEARED: Final = ("snapshotHandle", "readyToUse", "creationTime", "restoreSize")
+_GROUP_CLEARED: Final = ("volumeGroupSnapshotHandle", "readyToUse", "creationTime", "error")
+
+
+def timestamp(seconds: float) -> str:
+    """Write a moment as the API does: `2026-01-02T03:04:05Z`."""
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def error_of(message: str, now: float) -> Status:
+    """Return the `error` member of a status."""
+    return {"time": timestamp(now), "message": message}
+
+
+def content_status(
+    old: Json | None,
+    *,
+    handle: str,
+    is_ready: bool,
+    created_nanoseconds: int,
+    size_bytes: int,
+    group_handle: str = "",
+) -> Status | None:
+    """Return a content's status after a call that succeeded (SNS-025).
+
+    Unlike the reference the error of an earlier call goes at once, not only when the snapshot is
+    ready (SND-014).
+
+    Args:
+        old: the status as it is, None without one.
+        handle: the snapshot's handle; kept as it is once known, like creation time and size.
+        is_ready: whether the driver says ready.
+        created_nanoseconds: when it was cut.
+        size_bytes: its size, 0 when unknown.
+        group_handle: of its group, if the driver names one.
+    """
+    new: Status = dict(old or {})
+    fixed = {
+        "snapshotHandle": handle,
+        "creationTime": created_nanoseconds,
+        "restoreSize": size_bytes or None,
+        "volumeGroupSnapshotHandle": group_handle or None,
+    }
+    for name, value in fixed.items():
+        if new.get(name) is None and value is not None:
+            new[name] = value
+    new["readyToUse"] = is_ready
+    new.pop("error", None)
+    return None if new == old else new
+
+
+def cleared(old: Json | None) -> Status | None:
+    """Return a content's status after DeleteSnapshot, None when it has no status (SNS-040)."""
+    return None if old is None else {k: v for k, v in old.items() if k not in _CLEARED}
+
+
+def group_cleared(old: Json | None) -> Status | None:
+    """Return a group content's status after DeleteVolumeGroupSnapshot."""
+    return None if old is None else {k: v for k, v in old.items() if k not in _GROUP_CLEARED}
+
+
+def _creation_time(content: Json) -> str | None:
+    created = value_at(content, "status", "creationTime")
+    if isinstance(created, str):  # group contents write the time itself
+        return created
+    return None if created is None else timestamp(int(created) // _NANOSECONDS)
+
+
+def _is_zero(size: object) -> bool:
+    try:
+        return quantity.parse(size) == 0
+    except quantity.QuantityError:
+        return False
+
+
+def snapshot_status(
+    snapshot: Json, content: Json, *, bound_field: str, group_name: str = ""
+) -> Status | None:
+    """Return a snapshot's status after its content's (SNC-070).
+
+    Errors are compared by value; the reference compares addresses and writes each time (SND-016).
+
+    Args:
+        snapshot: the snapshot, or group snapshot, read live.
+        content: its content.
+        bound_field: the member that names the content.
+        group_name: the group snapshot that owns the content's group handle, if any.
+    """
+    old = optional_mapping(snapshot, "status")
+    new: Status = dict(old or {})
+    ready = is_ready(content)
+    if new.get(bound_field) is None:
+        new[bound_field] = value_at(content, "metadata", "name")
+    created = _creation_time(content)
+    if new.get("creationTime") is None and created is not None:
+        new["creationTime"] = created
+    if new.get("readyToUse") is None or bool(new["readyToUse"]) != ready:
+        new["readyToUse"] = ready
+        if ready:
+            new.pop("error", None)
+    _copy_size(new, value_at(content, "status", "restoreSize"))
+    _copy_error(new, optional_mapping(content, "status", "error"))
+    if new.get("volumeGroupSnapshotName") is None and group_name:
+        new["volumeGroupSnapshotName"] = group_name
+    return None if new == old else new
+
+
+def _copy_size(new: Status, size: Any) -> None:
+    if size is None:
+        return
+    known = new.get("restoreSize")
+    if known is None or (int(size) > 0 and _is_zero(known)):
+        new["restoreSize"] = quantity.canonical(int(size))
+
+
+def _copy_error(new: Status, error: Json | None) -> None:
+    known = new.get("error")
+    if error is None:
+        new.pop("error", None)
+    elif known is None or (known.get("time") and error.get("time")):
+        new["error"] = dict(error)
+
+
+def newly_created(old: Json, new: Json) -> bool:
+    """Tell whether the snapshot counts as cut only now (SNC-071)."""
+    return not is_created(old) and is_created(new)
+
+
+def newly_ready(old: Json, new: Json) -> bool:
+    """Tell whether the snapshot is ready only now (SNC-071)."""
+    return not is_ready(old) and is_ready(new)
+
+
+def needs_copy(snapshot: Json, content: Json, *, bound_field: str) -> bool:
+    """Tell whether a change of the content concerns the snapshot (SNC-075).
+
+    By value, and an error that differs counts too (SND-016).
+    """
+    status = optional_mapping(content, "status")
+    if status is None:
+        return False
+    return snapshot_status(snapshot, content, bound_field=bound_field) is not None
