@@ -91,6 +91,8 @@ class System:
     appendonly: bool = False
     flags: tuple[str, ...] = ()
     worker_flags: tuple[str, ...] = ()
+    controllers: str = "provisioner"
+    driver_arguments: tuple[str, ...] = ()
     namespace: str = "default"
     parts: dict[str, Part] = field(default_factory=dict)
     driver_started_at: float = 0.0
@@ -98,7 +100,7 @@ class System:
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.driver = DirectoryDriver()
+        self.driver = DirectoryDriver(arguments=self.driver_arguments)
         self.redis = RedisServer(self.redis_binary, self.directory, appendonly=self.appendonly)
         self.api = KubeApi(self.plane.kubeconfig)
         self._ended = threading.Event()
@@ -108,14 +110,15 @@ class System:
     def start(self) -> Self:
         self.redis.start()
         self.driver.start()
-        common = [f"--redis-url={self.redis.url}", *self.flags]
+        controllers = f"--controllers={self.controllers}"
+        common = [f"--redis-url={self.redis.url}", controllers, *self.flags]
         cluster = [f"--kubeconfig={self.plane.kubeconfig}", f"--namespace={self.namespace}"]
         serve = [f"--csi-address={self.driver.address}", "--lease-ttl=4s", *self.worker_flags]
         for index in range(self.watchers):
             self.add(f"watcher-{index}", [sys.executable, "-m", "watcher"], cluster + common)
         for index in range(self.workers):
             self.add(f"worker-{index}", [*program(), "worker"], cluster + common + serve)
-        self.add("beat", [*program(), "beat"], [f"--redis-url={self.redis.url}"])
+        self.add("beat", [*program(), "beat"], [f"--redis-url={self.redis.url}", controllers])
         for part in self.parts.values():
             part.start()
         wait_until(
