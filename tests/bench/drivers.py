@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import grpc.aio
+
 from csi_client import messages as csi
 from tests.support.driver_host import ROOT, DriverHost, LightDriver
 from tests.support.processes import start_process
@@ -33,9 +35,15 @@ class BenchDrivers(DriverHost):
         *,
         delay_seconds: float = 0.0,
         has_topology: bool = False,
+        expands: bool = False,
     ) -> None:
         super().__init__(folder, names)
-        self._plan = {"names": self.names, "delay": delay_seconds, "topology": has_topology}
+        self._plan = {
+            "names": self.names,
+            "delay": delay_seconds,
+            "topology": has_topology,
+            "expands": expands,
+        }
 
     @property
     def pid(self) -> int:
@@ -73,10 +81,37 @@ class TopologyDriver(LightDriver):
         return answer
 
 
+class ExpandingDriver(LightDriver):
+    """Grows volumes that somebody made by hand; no node part."""
+
+    def _methods(self) -> dict[str, dict[str, Any]]:
+        found = super()._methods()
+        found["csi.v1.Controller"]["ControllerExpandVolume"] = grpc.unary_unary_rpc_method_handler(
+            self.expand,
+            csi.ControllerExpandVolumeRequest.FromString,
+            lambda answer: answer.SerializeToString(),
+        )
+        return found
+
+    async def controller(self, _: Any, __: Any) -> csi.ControllerGetCapabilitiesResponse:
+        kinds = csi.ControllerServiceCapability.RPC.Type
+        rpc = csi.ControllerServiceCapability.RPC(type=kinds.EXPAND_VOLUME)
+        return csi.ControllerGetCapabilitiesResponse(
+            capabilities=[csi.ControllerServiceCapability(rpc=rpc)]
+        )
+
+    async def expand(self, request: Any, context: Any) -> csi.ControllerExpandVolumeResponse:
+        await self._misbehave(context)
+        return csi.ControllerExpandVolumeResponse(
+            capacity_bytes=request.capacity_range.required_bytes
+        )
+
+
 async def serve(folder: Path) -> None:
     """Run the planned drivers until the process is killed."""
     plan = json.loads((folder / "plan.json").read_text())
     make = TopologyDriver if plan["topology"] else LightDriver
+    make = ExpandingDriver if plan["expands"] else make
     drivers = {name: make(name, folder / f"{i}.s") for i, name in enumerate(plan["names"])}
     for driver in drivers.values():
         await driver.follow({"delay": plan["delay"]} if plan["delay"] else {})

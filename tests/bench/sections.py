@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.bench import resizing as expansions
 from tests.bench.drivers import BenchDrivers
 from tests.bench.load import Load
 from tests.bench.systems import Ours, Peer, System
@@ -215,6 +216,17 @@ def queue(plan: Plan) -> None:
         plan.add("queue", {"line": line})
 
 
+def resizing(plan: Plan) -> None:
+    """500 expansions in a burst with 10,000 pods in the cluster; PEER_RESIZER= the Go one."""
+    claims, pods = (100, 1000) if plan.is_quick else (500, 10_000)
+    given = os.environ.get("PEER_RESIZER")
+    peer = Path(given) if given else None
+    for record in expansions.measured(
+        plan.api, plan.kubeconfig, peer, claims=claims, others=pods, delay=0.0
+    ):
+        plan.add("resizing", record)
+
+
 def tool(module: str, *arguments: str) -> str:
     """The output of one of the other measurements."""
     done = subprocess.run(
@@ -236,4 +248,5 @@ SECTIONS: dict[str, Callable[[Plan], None]] = {
     "queue": queue,
     "steady": steady,
     "topology": topology,
+    "resizing": resizing,
 }

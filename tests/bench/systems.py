@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -41,15 +41,16 @@ class Ours:
         *flags: str,
         workers: int = 1,
         calls_at_once: int = 100,
+        operations: Sequence[str] = ("create", "delete"),
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="bf-")
         folder = Path(self._folder.name)
         self.drivers = drivers
         file = folder / "drivers.yaml"
         limit = f"{{concurrency: {calls_at_once}}}"
+        limits = ", ".join(f"{operation}: {limit}" for operation in operations)
         lines = [
-            f"- {{name: {name}, endpoint: {drivers.address(name)},"
-            f" limits: {{create: {limit}, delete: {limit}}}}}\n"
+            f"- {{name: {name}, endpoint: {drivers.address(name)}, limits: {{{limits}}}}}\n"
             for name in drivers.names
         ]
         file.write_text("drivers:\n" + "".join(lines))
@@ -90,7 +91,16 @@ class Peer:
         kubeconfig: of the same cluster.
         drivers: the same drivers.
         is_throttled: leave client-go's default of 5 requests a second.
+
+    Attributes:
+        program: what the process is called.
+        started: what its log says once it works.
+        flags: further ones of its own.
     """
+
+    program = "csi-provisioner"
+    started = "Started provisioner controller"
+    flags: tuple[str, ...] = ()
 
     def __init__(
         self, binary: Path, kubeconfig: Path, drivers: BenchDrivers, *, is_throttled: bool = False
@@ -102,18 +112,19 @@ class Peer:
         self._processes: list[Process] = []
 
     def groups(self) -> dict[str, list[int]]:
-        return {"csi-provisioner": [one.pid for one in self._processes]}
+        return {self.program: [one.pid for one in self._processes]}
 
     def __enter__(self) -> Self:
         folder = Path(self._folder.name)
         for number, name in enumerate(self._drivers.names):
             process = start_process(
-                "csi-provisioner",
+                self.program,
                 [
                     str(self._binary),
                     f"--kubeconfig={self._kubeconfig}",
                     f"--csi-address={self._drivers.address(name)}",
                     *self._rate,
+                    *self.flags,
                     "--v=1",
                 ],
                 log=folder / f"{number}.log",
@@ -123,9 +134,9 @@ class Peer:
             self._processes.append(process)
         logs = [folder / f"{number}.log" for number in range(len(self._drivers.names))]
         wait_until(
-            lambda: all("Started provisioner controller" in log.read_text() for log in logs),
+            lambda: all(self.started in log.read_text() for log in logs),
             60,
-            "every csi-provisioner runs",
+            f"every {self.program} runs",
         )
         time.sleep(1)
         return self

@@ -40,7 +40,8 @@ class Driver:
         node_segments: accessible topology of the local node; None outside node deployment.
         backend: who makes and removes its volumes.
         health: told of calls that were not answered.
-        class_timeouts: seconds by operation (`create`, `delete`) by storage class.
+        timeouts: seconds by operation (`create`, `expand`) that the drivers file names.
+        class_timeouts: the same by storage class.
         told: what it answered to the further questions of `Spec.asks`, by their names.
     """
 
@@ -56,6 +57,7 @@ class Driver:
     node_segments: dict[str, str] | None = None
     backend: Backend = field(default_factory=CsiBackend)
     health: Health = field(default_factory=Health)
+    timeouts: Mapping[str, float] = field(default_factory=dict)
     class_timeouts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     told: Mapping[str, frozenset[str]] = field(default_factory=dict)
     names: tuple[str, ...] = field(init=False)
@@ -70,8 +72,9 @@ class Driver:
         return self.name
 
     def timeout_seconds(self, operation: str, class_name: str) -> float | None:
-        """Deadline of a call for a volume of that class; None takes the driver's own."""
-        return self.class_timeouts.get(class_name, {}).get(operation)
+        """Deadline of a call for a volume of that class; None takes the controller's own."""
+        by_class = self.class_timeouts.get(class_name, {}).get(operation)
+        return self.timeouts.get(operation) if by_class is None else by_class
 
     def supports(self, capability: str) -> bool:
         """True if the controller or the plug-in reports the capability (P-008)."""

@@ -157,9 +157,12 @@ class DriverSpec:
         return max([own, *self.timeouts.values(), *by_class])
 
     def lane_limits(self, kind: Kind, default: int) -> LaneLimits:
-        """Limits of the keys of one kind; the file's win over the controller's own."""
+        """Limits of the keys of one kind; the file's win over the controller's own.
+
+        Keys of a kind with several operations share a lane: the narrowest limit keeps them all.
+        """
         own = [self.limits[name] for name in kind.operations if name in self.limits]
-        return own[0] if own else LaneLimits(default)
+        return min(own, key=lambda one: one.concurrency) if own else LaneLimits(default)
 
 
 def read_text(path: Path) -> str:

@@ -92,7 +92,12 @@ class Link:
                 f"{self.spec.endpoint} answers as driver {found.name}, not {expected}; "
                 "it is not served: correct name or endpoint"
             )
-        return replace(found, health=self.health, class_timeouts=self.spec.class_timeouts)
+        return replace(
+            found,
+            health=self.health,
+            timeouts=self.spec.timeouts,
+            class_timeouts=self.spec.class_timeouts,
+        )
 
     def diagnose(self) -> str:
         """Why there is no connection, in one line; runs in a thread of its own."""

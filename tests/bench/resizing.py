@@ -1,0 +1,194 @@
+"""Section `resizing`: 500 expansions in a burst, with 10,000 pods in the cluster.
+
+Pods matter because csi-resizer keeps all of them in memory; ours lists those of one namespace when
+a driver refused a volume in use, and else none. Claims are bound to volumes made by hand, so nobody
+provisions. `PEER_RESIZER=/path/to/csi-resizer` measures the Go one in the same run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from tests.bench.drivers import BenchDrivers
+from tests.bench.systems import Ours, Peer, System
+from tests.bench.throughput import cpu_per_claim, quantile
+from tests.bench.usage import memory, sample
+from tests.support.kube_api import KubeApi
+from tests.support.waiting import wait_until
+
+THREADS = 8
+Record = dict[str, Any]
+
+
+class Claims:
+    """Bound claims of one namespace that wait to be grown."""
+
+    def __init__(self, api: KubeApi, driver: str, count: int) -> None:
+        self.api, self.driver = api, driver
+        self.name = f"b{uuid.uuid4().hex[:7]}"
+        self.names = [f"{self.name}-{number}" for number in range(count)]
+        self.path = f"/api/v1/namespaces/{self.name}/persistentvolumeclaims"
+
+    def __enter__(self) -> Self:
+        self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}})
+        self.api.create(
+            {
+                "apiVersion": "storage.k8s.io/v1",
+                "kind": "StorageClass",
+                "metadata": {"name": self.name},
+                "provisioner": self.driver,
+                "allowVolumeExpansion": True,
+            }
+        )
+        at_once(self._create, self.names)
+        wait_until(lambda: len(self.sizes("1Gi")) == len(self.names), 180, "claims are bound")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.api.request("DELETE", self.path)
+        at_once(lambda name: self.api.delete(f"/api/v1/persistentvolumes/{name}"), self.names)
+        self.api.delete(f"/apis/storage.k8s.io/v1/storageclasses/{self.name}")
+        self.api.delete(f"/api/v1/namespaces/{self.name}")
+
+    def _create(self, name: str) -> None:
+        shared = {"accessModes": ["ReadWriteOnce"], "storageClassName": self.name}
+        self.api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": name},
+                "spec": {
+                    **shared,
+                    "capacity": {"storage": "1Gi"},
+                    "persistentVolumeReclaimPolicy": "Retain",
+                    "claimRef": {"namespace": self.name, "name": name},
+                    "csi": {"driver": self.driver, "volumeHandle": name},
+                },
+            }
+        )
+        self.api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name, "namespace": self.name},
+                "spec": {
+                    **shared,
+                    "volumeName": name,
+                    "resources": {"requests": {"storage": "1Gi"}},
+                },
+            }
+        )
+
+    def sizes(self, size: str) -> list[str]:
+        """Names of the claims that have this size."""
+        return [
+            one["metadata"]["name"]
+            for one in self.api.items(self.path)
+            if (one.get("status", {}).get("capacity") or {}).get("storage") == size
+        ]
+
+    def grow(self, size: str) -> dict[str, float]:
+        """Edit all claims; returns the seconds each took until it has the size."""
+        edited: dict[str, float] = {}
+        found: dict[str, float] = {}
+
+        def edit(name: str) -> None:
+            edited[name] = time.time()
+            spec = {"resources": {"requests": {"storage": size}}}
+            self.api.patch(f"{self.path}/{name}", {"spec": spec})
+
+        at_once(edit, self.names)
+
+        def all_grown() -> bool:
+            now = time.time()
+            for name in self.sizes(size):
+                found.setdefault(name, now)
+            return len(found) == len(self.names)
+
+        wait_until(all_grown, 300, f"all claims have {size}", interval_seconds=0.2)
+        return {name: found[name] - edited[name] for name in found}
+
+
+def at_once(work: Callable[[str], Any], names: Iterable[str]) -> None:
+    """A few requests side by side."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(work, names))
+
+
+@contextmanager
+def pods(api: KubeApi, count: int) -> Iterator[None]:
+    """Pods of other people, with a size as pods have it."""
+    space = f"p{uuid.uuid4().hex[:7]}"
+    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}})
+    environment = [{"name": f"NAME_{number}", "value": "x" * 60} for number in range(30)]
+
+    def create(name: str) -> None:
+        container = {"name": "c", "image": "none", "env": environment}
+        spec = {"containers": [container], "automountServiceAccountToken": False}
+        metadata = {"name": name, "namespace": space}
+        api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
+    at_once(create, [f"p-{number}" for number in range(count)])
+    try:
+        yield
+    finally:
+        api.request("DELETE", f"/api/v1/namespaces/{space}/pods?gracePeriodSeconds=0")
+        api.delete(f"/api/v1/namespaces/{space}")
+
+
+class PeerResizer(Peer):
+    """csi-resizer, one process per driver, with a rate limit that does not slow it down."""
+
+    program = "csi-resizer"
+    started = "Starting external resizer"
+    flags = ("--workers=100",)
+
+
+def measured(
+    api: KubeApi, kubeconfig: Path, peer: Path | None, *, claims: int, others: int, delay: float
+) -> Iterator[Record]:
+    """One record per system: the same claims, grown once by each."""
+    mark = uuid.uuid4().hex[:6]
+    name = f"d-{mark}.bench.example.org"
+    folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"br-{mark}"
+    with (
+        BenchDrivers(folder, [name], delay_seconds=delay, expands=True) as drivers,
+        pods(api, others),
+        Claims(api, name, claims) as load,
+    ):
+        makers: list[Callable[[], System]] = [
+            lambda: Ours(kubeconfig, drivers, "--controllers=resizer", operations=("expand",))
+        ]
+        if peer is not None:
+            found = peer
+            makers.append(lambda: PeerResizer(found, kubeconfig, drivers))
+        for number, make in enumerate(makers):
+            with make() as system:
+                groups = system.groups()
+                before = sample(api, groups)
+                waits = sorted(load.grow(f"{number + 2}Gi").values())
+                time.sleep(1.5)  # events trail behind and are part of the cost
+                after = sample(api, groups)
+                cpu = cpu_per_claim(before, after, claims)
+                yield {
+                    "system": system.name,
+                    "claims": claims,
+                    "pods": others,
+                    "per_s": round(claims / waits[-1], 1),
+                    "p50_s": quantile(waits, 0.5),
+                    "p99_s": quantile(waits, 0.99),
+                    "cpu_ms": round(sum(cpu.values()), 1),
+                    "pss_mib": round(sum(memory(groups).values())),
+                    "pod_requests": sum(
+                        count
+                        for what, count in (after.requests - before.requests).items()
+                        if what.endswith(" pods")
+                    ),
+                }

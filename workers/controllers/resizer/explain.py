@@ -1,0 +1,283 @@
+"""Why is a claim not larger yet, why is its class not applied? Part of `csi-fleet explain pvc`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workers.controllers.resizer.claim import ClaimView, condition_of, read_claim, read_volume
+from workers.controllers.resizer.rules import KIND
+from workers.controllers.resizer.words import ANN_RESIZER, Condition, ModifyState, Part
+from workers.explain import queueing
+from workers.explain.facts import Cause
+from workers.explain.generic import Explained
+from workers.explain.words import moment
+from workers.kube.errors import NotFoundError
+from workers.migration import plugins
+from workers.queue.inspect import read_key
+from workers.queue.keys import Key
+from workers.translate.fields import annotations_of, text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workers.cli.tools import Tools
+    from workers.kube.objects import JsonObject
+    from workers.queue.inspect import KeyState
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFacts:
+    """Everything about one claim's size and class.
+
+    Attributes:
+        claim: live; None when there is none of that name.
+        volume: its PV, None when it is missing.
+        driver_name: whose volume it is, "" when that cannot be told.
+        driver: record of the driver with the resizer in use, None when no worker runs it.
+        known_drivers: drivers whose workers run the resizer.
+        attributes_class: the wanted VolumeAttributesClass, None when it is missing.
+        breaker: reason of an open breaker, "" when it is closed.
+        state: of its key, None when nobody knows it.
+    """
+
+    namespace: str
+    name: str
+    claim: JsonObject | None = None
+    volume: JsonObject | None = None
+    driver_name: str = ""
+    driver: Mapping[str, Any] | None = None
+    known_drivers: tuple[str, ...] = ()
+    attributes_class: JsonObject | None = None
+    breaker: str = ""
+    state: KeyState | None = None
+    workers: int = 0
+
+
+def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
+    """Facts, then the first cause.
+
+    Raises:
+        ApiError: the API server does not answer, or refuses to show it.
+        QueueUnavailable: Redis does not answer.
+    """
+    del noun  # a claim is all there is to ask about
+    facts = gather(tools, namespace, name)
+    return Explained(change_cause(facts), facts.state, facts.claim, facts.volume)
+
+
+def gather(tools: Tools, namespace: str, name: str) -> ChangeFacts:
+    """Read the facts: claim, volume, class, and Redis.
+
+    Raises:
+        ApiError: the API server does not answer, or refuses to show it.
+        QueueUnavailable: Redis does not answer.
+    """
+    try:
+        claim = tools.kube.get_claim(namespace, name)
+    except NotFoundError:
+        return ChangeFacts(namespace, name)
+    view = read_claim(claim)
+    volume = _found(tools.kube.get_volume, view.volume_name)
+    driver_name = _driver_name(claim, volume)
+    alive = tools.registry.alive().values()
+    records = [record for record in alive if "resizer" in (record.get("controllers") or ())]
+    queue_name, driver = next(
+        (
+            (record["queue_name"], record)
+            for record in records.values()
+            if record["name"] == driver_name
+        ),
+        (driver_name, None),
+    )
+    breaker = tools.breakers.states().get(queue_name)
+    key = Key(KIND, queue_name, f"{namespace}/{name}", view.uid)
+    return ChangeFacts(
+        namespace,
+        name,
+        claim=claim,
+        volume=volume,
+        driver_name=driver_name,
+        driver=driver,
+        known_drivers=tuple(sorted(str(record["name"]) for record in records)),
+        attributes_class=_found(tools.kube.get_attributes_class, view.wanted_class),
+        breaker=breaker.reason if breaker is not None and breaker.is_open else "",
+        state=read_key(tools.redis, key, view.volume_name),
+        workers=len(tools.presence.workers()),
+    )
+
+
+def _found(read: Any, name: str) -> JsonObject | None:
+    try:
+        found: JsonObject | None = read(name) if name else None
+    except NotFoundError:
+        return None
+    return found
+
+
+def _driver_name(claim: JsonObject, volume: JsonObject | None) -> str:
+    found = read_volume(volume).csi_driver if volume is not None else ""
+    annotated = annotations_of(claim).get(ANN_RESIZER, "")
+    return found or (annotated if plugins.of_driver(annotated) else "")
+
+
+def change_cause(facts: ChangeFacts) -> Cause:
+    """Return the first cause."""
+    if facts.claim is None:
+        return Cause(
+            "not-found",
+            f"There is no claim {facts.namespace}/{facts.name}.",
+            "Check namespace and name: kubectl get pvc -A",
+        )
+    claim = read_claim(facts.claim)
+    if not claim.is_bound:
+        return Cause("not-bound", "Only a bound claim can grow.", is_problem=False)
+    is_small = claim.wanted.size_bytes > claim.actual.size_bytes
+    is_other = claim.modify_state is not None or claim.wanted_class != claim.current_class
+    if not is_small and not is_other:
+        return Cause(
+            "as-wanted",
+            f"It has the size and class that it wants: {claim.actual.text}.",
+            is_problem=False,
+        )
+    shared = _shared(facts, claim)
+    if shared is not None:
+        return shared
+    size = _size(facts, claim) if is_small else None
+    kind = _class(facts, claim) if is_other else None
+    for cause in (size, kind):
+        if cause is not None and cause.is_problem:
+            return cause
+    return _queue(facts) or size or kind or _failed(facts, claim)
+
+
+def _shared(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
+    """What keeps size and class alike."""
+    if facts.volume is None:
+        return Cause(
+            "volume-missing",
+            f"Its volume {claim.volume_name} does not exist.",
+            "The claim goes on by itself when the volume comes.",
+        )
+    volume = read_volume(facts.volume)
+    if (volume.claim_namespace, volume.claim_uid) != (claim.namespace, claim.uid):
+        return Cause(
+            "volume-of-another",
+            f"Volume {volume.name} names another claim.",
+            "Correct its claimRef.",
+        )
+    if facts.driver is None:
+        return queueing.unserved(
+            facts.driver_name or "of the volume",
+            facts.known_drivers,
+            is_csi_driver=True,
+            workers=facts.workers,
+            waits=True,
+        )
+    if facts.state is not None:
+        return queueing.paused(facts.state, facts.driver_name, facts.breaker, None, 0.0)
+    return None
+
+
+def _size(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
+    wanted, allocated = claim.wanted.text, claim.allocated.text if claim.allocated else ""
+    if claim.part in {Part.NODE_PENDING, Part.NODE_IN_PROGRESS}:
+        grown = f"The storage has {allocated}; "
+        waits = "the node is growing the file system."
+        if claim.part == Part.NODE_PENDING:
+            waits = "the file system grows when a pod with the volume is on a node."
+        rest = "" if allocated == wanted else f" {wanted} follows after that."
+        return Cause("waits-for-node", grown + waits + rest, "Start or restart a pod that uses it.")
+    if claim.part == Part.NODE_INFEASIBLE:
+        message = _message(facts, Condition.NODE_ERROR)
+        return Cause(
+            "node-failed",
+            f"The node could not grow the file system: {message}",
+            "Look at kubelet and the driver on that node.",
+        )
+    if claim.part == Part.CONTROLLER_INFEASIBLE:
+        until = facts.state.due if facts.state is not None else 0.0
+        again = f" It is tried again at {moment(until)}." if until else ""
+        return Cause(
+            "size-infeasible",
+            f"The driver refuses {allocated}: {_message(facts, Condition.CONTROLLER_ERROR)}",
+            f"Lower the request: another size is tried at once.{again}",
+            until,
+        )
+    if claim.part == Part.CONTROLLER_IN_PROGRESS and allocated != wanted:
+        error = queueing.last_error(facts.state, None)
+        if error is not None:
+            return Cause(
+                "size-pinned",
+                f"The driver may still be at work on {allocated} (its last answer: {error[0]}), so "
+                f"that size is asked for until the answer is final; {wanted} follows then.",
+                _again(facts),
+            )
+    return None
+
+
+def _class(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
+    wanted = claim.wanted_class
+    if claim.modify_state == ModifyState.INFEASIBLE and wanted == claim.modify_target:
+        until = facts.state.due if facts.state is not None else 0.0
+        return Cause(
+            "class-infeasible",
+            f'The driver refuses class "{wanted}": {_message(facts, Condition.MODIFY_ERROR)}',
+            "Choose another class: it is tried at once.",
+            until,
+        )
+    if not wanted and claim.modify_state != ModifyState.IN_PROGRESS:
+        return Cause("class-taken-back", "The class was taken back.", is_problem=False)
+    if wanted and facts.attributes_class is None:
+        return Cause(
+            "class-missing",
+            f'VolumeAttributesClass "{wanted}" does not exist.',
+            "Create it: the claim goes on at once; or choose another one.",
+        )
+    driver = text(facts.attributes_class or {}, "driverName")
+    if wanted and driver != facts.driver_name:
+        return Cause(
+            "class-of-another-driver",
+            f'VolumeAttributesClass "{wanted}" is for driver {driver}, the volume is of '
+            f"{facts.driver_name}.",
+            "Choose a class of the volume's driver.",
+        )
+    if claim.modify_state == ModifyState.IN_PROGRESS and wanted != claim.modify_target:
+        return Cause(
+            "class-pinned",
+            f'The driver may still be at work on class "{claim.modify_target}", so that one is '
+            f'asked for until the answer is final; "{wanted}" follows then.',
+            _again(facts),
+        )
+    return None
+
+
+def _queue(facts: ChangeFacts) -> Cause | None:
+    if facts.state is None:
+        return None
+    return queueing.running(facts.state) or queueing.queued(facts.state)
+
+
+def _failed(facts: ChangeFacts, claim: ClaimView) -> Cause:
+    """The last attempt's error, or what is not known yet."""
+    error = queueing.last_error(facts.state, None)
+    again = _again(facts)
+    if error is not None and facts.state is not None:
+        return queueing.defect(facts.state, error[0], again) or Cause(
+            "change-failed", f"The last attempt failed: {error[0]}", again, facts.state.due
+        )
+    what = f"{claim.actual.text} of {claim.wanted.text}"
+    return Cause(
+        "change-unseen",
+        f"It has {what} and nothing is queued for it.",
+        "Ask again in a moment; if it stays so, look at the watcher's log.",
+    )
+
+
+def _again(facts: ChangeFacts) -> str:
+    return queueing.next_try(facts.state) if facts.state is not None else ""
+
+
+def _message(facts: ChangeFacts, kind: Condition) -> str:
+    found = condition_of(facts.claim or {}, kind)
+    return text(found, "message") if found is not None else "no message"
