@@ -82,14 +82,8 @@ def gather(tools: Tools, namespace: str, name: str) -> ChangeFacts:
     driver_name = _driver_name(claim, volume)
     alive = tools.registry.alive().values()
     records = [record for record in alive if "resizer" in (record.get("controllers") or ())]
-    queue_name, driver = next(
-        (
-            (record["queue_name"], record)
-            for record in records.values()
-            if record["name"] == driver_name
-        ),
-        (driver_name, None),
-    )
+    driver = next((one for one in records if one["name"] == driver_name), None)
+    queue_name = driver_name if driver is None else str(driver["queue_name"])
     breaker = tools.breakers.states().get(queue_name)
     key = Key(KIND, queue_name, f"{namespace}/{name}", view.uid)
     return ChangeFacts(
