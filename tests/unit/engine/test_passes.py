@@ -1,0 +1,54 @@
+"""A pass that hangs loses its lease, another worker goes on, and liveness tells (STR-9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.engine.passes import Passes
+from workers.errors import LeaseLost
+from workers.queue.keys import Key
+from workers.queue.workqueue import WorkQueue
+
+KEY = Key("claims", "d", "a/b", "u")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def queue(redis_client):
+    found = WorkQueue(redis_client, publish=lambda _: None)
+    found.register_process()
+    found.set_limits(KEY.lane, 2)
+    found.add([KEY])
+    return found
+
+
+def test_a_stuck_pass_loses_its_lease_and_may_write_nothing_more(queue):
+    clock = Clock()
+    passes = Passes(60, clock)
+    lease = queue.take(KEY)
+    with passes.running(lease):
+        clock.now = 61
+        passes.expire(queue)
+        assert KEY.text in passes.check()
+        with pytest.raises(LeaseLost):
+            lease.check()
+        assert queue.stats()[KEY.lane].running == 0
+        passes.expire(queue)  # told once, released once
+    assert passes.check() == ""
+
+
+def test_a_pass_within_its_bound_is_left_alone(queue):
+    clock = Clock()
+    passes = Passes(60, clock)
+    lease = queue.take(KEY)
+    with passes.running(lease):
+        clock.now = 59
+        passes.expire(queue)
+        assert passes.check() == ""
+        lease.check()
