@@ -23,6 +23,7 @@ from celery.exceptions import SecurityWarning
 
 from workers.app import FleetApp, make_app, publisher
 from workers.cli.consumers import CeleryConsumers
+from workers.cli.correlator import SharedCorrelator
 from workers.config.gates import VAC_OFF_MESSAGE
 from workers.controllers import catalogue
 from workers.controllers.capacity.publishing import Publishing
@@ -30,7 +31,7 @@ from workers.controllers.provisioner.clusters import Clusters
 from workers.controllers.provisioner.safekeeping import Safekeeping
 from workers.custom.loading import load_all
 from workers.drivers.central import Central
-from workers.drivers.fleet import Fleet
+from workers.drivers.fleet import TICK_SECONDS, Fleet
 from workers.drivers.seats import Seats
 from workers.engine.context import Context
 from workers.engine.controllerleases import ControllerLeases
@@ -40,8 +41,9 @@ from workers.engine.periodic import Periodic
 from workers.errors import ApiError, ConfigError, QueueUnavailable
 from workers.explain.lasting import Lasting
 from workers.kube import paths
-from workers.kube.events import EventPlan, EventRecorder
+from workers.kube.events import EventRecorder
 from workers.kube.resources import KubeResources
+from workers.loop import Loop
 from workers.observability.health import Heartbeats
 from workers.observability.http import Checks
 from workers.observability.metrics import Metrics
@@ -52,7 +54,7 @@ from workers.queue.breakers import Breakers
 from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CatalogReader
 from workers.queue.connection import RedisClient, connect, connect_heartbeat
-from workers.queue.correlate import Create, EventBudget, Occurrence, Patch
+from workers.queue.correlate import EventBudget
 from workers.queue.intents import IntentStore
 from workers.queue.leases import Heartbeat
 from workers.queue.pauses import Pauses
@@ -62,14 +64,10 @@ from workers.queue.workqueue import WorkQueue
 from workers.tasks.registry import register
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from workers.config.gates import FeatureGates
     from workers.config.settings import Settings
     from workers.kube.client import KubeClient
-    from workers.kube.objects import JsonObject
     from workers.observability.http import DiagnosticsServer
-    from workers.queue.correlate import Decision
 
 _log = logging.getLogger(__name__)
 
@@ -78,38 +76,27 @@ READY_FILE: Final = "worker.ready"
 CONSUMER: Final = "consumer"
 # Celery tries to connect again each 2 to 30 s.
 CONSUMER_SECONDS: Final = 120.0
+# Liveness' name for the renewal of leases, and the longest it may take.
+LEASES: Final = "lease-heartbeat"
+LEASES_SECONDS: Final = 60.0
 # Threads that use the API connection beside the pool: events, keeper.
 SPARE_CONNECTIONS: Final = 8
 
 
-class SharedCorrelator:
-    """One event budget for all workers (L-006), fed with the form the recorder has."""
+class Beating:
+    """The queue for the heartbeat of the leases: each round of it is seen by liveness."""
 
-    def __init__(self, budget: EventBudget) -> None:
-        self._budget = budget
+    def __init__(self, queue: WorkQueue, beats: Heartbeats) -> None:
+        self._queue = queue
+        self._beats = beats
+        beats.expect(LEASES, LEASES_SECONDS)
 
-    def plan(self, events: Sequence[JsonObject]) -> list[EventPlan]:
-        """What to write for these events."""
-        occurrences = [
-            Occurrence(
-                event["source"]["component"],
-                event["involvedObject"],
-                event["type"],
-                event["reason"],
-                event["message"],
-            )
-            for event in events
-        ]
-        decisions = self._budget.decide(occurrences)
-        return [_plan(*pair) for pair in zip(events, decisions, strict=True)]
-
-
-def _plan(event: JsonObject, decision: Decision) -> EventPlan:
-    if isinstance(decision, Create):
-        return EventPlan("create", decision.name, 1, decision.message)
-    if isinstance(decision, Patch):
-        return EventPlan("patch", decision.name, decision.count, decision.message)
-    return EventPlan("drop", event["metadata"]["name"], 0, event["message"])
+    def heartbeat(self) -> bool:
+        """Renew all leases of the process; True when they were lost."""
+        try:
+            return self._queue.heartbeat()
+        finally:
+            self._beats.beat(LEASES)
 
 
 class WorkerProcess:
@@ -127,6 +114,7 @@ class WorkerProcess:
         )
         self.tracing = Tracing.from_environment(os.environ)
         self.http: DiagnosticsServer | None = None
+        self.running: list[Loop] = []
         self._stopped = threading.Event()
         self._connected: dict[str, bool] = {}
 
@@ -150,7 +138,8 @@ class WorkerProcess:
             on_lost=self.wake_heartbeat,
         )
         self.heartbeat = Heartbeat(
-            self.queue, interval_seconds=settings.process.lease_ttl_seconds / 4
+            Beating(self.queue, self.heartbeats),
+            interval_seconds=settings.process.lease_ttl_seconds / 4,
         )
         self.registry = DriverRegistry(redis)
         intents = IntentStore(redis)
@@ -316,33 +305,59 @@ class WorkerProcess:
             else:
                 return
 
+    def loops(self) -> list[Loop]:
+        """Everything that goes round in the background; liveness sees each of them (STR-9)."""
+        beats = self.heartbeats
+        found = [
+            Loop("pump", self.pump, heartbeats=beats, limit_seconds=30.0),
+            Loop("drivers", self.follow_drivers, heartbeats=beats),
+            Loop("periodic", self.periodic.step, heartbeats=beats),
+        ]
+        if self.central is not None:
+            found.append(Loop("drivers-file", self.central.step, heartbeats=beats))
+        return found
+
     def start_threads(self) -> None:
-        """Heartbeat, pump, driver keeper, events."""
+        """Heartbeat, events, Leases, and the loops."""
         self.heartbeat.start()
         self.events.start()
-        for name, target in (
-            ("pump", self.pump),
-            ("drivers", self.keep_drivers),
-            ("periodic", self.periodic.run),
-            ("drivers-file", self.follow_file),
-            *((f"leases-{one.name}", one.run) for one in self.leaderships),
-        ):
-            threading.Thread(target=target, name=name, daemon=True).start()
+        for leadership in self.leaderships:
+            name = f"leases-{leadership.name}"
+            threading.Thread(target=leadership.run, name=name, daemon=True).start()
+        self.running = self.loops()
+        for loop in self.running:
+            loop.start()
 
-    def pump(self) -> None:
-        """Moves what time has made due; of all processes one does it per period."""
-        while not self._stopped.wait(PUMP_SECONDS):
-            self.heartbeats.beat("pump")
-            try:
-                self.publish()
-                self.queue.pump()
-                self.app.runtime.safekeeping.settle()
-            except QueueUnavailable as error:
-                # Without Redis there is nothing to fetch, and a restart would not bring it back.
-                self.heartbeats.beat(CONSUMER)
-                _log.warning("pump: %s", error)
-            except Exception:  # noqa: BLE001 - the loop must outlive any defect
-                _log.exception("unexpected error in the pump")
+    def pump(self) -> float:
+        """Moves what time has made due; of all processes one does it per period.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        try:
+            self.publish()
+            self.queue.pump()
+            self.app.runtime.safekeeping.settle()
+            self.app.runtime.passes.expire(self.queue)
+        except QueueUnavailable:
+            # Without Redis there is nothing to fetch, and a restart would not bring it back.
+            self.heartbeats.beat(CONSUMER)
+            raise
+        return PUMP_SECONDS
+
+    def follow_drivers(self) -> float:
+        """Announces the drivers as long as the process lives.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        self.fleet.tick(self.queue, self.registry)
+        return TICK_SECONDS
+
+    def check_live(self) -> str:
+        """Say what hangs: a loop, the consumer of tickets, or a pass."""
+        found = (self.heartbeats.check(), self.app.runtime.passes.check())
+        return "; ".join(filter(None, found))
 
     def publish(self) -> None:
         """Brings the gauges of this process up to date."""
@@ -354,20 +369,10 @@ class WorkerProcess:
                 self.metrics.driver_connected.labels(driver.name).set(int(is_connected))
 
     def serve(self) -> None:
-        """Metrics and probes, if wanted; alive means that pump and consumer still go round."""
-        self.heartbeats.expect("pump", 30.0)
+        """Metrics and probes, if wanted; alive means that loops and consumer still go round."""
         ready = ready_file(self.settings.process.state_dir, READY_FILE)
-        checks = Checks(live=self.heartbeats.check, ready=ready, leader=self.check_leases)
+        checks = Checks(live=self.check_live, ready=ready, leader=self.check_leases)
         self.http = serve(self.settings, self.metrics, checks)
-
-    def keep_drivers(self) -> None:
-        """Announces the drivers as long as the process lives."""
-        self.fleet.keep(self.queue, self.registry)
-
-    def follow_file(self) -> None:
-        """Reads the drivers file again when it changes, if there is one."""
-        if self.central is not None:
-            self.central.run()
 
     def consume(self) -> int:
         """Runs Celery until a signal; returns its exit code."""
@@ -394,9 +399,8 @@ class WorkerProcess:
     def stop(self) -> None:
         """Hands everything back; safe to call twice."""
         self._stopped.set()
-        if self.central is not None:
-            self.central.stop()
-        self.periodic.stop()
+        for loop in self.running:
+            loop.stop()
         for leadership in self.leaderships:
             leadership.stop()
         self.events.stop(timeout_seconds=3.0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -42,7 +41,6 @@ class Central:
         self._pool = pool
         self._seen = self._told = ""
         self._tls_files: list[Path] = []
-        self._stopped = threading.Event()
 
     def start(self) -> None:
         """Reads the file for the first time.
@@ -75,17 +73,10 @@ class Central:
         _log.info("drivers file read again: %d drivers", len(specs))
         return True
 
-    def run(self) -> None:
-        """Polls until `stop`."""
-        while not self._stopped.wait(POLL_SECONDS):
-            try:
-                self.poll()
-            except Exception:  # noqa: BLE001 - the loop must outlive any defect
-                _log.exception("unexpected error while the drivers file was read")
-
-    def stop(self) -> None:
-        """Ends `run`."""
-        self._stopped.set()
+    def step(self) -> float:
+        """One look; returns the seconds until the next (a `Loop`'s step)."""
+        self.poll()
+        return POLL_SECONDS
 
     def _stamp(self) -> str:
         """Changes with the content of the file and of the TLS files it named last."""

@@ -24,7 +24,7 @@ from workers.drivers.driversfile import DriverSpec
 from workers.drivers.health import Health, SharedHealth
 from workers.drivers.link import RETRY_SECONDS, TELL_AFTER_SECONDS, Link, open_link
 from workers.drivers.seats import default_seats
-from workers.errors import ConfigError, QueueUnavailable
+from workers.errors import ConfigError
 from workers.queue.breakers import record_text
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ class Fleet:
         self._records: dict[str, tuple[Driver, str | bytes]] = {}
         self._states: dict[str, BreakerState] = {}
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
         self._renewed = self._judged = float("-inf")
         self._pool = ThreadPoolExecutor(HANDSHAKE_THREADS, thread_name_prefix="handshake")
         # Drivers that gave trouble wait here for each other, not before those that are well.
@@ -224,18 +223,10 @@ class Fleet:
         )
         self._announcing.register(driver, registry)
 
-    def keep(self, queue: WorkQueue, registry: DriverRegistry) -> None:
-        """Renews registrations and follows connections until `stop`; runs in its own thread."""
-        while not self._stopped.wait(TICK_SECONDS):
-            try:
-                self.tick(queue, registry)
-            except QueueUnavailable as error:
-                _log.warning("drivers not announced: %s", error)
-            except Exception:  # noqa: BLE001 - the loop must outlive any defect
-                _log.exception("unexpected error while the drivers were followed")
-
     def tick(self, queue: WorkQueue, registry: DriverRegistry) -> None:
-        """One round over all drivers.
+        """One round over all drivers: renews registrations and follows connections.
+
+        Call it each `TICK_SECONDS` from one thread.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -270,8 +261,7 @@ class Fleet:
             link.shaking, link.shaking_losses = pool.submit(link.shake), losses
 
     def stop(self) -> None:
-        """Ends `keep` and closes all connections."""
-        self._stopped.set()
+        """Closes all connections."""
         for pool in (self._pool, self._patient):
             pool.shutdown(wait=False, cancel_futures=True)
         for link in self._links.values():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from workers.drivers.seats import Seats
+from workers.engine.passes import Passes
 from workers.engine.steps import LeasedSteps, Steps
 from workers.observability.metrics import Metrics
 from workers.observability.running import RunningWork
@@ -64,6 +65,7 @@ class Context:
     periodic: Periodic | None = None
     lasting: Lasting | None = None
     tracing: Tracing = field(default_factory=Tracing)
+    passes: Passes = field(default_factory=Passes)
     now: Callable[[], float] = time.time
     running: RunningWork = field(init=False)
 

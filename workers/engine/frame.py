@@ -100,6 +100,7 @@ class Pass:
             trail.collect(),
             log_fields(**fields),
             context.running.work(name),
+            context.passes.running(lease),
             context.tracing.work(f"{key.kind} pass", key.text, lease.waited_seconds, **fields),
         ):
             outcome = self.reconcile(lease)

@@ -1,6 +1,6 @@
 """Which passes run in this process, and which of them has run for longer than any may?
 
-Every call of a pass has a deadline, so a pass that goes on for ever is a bug or a kernel that hangs.
+Every call of a pass has a deadline, so one that goes on for ever is a bug or a kernel that hangs.
 Its lease is given back then, so that another worker goes on, whatever the thread does (it may write
 nothing more: `lease.check`); liveness tells of it, so that the process is started again.
 """

@@ -6,11 +6,7 @@ doubled, late or dead clock does no harm.
 
 from __future__ import annotations
 
-import logging
-import threading
 from typing import TYPE_CHECKING, Final
-
-from workers.errors import QueueUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -22,8 +18,6 @@ if TYPE_CHECKING:
     from workers.explain.lasting import Lasting
     from workers.queue.periods import Periods
     from workers.queue.workqueue import WorkQueue
-
-_log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.5
 
@@ -58,7 +52,6 @@ class Periodic:
         self._controllers = controllers
         self._context = context
         self._lasting = lasting
-        self._stopped = threading.Event()
         self._is_started = False
 
     def tick(self) -> None:
@@ -93,18 +86,11 @@ class Periodic:
             return ()
         return controller.periodic(self._context(), driver)
 
-    def run(self) -> None:
-        """Tick until `stop`; never raises."""
-        while True:
-            try:
-                self.tick()
-            except QueueUnavailable as error:
-                _log.warning("periodic work waits for Redis: %s", error)
-            except Exception:  # noqa: BLE001 - the loop must outlive any defect
-                _log.exception("unexpected error in the periodic work")
-            if self._stopped.wait(TICK_SECONDS):
-                return
+    def step(self) -> float:
+        """One tick; returns the seconds until the next (a `Loop`'s step).
 
-    def stop(self) -> None:
-        """End `run` soon."""
-        self._stopped.set()
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        self.tick()
+        return TICK_SECONDS

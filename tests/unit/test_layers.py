@@ -1,0 +1,50 @@
+"""Every module has its place in the import contract, so that none escapes it (STR-13)."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def layers() -> set[str]:
+    """Modules and packages that the first contract names."""
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    contract = tomllib.loads(text)["tool"]["importlinter"]["contracts"][0]
+    assert contract["type"] == "layers"
+    return {
+        name.strip()
+        for line in contract["layers"]
+        for part in line.split("|")
+        for name in part.split(":")
+    }
+
+
+def modules() -> set[str]:
+    """All of ours but packages, which hold a docstring."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for folder in ("workers", "watcher", "csi_client")
+        for path in (ROOT / folder).rglob("*.py")
+        if path.name != "__init__.py"
+    }
+
+
+def test_every_module_is_in_a_layer():
+    known = layers()
+    missing = {
+        module
+        for module in modules()
+        if not any(module == layer or module.startswith(f"{layer}.") for layer in known)
+    }
+    assert missing == set()
+
+
+def test_no_layer_names_what_is_gone():
+    known = modules()
+    assert {
+        layer
+        for layer in layers()
+        if not any(module == layer or module.startswith(f"{layer}.") for module in known)
+    } == set()
