@@ -54,7 +54,8 @@ class Hosted:
         """Tell the rules of an object as it is now."""
         with self._lock:
             told = tuple(self.rules.seen(resource, item, is_listed=is_listed))
-        self._send(told, resource, item)
+        # A list comes after a gap: what it says is said again, whatever was added before.
+        self._send(told, None if is_listed else resource, item)
 
     def gone(self, resource: Resource, item: Any) -> None:
         """Tell the rules of a deletion."""
@@ -83,10 +84,9 @@ class Hosted:
                 self._outbox.add([one], version=self._version(one, resource, item))
 
     def _version(self, key: Key, resource: Resource | None, item: Any) -> str:
-        """Return the object's resourceVersion if the key is about this very object, else "".
+        """Return the event's resourceVersion if the key is about this very object, else "".
 
-        A pass that read this version or a newer one has seen the event: the other watcher's copy
-        of it then asks for no second pass (COR-15).
+        With it the queue takes the other watcher's copy of the event for what it is (COR-15).
         """
         kind = next((kind for kind in self.spec.kinds if kind.name == key.kind), None)
         if kind is None or kind.subject is None or kind.subject != resource:

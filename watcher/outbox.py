@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ class Queue(Protocol):
 
     def add(self, keys: Iterable[Key], *, delay_seconds: float = 0.0) -> None:
         """Make keys dirty."""
+
+    def add_events(self, versions: Mapping[Key, str]) -> None:
+        """Make keys dirty unless this version of their objects was added a moment ago."""
 
     def forget(self, key: Key) -> None:
         """Drop counters of a deleted object."""
@@ -145,7 +148,7 @@ class Outbox:
 
         Args:
             keys: any number.
-            version: resourceVersion of their object if the add is only about that object's state.
+            version: of the event if the add is only about this event of their object.
         """
         with self._lock:
             for key in keys:
@@ -251,13 +254,18 @@ class Outbox:
 
     def _send_keys(self, keys: dict[Key, str | None]) -> None:
         """Send some, adds first, and take them out."""
-        adds = [key for key, version in keys.items() if version is not None][:_BATCH]
-        if adds:
-            self._queue.add(adds)
+        batch = dict(islice(((key, one) for key, one in keys.items() if one is not None), _BATCH))
+        if batch:
+            events = {key: version for key, version in batch.items() if version}
+            if len(events) < len(batch):
+                self._queue.add([key for key in batch if key not in events])
+            if events:
+                self._queue.add_events(events)
         else:
-            adds = [next(iter(keys))]
-            self._queue.forget(adds[0])
-        for key in adds:
+            forgotten = next(iter(keys))
+            self._queue.forget(forgotten)
+            batch[forgotten] = ""
+        for key in batch:
             del keys[key]
 
     def _put_back(self, batch: _Pending) -> None:

@@ -106,6 +106,22 @@ class WorkQueue:
         while batch := [key.text for key in islice(remaining, _BATCH)]:
             self._tickets.publish(self._scripts.run("add", round(delay_seconds * 1000), *batch))
 
+    def add_events(self, versions: Mapping[Key, str]) -> None:
+        """Make keys dirty because of events: each event once, however many watchers tell of it.
+
+        An event whose version, or a newer one, was added for its key within the last minute is the
+        copy of another watcher: every pass since then has read an object at least as new (COR-15).
+
+        Args:
+            versions: by key, the resourceVersion of the event of the key's own object.
+
+        Raises:
+            QueueUnavailable: some keys may not have been added; add all again.
+        """
+        remaining = iter(versions.items())
+        while batch := [part for key, one in islice(remaining, _BATCH) for part in (key.text, one)]:
+            self._tickets.publish(self._scripts.run("add_events", *batch))
+
     def register_process(self) -> None:
         """Announce this process; needed before `take`, not for `add`.
 

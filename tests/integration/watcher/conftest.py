@@ -117,14 +117,15 @@ class Scene:
         for kind in ("claims", "volumes", "cloning"):
             self.queue.set_limits(f"{kind}|{driver}", 100)
 
-    def start_watcher(self):
+    def start_watcher(self, queue_type=WorkQueue, **options):
         watcher = Watcher(
             KubeClient.from_settings(self._kubeconfig),
-            queue=WorkQueue(self.redis, publish=self.tickets.extend),
+            queue=queue_type(self.redis, publish=self.tickets.extend),
             catalog=CatalogWriter(self.redis),
             registry=self.registry,
             intents=self.intents,
             namespace=self.cluster.namespace,
+            **options,
         )
         self._watchers.append(watcher)
         watcher.start()

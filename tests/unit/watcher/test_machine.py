@@ -243,6 +243,15 @@ def test_keys_carry_the_version_of_their_own_object(told, sent):
     assert scene.outbox.sent == [sent]
 
 
+def test_what_a_list_contains_is_added_whatever_was_added_before():
+    """A list comes after a gap, a restart or a wipe: nobody knows what became of the other add."""
+    scene = Scene([CLAIMS])
+    scene.machine.begin()
+    scene.machine.rules("first").says = [Key("work", "d", "default/claim1", "u1")]
+    scene["persistentvolumeclaims"].list(make_claim(version="7"))
+    assert {version for *_, version in scene.outbox.sent} == {""}
+
+
 def test_a_list_says_nothing_of_versions_it_does_not_name():
     scene = Scene([CLAIMS])
     scene.machine.begin()

@@ -32,6 +32,10 @@ class FakeRedis:
         self._note("add", [key.object for key in keys], delay_seconds)
         self.added += keys
 
+    def add_events(self, versions):
+        self._note("events", {key.object: version for key, version in versions.items()})
+        self.added += versions
+
     def forget(self, key):
         self._note("forget", key.object)
 
@@ -214,3 +218,28 @@ def test_what_waits_for_redis_is_bounded(fake, running_with, kind, started):
     settle(outbox)
     assert told == ["listed again"]
     assert A in fake.added
+
+
+@pytest.mark.parametrize(
+    ("versions", "sent"),
+    [
+        pytest.param(["5", "6"], ("events", {"ns/a": "6"}), id="the newest event counts"),
+        pytest.param(["5", ""], ("add", ["ns/a"], 0.0), id="another reason counts in any case"),
+        pytest.param(["", "6"], ("add", ["ns/a"], 0.0), id="and is not lost to a later event"),
+    ],
+)
+@pytest.mark.parametrize("is_down", [False, True])
+def test_events_are_told_from_other_reasons(
+    fake, outbox, running, started, versions, sent, is_down
+):
+    """COR-15: only an event may be taken for the other watcher's copy of itself."""
+    first, second = versions
+    outbox.add([A], version=first)
+    fake.is_down = is_down
+    if is_down:
+        running()
+        wait_for_outage(started)
+    outbox.add([A], version=second)
+    fake.is_down = False
+    settle(outbox if is_down else running())
+    assert fake.calls == [sent]

@@ -5,13 +5,6 @@
 local kind = ARGV[2]
 local entries, changes = K.catalog .. kind, K.changes .. kind
 
--- Integers of any length: numbers of Lua would lose digits above 2^53.
-local function is_newer(a, b)
-  a, b = string.gsub(a, '^0+', ''), string.gsub(b, '^0+', '')
-  if #a ~= #b then return #a > #b end
-  return a > b
-end
-
 local version = tonumber(redis.call('HGET', K.versions, kind))
 -- A lost counter starts at the time, so that versions of an earlier life are never reused.
 if not version then version = now * 1000 end

@@ -382,3 +382,10 @@ local function release_dead()
     end
   end
 end
+
+-- Is resourceVersion a newer than b? Integers of any length: numbers of Lua lose digits above 2^53.
+local function is_newer(a, b)
+  a, b = string.gsub(a, '^0+', ''), string.gsub(b, '^0+', '')
+  if #a ~= #b then return #a > #b end
+  return a > b
+end

@@ -1,0 +1,112 @@
+"""Two watchers of which one lags: nothing is done twice, nothing is lost (COR-15, G3)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.support.waiting import wait_until
+from workers.constants import ANN_STORAGE_PROVISIONER
+from workers.kube import paths
+from workers.kube.client import MERGE_PATCH
+from workers.queue.workqueue import WorkQueue
+
+
+@pytest.fixture
+def gate():
+    """Closed: what the lagging watcher has to say waits, for example for its CPU."""
+    gate = threading.Event()
+    gate.set()
+    yield gate
+    gate.set()
+
+
+@pytest.fixture
+def lagging(gate):
+    class Lagging(WorkQueue):
+        def add(self, keys, **options):
+            keys = list(keys)
+            gate.wait(30)
+            super().add(keys, **options)
+
+        def add_events(self, versions):
+            gate.wait(30)
+            super().add_events(versions)
+
+    return Lagging
+
+
+def annotate(cluster, name, **annotations):
+    path = paths.CLAIMS.path(name, namespace=cluster.namespace)
+    body = {"metadata": {"annotations": annotations}}
+    return cluster.api.client.patch(path, body, MERGE_PATCH)
+
+
+def claim_text(cluster):
+    return f"claims|{cluster.driver}|{cluster.namespace}/c1|"
+
+
+def let_catch_up(watcher, gate, version):
+    """Wait until the watcher saw the claim's version, then let it send what it concluded."""
+    table = watcher.machine.rules("provisioner")._claims
+    wait_until(
+        lambda: version in {entry.version for entry in list(table.values())}, 10, "event seen"
+    )
+    gate.set()
+    wait_until(lambda: watcher.outbox.is_idle, 10, "all sent")
+
+
+@pytest.mark.parametrize("end", ["failed", "done"])
+def test_cor15_an_event_told_late_for_the_second_time_is_no_second_pass(
+    scene, cluster, gate, lagging, end
+):
+    """At once after a failure, or once more after success: both were passes for nothing."""
+    scene.register()
+    scene.start_watcher()
+    late = scene.start_watcher(lagging)
+    cluster.claim("c1", cluster.storage_class("fast"))
+    gate.clear()
+    claim = annotate(cluster, "c1", **{ANN_STORAGE_PROVISIONER: cluster.driver})
+    key = scene.wait_for_ticket(claim_text(cluster))
+    worker = WorkQueue(scene.redis, publish=scene.tickets.extend)
+    worker.register_process()
+    lease = worker.take(key)
+    if end == "failed":
+        worker.fail(lease, base_seconds=300, cap_seconds=300)
+    else:
+        worker.done(lease)
+    scene.tickets.clear()
+    let_catch_up(late, gate, claim["metadata"]["resourceVersion"])
+    worker.pump(period_seconds=0)
+    assert scene.tickets_for(claim_text(cluster)) == []
+    worker.close()
+
+
+def test_the_lagging_watcher_alone_loses_nothing(scene, cluster, gate, lagging):
+    """The quick one died before it said anything; the late one's word is the first."""
+    scene.register()
+    quick, late = scene.start_watcher(), scene.start_watcher(lagging)
+    cluster.claim("c1", cluster.storage_class("fast"))
+    gate.clear()
+    quick.stop()
+    claim = annotate(cluster, "c1", **{ANN_STORAGE_PROVISIONER: cluster.driver})
+    let_catch_up(late, gate, claim["metadata"]["resourceVersion"])
+    scene.wait_for_ticket(claim_text(cluster))
+
+
+def test_a_change_after_the_pass_is_told_by_whoever_sees_it_first(scene, cluster, gate, lagging):
+    """L-011: a newer event is never taken for a copy."""
+    scene.register()
+    scene.start_watcher()
+    late = scene.start_watcher(lagging)
+    cluster.claim("c1", cluster.storage_class("fast"))
+    gate.clear()
+    annotate(cluster, "c1", **{ANN_STORAGE_PROVISIONER: cluster.driver})
+    scene.finish(scene.wait_for_ticket(claim_text(cluster)))
+    scene.tickets.clear()
+    claim = annotate(cluster, "c1", note="changed")
+    scene.finish(scene.wait_for_ticket(claim_text(cluster)))
+    scene.tickets.clear()
+    let_catch_up(late, gate, claim["metadata"]["resourceVersion"])
+    assert scene.tickets_for(claim_text(cluster)) == []
