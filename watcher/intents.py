@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from workers.observability.logging import get_logger
-from workers.queue.keys import Key
+from workers.queue.keys import KIND_CLAIMS, KIND_VOLUMES, Key
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -27,6 +27,8 @@ _log = get_logger()
 LABEL_INTENT: Final = "csi-fleet.io/intent"
 NAME_PREFIX: Final = "csi-fleet-intent-"
 FIELD_RECORD: Final = "record"
+# Kinds whose records stand in Redis beside the copies.
+_IN_REDIS: Final = frozenset({KIND_CLAIMS, KIND_VOLUMES})
 
 
 class Intents(Protocol):
@@ -67,6 +69,9 @@ def restore_intents(
             )
             continue
         if key.driver not in drivers:
+            continue
+        if key.kind not in _IN_REDIS:  # its controller reads the copy itself
+            keys.append(key)
             continue
         domain = name.removeprefix(NAME_PREFIX)
         # Asked again, for the attempt may have ended since the list: both records are gone then.

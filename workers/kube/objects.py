@@ -230,10 +230,23 @@ class SnapshotSpec(msgspec.Struct, rename="camel", gc=False):
     volume_snapshot_class_name: str | None = None
 
 
+class Owner(msgspec.Struct, gc=False):
+    """Part of an OwnerReference."""
+
+    kind: str = ""
+
+
+class OwnedMeta(Meta, rename="camel", gc=False):
+    """Metadata with its owners."""
+
+    owner_references: list[Owner] | None = None
+
+
 class SnapshotStatus(msgspec.Struct, rename="camel", gc=False):
     """Part of a VolumeSnapshotStatus."""
 
     bound_volume_snapshot_content_name: str | None = None
+    volume_group_snapshot_name: str | None = None
     ready_to_use: bool | None = None
     creation_time: str | None = None
     restore_size: str | int | None = None
@@ -243,7 +256,7 @@ class SnapshotStatus(msgspec.Struct, rename="camel", gc=False):
 class Snapshot(msgspec.Struct, gc=False):
     """A VolumeSnapshot; its status is absent until somebody wrote one."""
 
-    metadata: Meta = msgspec.field(default_factory=Meta)
+    metadata: OwnedMeta = msgspec.field(default_factory=OwnedMeta)
     spec: SnapshotSpec = msgspec.field(default_factory=SnapshotSpec)
     status: SnapshotStatus | None = None
 

@@ -37,3 +37,13 @@ class Lock:
 def lock_name(name: str) -> str:
     """A lock's name as Redis knows it: it holds no blank, so that names can stand in a row."""
     return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
+
+
+def snapshot_content(name: str, mode: Mode = Mode.EXCLUSIVE) -> Lock:
+    """Held alone while a content's snapshot is deleted, shared while a volume is made from it."""
+    return Lock(f"snapshot-content:{name}", mode)
+
+
+def stored_volume(driver: str, handle: str, mode: Mode = Mode.EXCLUSIVE) -> Lock:
+    """A volume of the storage, whatever its PV: alone to delete it, shared to cut snapshots."""
+    return Lock(f"{driver}#{handle}", mode)

@@ -74,3 +74,12 @@ def test_copies_of_another_installation_are_left_alone():
     resources = FakeResources(config_map("pvc-u1", json.dumps({"key": KEY})))
     assert restore_intents(resources, "system", intents, {"bar"}) == []
     assert intents == {}
+
+
+def test_a_snapshots_attempt_is_read_by_its_own_controller():
+    """Its key is added; nothing of it belongs beside the volumes' records."""
+    intents = FakeIntents()
+    resources = FakeResources(config_map("x", json.dumps({"key": "contents|foo|snapcontent-u1|"})))
+    keys = restore_intents(resources, "system", intents, DRIVERS)
+    assert [key.text for key in keys] == ["contents|foo|snapcontent-u1|"]
+    assert intents == {}

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from workers import constants as k
 from workers.engine.steps import Step
-from workers.errors import ApiError, AttemptError, State
+from workers.errors import ApiError, AttemptError, State, TransientError
 from workers.kube.errors import ForbiddenError, NotFoundError, RefusedError
 from workers.kube.finalizers import with_finalizer, without_finalizer
 from workers.kube.retry import update_with_retry
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
+from workers.queue.locks import Mode, snapshot_content
 from workers.translate import clones, snapshots, sources
 from workers.translate.claims import claim_class_name
 
@@ -98,6 +99,8 @@ def _snapshot(
     except RefusedError as error:
         raise snapshots.read_failed(source, error) from error
     bound = snapshots.content_name(source, snapshot)
+    if protect and "snapshotter" in work.driver.settings.controllers:
+        _hold_content(work, bound)
     try:
         content = kube.get_snapshot_content(bound)
     except RefusedError as error:
@@ -115,6 +118,17 @@ def _snapshot(
     if protect and snapshots.needs_finalizer(snapshot):
         _protect_snapshot(work, source)
     return result
+
+
+def _hold_content(work: ClaimPass, name: str) -> None:
+    """Keeps our snapshotter from deleting the snapshot until this pass is over.
+
+    Raises:
+        TransientError: it is being deleted right now.
+    """
+    lock = snapshot_content(name, Mode.SHARED)
+    if work.runtime.queue.acquire(work.lease, lock) is not None:
+        raise TransientError(f"snapshot content {name} is being deleted")
 
 
 def _protect_snapshot(work: ClaimPass, source: DataSource) -> None:

@@ -16,7 +16,7 @@ from csi_client.errors import CsiError
 from workers import constants as k
 from workers.controllers.provisioner import measure
 from workers.controllers.provisioner.intent import MARGIN_SECONDS, may_run_until
-from workers.engine.outcome import Outcome, done, retry, wait
+from workers.engine.outcome import Outcome, blocked, done, retry, wait
 from workers.engine.pausing import class_pause
 from workers.engine.steps import Step
 from workers.errors import AttemptError, IgnoredError, State
@@ -25,6 +25,7 @@ from workers.migration.classes import class_to_csi, is_migrated
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
 from workers.observability import trail
+from workers.queue.locks import stored_volume
 from workers.topology.affinity import is_accessible
 from workers.translate import capability
 from workers.translate import secrets as secret_rules
@@ -80,7 +81,20 @@ class VolumePass:
         ):
             return done("nothing to do")
         paused = class_pause(self.runtime, class_of(volume))
-        return paused or self.overtaken() or self.delete(volume)
+        return paused or self.overtaken() or self.being_cut(volume) or self.delete(volume)
+
+    def being_cut(self, volume: JsonObject) -> Outcome | None:
+        """Our snapshotter may be cutting a snapshot of the volume: wait for its call to end."""
+        if "snapshotter" not in self.driver.settings.controllers:
+            return None
+        try:
+            migrated = in_tree_source(volume) is not None
+            handle = rules.volume_handle(volume_to_csi(volume) if migrated else volume)
+        except AttemptError:  # told by the deletion itself
+            return None
+        lock = stored_volume(self.driver.name, handle)
+        busy = self.runtime.queue.acquire(self.lease, lock)
+        return None if busy is None else blocked(busy, "a snapshot of it is being cut")
 
     def overtaken(self) -> Outcome | None:
         """A CreateVolume of a dead process may still run, and would make the volume once more."""

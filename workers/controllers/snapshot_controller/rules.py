@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _OURS = (FINALIZER_SNAPSHOT_AS_SOURCE, FINALIZER_SNAPSHOT_BOUND, FINALIZER_SNAPSHOT_IN_GROUP)
 _KIND_SNAPSHOT = "VolumeSnapshot"
+_KIND_GROUP = "VolumeGroupSnapshot"
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ def _open_of(item: Snapshot) -> _Open | None:
     if is_deleting:
         if not any(meta.has_finalizer(name) for name in _OURS):
             return None
-    elif is_settled and meta.has_finalizer(FINALIZER_SNAPSHOT_BOUND):
+    elif is_settled and meta.has_finalizer(FINALIZER_SNAPSHOT_BOUND) and not _lacks_owner(item):
         return None
     return _Open(
         foreign=(
@@ -88,6 +89,13 @@ def _open_of(item: Snapshot) -> _Open | None:
         is_bound=bool(bound),
         has_error=bool(status and status.error),
     )
+
+
+def _lacks_owner(item: Snapshot) -> bool:
+    """A ready member that its group does not own yet (SNC-055)."""
+    status, owners = item.status, item.metadata.owner_references or ()
+    in_group = status is not None and bool(status.volume_group_snapshot_name)
+    return in_group and not any(owner.kind == _KIND_GROUP for owner in owners)
 
 
 class SnapshotControllerRules:

@@ -19,7 +19,7 @@ from workers.controllers.snapshotter.intent import SLOW_AFTER_SECONDS, Intent
 from workers.controllers.snapshotter.work import AWAY, ContentPass, Gone, busy, poll
 from workers.engine.outcome import Outcome, done, wait
 from workers.errors import ApiError, AttemptError, LeaseLost, State
-from workers.queue.locks import Lock, Mode
+from workers.queue.locks import Mode, stored_volume
 from workers.translate import snapshot_objects as objects
 from workers.translate import snapshot_secrets
 from workers.translate.fields import annotations_of, is_deleting, text_map
@@ -71,7 +71,7 @@ class Creation:
             # The class may be gone for good; what was asked before can be asked again.
             wanted, secrets = known, orphans.secrets_of(work, known)
         # Volumes are deleted under the same locks, alone (workers.controllers.provisioner).
-        locks = [Lock(f"{work.driver.name}#{one}", Mode.SHARED) for one in wanted.volumes]
+        locks = [stored_volume(work.driver.name, one, Mode.SHARED) for one in wanted.volumes]
         if (taken := work.context.queue.acquire(work.lease, *locks)) is not None:
             return busy(taken)
         before = work.intent

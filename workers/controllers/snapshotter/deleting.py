@@ -14,12 +14,12 @@ from workers.controllers.snapshotter.work import (
     ContentPass,
     Gone,
     busy,
-    content_lock,
     snapshot_lock,
 )
 from workers.engine.outcome import Outcome, done
 from workers.errors import ApiError, AttemptError
 from workers.kube.errors import NotFoundError
+from workers.queue import locks
 from workers.translate import snapshot_objects as objects
 from workers.translate import snapshot_secrets
 from workers.translate.fields import annotations_of
@@ -46,8 +46,8 @@ def delete(work: ContentPass, handle: str) -> Outcome:
     No restore from this content and no call for another content of the same snapshot runs
     meanwhile.
     """
-    locks = (content_lock(work.name), snapshot_lock(work, handle))
-    if (taken := work.context.queue.acquire(work.lease, *locks)) is not None:
+    wanted = (locks.snapshot_content(work.name), snapshot_lock(work, handle))
+    if (taken := work.context.queue.acquire(work.lease, *wanted)) is not None:
         return busy(taken)
     try:
         secrets = secrets_for_deletion(work, _REASON)

@@ -342,11 +342,6 @@ def busy(lock: Lock) -> Outcome:
     return blocked(lock, f"{lock.name} is busy")
 
 
-def content_lock(name: str) -> Lock:
-    """Held alone while a content's snapshot is deleted, shared while a volume is made from it."""
-    return Lock(f"snapshot-content:{name}")
-
-
 def snapshot_lock(work: ContentPass, handle: str) -> Lock:
     """One snapshot of the storage; several contents may name it (SNQ-003)."""
     return Lock(f"{work.driver.name}#snapshot#{handle}")

@@ -1,0 +1,65 @@
+"""The provisioner and our snapshotter keep out of each other's way (SNQ-003)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from workers.controllers.provisioner import sourcing
+from workers.controllers.provisioner.volumes import VolumePass
+from workers.errors import TransientError
+from workers.queue.locks import Lock, Mode
+
+VOLUME = {
+    "metadata": {"name": "pv1", "uid": "u"},
+    "spec": {"csi": {"driver": "d", "volumeHandle": "h1"}},
+}
+
+
+@dataclass
+class Queue:
+    """Grants what is not busy."""
+
+    busy: set[str] = field(default_factory=set)
+    asked: list[Lock] = field(default_factory=list)
+
+    def acquire(self, _lease: Any, lock: Lock) -> Lock | None:
+        self.asked.append(lock)
+        return lock if lock.name in self.busy else None
+
+
+def world(*, runs_snapshotter: bool = True, busy: str = "") -> Any:
+    names = {"snapshotter": object()} if runs_snapshotter else {}
+    driver = SimpleNamespace(name="d", settings=SimpleNamespace(controllers=names))
+    return SimpleNamespace(queue=Queue({busy})), driver
+
+
+def test_no_volume_is_deleted_while_it_is_cut():
+    """The lock is the storage's volume: the snapshotter knows no PV."""
+    runtime, driver = world(busy="d#h1")
+    outcome = VolumePass(runtime, driver, None, None).being_cut(VOLUME)  # type: ignore[arg-type]
+    assert outcome is not None
+    assert (outcome.action.value, outcome.lock) == ("blocked", Lock("d#h1", Mode.EXCLUSIVE))
+    runtime, driver = world()
+    assert VolumePass(runtime, driver, None, None).being_cut(VOLUME) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("volume", [VOLUME, {"metadata": {"name": "pv1"}, "spec": {}}])
+def test_others_snapshotters_and_volumes_without_handle_cost_nothing(volume):
+    """A Go sidecar knows no lock of ours; the deletion itself tells what is wrong with the PV."""
+    runtime, driver = world(runs_snapshotter=volume is not VOLUME)
+    assert VolumePass(runtime, driver, None, None).being_cut(volume) is None  # type: ignore[arg-type]
+    assert runtime.queue.asked == []
+
+
+def test_a_restore_waits_for_a_deletion_under_way():
+    """No event and no back-off step for the claim."""
+    runtime, driver = world(busy="snapshot-content:c")
+    work: Any = SimpleNamespace(runtime=runtime, driver=driver, lease=None)
+    with pytest.raises(TransientError, match="snapshot content c is being deleted"):
+        sourcing._hold_content(work, "c")
+    sourcing._hold_content(work, "other")
+    assert runtime.queue.asked[1] == Lock("snapshot-content:other", Mode.SHARED)
