@@ -47,6 +47,7 @@ DUE = {
         "11.6 Modify",
         "11.7 Start-up, both together",
     ),
+    "snapshotting": ("Controller", "Deletion", "Sidecar", "Active-active and crash"),
     "node-side": ("1.6 Tests", "2.6 Tests"),
 }
 

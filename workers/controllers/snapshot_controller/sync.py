@@ -76,7 +76,8 @@ class SnapshotPass(ObjectPass):
             bound = objects.bound_content(self.item)
             return self.check_binding(content if bound == expected else self.find_content(bound))
         content = self.bind(content)
-        self.complete_finalizers(content)
+        if not objects.is_group_member(self.item):  # a member's content has no computed name
+            self.complete_finalizers(content)
         if objects.is_ready(self.item):
             self.release_claim()
             groupnames.own(self)

@@ -17,6 +17,8 @@ from tests.support.snapshot_world import (
     given_body,
 )
 from workers import constants as k
+from workers.config.flags import Command
+from workers.config.load import parse
 from workers.controllers.snapshotter.controller import CONTROLLER
 from workers.controllers.snapshotter.decide import Action, decide, is_ours, should_delete
 from workers.controllers.snapshotter.settings import SnapshotterSettings
@@ -367,3 +369,17 @@ def test_no_deletion_while_a_volume_is_made_from_it():
         assert outcome.action.value == "blocked"
         assert outcome.lock.name == name
         assert world.client.methods == []
+
+
+def test_snt084_node_mode():
+    """SNS-100: without a Lease, and never without the node's name."""
+    values = {"node-deployment": True, "leader-election": True}
+    with pytest.raises(ConfigError) as caught:
+        SnapshotterSettings.read(values)
+    assert caught.value.exit_code == 1
+    argv = ["--controllers=snapshotter", "--node-deployment", "--csi-address=/x"]
+    with pytest.raises(ConfigError, match="NODE_NAME") as caught:
+        parse(Command.RUN, argv, {})
+    assert caught.value.exit_code == 255
+    found = parse(Command.RUN, argv, {"NODE_NAME": "n1"})
+    assert (found.node.enabled, found.node.node_name) == (True, "n1")

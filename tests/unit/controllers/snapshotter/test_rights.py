@@ -1,0 +1,49 @@
+"""The components' roles give what the specs ask for, and nothing else (spec section 7.3)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from workers.controllers.snapshot_controller.spec import SPEC as SNAPSHOT_CONTROLLER
+from workers.controllers.snapshotter.spec import SPEC as SNAPSHOTTER
+
+COMPONENTS = Path(__file__).parents[4] / "k8s" / "components"
+SPECS = [SNAPSHOTTER, SNAPSHOT_CONTROLLER]
+
+
+def given(name: str) -> set[tuple[str, str, str]]:
+    """(group, resource, verb) of both accounts together."""
+    path = COMPONENTS / f"controller-{name}" / "clusterroles.yaml"
+    return {
+        (group, resource, verb)
+        for role in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_the_roles_are_those_of_the_spec(spec):
+    """Secrets have a component of their own."""
+    asked = {
+        (one.group, resource, verb)
+        for one in spec.permissions
+        if one.feature != "secrets"
+        for resource in one.resources
+        for verb in one.verbs
+    }
+    assert given(spec.name) == asked
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_every_watched_resource_may_be_listed_and_watched(spec):
+    """A watch without its right would be silent for ever."""
+    rights = given(spec.name)
+    for watch in spec.watches:
+        one = watch.resource
+        assert {(one.group, one.plural, verb) for verb in ("list", "watch")} <= rights

@@ -1,0 +1,55 @@
+"""`csi-fleet explain snapshot NAMESPACE/NAME`: what the snapshot controller knows of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from workers.controllers.snapshot_controller.decide import expected_content
+from workers.explain import generic, nouns
+from workers.explain.snapshots import snapshot_cause
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
+from workers.translate import snapshot_objects as objects
+
+if TYPE_CHECKING:
+    from workers.cli.tools import Tools
+    from workers.explain.generic import Explained
+
+# What the queue says counts first: nothing of the object matters while these hold.
+_FIRST = frozenset(
+    {
+        "not-found",
+        "paused",
+        "breaker-open",
+        "lease-elsewhere",
+        "running",
+        "volume-busy",
+        "no-limits",
+    }
+)
+
+
+def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
+    """Facts, then the first cause.
+
+    Raises:
+        ApiError: the API server does not answer, or refuses to show it.
+        QueueUnavailable: Redis does not answer.
+    """
+    records = tools.registry.alive()
+    one = nouns.nouns()[noun]
+    found = generic.explain(tools.kube, tools.redis, records, one, namespace=namespace, name=name)
+    if noun != "snapshot" or found.cause.code in _FIRST:
+        return found
+    try:
+        snapshot = tools.kube.get_snapshot(namespace, name)
+    except NotFoundError:
+        return found
+    wanted = objects.bound_content(snapshot) or expected_content(snapshot)
+    try:
+        content = tools.kube.get(paths.SNAPSHOT_CONTENTS, wanted)
+    except NotFoundError:
+        content = None
+    cause = snapshot_cause(snapshot, content)
+    return replace(found, cause=replace(cause, until=found.cause.until))
