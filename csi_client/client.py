@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import grpc
@@ -69,6 +70,7 @@ class CsiClient:
         self._channel = open_channel(target, tls=tls, max_receive_bytes=max_receive_bytes)
         self._link = Link(self._channel)
         self._methods: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
+        self._guarded: dict[grpc.Future[bytes], Callable[[], bool]] = {}
 
     @property
     def is_connected(self) -> bool:
@@ -92,6 +94,12 @@ class CsiClient:
     ) -> bool:
         """Block until connected; `on_wait` every 10 s logs `Still connecting` (P-002)."""
         return self._link.wait(timeout_seconds, on_wait, wait_every_seconds=wait_every_seconds)
+
+    def recheck(self) -> None:
+        """Cancel the running calls whose `is_allowed` says no by now; they end with CANCELLED."""
+        for call, is_allowed in self._guarded.copy().items():
+            if not is_allowed():
+                call.cancel()
 
     def close(self) -> None:
         """Close the channel; running calls end with CANCELLED. Safe to call twice."""
@@ -292,6 +300,7 @@ class CsiClient:
         on_slow: Callable[[], None] | None = None,
         slow_after_seconds: float = 0.0,
         scrub: bool = True,
+        is_allowed: Callable[[], bool] | None = None,
     ) -> _Answer:
         """Make one call: log, encode, send, decode, observe. `method` is `<Service>/<Method>`."""
         rpc = f"/csi.v1.{method}"
@@ -302,7 +311,9 @@ class CsiClient:
         _log_message("GRPC call", rpc, request)
         try:
             payload = _encode(request, rpc)
-            data = self._send(rpc, payload, timeout, on_slow, slow_after_seconds)
+            data = self._send(
+                rpc, payload, timeout, on_slow, slow_after_seconds, is_allowed=is_allowed
+            )
             answer = _decode(answer_type, data, rpc)
         except errors.CsiError as error:
             if scrub:
@@ -321,17 +332,22 @@ class CsiClient:
         timeout: float,
         on_slow: Callable[[], None] | None,
         slow_after_seconds: float,
+        *,
+        is_allowed: Callable[[], bool] | None,
     ) -> bytes:
         """Exchange bytes with the driver; raise CsiError without a cause attached."""
+        is_slow_told = on_slow is not None and slow_after_seconds < timeout
         try:
-            if on_slow is None or slow_after_seconds >= timeout:
+            if not is_slow_told and is_allowed is None:
                 return self._method(rpc)(payload, timeout=timeout)
             call = self._method(rpc).future(payload, timeout=timeout)
-            try:
-                return call.result(timeout=slow_after_seconds)
-            except grpc.FutureTimeoutError:
-                _run_guarded(on_slow, rpc)
-            return call.result()
+            with self._guard(call, is_allowed):
+                if on_slow is not None and is_slow_told:
+                    try:
+                        return call.result(timeout=slow_after_seconds)
+                    except grpc.FutureTimeoutError:
+                        _run_guarded(on_slow, rpc)
+                return call.result()
         except grpc.RpcError as error:
             failure = _from_rpc_error(error, rpc)
         except grpc.FutureCancelledError:
@@ -344,6 +360,22 @@ class CsiClient:
         self._link.look()  # whoever judges the failure asks whether the connection is gone
         # Outside the handlers, so that no gRPC exception hangs on as __context__ (see above).
         raise failure
+
+    @contextmanager
+    def _guard(
+        self, call: grpc.Future[bytes], is_allowed: Callable[[], bool] | None
+    ) -> Iterator[None]:
+        """Let `recheck` find the call; looks once itself, for it may have come just before."""
+        if is_allowed is None:
+            yield
+            return
+        self._guarded[call] = is_allowed
+        try:
+            if not is_allowed():
+                call.cancel()
+            yield
+        finally:
+            self._guarded.pop(call, None)
 
     def _method(self, rpc: str) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
         method = self._methods.get(rpc)

@@ -49,5 +49,14 @@ def test_m020_work_waits_for_a_foreign_holder_and_the_lease_is_given_back(
             spec = scene.api.get(path)["spec"]
             assert "_" in spec["holderIdentity"]
             assert spec["leaseDurationSeconds"] == 4
+            # Who stops earlier cannot know that no other worker stands behind the Lease.
+            wait_until(lambda: held_seconds(scene, path) > 3, 20, "the others had time to speak")
             fleet.stop()
         assert not scene.api.get(path)["spec"].get("holderIdentity")
+
+
+def held_seconds(scene, path):
+    """From taking the Lease to its last renewal."""
+    spec = scene.api.get(path)["spec"]
+    taken, renewed = (datetime.fromisoformat(spec[name]) for name in ("acquireTime", "renewTime"))
+    return (renewed - taken).total_seconds()

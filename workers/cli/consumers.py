@@ -18,7 +18,7 @@ from workers.queue.kinds import places
 from workers.queue.names import celery_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from workers.app import FleetApp
     from workers.spec import Spec
@@ -51,6 +51,7 @@ class CeleryConsumers:
         self._lock = threading.Lock()
         self._served: set[str] = set()
         self._held: set[str] = set()
+        self._left: set[str] = set()
         self._consumer: Any = None
         app.steps["consumer"].add(_step(self))
 
@@ -76,10 +77,17 @@ class CeleryConsumers:
     def _queues(self, queue_name: str) -> set[str]:
         return {celery_queue(place) for place in places(queue_name, self._specs)}
 
+    def stand_back(self, wanted_places: Iterable[str], is_back: bool) -> None:
+        """Leave these tickets to other processes for now: this one may not work on them."""
+        with self._lock:
+            names = {celery_queue(place) for place in wanted_places}
+            self._left = self._left | names if is_back else self._left - names
+        self._ask()
+
     def wanted(self) -> set[str]:
         """Names of the Celery queues to fetch from."""
         with self._lock:
-            return {SYSTEM_QUEUE} | (self._served - self._held)
+            return {SYSTEM_QUEUE} | (self._served - self._held - self._left)
 
     def start(self) -> None:
         """Gives the application its first queues; before the worker is made."""

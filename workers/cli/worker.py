@@ -13,7 +13,6 @@ import signal
 import socket
 import threading
 import time
-import uuid
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from celery.exceptions import SecurityWarning
 from workers.app import FleetApp, make_app, publisher
 from workers.cli.consumers import CeleryConsumers
 from workers.cli.correlator import SharedCorrelator
+from workers.cli.elections import Elections
 from workers.config.gates import VAC_OFF_MESSAGE
 from workers.controllers import catalogue
 from workers.controllers.capacity.publishing import Publishing
@@ -34,9 +34,6 @@ from workers.drivers.central import Central
 from workers.drivers.fleet import TICK_SECONDS, Fleet
 from workers.drivers.seats import Seats
 from workers.engine.context import Context
-from workers.engine.controllerleases import ControllerLeases
-from workers.engine.leadership import Leadership, QueueLanes
-from workers.engine.leasename import leader_identity
 from workers.engine.periodic import Periodic
 from workers.errors import ApiError, ConfigError, QueueUnavailable
 from workers.explain.lasting import Lasting
@@ -45,7 +42,7 @@ from workers.kube.events import EventRecorder
 from workers.kube.resources import KubeResources
 from workers.loop import Loop
 from workers.observability.health import Heartbeats
-from workers.observability.http import Checks
+from workers.observability.http import Checks, always_ok
 from workers.observability.metrics import Metrics
 from workers.observability.requests import csi_observer
 from workers.observability.tracing import Tracing
@@ -157,7 +154,7 @@ class WorkerProcess:
             metrics=self.metrics,
         )
         self.capacity.prepare()
-        self.leaderships = self.elections() if settings.leader.enabled else []
+        self.leadership = self.elections(redis) if settings.leader.enabled else None
         lasting = self.make_events(client, redis, periods)
         self.periodic = Periodic(
             self.fleet.drivers,
@@ -213,6 +210,7 @@ class WorkerProcess:
             periodic=self.periodic,
             lasting=lasting,
             tracing=self.tracing,
+            may_work=self.leadership.may_work if self.leadership is not None else None,
         )
 
     def connect_drivers(self) -> None:
@@ -261,29 +259,17 @@ class WorkerProcess:
             Central(self.fleet, Path(path), pool=settings.driver.drivers_pool) if path else None
         )
 
-    def elections(self) -> list[ControllerLeases]:
-        """The Leases of a drop-in replacement (F-020, M-020), one per controller and driver."""
-        identity = leader_identity(socket.gethostname(), uuid.uuid4().hex)
-        return [
-            ControllerLeases(
-                spec,
-                Leadership(
-                    self.kube,
-                    self.settings.leader,
-                    identity,
-                    QueueLanes(self.queue, catalogue.kinds_with_parts(spec)),
-                    lease_name=spec.lease_name,
-                    metrics=self.metrics,
-                ),
-                self.fleet.drivers,
-            )
-            for spec in catalogue.specs(self.settings.chosen)
-            if spec.lease_name is not None
-        ]
-
-    def check_leases(self) -> str:
-        """Say which Lease of ours is overdue; "" for none (F-022)."""
-        return "; ".join(filter(None, (one.check() for one in self.leaderships)))
+    def elections(self, redis: RedisClient) -> Elections:
+        """The Leases of a drop-in replacement (F-020, M-020)."""
+        return Elections(
+            self.settings,
+            [controller.spec for controller in self.controllers],
+            fleet=self.fleet,
+            consumers=self.consumers,
+            queue=self.queue,
+            redis=redis,
+            metrics=self.metrics,
+        )
 
     def wake_heartbeat(self) -> None:
         """The queue noticed that our leases are gone."""
@@ -295,8 +281,8 @@ class WorkerProcess:
         while not self._stopped.is_set():
             try:
                 self.queue.register_process()
-                for leadership in self.leaderships:  # before anything is admitted
-                    leadership.step()
+                if self.leadership is not None:  # before anything is admitted
+                    self.leadership.step()
                 self.fleet.serve(self.queue, self.registry)
             except QueueUnavailable as error:
                 _log.warning("waiting for Redis: %s", error)
@@ -321,9 +307,8 @@ class WorkerProcess:
         """Heartbeat, events, Leases, and the loops."""
         self.heartbeat.start()
         self.events.start()
-        for leadership in self.leaderships:
-            name = f"leases-{leadership.name}"
-            threading.Thread(target=leadership.run, name=name, daemon=True).start()
+        if self.leadership is not None:
+            threading.Thread(target=self.leadership.run, name="leases", daemon=True).start()
         self.running = self.loops()
         for loop in self.running:
             loop.start()
@@ -371,7 +356,8 @@ class WorkerProcess:
     def serve(self) -> None:
         """Metrics and probes, if wanted; alive means that loops and consumer still go round."""
         ready = ready_file(self.settings.process.state_dir, READY_FILE)
-        checks = Checks(live=self.check_live, ready=ready, leader=self.check_leases)
+        leader = self.leadership.check if self.leadership is not None else always_ok
+        checks = Checks(live=self.check_live, ready=ready, leader=leader)
         self.http = serve(self.settings, self.metrics, checks)
 
     def consume(self) -> int:
@@ -401,8 +387,8 @@ class WorkerProcess:
         self._stopped.set()
         for loop in self.running:
             loop.stop()
-        for leadership in self.leaderships:
-            leadership.stop()
+        if self.leadership is not None:
+            self.leadership.stop()
         self.events.stop(timeout_seconds=3.0)
         self.heartbeat.stop()
         try:

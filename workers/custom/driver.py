@@ -32,6 +32,9 @@ class NoSocket(CsiClient):
         """None, ever."""
         return 0
 
+    def recheck(self) -> None:
+        """A plug-in's call cannot be taken back."""
+
     def close(self) -> None:
         """Nothing to close."""
 

@@ -28,8 +28,9 @@ from csi_client.errors import (
 )
 from workers.controllers import catalogue
 from workers.drivers.operations import OPERATIONS
-from workers.errors import DriverAway, QueueUnavailable
+from workers.errors import DriverAway, LeaseLost, QueueUnavailable
 from workers.queue.keys import lane_name
+from workers.queue.leases import CURRENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,9 +188,16 @@ class WatchedClient(CsiClient):
         if operation is None:
             return super()._call(method, request, answer_type, timeout_seconds, **options)
         self.health.wait_turn(operation)
+        lease = CURRENT.get()
+        if lease is not None:
+            lease.check()  # the turn may have taken long
+            if lease.permit is not None:
+                options["is_allowed"] = lease.permit
         try:
             answer = super()._call(method, request, answer_type, timeout_seconds, **options)
         except CsiError as error:
+            if error.code == CANCELLED and lease is not None and not lease.is_permitted():
+                raise LeaseLost(f"{method} was cancelled: others may work now") from None
             if self._is_away(error):
                 raise DriverAway(f"driver at {self.address} is not connected: {error}") from None
             self.health.failed(operation, error, self.answers_probe)

@@ -44,6 +44,8 @@ class Context:
         periodic: the clock of polls and sweeps.
         capacity: capacity publishing, told of every volume made or deleted; None without.
         lasting: tells users of holds that last; None without.
+        may_work: told kind and queue name; whether this process may work on such keys at this
+            moment. None: always, there are no elections.
         now: unix seconds, for moments that several machines talk about.
     """
 
@@ -66,6 +68,7 @@ class Context:
     lasting: Lasting | None = None
     tracing: Tracing = field(default_factory=Tracing)
     passes: Passes = field(default_factory=Passes)
+    may_work: Callable[[str, str], bool] | None = None
     now: Callable[[], float] = time.time
     running: RunningWork = field(init=False)
 

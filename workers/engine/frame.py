@@ -8,7 +8,9 @@ claim is forgotten and no error is seen twice (style 6: the task's edge is the o
 from __future__ import annotations
 
 import traceback
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
@@ -19,8 +21,11 @@ from workers.kube.errors import AwayError
 from workers.observability import tracing, trail
 from workers.observability.logging import get_logger, log_fields, log_v
 from workers.queue.keys import Key
+from workers.queue.leases import CURRENT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from workers.drivers.driver import Driver
     from workers.engine.context import Context
     from workers.engine.controller import Controller
@@ -36,6 +41,15 @@ RETRY_START_SECONDS: Final = 1.0
 RETRY_MAX_SECONDS: Final = 300.0
 # The words of log lines where they are not those of the command line.
 LOG_FIELDS: Final = {"pvc": "claim", "pv": "volume"}
+
+
+@contextmanager
+def _current(lease: Lease) -> Iterator[None]:
+    token = CURRENT.set(lease)
+    try:
+        yield
+    finally:
+        CURRENT.reset(token)
 
 
 def run(context: Context, text: str) -> None:
@@ -81,6 +95,11 @@ class Pass:
     def run(self) -> None:
         """Take the key, reconcile, give it back."""
         context, key, name = self.context, self.key, self.kind.work_queue
+        permit = self.permit()
+        if permit is not None and not permit():
+            # A fellow gets it: lost tickets are published again.
+            log_v(2).info("ticket left to others, the lease is not ours", key=key.text)
+            return
         try:
             lease = context.queue.take(key, self.controller.locks(key, self.driver))
         except TransientError as error:
@@ -93,11 +112,13 @@ class Pass:
         context.metrics.tickets.labels(key.kind, "dropped" if lease is None else "taken").inc()
         if lease is None:
             return
+        lease.permit = permit
         context.metrics.work_adds.labels(name).inc()
         context.metrics.work_queue_seconds.labels(name).observe(lease.waited_seconds)
         fields = self.fields()
         with (
             trail.collect(),
+            _current(lease),
             log_fields(**fields),
             context.running.work(name),
             context.passes.running(lease),
@@ -114,6 +135,13 @@ class Pass:
             except Exception as error:  # noqa: BLE001 - a lease nobody releases would hold the key
                 self.unexpected(error)
                 give_back(context, lease)
+
+    def permit(self) -> Callable[[], bool] | None:
+        """Asks whether this process may work on such keys; None: always."""
+        may_work = self.context.may_work
+        if may_work is None:
+            return None
+        return partial(may_work, self.key.kind, self.key.driver)
 
     def fields(self) -> dict[str, str]:
         """What every log line of a pass carries."""

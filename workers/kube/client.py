@@ -110,6 +110,8 @@ class KubeClient:
         user_agent: what the API server's audit log shows.
         observer: told method, path, HTTP status (0: no answer) and seconds of each request.
         sleep: waits that many seconds, for Retry-After.
+        timeout_seconds: of each request that names no other.
+        repeats: how often an answer with Retry-After is asked for again.
     """
 
     def __init__(
@@ -121,8 +123,12 @@ class KubeClient:
         user_agent: str = "csi-fleet",
         observer: Observer | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        timeout_seconds: float = READ_TIMEOUT_SECONDS,
+        repeats: int = _MAX_REPEATS,
     ) -> None:
         self._load = load
+        self._timeout_seconds = timeout_seconds
+        self._repeats = repeats
         self._observer = observer
         self._connection = load()
         self._lock = threading.Lock()
@@ -143,6 +149,8 @@ class KubeClient:
         burst: int = 0,
         user_agent: str = "csi-fleet",
         observer: Observer | None = None,
+        timeout_seconds: float = READ_TIMEOUT_SECONDS,
+        repeats: int = _MAX_REPEATS,
     ) -> KubeClient:
         """Build a client; `pool_size` at least the number of threads that use it.
 
@@ -155,6 +163,8 @@ class KubeClient:
             burst=burst,
             user_agent=user_agent,
             observer=observer,
+            timeout_seconds=timeout_seconds,
+            repeats=repeats,
         )
 
     def get(self, path: str, query: Mapping[str, Any] | None = None) -> JsonObject:
@@ -232,7 +242,7 @@ class KubeClient:
         body: Any = None,
         content_type: str = JSON,
         accept: str = JSON,
-        timeout_seconds: float = READ_TIMEOUT_SECONDS,
+        timeout_seconds: float | None = None,
     ) -> bytes:
         """Send one request and return the answer's body.
 
@@ -248,8 +258,9 @@ class KubeClient:
         if body is not None:
             data = msgspec.json.encode(body)
             headers["Content-Type"] = content_type
-        call = _Call(method, _url(path, query), headers, data, timeout_seconds)
-        for repeats_left in range(_MAX_REPEATS, -1, -1):
+        timeout = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        call = _Call(method, _url(path, query), headers, data, timeout)
+        for repeats_left in range(self._repeats, -1, -1):
             answer = self._send_authorized(call, _exchange)
             if answer.status < 300:
                 return answer.data

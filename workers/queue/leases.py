@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -76,6 +77,8 @@ class Lease:
         fails: consecutive counted failures so far (0 = first attempt).
         memo: what the last `fail(memo=...)` of this key left, "" when nothing.
         mark: what the last `WorkQueue.mark` of this key left, {} when nothing.
+        permit: says whether this process may work on such keys at all at this moment (the Lease of
+            a Go sidecar); None: always.
         waited_seconds: time from the first add to this lease.
         catalog: versions of the catalog at the moment of the lease.
         records: the domain's intent and unsaved PV as stored, and whether its PV was saved in the
@@ -94,6 +97,7 @@ class Lease:
     is_released: bool = False
     records: tuple[bytes | None, bytes | None, bool] = (None, None, False)
     mark: Mapping[str, Any] = field(default_factory=dict)
+    permit: Callable[[], bool] | None = None
 
     @property
     def domain(self) -> str:
@@ -102,7 +106,11 @@ class Lease:
 
     def is_held(self) -> bool:
         """Whether a write is still allowed."""
-        return not self.is_released and self.session.is_valid()
+        return not self.is_released and self.session.is_valid() and self.is_permitted()
+
+    def is_permitted(self) -> bool:
+        """Whether this process may work on the key, whoever's it is among us."""
+        return self.permit is None or self.permit()
 
     def check(self) -> None:
         """Call before each write.
@@ -112,6 +120,10 @@ class Lease:
         """
         if not self.is_held():
             raise LeaseLost(f"lease {self.fence} of {self.key.text} is lost, nothing is written")
+
+
+CURRENT: ContextVar[Lease | None] = ContextVar("lease", default=None)
+"""The lease of the pass in this thread: whoever waits between a check and its effect asks again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,7 @@ NAMES: Final = {
         RedisName("drivers", "hash", "registry", "driver -> record json; dropped when expired"),
         RedisName("drivers_until", "zset", "registry", "driver -> ms until it counts as served"),
         _family("links", "zset", "registry", "driver: process connected to it -> ms; PX"),
+        _family("fellows", "zset", "registry", "Lease: worker -> ms until it works by it; PX"),
         RedisName("presence", "zset", "registry", "'role host pid' of a watcher -> when it ends"),
         # Capacity objects, rebuilt by the next plan.
         _family("capacity", "hash", "capacity", "driver: item -> its object; until it is gone"),

@@ -86,6 +86,7 @@ class WorkQueue:
         self._on_lost = on_lost
         self._session: Session | None = None
         self._limits: dict[str, LaneLimits] = {}
+        self._lease_pauses: dict[str, tuple[str, float]] = {}
         self._owed: deque[tuple[str, tuple[str | float, ...]]] = deque()
 
     @property
@@ -134,6 +135,9 @@ class WorkQueue:
             self._heartbeats.run("register", session.process_id, self._ttl_ms, candidate)
         )
         self._session = session
+        for lane, (reason, until) in self._lease_pauses.copy().items():
+            if until > started:  # before anything is admitted
+                self.pause(lane, reason, seconds=until - started, kind="lease")
         for lane, limits in self._limits.copy().items():
             self._tickets.hold(self._heartbeats.run("limits", lane, *_limit_args(limits)))
 
@@ -390,12 +394,19 @@ class WorkQueue:
         seconds: float | None = None,
         kind: PauseKind = "operator",
     ) -> None:
-        """Stop admitting; running keys go on. `seconds` None = until `resume` of the same kind."""
+        """Stop admitting; running keys go on. `seconds` None = until `resume` of the same kind.
+
+        A pause for a Lease is remembered: registering anew tells a Redis that lost its data.
+        """
+        if kind == "lease" and seconds is not None:
+            self._lease_pauses[lane] = (reason, self._clock() + seconds)
         span_ms = 0 if seconds is None else round(seconds * 1000)
         self._scripts.run("pause", lane, kind, span_ms, reason)
 
     def resume(self, lane: str, *, kind: PauseKind = "operator") -> None:
         """End a pause; the lane admits unless it is paused for another kind."""
+        if kind == "lease":
+            self._lease_pauses.pop(lane, None)
         self._tickets.publish(self._scripts.run("resume", lane, kind))
 
     def stats(self) -> dict[str, LaneStats]:

@@ -79,6 +79,19 @@ def test_the_fetched_queues_are_the_wanted_ones(consumers):
     assert consumer.names == {SYSTEM_QUEUE, "drv.a"}
 
 
+def test_tickets_are_left_to_others_while_this_process_may_not_work(consumers):
+    """COR-5: apart from seats, that come and go meanwhile."""
+    consumer = Consumer()
+    consumers.serve("a")
+    consumers.connected(consumer)
+    consumers.stand_back(["a"], is_back=True)
+    consumers.hold("a", is_full=True)
+    consumers.hold("a", is_full=False)
+    assert consumer.names == {SYSTEM_QUEUE}
+    consumers.stand_back(["a"], is_back=False)
+    assert consumer.names == {SYSTEM_QUEUE, "drv.a"}
+
+
 def test_a_round_of_the_loop_is_a_sign_of_life_and_mends_the_queues(consumers, beats):
     """Alive is who fetches: a process whose loop hangs must not look healthy."""
     consumer = Consumer()

@@ -169,3 +169,34 @@ def test_every_line_of_a_pass_carries_its_key(world, lines):
     assert {(line["key"], line["claim"], line["driver"]) for line in ended} == {
         (broken.key.text, "default/data", world.driver.name)
     }
+
+
+def test_a_key_that_others_must_work_on_is_not_taken(world):
+    """COR-5: the ticket is left, so that a fellow gets the key; nothing is written."""
+    broken = Broken(world)
+    broken.owner.runtime.may_work = lambda kind, queue_name: False
+    broken.once(work=lambda *_: pytest.fail("nothing may be worked on"))
+    assert world.storage.calls == []
+    assert world.client.hkeys("csi-fleet:leases") == []
+
+
+def test_a_pass_ends_before_its_next_effect_when_others_may_work(world):
+    """COR-6: no event and no back-off step; whoever may work goes on from the record."""
+    broken = Broken(world)
+    asked = []
+    broken.owner.runtime.may_work = lambda kind, queue_name: len(asked) < 1
+    reach = broken.owner.steps.reach
+
+    def reached(step, lease):
+        if step is Step.CREATE_VOLUME:
+            asked.append((lease.key.kind, lease.key.driver))
+        reach(step, lease)
+
+    broken.owner.steps.reach = reached
+    broken.once(locks=CONTROLLER.locks, work=CONTROLLER.sync)
+    assert asked == [("claims", world.driver.name)]
+    assert world.storage.calls == []
+    assert world.events.warnings() == []
+    broken.owner.runtime.may_work = None
+    world.live(broken.owner)
+    assert world.storage.calls == ["create"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 
+from tests.support.waiting import wait_until
 from workers.config.settings import LeaderSettings
-from workers.engine.leadership import ANN_HOLDER, Election, Leadership, Standing
+from workers.engine.election import ANN_HOLDER, Election, Standing
+from workers.engine.leadership import Candidate, Leadership
 from workers.engine.leasename import leader_identity, lease_name
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, Unreachable
 from workers.observability.metrics import Metrics
@@ -70,11 +74,29 @@ class FakeLanes:
     def __init__(self):
         self.calls = []
 
-    def pause(self, driver, reason, seconds):
-        self.calls.append(("pause", driver))
+    def pause(self, lanes, reason, seconds):
+        self.calls.append(("pause", *lanes))
 
-    def resume(self, driver):
-        self.calls.append(("resume", driver))
+    def resume(self, lanes):
+        self.calls.append(("resume", *lanes))
+
+
+class FakeFellows:
+    """Who works because of a Lease, shared by the workers of a test."""
+
+    def __init__(self):
+        self.working = set()
+
+    def works(self, lease, identity, seconds):
+        self.working.add(identity)
+
+    def is_last(self, lease, identity):
+        self.working.discard(identity)
+        return not self.working
+
+
+ONE = [Candidate("d", "d", ("claims", "volumes"))]
+LANES = ("claims|d", "volumes|d")
 
 
 @pytest.fixture
@@ -118,36 +140,94 @@ def test_f024_a_holder_renews_unread_and_the_slow_path_is_counted(leases, clock)
     reads = []
     real = leases.get
     leases.get = lambda *args, **named: reads.append(1) or real(*args, **named)
-    kept.step([("d", "d")])
+    kept.step(ONE)
     for _ in range(3):
         clock.now += 5
-        kept.step([("d", "d")])
+        kept.step(ONE)
     assert (len(reads), counter.get()) == (1, 0)
     leases.put(leases.lease)  # somebody touched it: our copy is stale
-    kept.step([("d", "d")])
+    kept.step(ONE)
     assert (len(reads), counter.get()) == (2, 1)
-    kept.step([("d", "d")])
+    kept.step(ONE)
     assert (len(reads), counter.get()) == (2, 1)
     assert leases.lease["spec"]["holderIdentity"] == "host_1"
 
 
-def test_a_fellow_holds_it_and_everybody_works(leases, clock):
-    """Our workers are active together; the second one writes nothing (F-021)."""
-    elect(leases, clock).step()
-    version = leases.version
-    other = elect(leases, clock, "host_2")
-    assert other.step() is Standing.FELLOW
-    assert other.standing.may_work
-    assert leases.version == version
+def look(election, clock, seconds=2.0):
+    """Time goes by, then one step."""
+    clock.now += seconds
+    return election.step()
 
 
-def test_a_dead_fellow_is_followed(leases, clock):
-    elect(leases, clock).step()
-    other = elect(leases, clock, "host_2")
+def test_a_newcomer_writes_itself_in_and_everybody_works(leases, clock):
+    """F-021: our workers are active together; who cannot know how old a renewal is renews."""
+    first, second = elect(leases, clock), elect(leases, clock, "host_2")
+    first.step()
+    assert look(second, clock) is Standing.HELD
+    assert look(first, clock) is Standing.FELLOW
+    assert first.may_work()
+    assert second.may_work()
+
+
+def test_a_fellow_writes_nothing_while_the_holder_renews(leases, clock):
+    holder, other = elect(leases, clock), elect(leases, clock, "host_2")
+    holder.step()
     other.step()
-    clock.now += 16
-    assert other.step() is Standing.HELD
-    assert leases.lease["spec"]["leaseTransitions"] == 1
+    held = other
+    assert look(holder, clock) is Standing.FELLOW
+    for _ in range(20):
+        assert look(held, clock, 2.5) is Standing.HELD
+        version = leases.version
+        for _ in range(2):
+            assert look(holder, clock, 1.25) is Standing.FELLOW
+        assert holder.may_work()
+        assert leases.version == version
+
+
+def test_a_dead_holder_is_followed_before_its_lease_ends(leases, clock):
+    """No gap in our work; for a csi-provisioner the Lease never ran out."""
+    dead, other = elect(leases, clock), elect(leases, clock, "host_2")
+    other.step()
+    dead.step()
+    assert look(other, clock) is Standing.FELLOW
+    taken_after = 0.0
+    while other.standing is Standing.FELLOW:
+        assert other.may_work()
+        look(other, clock, 2.5)
+        taken_after += 2.5
+    assert other.standing is Standing.HELD
+    assert taken_after < 13
+    assert leases.lease["spec"]["holderIdentity"] == "host_2"
+
+
+def test_a_fellow_stops_before_a_stranger_may_start(leases, clock):
+    """COR-6: counted from the last look that did not show the renewal, not from when it showed."""
+    holder, other = elect(leases, clock), elect(leases, clock, "host_2")
+    other.step()
+    clock.now += 1
+    renewed_at = clock.now
+    holder.step()
+    assert look(other, clock, 2.5) is Standing.FELLOW
+    leases.is_away = True
+    while other.may_work():
+        look(other, clock, 0.1)
+    assert clock.now < renewed_at + SETTINGS.lease_duration_seconds - 1
+
+
+def test_a_holder_counts_from_the_start_of_its_write(leases, clock):
+    """COR-6: an answer that hangs makes no renewal younger."""
+    election = elect(leases, clock)
+    update = leases.update
+
+    def slow(*args):
+        clock.now += 4
+        return update(*args)
+
+    election.step()
+    leases.update = slow
+    began = clock.now = clock.now + 5
+    assert election.step() is Standing.HELD
+    assert election.valid_until == began + SETTINGS.renew_deadline_seconds
 
 
 def test_a_csi_provisioner_is_waited_for(leases, clock):
@@ -195,10 +275,24 @@ def test_an_unreachable_api_server_stops_work_after_the_renew_deadline(leases, c
     leases.is_away = True
     clock.now += 9
     assert election.step() is Standing.HELD
-    clock.now += 2
+    assert election.may_work()
+    clock.now += 1
+    assert not election.may_work()  # whether a step is due or not, or hangs
     assert election.step() is Standing.UNKNOWN
     leases.is_away = False
     assert election.step() is Standing.HELD
+
+
+def test_a_stranger_that_cannot_be_seen_any_more_is_not_known(leases, clock):
+    """COR-5: a process that is cut off must not go on telling the others what it saw long ago."""
+    lanes = FakeLanes()
+    leadership = Leadership(leases, SETTINGS, "host_1", lanes, clock=clock)
+    leases.foreign("go-host", "t1")
+    leadership.step(ONE)
+    leases.is_away = True
+    clock.now += 5
+    leadership.step(ONE)
+    assert lanes.calls == [("pause", *LANES)]
 
 
 def test_two_start_at_once_and_the_slower_one_works_too(leases, clock):
@@ -212,7 +306,7 @@ def test_two_start_at_once_and_the_slower_one_works_too(leases, clock):
         return create(resource, item)
 
     leases.create = beaten
-    assert slow.step() is Standing.FELLOW
+    assert slow.step() is Standing.HELD
 
 
 def test_lanes_follow_the_lease(leases, clock):
@@ -220,24 +314,191 @@ def test_lanes_follow_the_lease(leases, clock):
     lanes = FakeLanes()
     leadership = Leadership(leases, SETTINGS, "host_1", lanes, clock=clock)
     leases.foreign("go-host", "t1")
-    leadership.step([("d", "d")])
-    leadership.step([("d", "d")])
-    assert lanes.calls == [("pause", "d"), ("pause", "d")]
+    leadership.step(ONE)
+    leadership.step(ONE)
+    assert lanes.calls == [("pause", *LANES), ("pause", *LANES)]
     leases.foreign("", "t2")
-    leadership.step([("d", "d")])
-    leadership.step([("d", "d")])
-    assert lanes.calls[2:] == [("resume", "d")]
-    assert leadership.may_work("d")
+    leadership.step(ONE)
+    leadership.step(ONE)
+    assert lanes.calls[2:] == [("resume", *LANES)]
+    assert leadership.may_work("claims", "d")
+    assert not leadership.may_work("claims", "unknown")
 
 
 def test_c143_health_complains_about_a_holder_that_does_not_renew(leases, clock):
     """F-022: lease duration + 20 s; a standby is healthy."""
-    leadership = Leadership(leases, SETTINGS, "host_1", FakeLanes(), clock=clock)
+    leadership = Leadership(
+        leases, SETTINGS, "host_1", FakeLanes(), fellows=FakeFellows(), clock=clock
+    )
     assert leadership.check() == ""
-    leadership.step([("d", "d")])
+    leadership.step(ONE)
     clock.now += 34
     assert leadership.check() == ""
     clock.now += 2
     assert leadership.check() == "failed election to renew leadership on lease d"
     leadership.stop()
     assert leases.lease["spec"]["holderIdentity"] == ""
+
+
+class World:
+    """Two workers of ours with one Redis; each has its own way to the API server."""
+
+    def __init__(self, leases, clock):
+        self.leases, self.clock = leases, clock
+        self.lanes, self.fellows, self.changes = FakeLanes(), FakeFellows(), []
+        self.ways = {}
+
+    def worker(self, name):
+        way = self.ways[name] = Way(self.leases)
+        return Leadership(
+            way,
+            SETTINGS,
+            name,
+            self.lanes,
+            fellows=self.fellows,
+            on_change=lambda one, is_back: self.changes.append((name, one.lease, is_back)),
+            clock=self.clock,
+        )
+
+
+class Way:
+    """To the shared Lease, unless it is cut."""
+
+    def __init__(self, leases):
+        self.leases, self.is_cut = leases, False
+
+    def __getattr__(self, name):
+        if self.is_cut:
+            raise Unreachable("no answer")
+        return getattr(self.leases, name)
+
+
+def test_one_worker_that_is_cut_off_stops_nobody_else(leases, clock):
+    """COR-5: what one process does not know pauses no lane; it leaves the tickets to its fellow."""
+    world = World(leases, clock)
+    well, cut = world.worker("w1"), world.worker("w2")
+    well.step(ONE)
+    cut.step(ONE)
+    world.ways["w2"].is_cut = True
+    for _ in range(60):
+        clock.now += 2
+        well.step(ONE)
+        cut.step(ONE)
+        assert well.may_work("claims", "d")
+    assert not cut.may_work("claims", "d")
+    assert [call for call in world.lanes.calls if call[0] == "pause"] == []
+    assert world.changes[-1] == ("w2", "d", True)
+    world.ways["w2"].is_cut = False
+    cut.step(ONE)
+    assert world.changes[-1] == ("w2", "d", False)
+
+
+def test_a_holder_that_stops_while_a_fellow_works_keeps_strangers_waiting(leases, clock):
+    """COR-6: only the last one of us gives the Lease back."""
+    world = World(leases, clock)
+    first, second = world.worker("w1"), world.worker("w2")
+    first.step(ONE)
+    second.step(ONE)
+    first.step(ONE)
+    second.stop()
+    assert leases.lease["spec"]["holderIdentity"] == "w2"
+    assert first.may_work("claims", "d")
+    first.stop()
+    assert leases.lease["spec"]["holderIdentity"] == ""
+
+
+def test_nobody_gives_back_what_it_cannot_know_to_be_unused(leases, clock):
+    """COR-6: without Redis, or one that lost its data, the Lease runs out by itself."""
+    leadership = Leadership(leases, SETTINGS, "w1", FakeLanes(), clock=clock)
+    leadership.step(ONE)
+    leadership.stop()
+    assert leases.lease["spec"]["holderIdentity"] == "w1"
+
+
+def test_each_controller_has_its_own_lease(leases, clock):
+    """The Go attacher holds its Lease: provisioning goes on, attaching waits."""
+    by_name = {"d": leases, "external-attacher-leader-d": FakeLeases()}
+
+    class Api:
+        def get(self, resource, name, *, namespace=""):
+            return by_name[name].get(resource, name, namespace=namespace)
+
+        def create(self, resource, item):
+            return by_name[item["metadata"]["name"]].create(resource, item)
+
+        def update(self, resource, item):
+            return by_name[item["metadata"]["name"]].update(resource, item)
+
+    lanes = FakeLanes()
+    attacher = Candidate("d", "external-attacher-leader-d", ("attachments",))
+    by_name[attacher.lease].foreign("go-host", "t1")
+    leadership = Leadership(Api(), SETTINGS, "w1", lanes, clock=clock)
+    leadership.step([*ONE, attacher])
+    assert leadership.may_work("claims", "d")
+    assert not leadership.may_work("attachments", "d")
+    assert ("pause", "attachments|d") in lanes.calls
+    assert ("pause", *LANES) not in lanes.calls
+
+
+def test_a_hanging_request_holds_up_no_other_lease(leases):
+    """Elections of many drivers go side by side; the one that hangs is not asked twice at once."""
+    hangs, asked = threading.Event(), threading.Event()
+
+    class Api:
+        def get(self, resource, name, *, namespace=""):
+            if name == "stuck":
+                asked.set()
+                hangs.wait(30)
+                raise Unreachable("no answer")
+            return leases.get(resource, name, namespace=namespace)
+
+        create, update = leases.create, leases.update
+
+    lanes = FakeLanes()
+    leadership = Leadership(Api(), SETTINGS, "w1", lanes)
+    both = [Candidate("x", "stuck", ("claims",)), *ONE]
+    thread = threading.Thread(target=leadership.run, args=(lambda: both,))
+    thread.start()
+    try:
+        assert asked.wait(10)
+        wait_until(lambda: leadership.may_work("claims", "d"), 10, "the other Lease is held")
+        wait_until(lambda: ("resume", *LANES) in lanes.calls, 10, "its lanes run")
+        assert not leadership.may_work("claims", "x")
+    finally:
+        hangs.set()
+        leadership.stop()
+        thread.join()
+
+
+def test_what_may_not_be_worked_on_any_more_is_told_when_its_time_is_over(leases):
+    """The end comes by the clock, while the request that should renew still hangs."""
+    settings = replace(
+        SETTINGS,
+        lease_duration_seconds=0.4,
+        renew_deadline_seconds=0.2,
+        retry_period_seconds=0.05,
+    )
+    hangs, changes = threading.Event(), []
+    leadership = Leadership(
+        leases,
+        settings,
+        "w1",
+        FakeLanes(),
+        on_change=lambda _, is_back: changes.append(is_back),
+    )
+    thread = threading.Thread(target=leadership.run, args=(lambda: ONE,))
+    thread.start()
+    try:
+        wait_until(lambda: changes == [False], 10, "it is held")
+
+        def hang(*_args, **_named):
+            hangs.wait(30)
+            raise Unreachable("no answer")
+
+        leases.update = leases.get = hang
+        wait_until(lambda: changes[-1:] == [True], 10, "the process stands back")
+        assert not leadership.may_work("claims", "d")
+    finally:
+        hangs.set()
+        leadership.stop()
+        thread.join()

@@ -1,0 +1,92 @@
+"""Leases and Redis: who else works, and lanes that stay paused through a loss of data (COR-6)."""
+
+from __future__ import annotations
+
+from workers.queue.fellows import LeaseFellows
+from workers.queue.keys import claim_key
+from workers.queue.limits import read_stats
+
+KEY = claim_key("d", "ns", "a", "u1")
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def fellows(redis_client, clock):
+    return LeaseFellows(redis_client, settle_seconds=10, clock=clock)
+
+
+def test_only_the_last_one_is_the_last(redis_client):
+    clock = Clock()
+    one, two = fellows(redis_client, clock), fellows(redis_client, clock)
+    one.works("lease", "w1", 13)
+    two.works("lease", "w2", 13)
+    one.works("another", "w1", 13)
+    clock.now += 11
+    assert not one.is_last("lease", "w1")
+    assert two.is_last("lease", "w2")
+    assert one.is_last("another", "w1")
+
+
+def test_one_that_died_counts_until_its_time_is_over(redis_client):
+    clock = Clock()
+    one, dead = fellows(redis_client, clock), fellows(redis_client, clock)
+    one.works("lease", "w1", 60)
+    dead.works("lease", "w2", 60)
+    clock.now += 11
+    assert not one.is_last("lease", "w1")
+    one.works("lease", "w1", 60)
+    dead.works("lease", "w2", 0)
+    clock.now += 11
+    assert one.is_last("lease", "w1")
+
+
+def test_after_a_loss_of_data_nobody_is_certain_for_a_while(redis_client):
+    """The fellow's entry is gone with ours, and it still works."""
+    clock = Clock()
+    one = fellows(redis_client, clock)
+    one.works("lease", "w1", 60)
+    clock.now += 60
+    redis_client.flushall()
+    assert not one.is_last("lease", "w1")
+    one.works("lease", "w1", 60)
+    clock.now += 5
+    one.works("lease", "w1", 60)
+    assert not one.is_last("lease", "w1")
+    one.works("lease", "w1", 60)
+    clock.now += 11
+    one.works("lease", "w1", 60)
+    assert one.is_last("lease", "w1")
+
+
+def test_a_pause_for_a_lease_is_there_again_before_anything_is_admitted(bench, start_queue):
+    """FLUSHALL while a Go sidecar holds the Lease: the next look may be seconds away."""
+    queue = start_queue()
+    queue.pause("claims|d", "lease held by go", seconds=15, kind="lease")
+    bench.client.flushall()
+    bench.tickets.clear()
+    queue.heartbeat()
+    queue.add([KEY])
+    assert bench.tickets == []
+    assert queue.take(KEY) is None
+    stats = read_stats(bench.client, bench.now_ms)["claims|d"]
+    assert stats.paused == {"lease": "lease held by go"}
+    bench.advance(16)
+    queue.heartbeat()
+    queue.pump(period_seconds=0)
+    assert bench.tickets == [KEY]
+
+
+def test_a_pause_that_ended_does_not_come_back(bench, start_queue):
+    queue = start_queue()
+    queue.pause("claims|d", "lease held by go", seconds=15, kind="lease")
+    queue.resume("claims|d", kind="lease")
+    bench.client.flushall()
+    queue.heartbeat()
+    queue.add([KEY])
+    assert bench.tickets == [KEY]

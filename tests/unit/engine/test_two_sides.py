@@ -1,0 +1,196 @@
+"""Our workers and Go sidecars around one Lease, with everything that can go wrong, at random.
+
+Time is the test's own: an hour of elections per seed. Requests hang and arrive late, processes are
+killed, frozen, stopped in order and started again. At no moment may both sides work (COR-6).
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support.go_election import JITTER_FACTOR, GoElector
+from tests.unit.engine.test_leadership import SETTINGS, FakeLeases
+from workers.engine.election import Election
+from workers.errors import ApiError
+from workers.kube.errors import Unreachable
+
+TICK = 0.1
+SECONDS = 3600
+REQUEST_SECONDS = SETTINGS.renew_deadline_seconds / 2  # bound of our requests, see cli/elections.py
+
+
+class Wire:
+    """One process's way to the API server: cut, hanging or well."""
+
+    def __init__(self, world):
+        self.world = world
+        self.cut_until = 0.0
+        self.busy_until = 0.0
+
+    def get(self, resource, name, *, namespace=""):
+        self._reach(None)
+        return self.world.leases.get(resource, name, namespace=namespace)
+
+    def create(self, resource, item):
+        self._reach(lambda: self.world.leases.create(resource, item))
+        return self.world.leases.create(resource, item)
+
+    def update(self, resource, item):
+        self._reach(lambda: self.world.leases.update(resource, item))
+        return self.world.leases.update(resource, item)
+
+    def _reach(self, write):
+        world = self.world
+        if world.now >= self.cut_until:
+            return
+        self.busy_until = world.now + REQUEST_SECONDS
+        if write is not None and world.random.random() < 0.5:
+            world.late.append((world.now + world.random.uniform(0, 30), write))
+        raise Unreachable("no answer")
+
+
+class Ours:
+    """One of our workers."""
+
+    def __init__(self, world, number):
+        self.world, self.wire = world, Wire(world)
+        self.name = f"ours_{number}"
+        self.election = Election(
+            self.wire,
+            "d",
+            self.name,
+            SETTINGS,
+            clock=lambda: world.now,
+            now=lambda: 1.0e9 + world.now + world.random.uniform(-300, 300),
+        )
+        self.due = world.now
+
+    def works(self):
+        return self.election.may_work()
+
+    def step(self):
+        self.election.step()
+        self.due = max(self.world.now + self.election.pause_seconds(), self.wire.busy_until)
+
+    def stop(self):
+        """In order: its work has ended; the last of us gives the Lease back."""
+        self.world.actors.remove(self)
+        if not any(isinstance(one, Ours) for one in self.world.actors):
+            self.election.release()
+
+
+class Go:
+    """One Go sidecar: acquire, renew, and an exit when it cannot."""
+
+    def __init__(self, world, number):
+        self.world, self.wire = world, Wire(world)
+        self.elector = GoElector(
+            self.wire,
+            "ns",
+            "d",
+            f"go_{number}",
+            clock=lambda: world.now,
+            wall=lambda: 1.0e9 + world.now,
+        )
+        self.leads_until = float("-inf")
+        self.due = world.now
+
+    def works(self):
+        return self.world.now < self.leads_until
+
+    def step(self):
+        world, elector = self.world, self.elector
+        is_leading = self.leads_until > float("-inf")
+        if is_leading and not self.works():
+            world.actors.remove(self)  # OnStoppedLeading ends the process
+            return
+        retry = elector.retry_period
+        if elector.try_acquire_or_renew():
+            # The next renewal begins after RetryPeriod and has RenewDeadline.
+            self.leads_until = world.now + retry + elector.renew_deadline
+        elif not is_leading:
+            retry *= world.random.uniform(1, JITTER_FACTOR)
+        self.due = max(world.now + retry, self.wire.busy_until)
+        if is_leading:
+            self.due = min(self.due, self.leads_until)
+
+    def stop(self):
+        """With ReleaseOnCancel, after its work has ended."""
+        self.world.actors.remove(self)
+        if self.works():
+            self.elector.release()
+
+
+class World:
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.leases = FakeLeases()
+        self.actors, self.late = [], []
+        self.started = 0
+        self.sides = []
+
+    def start(self, kind):
+        self.started += 1
+        self.actors.append(kind(self, self.started))
+
+    def live(self):
+        while self.now < SECONDS:
+            self.now += TICK
+            self.arrive()
+            self.misfortune()
+            for actor in list(self.actors):
+                if actor in self.actors and actor.due <= self.now:
+                    actor.step()
+            self.judge()
+
+    def arrive(self):
+        """Requests whose sender has long given up."""
+        for at, write in [one for one in self.late if one[0] <= self.now]:
+            self.late.remove((at, write))
+            try:
+                write()
+            except ApiError:
+                continue
+
+    def misfortune(self):
+        """About each 12 s something happens to somebody."""
+        if self.random.random() > TICK / 12:
+            return
+        if not self.actors or self.random.random() < 0.3:
+            self.start(self.random.choice([Ours, Ours, Go]))
+            return
+        victim = self.random.choice(self.actors)
+        what = self.random.choice(["kill", "stop", "cut", "cut", "freeze", "all of a kind"])
+        if what == "kill":
+            self.actors.remove(victim)
+        elif what == "stop":
+            victim.stop()
+        elif what == "cut":
+            victim.wire.cut_until = self.now + self.random.uniform(1, 40)
+        elif what == "freeze" and isinstance(victim, Ours):
+            victim.due = self.now + self.random.uniform(1, 40)
+        elif what == "all of a kind":
+            for one in [one for one in self.actors if type(one) is type(victim)]:
+                one.stop()
+
+    def judge(self):
+        ours = [one for one in self.actors if isinstance(one, Ours) and one.works()]
+        theirs = [one for one in self.actors if isinstance(one, Go) and one.works()]
+        assert not (ours and theirs), (self.now, self.leases.lease)
+        assert len(theirs) < 2, self.now
+        side = "ours" if ours else "theirs" if theirs else ""
+        if side and side != (self.sides[-1] if self.sides else ""):
+            self.sides.append(side)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_both_sides_never_work_at_once(seed):
+    """Two hand-overs and more in each ten minutes, none with an overlap."""
+    world = World(seed)
+    for kind in (Ours, Ours, Go):
+        world.start(kind)
+    world.live()
+    assert len(world.sides) > 12

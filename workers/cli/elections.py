@@ -1,0 +1,129 @@
+"""Which Leases does a worker process run for, and what follows in it from whose they are?"""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from typing import TYPE_CHECKING
+
+from workers.controllers import catalogue
+from workers.drivers.announcing import DRIVERLESS
+from workers.engine.leadership import Candidate, Leadership, QueueLanes
+from workers.engine.leasename import leader_identity
+from workers.kube.client import KubeClient
+from workers.kube.resources import KubeResources
+from workers.observability.requests import api_observer
+from workers.queue.fellows import LeaseFellows
+from workers.queue.kinds import place_of
+from workers.queue.leases import suspend_aware_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from workers.cli.consumers import CeleryConsumers
+    from workers.config.load import Settings
+    from workers.drivers.driver import Driver
+    from workers.drivers.fleet import Fleet
+    from workers.observability.metrics import Metrics
+    from workers.queue.connection import RedisClient
+    from workers.queue.workqueue import WorkQueue
+    from workers.spec import Spec
+
+
+class Elections:
+    """The Leases of a drop-in replacement, a Lease for each controller and driver (F-020, M-020).
+
+    Args:
+        settings: of the process.
+        specs: the controllers that run here.
+        fleet: the drivers.
+        consumers: fetch no tickets of a driver whose keys may not be worked on here.
+        queue: its lanes are paused while a stranger holds a Lease.
+        redis: of the queue.
+        metrics: where the gauges are.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        specs: Sequence[Spec],
+        *,
+        fleet: Fleet,
+        consumers: CeleryConsumers,
+        queue: WorkQueue,
+        redis: RedisClient,
+        metrics: Metrics,
+    ) -> None:
+        self._specs = specs
+        self._fleet = fleet
+        self._consumers = consumers
+        leader, kube = settings.leader, settings.kube
+        # A client of their own: no request may take longer than the holder has time.
+        client = KubeClient.from_settings(
+            kube.kubeconfig,
+            kube.master,
+            observer=api_observer(metrics),
+            timeout_seconds=leader.renew_deadline_seconds / 2,
+            repeats=0,
+        )
+        self.leadership = Leadership(
+            KubeResources(client),
+            leader,
+            leader_identity(socket.gethostname(), uuid.uuid4().hex),
+            QueueLanes(queue),
+            fellows=LeaseFellows(redis, settle_seconds=2 * leader.retry_period_seconds),
+            on_change=self._follow,
+            metrics=metrics,
+            clock=suspend_aware_clock,
+        )
+        leased = [catalogue.kinds_with_parts(spec) for spec in specs if spec.lease_name is not None]
+        self._leased = frozenset(kind for kinds in leased for kind in kinds)
+
+    def may_work(self, kind: str, queue_name: str) -> bool:
+        """Whether keys of that kind and driver may be worked on here at this moment."""
+        return kind not in self._leased or self.leadership.may_work(kind, queue_name)
+
+    def step(self) -> None:
+        """Look after every Lease once; before anything is admitted.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        self.leadership.step(self._candidates())
+
+    def run(self) -> None:
+        """Keep the Leases until `stop`; runs in its own thread."""
+        self.leadership.run(self._candidates)
+
+    def check(self) -> str:
+        """Say which Lease of ours is overdue; "" for none (F-022)."""
+        return self.leadership.check()
+
+    def stop(self) -> None:
+        """Give back what is held, if we are the last; call after the last work ended."""
+        self.leadership.stop()
+
+    def _candidates(self) -> list[Candidate]:
+        return candidates(self._specs, self._fleet.drivers())
+
+    def _follow(self, candidate: Candidate, is_back: bool) -> None:
+        """What may be worked on has changed: calls that may not run end, tickets go elsewhere."""
+        driver = self._fleet.driver_of(candidate.queue_name)
+        if driver is not None:
+            driver.client.recheck()
+        places = {place_of(candidate.queue_name, kind) for kind in candidate.kinds}
+        self._consumers.stand_back(places, is_back)
+
+
+def candidates(specs: Iterable[Spec], drivers: Iterable[Driver]) -> list[Candidate]:
+    """A Lease for each controller that has one and each of its drivers.
+
+    What comes along with a controller is under its Lease too.
+    """
+    names = [(one.queue_name, one.name) for one in drivers]
+    return [
+        Candidate(queue_name, spec.lease_name(name), tuple(catalogue.kinds_with_parts(spec)))
+        for spec in specs
+        if spec.lease_name is not None
+        for queue_name, name in (names if spec.needs_driver else [(DRIVERLESS, "")])
+    ]

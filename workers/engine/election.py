@@ -1,0 +1,268 @@
+"""One Lease as one of our workers sees it: whose is it, and until when may we work because of it?
+
+The Lease is the Go sidecar's (M-020, F-020). Our workers share the work and need no leader: any of
+them may hold it, and an annotation that the Go sidecar leaves as it is says that the holder is one
+of us. So a holder without it is a stranger, and we wait for the end of its Lease as client-go does.
+
+Until when we may work is counted by our own clock, from a moment that is surely before the renewal
+it rests on: the holder's from the start of its write, a fellow's from the start of the last look
+that did not show the renewal yet. A stranger counts from when it sees the renewal, thus later, and
+waits the whole duration. So we have stopped before it starts, whatever hangs, and whoever died.
+
+A fellow that cannot say for how long it may go on, or not long enough, writes itself into the Lease
+in the place of the one of us that is there: a renewal by any of us is one by all of us.
+
+Source: kubernetes/client-go, tools/leaderelection/leaderelection.go.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from workers.errors import ApiError
+from workers.kube import paths
+from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from workers.config.settings import LeaderSettings
+    from workers.kube.objects import JsonObject
+    from workers.kube.paths import Resource
+
+_log = logging.getLogger(__name__)
+
+# Equal to spec.holderIdentity while one of us holds the Lease.
+ANN_HOLDER: Final = "csi-fleet.io/holder"
+# Of the duration: we stop that much before a stranger may start, for clocks and cancelled calls.
+_USED_SHARE: Final = 0.9
+# Of the duration: a fellow looks so often that a renewal each period leaves it time to spare.
+_LOOK_SHARE: Final = 0.15
+# client-go's JitterFactor is 1.2 of the period for those who wait.
+_JITTER: Final = 0.2
+
+
+class Standing(Enum):
+    """Whose the Lease is."""
+
+    HELD = "held"
+    FELLOW = "fellow"
+    FOREIGN = "foreign"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_ours(self) -> bool:
+        """One of our workers has it."""
+        return self in {Standing.HELD, Standing.FELLOW}
+
+
+class Leases(Protocol):
+    """The part of workers.kube.resources.KubeResources that is used here."""
+
+    def get(self, resource: Resource, name: str, *, namespace: str = "") -> JsonObject:
+        """Read one object live."""
+
+    def create(self, resource: Resource, item: Mapping[str, Any]) -> JsonObject:
+        """POST an object."""
+
+    def update(self, resource: Resource, item: Mapping[str, Any]) -> JsonObject:
+        """PUT an object with its resourceVersion."""
+
+
+@dataclass(slots=True)
+class Election:
+    """One Lease; `step` when `pause_seconds` are over, never twice at once.
+
+    Args:
+        leases: the API server; each call must end within the renew deadline.
+        name: of the Lease (F-020).
+        identity: host name and a part unique per process (F-021).
+        settings: flags.
+        clock: local seconds that go on while the machine is stopped.
+        now: wall clock, for what others read in the Lease; never compared with theirs.
+        on_slow: called when the holder had to read the Lease before it renewed it.
+    """
+
+    leases: Leases
+    name: str
+    identity: str
+    settings: LeaderSettings
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
+    on_slow: Callable[[], None] = lambda: None
+    standing: Standing = Standing.UNKNOWN
+    holder: str = ""
+    valid_until: float = field(default=float("-inf"))
+    is_fresh: bool = False
+    _seen: tuple[str, str] = ("", "")
+    _seen_at: float = field(default=float("-inf"))
+    _renewed_after: float = field(default=float("-inf"))
+    _looked_at: float = field(default=float("-inf"))
+    _mine: JsonObject | None = None
+
+    def may_work(self) -> bool:
+        """Whether the keys that the Lease is about may be worked on at this moment."""
+        return self.standing.is_ours and self.clock() < self.valid_until
+
+    def step(self) -> Standing:
+        """Take, renew or watch the Lease once.
+
+        An API server that does not answer changes nothing until the time is over for which the
+        last renewal allows to work; then this process knows nothing, its fellows perhaps more.
+        """
+        try:
+            self.standing = self._try()
+            self.is_fresh = True
+        except ApiError as error:
+            self.is_fresh = False
+            if not self.may_work():
+                if self.standing is not Standing.UNKNOWN:
+                    _log.warning("lease %s: not known any more: %s", self.name, error)
+                self.standing = Standing.UNKNOWN
+        return self.standing
+
+    def pause_seconds(self) -> float:
+        """Time until the next step."""
+        period = self.settings.retry_period_seconds
+        if self.standing is Standing.HELD:
+            return period
+        if self.standing is not Standing.FOREIGN:
+            period = self._look_seconds
+        return period * (1 + _JITTER * random.random())  # noqa: S311 - no secret
+
+    def release(self) -> None:
+        """Give the Lease back if one of us holds it, so that nobody has to wait (F-018).
+
+        Only for the last one of us.
+        """
+        if not self.standing.is_ours:
+            return
+        self.standing = Standing.UNKNOWN
+        try:
+            lease = self._read()
+            if is_ours(lease):
+                spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+                self.leases.update(paths.LEASES, {**lease, "spec": spec})
+        except ApiError as error:
+            _log.warning("lease %s runs out by itself: %s", self.name, error)
+
+    @property
+    def _look_seconds(self) -> float:
+        settings = self.settings
+        return min(settings.retry_period_seconds, settings.lease_duration_seconds * _LOOK_SHARE)
+
+    def _try(self) -> Standing:
+        """Once more at once when somebody was faster: then the Lease says who."""
+        return self._renew() or self._try_once() or self._try_once() or Standing.UNKNOWN
+
+    def _renew(self) -> Standing | None:
+        """The holder's fast path: write over what it wrote last, unread; None if that is not it.
+
+        Source: client-go, leaderelection.go tryAcquireOrRenew, step 1.
+        """
+        mine, self._mine = self._mine, None
+        age = self.clock() - self._seen_at
+        if self.standing is not Standing.HELD or age > self.settings.lease_duration_seconds:
+            return None
+        return None if mine is None else self._write(mine, is_new=False)
+
+    def _try_once(self) -> Standing | None:
+        """None if the Lease changed under our hands."""
+        started = self.clock()
+        try:
+            lease = self._read()
+        except NotFoundError:
+            return self._create()
+        spec = lease.get("spec") or {}
+        self.holder = spec.get("holderIdentity") or ""
+        seen = (self.holder, str(spec.get("renewTime") or ""))
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, self.clock()
+            self._renewed_after = self._looked_at
+        self._looked_at = started
+        if self.holder == self.identity:
+            if self.standing is Standing.HELD:
+                self.on_slow()
+            return self._write(lease, is_new=False)
+        # Its duration, as it says; by our clock since we saw it renewed, as client-go does.
+        duration = float(spec.get("leaseDurationSeconds") or self.settings.lease_duration_seconds)
+        if not self.holder or self.clock() - self._seen_at > duration:
+            return self._write(lease, is_new=True)
+        return self._stand_by(lease, duration) if is_ours(lease) else Standing.FOREIGN
+
+    def _stand_by(self, lease: JsonObject, duration: float) -> Standing | None:
+        """A fellow has it: enough for us too, if it is young enough to last until the next look."""
+        until = self._renewed_after + duration * _USED_SHARE
+        if until - self.clock() < self._look_seconds * (1 + _JITTER):
+            return self._write(lease, is_new=True)
+        self.valid_until = until
+        return Standing.FELLOW
+
+    def _read(self) -> JsonObject:
+        return self.leases.get(paths.LEASES, self.name, namespace=self.settings.namespace)
+
+    def _create(self) -> Standing | None:
+        body = {
+            "apiVersion": paths.LEASES.api_version,
+            "kind": paths.LEASES.kind,
+            "metadata": {"name": self.name, "namespace": self.settings.namespace},
+            "spec": {},
+        }
+        started = self.clock()
+        try:
+            self._sent(self.leases.create(paths.LEASES, self._filled(body, is_new=True)), started)
+        except AlreadyExistsError:
+            return None
+        return Standing.HELD
+
+    def _write(self, lease: JsonObject, *, is_new: bool) -> Standing | None:
+        started = self.clock()
+        try:
+            self._sent(
+                self.leases.update(paths.LEASES, self._filled(lease, is_new=is_new)), started
+            )
+        except (ConflictError, NotFoundError):
+            return None
+        if is_new:
+            _log.info("lease %s taken as %s", self.name, self.identity)
+        return Standing.HELD
+
+    def _sent(self, lease: JsonObject, started: float) -> None:
+        self.holder = self.identity
+        self._seen = (self.identity, str(lease["spec"].get("renewTime") or ""))
+        self._seen_at = self.clock()
+        self._renewed_after = self._looked_at = started
+        duration = self.settings.lease_duration_seconds * _USED_SHARE
+        self.valid_until = started + min(self.settings.renew_deadline_seconds, duration)
+        self._mine = lease
+
+    def _filled(self, lease: JsonObject, *, is_new: bool) -> JsonObject:
+        spec, metadata = dict(lease.get("spec") or {}), dict(lease["metadata"])
+        moment = datetime.fromtimestamp(self.now(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        if is_new:
+            is_change = bool(spec.get("renewTime"))
+            spec["acquireTime"] = moment
+            spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + is_change
+        spec["holderIdentity"] = self.identity
+        # Whole seconds, at least one: the API refuses others.
+        spec["leaseDurationSeconds"] = max(1, round(self.settings.lease_duration_seconds))
+        spec["renewTime"] = moment
+        annotations = {**(metadata.get("annotations") or {}), ANN_HOLDER: self.identity}
+        metadata["annotations"] = annotations
+        labels = {**(metadata.get("labels") or {}), **dict(self.settings.labels)}
+        if labels:
+            metadata["labels"] = labels
+        return {**lease, "metadata": metadata, "spec": spec}
+
+
+def is_ours(lease: Mapping[str, Any]) -> bool:
+    """Tell whether one of our workers wrote itself into the Lease as its holder."""
+    holder = (lease.get("spec") or {}).get("holderIdentity") or ""
+    annotations = lease["metadata"].get("annotations") or {}
+    return bool(holder) and annotations.get(ANN_HOLDER) == holder
