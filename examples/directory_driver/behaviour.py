@@ -6,6 +6,7 @@
             "match": "pvc-12*",              shell pattern on the volume's name or id, default *
             "times": 3,                      only the first n calls that match; default all
             "delay_seconds": 2 or [1, 5],    fixed, or random between two, before the work
+            "gives_up": true,                the delay ends, without the work, when the client goes
             "code": "UNAVAILABLE",           fail with this status, without doing the work ...
             "message": "text",
             "after_work": true,              ... or after it: the answer is lost
@@ -49,6 +50,7 @@ class Rule:
     answer: dict[str, Any] | None = None
     answer_base64: str | None = None
     abort_pending: bool = False
+    gives_up: bool = False
 
     def applies(self, method: str, subject: str) -> bool:
         """Tell whether the rule is meant for this call, counters aside."""

@@ -123,7 +123,11 @@ class _Method:
             raise StorageError("ABORTED", "an operation for this volume is pending")
         if delay := rule.delay():
             # Not cut short when the client gives up: real storage works on as well.
-            threading.Event().wait(delay)
+            gone = threading.Event()
+            if rule.gives_up and not context.add_callback(gone.set):
+                gone.set()
+            if gone.wait(delay):
+                raise StorageError("CANCELLED", "the client gave up")
         answer: Message | None = None
         if rule.after_work or not (rule.hang or rule.code or rule.skip_work):
             answer = self._work(request)

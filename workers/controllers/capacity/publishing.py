@@ -17,7 +17,7 @@ from workers.controllers.capacity.items import Wanted, wanted_items
 from workers.controllers.capacity.objects import MANAGED_BY, Publisher, managed_by
 from workers.controllers.capacity.owners import owner_reference
 from workers.controllers.capacity.refresh import after_delete, after_provision
-from workers.errors import ApiError, CatalogIncomplete, ConfigError
+from workers.errors import ApiError, CatalogIncomplete, ConfigError, TransientError
 from workers.kube import paths
 from workers.queue.catalogkinds import KIND_CLASSES
 from workers.queue.keys import capacity_key
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from workers.queue.leases import CatalogState
     from workers.queue.periods import Periods
     from workers.queue.workqueue import WorkQueue
+
+    # A volume that came or went: driver, its class ("" for a deletion), how the attempt ended or
+    # the volume itself.
+    _Change = tuple[Driver, str, State | Mapping[str, Any]]
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +98,7 @@ class Publishing:
         self._metrics = metrics
         self._sleep = sleep
         self._owner: dict[str, Any] | None = None
-        self._changes: list[tuple[Driver, str, State | Mapping[str, Any]]] = []
+        self._changes: list[_Change] = []
         self._lock = threading.Lock()
 
     # At the start.
@@ -250,17 +254,19 @@ class Publishing:
     def _refresh(self) -> None:
         with self._lock:
             changes, self._changes = self._changes, []
-        keys: dict[Key, None] = {}
         try:
-            for driver, storage_class, outcome in changes:
-                keys.update(
-                    dict.fromkeys(
-                        capacity_key(driver.queue_name, item.text)
-                        for item in self._items(driver, storage_class, outcome)
-                    )
-                )
-        except CatalogIncomplete:
-            return
+            self._ask_for(changes)
+        except TransientError as error:
+            with self._lock:  # nothing is concluded from them now, so they wait for the next tick
+                self._changes = (changes + self._changes)[:_MAX_CHANGES]
+            if not isinstance(error, CatalogIncomplete):
+                raise
+
+    def _ask_for(self, changes: list[_Change]) -> None:
+        keys: dict[Key, None] = {}
+        for driver, storage_class, outcome in changes:
+            items = self._items(driver, storage_class, outcome)
+            keys |= dict.fromkeys(capacity_key(driver.queue_name, item.text) for item in items)
         if keys:
             failing = self.store.failing(list(keys))
             self._queue.add(

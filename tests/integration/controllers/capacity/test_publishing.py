@@ -11,7 +11,7 @@ from tests.support.capacity_world import CAPACITIES, NAMESPACE, CapacityWorld
 from tests.support.fake_cluster import DRIVER
 from workers.config.settings import KubeSettings
 from workers.controllers.provisioner.clusters import Clusters
-from workers.errors import State
+from workers.errors import CatalogIncomplete, QueueUnavailable, State
 from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CACHED_KINDS, CatalogReader, CatalogWriter
 from workers.queue.keys import capacity_key
@@ -227,6 +227,40 @@ def test_c105_deletion_refreshes_by_affinity_only(world, redis_client):
     world.publishing.deleted(world.driver, {"spec": {}})
     world.tick()
     assert redis_client.zcard("csifleet:delayed") == 0
+
+
+def test_a_change_waits_for_a_catalog_that_is_not_complete(world, redis_client):
+    """CAP-030: Redis lost its data; the refresh comes when the watcher has listed again."""
+    world.tick()
+    known = world.publishing.wanted
+
+    def unknown(*_args):
+        raise CatalogIncomplete("the watcher has not written all classes yet")
+
+    world.publishing.provisioned(world.driver, "fast", State.FINISHED)
+    world.publishing.wanted = unknown
+    world.tick()
+    assert redis_client.zcard("csifleet:delayed") == 0
+    world.publishing.wanted = known
+    world.tick()
+    assert redis_client.zcard("csifleet:delayed") == 1
+
+
+def test_a_change_waits_for_redis(world, redis_client):
+    """CAP-030: what could not be asked for is asked for with the next tick."""
+    world.tick()
+    world.publishing.provisioned(world.driver, "fast", State.FINISHED)
+    failing = world.publishing.store.failing
+
+    def away(_keys):
+        raise QueueUnavailable("away")
+
+    world.publishing.store.failing = away
+    with pytest.raises(QueueUnavailable):
+        world.tick()
+    world.publishing.store.failing = failing
+    world.tick()
+    assert redis_client.zcard("csifleet:delayed") == 1
 
 
 def test_c106_failing_item_has_one_attempt_and_keeps_its_value(world, redis_client):

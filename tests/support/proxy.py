@@ -1,0 +1,128 @@
+"""A TCP proxy on loopback that can be made to swallow, hold back or cut what goes through it.
+
+```
+with Proxy("127.0.0.1", 6379) as proxy:      # connect to 127.0.0.1:proxy.port
+    proxy.swallow(10)    # half-open: nothing arrives, nobody is told; then such connections break
+    proxy.hold(3)        # what is sent meanwhile arrives late, in order
+    proxy.cut()          # every connection is closed
+```
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from tests.support.processes import free_port
+
+_CHUNK = 65536
+
+
+class Proxy:
+    """One listener in front of one server."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.port = free_port()
+        self._target = (host, port)
+        self._listener: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._swallowed_until = 0.0
+        self._held_until = 0.0
+        self._ended = threading.Event()
+
+    def start(self) -> Self:
+        listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
+        self._listener = listener
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        return self
+
+    def swallow(self, seconds: float) -> None:
+        """Connections of now and of meanwhile go dead without a word; they break afterwards."""
+        self._swallowed_until = time.monotonic() + seconds
+
+    def hold(self, seconds: float) -> None:
+        """What clients send from now on arrives when the time is over."""
+        self._held_until = time.monotonic() + seconds
+
+    def heal(self) -> None:
+        """End both."""
+        self._swallowed_until = self._held_until = 0.0
+
+    def cut(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            pairs = list(self._pairs)
+        for pair in pairs:
+            self._close(pair)
+
+    def stop(self) -> None:
+        self._ended.set()
+        if self._listener is not None:
+            self._listener.close()
+        self.cut()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while not self._ended.is_set():
+            try:
+                near, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(near,), daemon=True).start()
+
+    def _serve(self, near: socket.socket) -> None:
+        try:
+            far = socket.create_connection(self._target, timeout=5)
+        except OSError:
+            near.close()  # nobody listens there now: so does the client learn
+            return
+        far.settimeout(None)
+        for one in (near, far):
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        pair = (near, far)
+        with self._lock:
+            self._pairs.add(pair)
+        back = threading.Thread(target=self._pump, args=(pair,), daemon=True)
+        back.start()
+        self._pump(pair, is_request=True)
+
+    def _pump(self, pair: tuple[socket.socket, socket.socket], *, is_request: bool = False) -> None:
+        """One direction; a part of a stream that was lost makes the whole useless."""
+        source, sink = pair if is_request else reversed(pair)
+        with suppress(OSError):
+            while data := source.recv(_CHUNK):
+                if time.monotonic() < self._swallowed_until:
+                    self._wait_for(lambda: self._swallowed_until)
+                    break
+                if is_request and time.monotonic() < self._held_until:
+                    self._wait_for(lambda: self._held_until)
+                sink.sendall(data)
+        self._close(pair)
+
+    def _wait_for(self, until: Callable[[], float]) -> None:
+        while (left := until() - time.monotonic()) > 0 and not self._ended.wait(min(left, 0.05)):
+            pass
+
+    def _close(self, pair: tuple[socket.socket, socket.socket]) -> None:
+        with self._lock:
+            self._pairs.discard(pair)
+        for one in pair:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
