@@ -1,0 +1,195 @@
+"""What follows from whose a Lease is, for one worker process and for all (COR-5, COR-6)."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from tests.support.waiting import wait_until
+from tests.unit.engine.test_leadership import (
+    LANES,
+    ONE,
+    SETTINGS,
+    Clock,
+    FakeFellows,
+    FakeLanes,
+    FakeLeases,
+)
+from workers.engine.leadership import Candidate, Leadership
+from workers.kube.errors import Unreachable
+
+
+@pytest.fixture
+def leases():
+    return FakeLeases()
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+class World:
+    """Two workers of ours with one Redis; each has its own way to the API server."""
+
+    def __init__(self, leases, clock):
+        self.leases, self.clock = leases, clock
+        self.lanes, self.fellows, self.changes = FakeLanes(), FakeFellows(), []
+        self.ways = {}
+
+    def worker(self, name):
+        way = self.ways[name] = Way(self.leases)
+        return Leadership(
+            way,
+            SETTINGS,
+            name,
+            self.lanes,
+            fellows=self.fellows,
+            on_change=lambda one, is_back: self.changes.append((name, one.lease, is_back)),
+            clock=self.clock,
+        )
+
+
+class Way:
+    """To the shared Lease, unless it is cut."""
+
+    def __init__(self, leases):
+        self.leases, self.is_cut = leases, False
+
+    def __getattr__(self, name):
+        if self.is_cut:
+            raise Unreachable("no answer")
+        return getattr(self.leases, name)
+
+
+def test_one_worker_that_is_cut_off_stops_nobody_else(leases, clock):
+    """COR-5: what one process does not know pauses no lane; it leaves the tickets to its fellow."""
+    world = World(leases, clock)
+    well, cut = world.worker("w1"), world.worker("w2")
+    well.step(ONE)
+    cut.step(ONE)
+    world.ways["w2"].is_cut = True
+    for _ in range(60):
+        clock.now += 2
+        well.step(ONE)
+        cut.step(ONE)
+        assert well.may_work("claims", "d")
+    assert not cut.may_work("claims", "d")
+    assert [call for call in world.lanes.calls if call[0] == "pause"] == []
+    assert world.changes[-1] == ("w2", "d", True)
+    world.ways["w2"].is_cut = False
+    cut.step(ONE)
+    assert world.changes[-1] == ("w2", "d", False)
+
+
+def test_a_holder_that_stops_while_a_fellow_works_keeps_strangers_waiting(leases, clock):
+    """COR-6: only the last one of us gives the Lease back."""
+    world = World(leases, clock)
+    first, second = world.worker("w1"), world.worker("w2")
+    first.step(ONE)
+    second.step(ONE)
+    first.step(ONE)
+    second.stop()
+    assert leases.lease["spec"]["holderIdentity"] == "w2"
+    assert first.may_work("claims", "d")
+    first.stop()
+    assert leases.lease["spec"]["holderIdentity"] == ""
+
+
+def test_nobody_gives_back_what_it_cannot_know_to_be_unused(leases, clock):
+    """COR-6: without Redis, or one that lost its data, the Lease runs out by itself."""
+    leadership = Leadership(leases, SETTINGS, "w1", FakeLanes(), clock=clock)
+    leadership.step(ONE)
+    leadership.stop()
+    assert leases.lease["spec"]["holderIdentity"] == "w1"
+
+
+def test_each_controller_has_its_own_lease(leases, clock):
+    """The Go attacher holds its Lease: provisioning goes on, attaching waits."""
+    by_name = {"d": leases, "external-attacher-leader-d": FakeLeases()}
+
+    class Api:
+        def get(self, resource, name, *, namespace=""):
+            return by_name[name].get(resource, name, namespace=namespace)
+
+        def create(self, resource, item):
+            return by_name[item["metadata"]["name"]].create(resource, item)
+
+        def update(self, resource, item):
+            return by_name[item["metadata"]["name"]].update(resource, item)
+
+    lanes = FakeLanes()
+    attacher = Candidate("d", "external-attacher-leader-d", ("attachments",))
+    by_name[attacher.lease].foreign("go-host", "t1")
+    leadership = Leadership(Api(), SETTINGS, "w1", lanes, clock=clock)
+    leadership.step([*ONE, attacher])
+    assert leadership.may_work("claims", "d")
+    assert not leadership.may_work("attachments", "d")
+    assert ("pause", "attachments|d") in lanes.calls
+    assert ("pause", *LANES) not in lanes.calls
+
+
+def test_a_hanging_request_holds_up_no_other_lease(leases):
+    """Elections of many drivers go side by side; the one that hangs is not asked twice at once."""
+    hangs, asked = threading.Event(), threading.Event()
+
+    class Api:
+        def get(self, resource, name, *, namespace=""):
+            if name == "stuck":
+                asked.set()
+                hangs.wait(30)
+                raise Unreachable("no answer")
+            return leases.get(resource, name, namespace=namespace)
+
+        create, update = leases.create, leases.update
+
+    lanes = FakeLanes()
+    leadership = Leadership(Api(), SETTINGS, "w1", lanes)
+    both = [Candidate("x", "stuck", ("claims",)), *ONE]
+    thread = threading.Thread(target=leadership.run, args=(lambda: both,))
+    thread.start()
+    try:
+        assert asked.wait(10)
+        wait_until(lambda: leadership.may_work("claims", "d"), 10, "the other Lease is held")
+        wait_until(lambda: ("resume", *LANES) in lanes.calls, 10, "its lanes run")
+        assert not leadership.may_work("claims", "x")
+    finally:
+        hangs.set()
+        leadership.stop()
+        thread.join()
+
+
+def test_what_may_not_be_worked_on_any_more_is_told_when_its_time_is_over(leases):
+    """The end comes by the clock, while the request that should renew still hangs."""
+    settings = replace(
+        SETTINGS,
+        lease_duration_seconds=0.4,
+        renew_deadline_seconds=0.2,
+        retry_period_seconds=0.05,
+    )
+    hangs, changes = threading.Event(), []
+    leadership = Leadership(
+        leases,
+        settings,
+        "w1",
+        FakeLanes(),
+        on_change=lambda _, is_back: changes.append(is_back),
+    )
+    thread = threading.Thread(target=leadership.run, args=(lambda: ONE,))
+    thread.start()
+    try:
+        wait_until(lambda: changes == [False], 10, "it is held")
+
+        def hang(*_args, **_named):
+            hangs.wait(30)
+            raise Unreachable("no answer")
+
+        leases.update = leases.get = hang
+        wait_until(lambda: changes[-1:] == [True], 10, "the process stands back")
+        assert not leadership.may_work("claims", "d")
+    finally:
+        hangs.set()
+        leadership.stop()
+        thread.join()
