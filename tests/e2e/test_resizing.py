@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet
+from tests.support.tool import Tool
 from tests.support.waiting import wait_until
 
 GIB = 2**30
@@ -151,7 +152,8 @@ def test_volumes_grow_once_and_the_node_part_is_handed_over(claims, driver):
         for name in names:
             claims.wait_size(name, size)
     assert [claims.sizes(name) for name in names] == [[2, 3]] * len(names)
-    assert driver.concurrent_calls() == []
+    mine = {claims.handle(name) for name in names}
+    assert not [one for one in driver.concurrent_calls() if one.request["volume_id"] in mine]
     reasons = claims.scene.reasons("data-0")
     assert {"Resizing", "FileSystemResizeRequired"} <= reasons
     assert "VolumeResizeFailed" not in reasons
@@ -180,6 +182,49 @@ def test_a_size_that_may_be_at_work_is_asked_for_first(claims, driver):
     claims.finish_node_part("data")
     claims.wait_size("data", 5)
     assert set(claims.sizes("data")) == {5}
+
+
+def test_explain_names_what_a_claim_waits_for(claims, driver, fleet, kubeconfig):
+    """The first cause, of size and class, by the command a person runs."""
+    tool = Tool(kubeconfig, fleet.redis_url)
+    driver.set_rules({"method": EXPAND, "code": "OUT_OF_RANGE", "message": "at most 5", "times": 1})
+    claims.bound("data")
+    name = f"{claims.scene.namespace}/data"
+    claims.edit("data", 9)
+    assert "at most 5" in tool.wait_cause("pvc", name, "size-infeasible", 60)
+    claims.edit("data", 4)
+    tool.wait_cause("pvc", name, "waits-for-node", 60)
+    claims.finish_node_part("data")
+    claims.wait_size("data", 4)
+    claims.edit("data", volumeAttributesClassName="nobody-has-it")
+    assert "nobody-has-it" in tool.wait_cause("pvc", name, "class-missing", 60)
+
+
+def test_a_paused_driver_starts_nothing(claims, fleet, kubeconfig, driver):
+    """`pause`: the claim waits without a failure and goes on at the end of the pause."""
+    tool = Tool(kubeconfig, fleet.redis_url)
+    claims.bound("data")
+    tool.ok("pause", f"--driver={driver.name}", "--reason=upgrade")
+    claims.edit("data", 2)
+    name = f"{claims.scene.namespace}/data"
+    assert "upgrade" in tool.wait_cause("pvc", name, "paused", 60)
+    assert claims.sizes("data") == []
+    tool.ok("resume", f"--driver={driver.name}")
+    claims.finish_node_part("data")
+    claims.wait_size("data", 2)
+
+
+def test_a_driver_that_is_away_is_given_a_rest(claims, driver):
+    """The breaker's case: no failure is counted, no event is written, the claim goes on."""
+    claims.bound("data")
+    driver.kill()
+    try:
+        claims.edit("data", 2)
+    finally:
+        driver.start()
+    claims.finish_node_part("data")
+    claims.wait_size("data", 2)
+    assert "VolumeResizeFailed" not in claims.scene.reasons("data")
 
 
 def test_another_class_is_applied_also_when_it_comes_late(claims, driver):
