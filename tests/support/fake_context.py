@@ -258,7 +258,10 @@ class FakeWorld:
                 node_capabilities=frozenset(self.node),
                 expansion_modes=frozenset(self.expansion_modes),
                 event_source=self.driver_name,
-                settings=SimpleNamespace(controllers=dict(self.settings)),
+                settings=SimpleNamespace(
+                    controllers=dict(self.settings),
+                    gates=SimpleNamespace(volume_attributes_class=True),
+                ),
                 supports=lambda name: name in names,
                 timeout_seconds=lambda _operation, _class_name="": None,
             )

@@ -122,6 +122,7 @@ class Driver:
             "plugin_capabilities": sorted(self.plugin_capabilities),
             "controller_capabilities": sorted(self.controller_capabilities),
             "topology": self.supports_topology,
+            "attributes_classes": self.settings.gates.volume_attributes_class,
             "capacity": self.capacity_record(),
             "node": self.settings.node.node_name if self.settings.node.enabled else None,
             "node_segments": self.node_segments,

@@ -78,8 +78,9 @@ def resizer_of(driver: Driver) -> Resizer:
 
 
 def can_modify(driver: Driver) -> bool:
-    """R-004."""
-    is_on = settings_of(driver).applies_classes
+    """R-004; the common gate is off where the API server does not serve classes (R-002)."""
+    is_served = driver.settings.gates.volume_attributes_class
+    is_on = is_served and settings_of(driver).applies_classes
     return is_on and "MODIFY_VOLUME" in driver.controller_capabilities
 
 

@@ -98,7 +98,12 @@ def lease_name(driver_name: str) -> str:
 
 
 def _modifies(drivers: Records) -> bool:
-    return any("MODIFY_VOLUME" in (one.get("controller_capabilities") or ()) for one in drivers)
+    """Whether a driver modifies, and the API server serves classes (R-002)."""
+    return any(
+        "MODIFY_VOLUME" in (one.get("controller_capabilities") or ())
+        and one.get("attributes_classes", True)
+        for one in drivers
+    )
 
 
 def _is_refused_in_use(drivers: Records) -> bool:

@@ -12,6 +12,7 @@ from workers.controllers.resizer.decide import Resizer
 from workers.controllers.resizer.settings import read_settings
 from workers.controllers.resizer.spec import FLAGS, SPEC
 from workers.errors import ConfigError, DriverAway
+from workers.kube import paths
 
 
 def values(**changes):
@@ -52,6 +53,20 @@ def test_tr153_tr154_without_the_gate_no_class_is_looked_at():
     world.run()
     assert world.sizes() == [2]
     assert not [one for one in world.api.requests if "volumeattributes" in one.path]
+
+
+def test_tr153_a_cluster_without_classes_is_not_watched_for_them():
+    """R-002: the gate that discovery switched off holds for modifications and their watch."""
+    world = ResizerWorld()
+    world.driver.settings.gates.volume_attributes_class = False
+    world.claim(2, 1, volumeAttributesClassName="b")
+    world.run()
+    assert world.sizes() == [2]
+    assert world.parameters() == []
+    record = {"name": "d", "controller_capabilities": ["MODIFY_VOLUME"]}
+    watch = next(one for one in SPEC.watches if one.resource == paths.ATTRIBUTES_CLASSES)
+    assert watch.is_needed([record])
+    assert not watch.is_needed([record | {"attributes_classes": False}])
 
 
 @pytest.mark.parametrize("workers", [0, -1])
