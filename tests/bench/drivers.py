@@ -11,9 +11,11 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+import grpc
 import grpc.aio
 
 from csi_client import messages as csi
@@ -36,14 +38,12 @@ class BenchDrivers(DriverHost):
         delay_seconds: float = 0.0,
         has_topology: bool = False,
         expands: bool = False,
+        attaches: bool = False,
     ) -> None:
         super().__init__(folder, names)
-        self._plan = {
-            "names": self.names,
-            "delay": delay_seconds,
-            "topology": has_topology,
-            "expands": expands,
-        }
+        kind = "topology" if has_topology else "light"
+        kind = "expanding" if expands else "attaching" if attaches else kind
+        self._plan = {"names": self.names, "delay": delay_seconds, "kind": kind}
 
     @property
     def pid(self) -> int:
@@ -107,11 +107,48 @@ class ExpandingDriver(LightDriver):
         )
 
 
+class AttachingDriver(LightDriver):
+    """Publishes any volume anywhere."""
+
+    def _methods(self) -> dict[str, dict[str, Any]]:
+        methods = super()._methods()
+        for name in ("ControllerPublishVolume", "ControllerUnpublishVolume"):
+            request = getattr(csi, f"{name}Request")
+            methods["csi.v1.Controller"][name] = grpc.unary_unary_rpc_method_handler(
+                partial(self.agree, getattr(csi, f"{name}Response")),
+                request.FromString,
+                lambda answer: answer.SerializeToString(),
+            )
+        return methods
+
+    async def agree(self, answer: Any, _: Any, __: Any) -> Any:
+        """After the planned delay."""
+        if delay := self.mode.get("delay"):
+            await asyncio.sleep(delay)
+        return answer()
+
+    async def controller(self, _: Any, __: Any) -> csi.ControllerGetCapabilitiesResponse:
+        types = csi.ControllerServiceCapability.RPC.Type
+        return csi.ControllerGetCapabilitiesResponse(
+            capabilities=[
+                csi.ControllerServiceCapability(rpc=csi.ControllerServiceCapability.RPC(type=one))
+                for one in (types.CREATE_DELETE_VOLUME, types.PUBLISH_UNPUBLISH_VOLUME)
+            ]
+        )
+
+
+KINDS = {
+    "light": LightDriver,
+    "topology": TopologyDriver,
+    "expanding": ExpandingDriver,
+    "attaching": AttachingDriver,
+}
+
+
 async def serve(folder: Path) -> None:
     """Run the planned drivers until the process is killed."""
     plan = json.loads((folder / "plan.json").read_text())
-    make = TopologyDriver if plan["topology"] else LightDriver
-    make = ExpandingDriver if plan["expands"] else make
+    make = KINDS[plan["kind"]]
     drivers = {name: make(name, folder / f"{i}.s") for i, name in enumerate(plan["names"])}
     for driver in drivers.values():
         await driver.follow({"delay": plan["delay"]} if plan["delay"] else {})

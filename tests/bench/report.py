@@ -29,6 +29,7 @@ def tables(results: Mapping[str, Any]) -> str:
         parts += ["### Steady rate, and the reference's default flags", rates(runs)]
     for name, title in (
         ("recovery", "### SIGKILL under 20 claims/s (driver 200 ms, two workers)"),
+        ("attachments", "### Attachments in a burst, then deleted"),
         ("scaling", "### Worker processes, driver 200 ms, 4 threads each"),
         ("resizing", "### Expansions in a burst, with pods in the cluster"),
         ("cluster", "### Watcher before a full cluster (MiB)"),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import resizing as expansions
+from tests.bench.attaching import attach
 from tests.bench.drivers import BenchDrivers
 from tests.bench.load import Load
 from tests.bench.systems import Ours, Peer, System
@@ -50,7 +51,11 @@ class Plan:
 
 @contextmanager
 def bench_drivers(
-    count: int, *, delay_seconds: float = 0.0, has_topology: bool = False
+    count: int,
+    *,
+    delay_seconds: float = 0.0,
+    has_topology: bool = False,
+    attaches: bool = False,
 ) -> Iterator[BenchDrivers]:
     """Fresh names each time, so that nothing of an earlier run is served again."""
     mark = uuid.uuid4().hex[:6]
@@ -58,7 +63,11 @@ def bench_drivers(
     with (
         tempfile.TemporaryDirectory(prefix="bd-") as folder,
         BenchDrivers(
-            Path(folder), names, delay_seconds=delay_seconds, has_topology=has_topology
+            Path(folder),
+            names,
+            delay_seconds=delay_seconds,
+            has_topology=has_topology,
+            attaches=attaches,
         ) as drivers,
     ):
         yield drivers
@@ -240,8 +249,25 @@ def tool(module: str, *arguments: str) -> str:
     return done.stdout
 
 
+def attachments(plan: Plan) -> None:
+    """500 attachments in a burst, then their deletion, at 1 and 10 drivers."""
+    count = 200 if plan.is_quick else 500
+    for _, drivers in itertools.product(range(plan.rounds), (1, 10)):
+        with bench_drivers(drivers, attaches=True) as host:
+            made: list[Callable[[], System]] = [
+                lambda host=host: Ours(plan.kubeconfig, host, "--controllers=attacher")
+            ]
+            if peer := os.environ.get("PEER_ATTACHER"):
+                binary = Path(peer)
+                made.append(lambda host=host, one=binary: Peer(one, plan.kubeconfig, host))
+            for make in made:
+                with make() as system:
+                    plan.add("attachments", attach(plan.api, system, host.names, count))
+
+
 SECTIONS: dict[str, Callable[[Plan], None]] = {
     "throughput": throughput,
+    "attachments": attachments,
     "recovery": recovery,
     "scaling": scaling,
     "cluster": cluster,

@@ -69,6 +69,7 @@ class ControlPlane:
         users: further token users, name -> groups; `kubeconfig_for(name)` logs in as one.
         audit_log: write `audit.log` (JSON lines, metadata level): who asked for what.
         api_server_flags: further kube-apiserver flags; later ones win.
+        controllers: further controllers of kube-controller-manager.
         detached: let the processes outlive this one (`up`).
     """
 
@@ -80,6 +81,7 @@ class ControlPlane:
         audit_log: bool = False,
         api_server_flags: Sequence[str] = (),
         feature_gates: Mapping[str, bool] = FEATURE_GATES,
+        controllers: Sequence[str] = (),
         detached: bool = False,
     ) -> None:
         self.directory = directory.resolve()
@@ -90,6 +92,7 @@ class ControlPlane:
         self._audited = audit_log
         self._api_server_flags = list(api_server_flags)
         self._feature_gates = dict(feature_gates)
+        self._controllers = [*CONTROLLERS, *controllers]
         self._detached = detached
         self._processes: dict[str, Process] = {}
         self.ports = Ports(free_port(), free_port(), free_port())
@@ -271,7 +274,7 @@ class ControlPlane:
             "--service-account-private-key-file=certs/apiserver.key",
             "--use-service-account-credentials=false",
             "--leader-elect=false",
-            f"--controllers={','.join(CONTROLLERS)}",
+            f"--controllers={','.join(self._controllers)}",
             "--kube-api-qps=1000",
             "--kube-api-burst=2000",
             "--secure-port=0",

@@ -25,7 +25,7 @@ from google.protobuf.message import Message
 
 from csi_client import errors
 from csi_client.errors import CsiError
-from tests.support.fake_cluster import FakeEvents
+from tests.support.fake_cluster import FakeCatalog, FakeEvents
 from tests.support.memory_api import MemoryApi
 from workers.errors import LeaseLost
 from workers.queue.keys import Key
@@ -191,6 +191,10 @@ class FakeQueue:
         else:
             self.marks.pop(lease.key.text, None)
 
+    def marks_of(self, keys: Iterable[Key]) -> list[dict[str, Any]]:
+        """What is remembered of several keys."""
+        return [dict(self.marks.get(key.text, {})) for key in keys]
+
     def acquire(self, lease: FakeLease, *locks: Lock) -> Lock | None:
         """None when all are granted, else the busy one."""
         lease.check()
@@ -210,16 +214,18 @@ class FakeQueue:
 
 
 class Steps:
-    """Names every effect; `dies_before` raises `Death` just before the n-th."""
+    """Names every effect; just before the n-th the process dies or its lease is lost."""
 
     def __init__(self) -> None:
         self.reached: list[str] = []
         self.dies_before: int | None = None
+        self.loses_before: int | None = None
 
     def reach(self, step: str, lease: FakeLease) -> None:
         """As in production: checks the lease."""
         if len(self.reached) == self.dies_before:
             raise Death(step)
+        lease.is_lost = lease.is_lost or len(self.reached) == self.loses_before
         self.reached.append(step)
         lease.check()
 
@@ -240,10 +246,11 @@ class FakeWorld:
     expansion_modes: Iterable[str] = ()
     in_tree_name: str | None = None
     has_driver: bool = True
+    per_node: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.api, self.client, self.queue = MemoryApi(), ScriptedClient(), FakeQueue()
-        self.steps, self.events = Steps(), FakeEvents()
+        self.steps, self.events, self.catalog = Steps(), FakeEvents(), FakeCatalog()
         self.fails: dict[str, int] = {}
         self.memos: dict[str, str] = {}
         names = frozenset(self.capabilities) | frozenset(self.plugin)
@@ -264,6 +271,7 @@ class FakeWorld:
                 ),
                 supports=lambda name: name in names,
                 timeout_seconds=lambda _operation, _class_name="": None,
+                per_node=lambda operation: self.per_node.get(operation, 0),
             )
             if self.has_driver
             else None
@@ -273,6 +281,7 @@ class FakeWorld:
             queue=self.queue,
             steps=self.steps,
             events=self.events,
+            catalog=self.catalog,
             settings=SimpleNamespace(controllers=dict(self.settings)),
             metrics=None,
             pauses=None,

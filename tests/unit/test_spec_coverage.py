@@ -48,6 +48,7 @@ DUE = {
         "11.7 Start-up, both together",
     ),
     "snapshotting": ("Controller", "Deletion", "Sidecar", "Active-active and crash"),
+    "attaching": ("11.1", "11.2", "11.3", "11.4", "11.5", "11.6", "11.7"),
     "node-side": ("1.6 Tests", "2.6 Tests"),
 }
 

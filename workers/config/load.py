@@ -79,6 +79,7 @@ def parse(
             "--redis-username and CSI_FLEET_REDIS_PASSWORD"
         )
     _read_environment(line, environ)
+    _check_gates(line.values["feature-gates"], specs)
     gates, gate_warnings = build_gates(line.values["feature-gates"], _gates_of(specs))
     result = Settings(
         command=line.command,
@@ -157,6 +158,23 @@ def _values_of(line: CommandLine, spec: Spec, environ: Mapping[str, str]) -> dic
 def _gates_of(specs: Sequence[Spec]) -> tuple[GateSpec, ...]:
     gates = [*COMMON_GATES, *(gate for spec in specs for gate in spec.gates)]
     return tuple({gate.name: gate for gate in gates}.values())
+
+
+def _check_gates(requested: Mapping[str, bool], specs: Sequence[Spec]) -> None:
+    """Refuse a gate that no controller has (A-101).
+
+    Beside the provisioner it is a warning: manifests in use name gates that upstream has dropped.
+
+    Raises:
+        ConfigError: exit 1.
+    """
+    if not specs or any(spec.name == "provisioner" for spec in specs):
+        return
+    known = {gate.name for gate in _gates_of(catalogue.SPECS)} | {"AllAlpha", "AllBeta"}
+    for name in requested.keys() - known:
+        raise ConfigError(
+            f"failed to store flag gates: unrecognized feature gate: {name}", exit_code=1
+        )
 
 
 def _read_environment(line: CommandLine, environ: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ import importlib.util
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from workers.controllers.attacher.spec import SPEC as ATTACHER
 from workers.controllers.capacity.spec import SPEC as CAPACITY
 from workers.controllers.provisioner.spec import SPEC as PROVISIONER
 from workers.controllers.resizer.spec import SPEC as RESIZER
@@ -29,6 +30,7 @@ SPECS: Final[tuple[Spec, ...]] = (
     RESIZER,
     SNAPSHOTTER,
     SNAPSHOT_CONTROLLER,
+    ATTACHER,
 )
 
 ALL: Final = "all"

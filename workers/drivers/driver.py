@@ -42,6 +42,7 @@ class Driver:
         health: told of calls that were not answered.
         timeouts: seconds by operation (`create`, `expand`) that the drivers file names.
         class_timeouts: the same by storage class.
+        limits_per_node: calls at once for one node, by operation.
         told: what it answered to the further questions of `Spec.asks`, by their names.
     """
 
@@ -59,6 +60,7 @@ class Driver:
     health: Health = field(default_factory=Health)
     timeouts: Mapping[str, float] = field(default_factory=dict)
     class_timeouts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    limits_per_node: Mapping[str, int] = field(default_factory=dict)
     told: Mapping[str, frozenset[str]] = field(default_factory=dict)
     names: tuple[str, ...] = field(init=False)
 
@@ -75,6 +77,10 @@ class Driver:
         """Deadline of a call for a volume of that class; None takes the controller's own."""
         by_class = self.class_timeouts.get(class_name, {}).get(operation)
         return self.timeouts.get(operation) if by_class is None else by_class
+
+    def per_node(self, operation: str) -> int:
+        """How many calls may run at once for one node, 0 for any number."""
+        return self.limits_per_node.get(operation, 0)
 
     def supports(self, capability: str) -> bool:
         """True if the controller or the plug-in reports the capability (P-008)."""

@@ -59,6 +59,9 @@ DRIVER_FLAGS: Final = {
 }
 """Flags of csi-provisioner that a driver may have its own value of, and their settings' fields."""
 
+PER_NODE: Final = frozenset({"attach", "detach"})
+"""Operations that may be limited for each node."""
+
 NOT_SERIAL: Final[dict[str, LaneLimits]] = {}
 """`serial: false`: the limits of `defaults` are not this driver's."""
 
@@ -88,6 +91,7 @@ class DriverSpec:
         timeouts: seconds by operation (`create`, `delete`, `capacity`).
         class_timeouts: the same by storage class.
         limits: by operation; those left out come from the flags.
+        limits_per_node: calls at once for one node, by operation.
         flags: values of the provisioner's flags by name, parsed.
         controller_flags: the same of other controllers, by their names.
         threads: threads of one worker process that may be inside this driver; None: a fair part.
@@ -102,6 +106,7 @@ class DriverSpec:
     timeouts: Mapping[str, float] = field(default_factory=dict)
     class_timeouts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     limits: Mapping[str, LaneLimits] = field(default_factory=dict)
+    limits_per_node: Mapping[str, int] = field(default_factory=dict)
     flags: Mapping[str, Any] = field(default_factory=dict)
     controller_flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     threads: int | None = None
@@ -238,7 +243,8 @@ def _common(fields: dict[str, Entry], spec: DriverSpec) -> DriverSpec:
     if "limits" in fields:
         own = _limits(fields["limits"])
         inherited = {} if own is NOT_SERIAL else spec.limits
-        spec = replace(spec, limits={**inherited, **own})
+        per_node = {**spec.limits_per_node, **_limits_per_node(fields["limits"])}
+        spec = replace(spec, limits={**inherited, **own}, limits_per_node=per_node)
     if "flags" in fields:
         spec = replace(spec, flags={**spec.flags, **_flags(fields["flags"])})
     if "controllers" in fields:
@@ -306,7 +312,11 @@ def _limits(entry: Entry) -> dict[str, LaneLimits]:
         is_serial = fields["serial"].text() == "true"
         return dict.fromkeys(_operations(), LaneLimits(1, total=1)) if is_serial else NOT_SERIAL
     for name, value in fields.items():
-        numbers = value.mapping({"concurrency", "rate", "burst"}, required={"concurrency"})
+        numbers = value.mapping({"concurrency", "rate", "burst", "per"})
+        if "per" in numbers:
+            continue
+        if "concurrency" not in numbers:
+            raise value.error("field 'concurrency' is missing")
         if "burst" in numbers and "rate" not in numbers:
             raise numbers["burst"].error("burst needs a rate")
         rate = _number(numbers["rate"], float, least=0.001) if "rate" in numbers else 0.0
@@ -316,6 +326,24 @@ def _limits(entry: Entry) -> dict[str, LaneLimits]:
             rate,
             _number(numbers["burst"], int, least=1) if "burst" in numbers else burst,
         )
+    return found
+
+
+def _limits_per_node(entry: Entry) -> dict[str, int]:
+    """`attach: {per: node}`: one call at a time for a node, or as many as `concurrency` says."""
+    found = {}
+    for name, value in entry.mapping({*_operations(), "serial"}).items():
+        if name == "serial":
+            continue
+        numbers = value.mapping({"concurrency", "rate", "burst", "per"})
+        if "per" not in numbers:
+            continue
+        if numbers["per"].text() != "node" or name not in PER_NODE:
+            raise numbers["per"].error(f"per: node is for {' and '.join(sorted(PER_NODE))} alone")
+        if {"rate", "burst"} & numbers.keys():
+            raise numbers["per"].error("per: node goes with concurrency alone")
+        own = numbers.get("concurrency")
+        found[name] = _number(own, int, least=1) if own is not None else 1
     return found
 
 

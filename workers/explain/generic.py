@@ -7,7 +7,7 @@ the controller are tried, so that nothing about the object's fields has to be kn
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workers.explain import queueing
 from workers.explain.facts import Cause
@@ -17,7 +17,6 @@ from workers.queue.keys import Key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Any
 
     import redis
 
@@ -106,7 +105,11 @@ def candidates(
     """The keys of one kind that the object may have."""
     metadata = found["metadata"]
     namespace = metadata.get("namespace") or ""
-    name = f"{namespace}/{metadata['name']}" if namespace else metadata["name"]
+    group: Any = found
+    for part in kind.group_by:
+        group = (group or {}).get(part)
+    group = group if kind.group_by else namespace
+    name = f"{group}/{metadata['name']}" if group else metadata["name"]
     claim = (found.get("spec") or {}).get("claimRef") or {}
     tenant = f"@{claim['namespace']}" if claim.get("namespace") else ""
     uids = dict.fromkeys((metadata.get("uid") or "", "", tenant))

@@ -265,6 +265,19 @@ class WorkQueue:
             raise LeaseLost(f"lease of {lease.key.text} is lost, its mark is not written")
         lease.mark = dict(record)
 
+    def marks_of(self, keys: Iterable[Key]) -> list[dict[str, Any]]:
+        """What is remembered of other keys, in their order; {} for nothing.
+
+        For keys of one object: who holds the object's lock is alone with their marks.
+        """
+        texts = [key.text for key in keys]
+        with redis_errors():
+            raws = self._scripts.client.hmget(NAMES["marks"].full, texts)
+            return [
+                decode(self._scripts.client, NAMES["marks"].full, name, raw) or {} if raw else {}
+                for name, raw in zip(texts, raws, strict=True)
+            ]
+
     def _read_mark(self, key: Key, raw: bytes) -> dict[str, Any]:
         with redis_errors():
             record = decode(self._scripts.client, NAMES["marks"].full, key.text, raw)

@@ -172,3 +172,10 @@ def test_a_mistake_is_told_in_one_line(content, expected, tmp_path):
     assert expected in str(caught.value)
     assert str(caught.value).startswith(f"{file}: ")
     assert "\n" not in str(caught.value)
+
+
+def test_limit_for_each_node():
+    """`per: node` leaves the driver's whole concurrency to the flags (MA-010)."""
+    spec = one("  limits: {attach: {per: node}, detach: {per: node, concurrency: 2}}\n")
+    assert spec.limits_per_node == {"attach": 1, "detach": 2}
+    assert spec.limits == {}

@@ -1,0 +1,129 @@
+"""Attachments per second, latency, CPU and API requests of one system with N drivers."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tests.bench.systems import System
+from tests.bench.throughput import cpu_per_claim
+from tests.bench.usage import memory, sample
+from tests.support.kube_api import KubeApi
+from tests.support.waiting import wait_until
+
+NODES = 20
+CLIENTS = 8
+ATTACHMENTS = "/apis/storage.k8s.io/v1/volumeattachments"
+STORAGE = "storage.k8s.io/v1"
+
+
+def attach(api: KubeApi, system: System, drivers: Sequence[str], count: int) -> dict[str, Any]:
+    """One burst after a first attachment per driver; returns the record."""
+    mark = f"b{uuid.uuid4().hex[:6]}"
+    nodes = [f"{mark}-n{index}" for index in range(NODES)]
+    each(nodes, lambda node: api.create(csi_node(node, drivers)))
+    names = [f"{mark}-{index}" for index in range(count + len(drivers))]
+    chosen = {name: drivers[index % len(drivers)] for index, name in enumerate(names)}
+    each(names, lambda name: api.create(volume(name, chosen[name])))
+
+    def make(index: int) -> None:
+        name = names[index]
+        api.create(attachment(name, chosen[name], nodes[index % NODES]))
+
+    warm, groups = len(drivers), system.groups()
+    each(range(warm), make)
+    wait_until(lambda: attached(api, mark) == warm, 60, "first ones", interval_seconds=0.2)
+    time.sleep(1)
+    before, started = sample(api, groups), time.monotonic()
+    each(range(warm, len(names)), make)
+    made_seconds = time.monotonic() - started
+    wait_until(lambda: attached(api, mark) == len(names), 300, "all attached", interval_seconds=0.1)
+    attach_seconds = time.monotonic() - started
+    after, started = sample(api, groups), time.monotonic()
+    each(names, lambda name: api.delete(f"{ATTACHMENTS}/{name}"))
+    wait_until(lambda: attached(api, mark) == 0, 300, "all detached", interval_seconds=0.1)
+    detach_seconds = time.monotonic() - started
+    end = sample(api, groups)
+    record = {
+        "system": system.name,
+        "drivers": len(drivers),
+        "attachments": count,
+        "attached_per_s": round(count / attach_seconds, 1),
+        "made_per_s": round(count / made_seconds, 1),
+        "detached_per_s": round(count / detach_seconds, 1),
+        "cpu_ms_attach": round(sum(cpu_per_claim(before, after, count).values()), 2),
+        "cpu_ms_detach": round(sum(cpu_per_claim(after, end, count).values()), 2),
+        "api_cpu_ms": round(1000 * (after.api_cpu - before.api_cpu) / count, 2),
+        "pss_mib": round(sum(memory(groups).values()), 1),
+    }
+    clean_up(api, names, nodes)
+    return record
+
+
+def attached(api: KubeApi, mark: str) -> int:
+    """How many of this run are attached now; those that are gone count as none."""
+    found = api.items(ATTACHMENTS)
+    return sum(
+        one["metadata"]["name"].startswith(mark) and one["status"]["attached"] for one in found
+    )
+
+
+def each(items: Sequence[Any], act: Callable[[Any], Any]) -> None:
+    """By several clients at once."""
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        for future in [pool.submit(act, item) for item in items]:
+            future.result()
+
+
+def csi_node(name: str, drivers: Sequence[str]) -> dict[str, Any]:
+    """A node with all drivers."""
+    entries = [{"name": one, "nodeID": f"id-{name}", "topologyKeys": None} for one in drivers]
+    return {
+        "apiVersion": STORAGE,
+        "kind": "CSINode",
+        "metadata": {"name": name},
+        "spec": {"drivers": entries},
+    }
+
+
+def volume(name: str, driver: str) -> dict[str, Any]:
+    """A PV of one node."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "none",
+            "persistentVolumeReclaimPolicy": "Retain",
+            "csi": {"driver": driver, "volumeHandle": name},
+        },
+    }
+
+
+def attachment(name: str, driver: str, node: str) -> dict[str, Any]:
+    """What the attach/detach controller makes."""
+    source = {"persistentVolumeName": name}
+    return {
+        "apiVersion": STORAGE,
+        "kind": "VolumeAttachment",
+        "metadata": {"name": name},
+        "spec": {"attacher": driver, "nodeName": node, "source": source},
+    }
+
+
+def clean_up(api: KubeApi, names: Sequence[str], nodes: Sequence[str]) -> None:
+    """Volumes and nodes of the run."""
+
+    def remove(name: str) -> None:
+        path = f"/api/v1/persistentvolumes/{name}"
+        api.delete(path)
+        if api.find(path):
+            api.patch(path, {"metadata": {"finalizers": None}})
+
+    each(names, remove)
+    each(nodes, lambda name: api.delete(f"/apis/{STORAGE}/csinodes/{name}"))

@@ -1,0 +1,183 @@
+"""Attachments come and go while everything dies at random moments (MA-060).
+
+    CHAOS_SEED=n CHAOS_ATTACHMENTS=200 pytest tests/chaos/test_attaching.py -s
+
+At rest the driver and the API server say the same, and nothing is stuck. The faults are those of
+`test_chaos.py`; `CHAOS_KEEP=dir` keeps logs.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.test_chaos import LOSES_LEASES, Chaos
+from tests.support.attach_cluster import ATTACHMENTS, CAPABILITIES, AttachCluster
+from tests.support.chaos import System, empty
+from tests.support.kube_api import KubeApiError
+from tests.support.waiting import wait_until
+
+COUNT = int(os.environ.get("CHAOS_ATTACHMENTS", "48"))
+SEED = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+SETTLE_SECONDS = float(os.environ.get("CHAOS_SETTLE", "150"))
+NODE_COUNT = 6
+
+
+class AttachChaos(Chaos):
+    """The schedule: faults, and attachments of volumes of one node and of many."""
+
+    def __init__(self, system: System, cluster: AttachCluster, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.system, self.cluster = system, cluster
+        self.single = cluster.add_volumes(system.driver, COUNT // 3)
+        self.shared = cluster.add_volumes(system.driver, 3, "ReadWriteMany")
+        self.made = 0
+        self.alive: dict[str, tuple[str, str]] = {}
+        self.lease_ends: list[float] = []
+
+    def run(self) -> None:
+        """Every kind of fault once, attachments made and deleted before and after each."""
+        schedule = sorted(self.fault_kinds)
+        self.random.shuffle(schedule)
+        share = -(-COUNT // len(schedule))
+        for name in schedule:
+            self.step(share)
+            before = time.time()
+            self.fault_kinds[name](self)
+            if name in LOSES_LEASES:
+                self.lease_ends.append(before)
+            self.step(0)
+            self.system.note_undeclared()
+            end = time.monotonic() + self.random.uniform(0.2, 2.0)
+            wait_until(lambda end=end: time.monotonic() >= end, 5, "pause")
+
+    def step(self, count: int) -> None:
+        """Some new attachments; half as many go, in whatever state they are."""
+        for _ in range(count):
+            self.attach()
+        for _ in range(count // 2):
+            name = self.random.choice(sorted(self.alive))
+            self.insist(lambda name=name: self.cluster.api.delete(f"{ATTACHMENTS}/{name}"))
+            del self.alive[name]
+
+    def attach(self) -> None:
+        """A volume of one node only where no attachment of it is wanted any more."""
+        taken = set(self.alive.values())
+        busy = {volume for volume, _ in taken}
+        pairs = [(volume, node) for volume in self.shared for node in self.cluster.nodes]
+        pairs += [
+            (volume, self.random.choice(self.cluster.nodes))
+            for volume in self.single
+            if volume not in busy
+        ]
+        volume, node = self.random.choice([pair for pair in pairs if pair not in taken])
+        name = f"{self.cluster.name}-a{self.made}"
+        self.made += 1
+        source = {"persistentVolumeName": volume}
+        spec = {"attacher": self.system.driver.name, "nodeName": node, "source": source}
+        kind = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment"}
+        body = {**kind, "metadata": {"name": name}, "spec": spec}
+        self.insist(lambda: self.cluster.api.create(body))
+        self.alive[name] = (volume, node)
+
+
+def overlaps(chaos: AttachChaos) -> list[str]:
+    """I-3: two calls for one volume and node, or for a volume of one node, while no lease ended."""
+    single = {chaos.cluster.handle(volume) for volume in chaos.single}
+    calls = {call.call: call for call in chaos.system.driver.calls()}
+    found = []
+    for call in calls.values():
+        for overlap in call.overlaps:
+            other = calls[overlap["call"]]
+            is_one = call.request.get("node_id") == other.request.get("node_id")
+            if not overlap["waited_for"] or not (is_one or single & set(call.volumes)):
+                continue
+            if any(other.started_at - 12 <= at <= call.started_at for at in chaos.lease_ends):
+                continue
+            found.append(f"{other.method} {other.started_at} / {call.method} {call.started_at}")
+    return found
+
+
+@pytest.mark.timeout(1800)
+def test_driver_and_api_server_say_the_same_at_rest(own_plane, redis_binary, tmp_path, capsys):
+    """I-1, I-3, I-4, I-5, I-6: nothing published that no attachment names, no finalizer stuck."""
+    directory = Path(os.environ.get("CHAOS_KEEP", tmp_path)) / f"attach-{SEED}"
+    with capsys.disabled():
+        print(f"\nCHAOS_SEED={SEED} CHAOS_ATTACHMENTS={COUNT}")
+    flags = ("--resync-period=10s",)
+    worker_flags = ("--timeout=5s", "--retry-interval-max=5s", "--reconcile-sync=5s")
+    driver = (f"--capabilities={CAPABILITIES}",)
+    with System(
+        directory,
+        own_plane,
+        redis_binary,
+        appendonly=True,
+        flags=flags,
+        worker_flags=worker_flags,
+        controllers="attacher",
+        driver_arguments=driver,
+    ) as system:
+        cluster = AttachCluster(system.api, [system.driver])
+        cluster.add_nodes(NODE_COUNT)
+        try:
+            live(AttachChaos(system, cluster, SEED))
+        finally:
+            system.driver.set_rules()
+            cluster.clean_up()
+
+
+def live(chaos: AttachChaos) -> None:
+    """Chaos, rest, the end of every attachment, the end of every volume."""
+    slow = {"delay_seconds": [0, 2]}
+    methods = ("ControllerPublishVolume", "ControllerUnpublishVolume")
+    chaos.system.driver.set_rules(*({"method": one, **slow} for one in methods))
+    chaos.run()
+    rest(chaos)
+    assert overlaps(chaos) == []
+    for name in list(chaos.alive):
+        chaos.insist(lambda name=name: chaos.cluster.api.delete(f"{ATTACHMENTS}/{name}"))
+        del chaos.alive[name]
+    rest(chaos)
+    claims = f"/api/v1/namespaces/{chaos.cluster.name}/persistentvolumeclaims"
+    for volume in chaos.single + chaos.shared:
+        chaos.cluster.api.delete(f"/api/v1/persistentvolumes/{volume}")
+        chaos.cluster.api.delete(f"{claims}/{volume}")
+    wait_until(lambda: not left(chaos), SETTLE_SECONDS, "volumes are gone")
+    system = chaos.system
+    wait_until(lambda: empty(system.queue_left()), SETTLE_SECONDS, "queues are empty")
+    assert sorted(system.undeclared) == []
+
+
+def rest(chaos: AttachChaos) -> None:
+    """Until everything is as wanted."""
+    wait_until(lambda: is_as_wanted(chaos), SETTLE_SECONDS, "at rest", interval_seconds=0.5)
+
+
+def is_as_wanted(chaos: AttachChaos) -> bool:
+    """I-4: attached is what exists, published is what is attached; errors are gone (I-5)."""
+    try:
+        found = {one["metadata"]["name"]: one for one in chaos.cluster.attachments()}
+    except KubeApiError:
+        return False
+    assert found.keys() == chaos.alive.keys(), f"{found.keys() ^ chaos.alive.keys()}"
+    waiting = [name for name, one in found.items() if not one["status"]["attached"]]
+    assert not waiting, f"not attached: {waiting[:4]}"
+    errors = [
+        one["status"]["attachError"] for one in found.values() if "attachError" in one["status"]
+    ]
+    assert not errors, errors[:2]
+    wanted = {(chaos.cluster.handle(volume), f"id-{node}") for volume, node in chaos.alive.values()}
+    published = chaos.cluster.published()
+    assert published == wanted, f"{published ^ wanted}"
+    return True
+
+
+def left(chaos: AttachChaos) -> list[str]:
+    """PVs of this test that still exist."""
+    items = chaos.cluster.api.items("/api/v1/persistentvolumes")
+    names = set(chaos.single + chaos.shared)
+    return [one["metadata"]["name"] for one in items if one["metadata"]["name"] in names]

@@ -1,0 +1,97 @@
+"""csi-attacher's command line: what it refuses, and how it ends (section 11.7)."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+import pytest
+
+from tests.support.attach_cluster import CAPABILITIES, AttachCluster
+from tests.support.csi_driver import DirectoryDriver
+from tests.support.fleet import ROOT, Fleet, environment, program
+from tests.support.waiting import wait_until
+
+
+def refused(kubeconfig, driver, *flags):
+    """Exit code and output of a start that must fail."""
+    command = [*program(), "csi-attacher", f"--kubeconfig={kubeconfig}", *flags]
+    command.append(f"--csi-address={driver.address}")
+    found = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    return found.returncode, found.stdout + found.stderr
+
+
+@pytest.fixture(scope="module")
+def attaching():
+    with DirectoryDriver(arguments=[f"--capabilities={CAPABILITIES}"]) as driver:
+        yield driver
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        pytest.param(
+            ["--worker-threads=0"],
+            "Option -worker-threads must be greater than zero",
+            id="TA-111 no workers",
+        ),
+        pytest.param(
+            ["--http-endpoint=127.0.0.1:0", "--metrics-address=127.0.0.1:0"],
+            "nly one of `--metrics-address` and `--http-endpoint` can be set",
+            id="TA-112 both addresses",
+        ),
+        pytest.param(["--feature-gates=NoSuchGate=true"], "NoSuchGate", id="unknown gate"),
+    ],
+)
+def test_refused_at_the_start(kubeconfig, attaching, flags, text):
+    """A-001, A-003, A-101: exit 1 with the reference's words."""
+    code, output = refused(kubeconfig, attaching, *flags)
+    assert code == 1, output
+    assert text in output
+
+
+def test_ta113_slow_handshake(kubeconfig, api, attaching, tmp_path):
+    """DA-001: within --timeout, where the reference gives it one second."""
+    slow = {"delay_seconds": 3, "times": 1}
+    attaching.set_rules(
+        *({"method": one, **slow} for one in ("GetPluginCapabilities", "GetPluginInfo"))
+    )
+    with Fleet(tmp_path / "f", kubeconfig, [attaching], "--controllers=attacher"):
+        assert attaching.calls("ControllerGetCapabilities")
+    attaching.set_rules()
+
+
+def test_ta120_sigterm_during_a_publish(kubeconfig, api, attaching, tmp_path):
+    """A-008: the call is finished, then the program ends with 0."""
+    cluster = AttachCluster(api, [attaching])
+    fleet = Fleet(tmp_path / "f", kubeconfig, [attaching], "--controllers=attacher")
+    fleet.start()
+    try:
+        (node,) = cluster.add_nodes(1)
+        (volume,) = cluster.add_volumes(attaching, 1)
+        attaching.set_rules({"method": "ControllerPublishVolume", "delay_seconds": 2})
+        source = {"persistentVolumeName": volume}
+        kind = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment"}
+        spec = {"attacher": attaching.name, "nodeName": node, "source": source}
+        api.create({**kind, "metadata": {"name": f"{cluster.name}-va"}, "spec": spec})
+        wait_until(
+            lambda: any(c.ended_at is None for c in attaching.calls("ControllerPublishVolume")),
+            30,
+            "the call runs",
+        )
+        since = time.time()
+        assert fleet.stop() == 0
+        assert cluster.attached() == {(volume, node)}
+        assert [c for c in attaching.calls("ControllerPublishVolume") if c.started_at > since] == []
+    finally:
+        fleet.stop()
+        attaching.set_rules()
+        cluster.clean_up()

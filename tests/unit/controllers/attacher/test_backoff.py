@@ -1,0 +1,38 @@
+"""How long does a failing attach wait, over a real queue?"""
+
+from __future__ import annotations
+
+from tests.support.attach_world import AttachWorld
+from workers.engine.frame import RETRY_MAX_SECONDS
+from workers.queue.keys import Key
+from workers.queue.workqueue import WorkQueue
+
+
+def test_ta035_twelve_failures(redis_client):
+    """DA-009, A-043: 1, 2, 4, ... 256, 300, 300 s; no attempt in between by an echo of ours."""
+    world = AttachWorld()
+    world.add_volume()
+    refusal = [{"code": "INTERNAL", "times": 99}]
+    world.client.respond({"ControllerPublishVolume": refusal})
+    key = world.add_attachment()
+    now = [1_700_000_000_000]
+    tickets: list[Key] = []
+    queue = WorkQueue(redis_client, publish=tickets.extend, now_ms=lambda: now[0])
+    queue.register_process()
+    queue.set_limits(key.lane, 10)
+    queue.add([key])
+    delays = []
+    for _ in range(12):
+        lease = queue.take(tickets.pop())
+        assert lease is not None
+        outcome = world.run(key)
+        delay = queue.fail(
+            lease, base_seconds=outcome.base_seconds, cap_seconds=outcome.cap_seconds
+        ).delay_seconds
+        assert delay is not None
+        delays.append(delay)
+        now[0] += round(delay * 1000)
+        queue.heartbeat()
+        queue.pump(period_seconds=0)
+    assert delays == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
+    assert delays[-1] == RETRY_MAX_SECONDS

@@ -1,0 +1,304 @@
+"""From a deleted attachment to a volume that is off its node: section 11.3."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+
+import pytest
+
+from tests.support.attach_world import FIN, AttachWorld
+from workers.controllers.attacher import names
+from workers.errors import DriverAway
+from workers.kube import paths
+from workers.kube.errors import ForbiddenError
+from workers.queue.locks import Mode
+
+VA = "volumeattachments/pv1-node1"
+STATUS = f"{VA}/status"
+UNPUBLISH = ("unpublish", "handle1", "nodeID1")
+REFUSED = ForbiddenError(403, "Forbidden", "no")
+SECRET = {"controllerPublishSecretRef": {"name": "secret", "namespace": "default"}}
+
+
+@pytest.fixture
+def world():
+    world = AttachWorld()
+    world.add_volume()
+    return world
+
+
+def deleted(world, **options):
+    return world.add_attachment(**{"attached": True, "is_marked": True} | options, is_deleting=True)
+
+
+def fail(world, code, message="boom", times=1):
+    steps = [{"code": code, "message": message, "times": times}, {}]
+    world.client.respond({"ControllerUnpublishVolume": steps})
+
+
+def test_ta050_unpublish_then_the_finalizer(world):
+    """A-061, A-062."""
+    key = deleted(world)
+    assert world.run(key).action.value == "done"
+    assert world.calls == [UNPUBLISH]
+    assert world.written == [VA]
+    assert world.is_gone()
+
+
+def test_ta051_never_confirmed_is_unpublished_all_the_same(world):
+    """MA-051: false with the finalizer means that a publish may have been made."""
+    world.run(deleted(world, attached=False))
+    assert world.calls == [UNPUBLISH]
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_ta052_nothing_was_published(world, attached):
+    """A-060."""
+    key = deleted(world, is_marked=False, finalizers=["x"], attached=attached)
+    assert world.run(key).action.value == "done"
+    assert (world.calls, world.written) == ([], [])
+
+
+def test_ta053_attachment_that_others_keep(world):
+    """A-062: then the status says so."""
+    key = deleted(world, finalizers=["x"], attachmentMetadata={"a": "b"})
+    world.api.change(
+        paths.ATTACHMENTS, "pv1-node1", {"status": {"detachError": {"message": "m", "time": "t"}}}
+    )
+    world.run(key)
+    assert world.finalizers() == ["x"]
+    assert world.status() == {"attached": False}
+    assert world.written == [VA, STATUS]
+
+
+def test_ta054_driver_refuses(world):
+    """A-063: a detach error never carries a code."""
+    fail(world, "INTERNAL")
+    key = deleted(world)
+    assert world.run(key).action.value == "retry"
+    error = world.status()["detachError"]
+    assert error["message"] == "rpc error: code = Internal desc = boom"
+    assert "errorCode" not in error
+    assert world.finalizers() == [FIN]
+    world.run(key)
+    assert world.is_gone()
+
+
+def test_ta055_deadline(world):
+    fail(world, "DEADLINE_EXCEEDED")
+    assert world.run(deleted(world)).action.value == "retry"
+    assert "DeadlineExceeded" in world.message("detachError")
+
+
+@pytest.mark.parametrize(
+    "driver",
+    [pytest.param("", id="TA-056 node is gone"), pytest.param("other", id="TA-057 driver is")],
+)
+def test_node_id_of_the_publish(driver):
+    """A-065."""
+    world = AttachWorld(has_node=False)
+    world.add_volume()
+    if driver:
+        world.add_node(driver=driver)
+    world.run(deleted(world))
+    assert world.calls == [UNPUBLISH]
+
+
+def test_ta058_nobody_knows_the_node_id():
+    """A-065: it waits for the CSINode."""
+    world = AttachWorld(has_node=False)
+    world.add_volume()
+    key = deleted(world, is_marked=False, finalizers=[FIN])
+    world.run(key)
+    assert world.message("detachError") == 'csinode.storage.k8s.io "node1" not found'
+    assert world.calls == []
+    world.add_node()
+    world.run(key)
+    assert world.calls == [UNPUBLISH]
+
+
+def test_ta059_node_made_again_under_its_name(world):
+    """DA-003: the volume is where the publish was sent, not where the name points now."""
+    world.run(deleted(world, node_id="old"))
+    assert world.calls == [("unpublish", "handle1", "old")]
+
+
+def test_ma032_every_node_id_that_a_publish_was_sent_with(world):
+    """MA-032: one of them may have the volume, nobody knows which."""
+    key = world.add_attachment(is_marked=True, node_id="old")
+    fail_once = {"ControllerPublishVolume": [{"code": "DEADLINE_EXCEEDED"}]}
+    world.client.respond(fail_once)
+    world.run(key)
+    world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
+    world.run(key)
+    assert world.calls[1:] == [UNPUBLISH, ("unpublish", "handle1", "old")]
+    assert world.is_gone()
+
+
+def kcm_name(handle="handle1"):
+    return f"csi-{hashlib.sha256(f'{handle}csi/testnode1'.encode()).hexdigest()}"
+
+
+def without_volume(world, name, mark):
+    key = world.add_attachment(name, is_marked=True, is_deleting=True)
+    world.api.drop(paths.VOLUMES, "pv1")
+    attach = names.attachment_key(key.driver, "node1", name, key.uid)
+    world.queue.marks[attach.text] = mark
+    return key
+
+
+RECORD = {"driver": "csi/test", "handle": "handle1", "node": "nodeID1", "secret": None}
+
+
+def test_ta060_volume_removed_by_force(world):
+    """DA-006, MA-030: the record of the publish tells the handle."""
+    name = kcm_name()
+    world.run(without_volume(world, name, {"record": RECORD}))
+    assert world.calls == [UNPUBLISH]
+    assert world.is_gone(name)
+
+
+def test_record_of_redis_is_no_authority(world):
+    """MA-030: the attachment's own name proves the handle, or nothing is asked of the driver."""
+    name = kcm_name()
+    forged = {"record": RECORD | {"handle": "somebody-elses"}}
+    world.run(without_volume(world, name, forged))
+    assert world.calls == []
+    assert world.status(name)["detachError"]["message"] == 'persistentvolume "pv1" not found'
+
+
+@pytest.mark.parametrize(("text", "is_known"), [('{"driver":"csi/test",', False), (None, True)])
+def test_record_in_the_attachment(text, is_known):
+    """MA-030: it outlives Redis; one that cannot be read counts as none."""
+    world = AttachWorld(record_annotation="example.org/record")
+    world.add_volume()
+    key = world.add_attachment()
+    world.run(key)
+    if text is not None:
+        annotation = {"metadata": {"annotations": {"example.org/record": text}}}
+        world.api.change(paths.ATTACHMENTS, "pv1-node1", annotation)
+    world.queue.marks.clear()
+    world.api.drop(paths.VOLUMES, "pv1")
+    world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
+    world.run(key)
+    assert (UNPUBLISH in world.calls) is is_known
+
+
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_ta061_secret_is_gone(is_allowed):
+    """DA-007: called without secrets only where the administrator said so (A-066)."""
+    world = AttachWorld(detaches_without_missing_secret=is_allowed)
+    world.add_volume(csi=SECRET)
+    key = deleted(world)
+    world.run(key)
+    assert (world.calls == [UNPUBLISH]) is is_allowed
+    if not is_allowed:
+        assert world.message("detachError").startswith('failed to load secret "default/secret"')
+
+
+def test_refused_secret_is_not_a_missing_one():
+    """A right that was taken away must not turn into a call without credentials."""
+    world = AttachWorld(detaches_without_missing_secret=True)
+    world.add_volume(csi=SECRET)
+    world.api.fail("get", "secrets/secret", REFUSED)
+    world.run(deleted(world))
+    assert world.calls == []
+
+
+def test_ta062_volume_is_being_deleted(world):
+    world.api.mark_deleted(paths.VOLUMES, "pv1")
+    world.run(deleted(world))
+    assert world.calls == [UNPUBLISH]
+
+
+def test_ta063_finalizer_cannot_be_removed(world):
+    """A-063: the unpublish is repeated, which is idempotent."""
+    world.api.fail("patch", VA, REFUSED)
+    key = deleted(world)
+    assert world.run(key).action.value == "retry"
+    assert world.message("detachError") == "could not mark as detached: no"
+    world.run(key)
+    assert world.calls == [UNPUBLISH, UNPUBLISH]
+    assert world.is_gone()
+
+
+def test_ta064_death_between_finalizer_and_status(world):
+    """A-062: no second unpublish; the attachment is left to whoever keeps it."""
+    key = deleted(world, is_marked=False, finalizers=["x"], node_id="nodeID1")
+    assert world.run(key).action.value == "done"
+    assert world.calls == []
+
+
+def test_ta065_not_found_is_an_error(world):
+    """A-064: CSI wants OK for a volume that is gone."""
+    fail(world, "NOT_FOUND")
+    key = deleted(world)
+    assert world.run(key).action.value == "retry"
+    assert world.finalizers() == [FIN]
+
+
+def test_ta066_inline_volume(world):
+    inline = {"accessModes": ["ReadWriteOnce"], "csi": {"driver": "d", "volumeHandle": "i"}}
+    world.run(deleted(world, source={"inlineVolumeSpec": inline}))
+    assert world.calls == [("unpublish", "i", "nodeID1")]
+
+
+def test_ta067_deleted_by_a_user(world):
+    """A-069: the deletion mark alone counts; whether a pod runs is not asked."""
+    key = world.add_attachment(is_marked=True, attached=True)
+    world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
+    world.run(key)
+    assert world.calls == [UNPUBLISH]
+
+
+def test_da014_finalizers_of_others_stay(world):
+    """DA-014: what came between read and write is kept."""
+    add = {"metadata": {"finalizers": [FIN, "y"]}}
+    world.api.before("patch", VA, lambda: world.api.change(paths.ATTACHMENTS, "pv1-node1", add))
+    world.run(deleted(world))
+    assert world.finalizers() == ["y"]
+    assert world.calls == [UNPUBLISH]
+
+
+def test_ma016_publish_of_a_dead_worker_may_still_run(world):
+    """MA-016: the opposite call waits until it has surely ended, without a back-off step."""
+    key = deleted(world)
+    attach = names.attachment_key(key.driver, "node1", "pv1-node1", key.uid)
+    world.queue.marks[attach.text] = {"call": {"until": time.time() + 7}}
+    outcome = world.run(key)
+    assert outcome.action.value == "wait"
+    assert 6 < outcome.delay_seconds <= 7
+    assert world.calls == []
+    world.queue.marks[attach.text] = {"call": {"until": time.time() - 1}}
+    world.run(key)
+    assert world.calls == [UNPUBLISH]
+
+
+def test_ma016_connection_lost_during_the_publish(world):
+    """MA-016: nobody heard the end of that call, so the detach gives it its time."""
+    key = world.add_attachment()
+    world.client.respond({"ControllerPublishVolume": [DriverAway("gone")]})
+    with pytest.raises(DriverAway):
+        world.run(key)
+    world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
+    assert world.run(key).action.value == "wait"
+    assert world.calls == [("publish", "handle1", "nodeID1")]
+
+
+def test_ma013_busy_volume_parks_the_detach(world):
+    """MA-010, MA-013."""
+    world.queue.busy["csi/test#handle1"] = Mode.EXCLUSIVE
+    assert world.run(deleted(world)).action.value == "blocked"
+    assert world.calls == []
+
+
+def test_da024_owner_of_the_claim_is_told(world):
+    """DA-024: the attachment's own status goes with it."""
+    world.add_volume(claimRef={"name": "data", "namespace": "default", "uid": "c1"})
+    fail(world, "INTERNAL", times=2)
+    key = deleted(world)
+    world.run(key)
+    world.run(key)
+    text = "node node1: rpc error: code = Internal desc = boom"
+    assert world.events.seen == [("Warning", "DetachFailed", text)]

@@ -1,0 +1,160 @@
+"""In which order things happen, what waits for what, and what is remembered (MA-010 to MA-032)."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+
+import pytest
+
+from tests.support.attach_world import AttachWorld
+from workers.controllers.attacher import names
+from workers.controllers.attacher.controller import CONTROLLER
+from workers.kube import paths
+from workers.queue.locks import Lock, Mode
+
+SECRET = {"controllerPublishSecretRef": {"name": "secret", "namespace": "default"}}
+
+
+@pytest.fixture
+def world():
+    world = AttachWorld()
+    world.add_volume()
+    return world
+
+
+def fail(world, code, times=1):
+    steps = [{"code": code, "message": "boom", "times": times}, {}]
+    world.client.respond({"ControllerPublishVolume": steps})
+
+
+def test_da020_unchanged_error_is_not_written_again(world):
+    """DA-020: thousands of failing attachments would starve the others."""
+    fail(world, "INTERNAL", times=2)
+    key = world.add_attachment()
+    world.run(key)
+    before = len(world.written)
+    world.run(key)
+    assert len(world.written) == before
+
+
+def test_ma014_aborted_is_no_failure_at_first(world):
+    """MA-014: five times the first interval, then back-off."""
+    fail(world, "ABORTED", times=7)
+    key = world.add_attachment()
+    outcomes = [world.run(key) for _ in range(6)]
+    assert [one.action.value for one in outcomes] == ["wait"] * 5 + ["retry"]
+    assert all(1.0 <= one.delay_seconds <= 1.5 for one in outcomes[:5])
+
+
+def test_ma013_busy_volume_parks_the_key(world):
+    """MA-010: the PV's name keeps creation, deletion and offline growth away."""
+    world.queue.busy["pv1"] = Mode.EXCLUSIVE
+    outcome = world.run(world.add_attachment())
+    assert (outcome.action.value, outcome.lock) == ("blocked", Lock("pv1", Mode.SHARED))
+    assert world.written == []
+
+
+@pytest.mark.parametrize(
+    ("modes", "is_blocked"), [(["ReadWriteOnce"], True), (["ReadWriteMany"], False)]
+)
+def test_ma011_calls_for_several_nodes(world, modes, is_blocked):
+    """MA-011: side by side only for volumes that may be on several nodes."""
+    world.add_volume(modes=modes)
+    world.queue.busy["csi/test#handle1"] = Mode.SHARED
+    outcome = world.run(world.add_attachment())
+    assert (outcome.action.value == "blocked") is is_blocked
+    assert bool(world.calls) is not is_blocked
+
+
+@pytest.mark.parametrize("is_by_file", [False, True], ids=["flag", "drivers file"])
+def test_ma010_limit_per_node(is_by_file):
+    """MA-010: with one place per node a second call for it waits."""
+    world = AttachWorld(max_ops_per_node=0 if is_by_file else 1)
+    world.per_node = {"attach": 1} if is_by_file else {}
+    world.add_volume()
+    world.queue.busy["csi/test@nodeID1#0"] = Mode.EXCLUSIVE
+    assert world.run(world.add_attachment()).action.value == "blocked"
+    assert world.calls == []
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_ma012_next_node_waits_for_the_detach_from_the_last_one(is_strict):
+    """MA-012: then the driver need not refuse; who waits long is told for which node."""
+    world = AttachWorld(is_strict_single_node=is_strict)
+    world.add_volume(modes=["ReadWriteOnce"])
+    world.add_attachment("pv1-node0", node="node0", is_marked=True, is_deleting=True)
+    key = world.add_attachment()
+    outcome = world.run(key)
+    assert outcome.action.value == ("wait" if is_strict else "done")
+    assert bool(world.calls) is not is_strict
+    assert ("node0" in world.message()) is is_strict
+    world.api.drop(paths.ATTACHMENTS, "pv1-node0")
+    world.run(key)
+    assert world.status() == {"attached": True}
+
+
+def test_call_record_goes_with_the_call(world):
+    """MA-016: a later detach waits for nobody once the driver answered."""
+    fail(world, "INTERNAL")
+    key = world.add_attachment()
+    world.run(key)
+    assert "call" not in world.queue.marks[key.text]
+    world.run(key)
+    assert "call" not in world.queue.marks[key.text]
+
+
+def test_ma030_record_stands_in_the_attachment_too():
+    """MA-030: under the annotation that the administrator chose."""
+    world = AttachWorld(record_annotation="example.org/record")
+    world.add_volume(csi=SECRET)
+    world.add_secret("secret", {"foo": "YmFy"})
+    world.run(world.add_attachment())
+    text = world.attachment()["metadata"]["annotations"]["example.org/record"]
+    assert text == (
+        '{"driver":"csi/test","handle":"handle1","node":"nodeID1","secret":["default","secret"]}'
+    )
+
+
+def test_mark_holds_no_secret(world):
+    """What is remembered in Redis names the secret, never its data."""
+    world.add_volume(csi=SECRET)
+    world.add_secret("secret", {"foo": "aHVzaA=="})
+    key = world.add_attachment()
+    world.run(key)
+    assert "hush" not in str(world.queue.marks)
+    assert world.queue.marks[key.text]["record"]["secret"] == ["default", "secret"]
+
+
+def test_a022_name_of_an_attachment():
+    """As the attach/detach controller makes it; `records.confirmed` relies on it."""
+    digest = hashlib.sha256(b"handle1" + b"csi/test" + b"node1").hexdigest()
+    key = names.attachment_key("csi/test", "node1", f"csi-{digest}", "u")
+    assert names.attachment_name(key) == f"csi-{digest}"
+
+
+def test_da023_deleted_attachment_is_left_to_the_other_lane(world):
+    """DA-023: an attach never turns into a detach that holds up attaches."""
+    key = world.add_attachment(is_marked=True)
+    world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
+    outcome = world.sync(CONTROLLER, key)
+    assert outcome.action.value == "done"
+    assert world.calls == []
+    assert world.queue.added == [(names.detachment_key("csi/test", *parts(key)).text, 0.0)]
+
+
+def parts(key):
+    node, name = key.object.split("/")
+    return node, name, key.uid
+
+
+def test_ma016_forced_publish_of_a_dead_worker(world):
+    """MA-016: its record stands under another key of the attachment, and counts all the same."""
+    key = world.add_attachment(is_marked=True, attached=True)
+    forced = names.forced_key("csi/test", *parts(key))
+    world.queue.marks[forced.text] = {"call": {"until": time.time() + 7}}
+    world.queue.marks[key.text] = {"call": {"until": time.time() + 3}, "nodes": ["old"]}
+    world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
+    outcome = world.run(key)
+    assert outcome.action.value == "wait"
+    assert 6 < outcome.delay_seconds <= 7

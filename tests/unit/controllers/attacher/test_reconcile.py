@@ -1,0 +1,273 @@
+"""Status and driver compared by ListVolumes: section 11.6."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.attach_world import FIN, LISTS, PUBLISHES, AttachWorld
+from workers.controllers.attacher import names
+from workers.controllers.attacher.controller import CONTROLLER
+from workers.kube import paths
+from workers.queue.keys import Key
+
+PUBLISH = ("publish", "handle1", "nodeID1")
+UNPUBLISH = ("unpublish", "handle1", "nodeID1")
+HERE = {"volume_id": "handle1", "published_node_ids": ["nodeID1"]}
+
+
+@pytest.fixture
+def world():
+    world = AttachWorld(capabilities=LISTS)
+    world.add_volume()
+    return world
+
+
+def listing(world, *entries, **step):
+    world.client.respond({"ListVolumes": [{"entries": list(entries), **step}]})
+
+
+def forced(world):
+    """Keys that the last run added; each is then worked on once."""
+    keys = [Key.parse(text) for text, _ in world.queue.added]
+    world.queue.added.clear()
+    assert all(key.kind == names.FORCED for key in keys)
+    return keys
+
+
+def compare(world):
+    world.compare()
+    keys = forced(world)
+    for key in keys:
+        world.run(key)
+    return keys
+
+
+def test_ta090_attached_but_not_listed(world):
+    """A-094, A-095: published again, never unpublished; old metadata goes (att-70)."""
+    metadata = {"old": "1"}
+    world.add_attachment(is_marked=True, attached=True, attachmentMetadata=metadata)
+    listing(world)
+    world.client.respond({"ControllerPublishVolume": [{"publish_context": {"new": "2"}}]})
+    compare(world)
+    assert world.calls == [PUBLISH]
+    assert world.status() == {"attached": True, "attachmentMetadata": {"new": "2"}}
+
+
+def test_ta091_listing_agrees(world):
+    world.add_attachment(is_marked=True, attached=True)
+    listing(world, HERE)
+    assert compare(world) == []
+
+
+def test_a094_not_attached_but_listed(world):
+    """A-094: published, with the back-off of the key bypassed."""
+    world.add_attachment(is_marked=True)
+    listing(world, HERE)
+    compare(world)
+    assert world.calls == [PUBLISH]
+
+
+def test_ta092_deleted_without_finalizer_but_listed(world):
+    world.add_attachment(finalizers=["x"], node_id="nodeID1", is_deleting=True)
+    listing(world, HERE)
+    compare(world)
+    assert world.calls == [UNPUBLISH]
+
+
+def test_ta093_deleted_and_attached_but_not_listed(world):
+    world.add_attachment(is_marked=True, attached=True, is_deleting=True)
+    listing(world)
+    compare(world)
+    assert world.calls == [UNPUBLISH]
+    assert world.is_gone()
+
+
+def test_ta094_listed_without_an_attachment(world):
+    """A-096: what somebody attached by hand is never touched."""
+    world.add_attachment(is_marked=True, attached=True)
+    listing(world, HERE, {"volume_id": "other", "published_node_ids": ["nodeID1"]})
+    assert compare(world) == []
+
+
+def test_ta095_attachment_of_another_driver(world):
+    world.add_attachment(attacher="other", attached=True)
+    world.compare()
+    assert world.client.methods == []
+
+
+def test_ta096_three_pages():
+    """A-091: all pages together, tokens passed on; of a volume that comes twice the last counts."""
+    world = AttachWorld(capabilities=LISTS, max_entries=2)
+    world.add_volume()
+    world.add_attachment(is_marked=True, attached=True)
+    pages = {
+        "": {"entries": [{"volume_id": "handle1"}], "next_token": "2"},
+        "2": {"entries": [{"volume_id": "x"}, {"no_volume": True}], "next_token": "3"},
+        "3": {"entries": [HERE]},
+    }
+    world.client.respond({"ListVolumes": [{"pages": pages}]})
+    assert compare(world) == []
+    requests = world.client.requests("ListVolumes")
+    assert [request.starting_token for request in requests] == ["", "2", "3"]
+    assert {request.max_entries for request in requests} == {2}
+    assert set(world.client.timeouts) == {15.0}
+
+
+def test_ta097_second_page_fails(world):
+    """A-091: no part of a list is used."""
+    world.add_attachment(is_marked=True, attached=True)
+    pages = {"": {"next_token": "2"}, "2": {"code": "INTERNAL"}}
+    world.client.respond({"ListVolumes": [{"pages": pages}]})
+    assert world.compare().action.value == "done"
+    assert forced(world) == []
+
+
+def test_ta098_token_comes_back(world):
+    """Else the run would never end."""
+    world.add_attachment(is_marked=True, attached=True)
+    listing(world, next_token="2")
+    assert world.compare().reason == "listing failed"
+    assert forced(world) == []
+
+
+def test_da010_listing_takes_too_long():
+    """DA-010: each page has its deadline, all together another one."""
+    world = AttachWorld(capabilities=LISTS, reconcile_timeout_seconds=-1.0)
+    world.add_attachment(is_marked=True, attached=True)
+    listing(world, next_token="2")
+    assert world.compare().reason == "listing failed"
+
+
+def test_ta099_entry_without_status(world):
+    """DA-012: unknown is not absent."""
+    world.add_attachment(is_marked=True, attached=True)
+    listing(world, {"volume_id": "handle1", "no_status": True})
+    assert compare(world) == []
+
+
+def test_ta100_attachment_that_cannot_be_judged(world):
+    """A-093: skipped, the others are not."""
+    world.add_attachment("lost", is_marked=True, source={"persistentVolumeName": "gone"})
+    world.add_attachment("nowhere", node="node9", finalizers=[FIN])
+    world.add_attachment(is_marked=True, attached=True)
+    listing(world)
+    assert [names.attachment_name(key) for key in compare(world)] == ["pv1-node1"]
+
+
+def test_ta101_driver_lists_no_publications():
+    """A-005, A-090."""
+    world = AttachWorld(capabilities=PUBLISHES | {"LIST_VOLUMES"})
+    assert list(CONTROLLER.periodic(world.context, world.driver)) == []
+    world.compare()
+    assert world.client.methods == []
+
+
+def test_a090_comes_back_by_itself(world):
+    """A-090."""
+    (due,) = CONTROLLER.periodic(world.context, world.driver)
+    assert (due.key, due.every_seconds) == (names.reconcile_key("csi/test"), 60.0)
+
+
+def test_ta102_forced_publish_fails(world):
+    """A-097, DA-011: retried until it worked, then the error goes."""
+    world.add_attachment(is_marked=True, attached=True)
+    listing(world)
+    world.client.respond({"ControllerPublishVolume": [{"code": "INTERNAL"}, {}]})
+    (key,) = compare(world)
+    assert world.status()["attached"] is True
+    assert world.message()
+    assert world.run(key).action.value == "done"
+    assert world.status() == {"attached": True}
+
+
+def test_ta103_attached_while_the_list_is_read(world):
+    """MA-040, DA-013: what changed since the listing began is left alone."""
+    key = world.add_attachment(is_marked=True)
+
+    def finish(_request):
+        world.run(key)
+        return {"entries": [HERE]}
+
+    world.client.respond({"ListVolumes": [finish]})
+    world.compare()
+    assert forced(world) == []
+    assert world.calls == [PUBLISH]
+
+
+def test_attachment_that_went_while_the_list_was_read(world):
+    world.add_attachment(is_marked=True, attached=True)
+
+    def vanish(_request):
+        world.api.drop(paths.ATTACHMENTS, "pv1-node1")
+        return {"entries": []}
+
+    world.client.respond({"ListVolumes": [vanish]})
+    world.compare()
+    assert forced(world) == []
+
+
+GCE = "pd.csi.storage.gke.io"
+GCE_NODE = "projects/p/zones/us-east1-a/instances/n"
+
+
+@pytest.mark.parametrize(
+    ("listed", "difference"),
+    [
+        pytest.param("projects/p/zones/us-east1-a/disks/d", 0, id="TA-104 completed"),
+        pytest.param("projects/UNSPECIFIED/zones/us-east1-a/disks/d", 1, id="TA-104 as stored"),
+    ],
+)
+def test_migrated_handle_is_completed_first(listed, difference):
+    """A-071."""
+    world = AttachWorld(driver=GCE, capabilities=LISTS)
+    metadata = {"name": "pv1", "labels": {"topology.kubernetes.io/zone": "us-east1-a"}}
+    spec = {"accessModes": ["ReadWriteOnce"], "gcePersistentDisk": {"pdName": "d"}}
+    world.api.add(paths.VOLUMES, {"metadata": metadata, "spec": spec})
+    marks = {"finalizers": ["external-attacher/pd-csi-storage-gke-io"], "node_id": GCE_NODE}
+    world.add_attachment(attached=True, **marks)
+    listing(world, {"volume_id": listed, "published_node_ids": [GCE_NODE]})
+    world.compare()
+    assert len(forced(world)) == difference
+
+
+@pytest.mark.parametrize("driver", ["csi/test", GCE])
+def test_inline_volume_that_cannot_be_completed(driver):
+    """A-071: of a driver without an in-tree plugin, or with a node id of another form."""
+    world = AttachWorld(driver=driver, capabilities=LISTS)
+    inline = {"accessModes": ["ReadWriteOnce"], "csi": {"driver": "d", "volumeHandle": "i"}}
+    world.add_attachment(attached=True, source={"inlineVolumeSpec": inline}, node_id="n")
+    listing(world)
+    world.compare()
+    assert forced(world) == []
+
+
+def test_ta105_mark_of_an_attachment_that_was_made_again(world):
+    """DA-005: keyed by uid."""
+    world.add_attachment(is_marked=True, attached=True)
+    listing(world)
+    world.compare()
+    (key,) = forced(world)
+    world.api.drop(paths.ATTACHMENTS, "pv1-node1")
+    world.add_attachment(is_marked=True, attached=True)
+    assert world.run(key).action.value == "done"
+    assert world.calls == []
+
+
+def test_da012_too_many_differences(world):
+    """DA-012, MA-040: a list that lacks everything is rather wrong than everything detached."""
+    for number in range(21):
+        world.add_attachment(f"va{number}", is_marked=True, attached=True)
+    listing(world)
+    assert world.compare().reason == "too many differences"
+    assert forced(world) == []
+
+
+def test_many_volumes_are_listed_not_read_one_by_one(world):
+    """One request of 500 instead of 500."""
+    for number in range(51):
+        world.add_attachment(f"va{number}", is_marked=True, attached=True)
+    listing(world, HERE)
+    world.compare()
+    read = [one.path for one in world.api.requests if one.path.startswith("persistentvolumes")]
+    assert read == ["persistentvolumes"]
+    assert forced(world) == []

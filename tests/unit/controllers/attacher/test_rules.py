@@ -1,0 +1,291 @@
+"""Which events mean work (A-031), and which only echo what we wrote ourselves (DA-009)?"""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.support.attach_world import FIN
+from workers.controllers.attacher import names
+from workers.controllers.attacher.rules import AttacherRules, is_another_kind
+from workers.kube import paths
+from workers.kube.objects import Attachment, CsiNode, Volume
+from workers.spec import Forget
+
+DRIVER = "csi/test"
+RECORD = {
+    "name": DRIVER,
+    "queue_name": DRIVER,
+    "plugin_capabilities": ["CONTROLLER_SERVICE"],
+    "controller_capabilities": ["PUBLISH_UNPUBLISH_VOLUME"],
+}
+KEY = names.attachment_key(DRIVER, "node1", "va", "u1")
+RELEASE = names.finalizer_key(DRIVER, "pv1")
+DETACH = names.detachment_key(DRIVER, "node1", "va", "u1")
+FORGOTTEN = [Forget(key) for key in names.keys_of(DRIVER, "node1", "va", "u1")]
+
+
+@pytest.fixture
+def rules():
+    rules = AttacherRules()
+    rules.set_drivers([RECORD])
+    return rules
+
+
+def attachment(
+    *, attached=False, finalizers=(), deleted=False, attacher=DRIVER, volume="pv1", **more
+):
+    meta = {"name": "va", "uid": "u1", "resourceVersion": "1", "finalizers": list(finalizers)}
+    meta["annotations"] = dict(more.pop("annotations", {}))
+    meta["labels"] = dict(more.pop("labels", {}))
+    if deleted:
+        meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    source = {"persistentVolumeName": volume} if volume else {"inlineVolumeSpec": {}}
+    spec = {"attacher": attacher, "nodeName": "node1", "source": source}
+    status = {"attached": attached, **more}
+    return msgspec.convert({"metadata": meta, "spec": spec, "status": status}, Attachment)
+
+
+def volume(*, finalizers=(FIN,), deleted=False, csi=True, annotations=None):
+    meta = {"name": "pv1", "finalizers": list(finalizers), "annotations": annotations or {}}
+    if deleted:
+        meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    spec = {"csi": {"driver": DRIVER}} if csi else {}
+    return msgspec.convert({"metadata": meta, "spec": spec}, Volume)
+
+
+def csi_node(*drivers):
+    entries = [{"name": name, "nodeID": "n"} for name in drivers]
+    return msgspec.convert({"metadata": {"name": "node1"}, "spec": {"drivers": entries}}, CsiNode)
+
+
+def see(rules, item, *, is_listed=False):
+    resource = {
+        Attachment: paths.ATTACHMENTS,
+        Volume: paths.VOLUMES,
+        CsiNode: paths.CSI_NODES,
+    }[type(item)]
+    return list(rules.seen(resource, item, is_listed=is_listed))
+
+
+def error(message, time="2026-01-01T00:00:00Z"):
+    return {"attachError": {"message": message, "time": time}}
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_new_attachment_is_work(rules, is_listed):
+    """A-031: also at the start."""
+    assert see(rules, attachment(), is_listed=is_listed) == [KEY]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        pytest.param(attachment(attached=True, finalizers=[FIN]), id="attached"),
+        pytest.param(attachment(deleted=True), id="deleted, nothing published"),
+        pytest.param(attachment(attacher="other"), id="another driver's"),
+    ],
+)
+def test_ma003_settled_attachment_is_no_work(rules, item):
+    """MA-001, MA-003: nor does a resync touch it."""
+    assert see(rules, item) == []
+    assert list(rules.all_keys()) == []
+
+
+@pytest.mark.parametrize(
+    ("item", "key"),
+    [
+        pytest.param(attachment(attached=True), KEY, id="attached without our finalizer"),
+        pytest.param(attachment(deleted=True, finalizers=[FIN]), DETACH, id="to be detached"),
+        pytest.param(attachment(deleted=True, finalizers=[FIN], attached=True), DETACH, id="both"),
+    ],
+)
+def test_unsettled_attachment_is_work(rules, item, key):
+    """DA-023, DA-025, A-060: detaches have a lane of their own."""
+    assert see(rules, item) == [key]
+    assert list(rules.all_keys()) == [key]
+
+
+ANN = {names.NODE_ID: "n"}
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        pytest.param(attachment(finalizers=[FIN], annotations=ANN), id="finalizer and node id"),
+        pytest.param(attachment(**error("boom")), id="TA-116 error"),
+        pytest.param(attachment(**error("boom", "2026-01-02T00:00:00Z")), id="TA-116 its time"),
+    ],
+)
+def test_echo_of_our_own_write_is_no_work(rules, echo):
+    """A-032, DA-009: it would cut the back-off short, or publish twice."""
+    see(rules, attachment())
+    assert see(rules, echo) == []
+    assert list(rules.all_keys()) == [KEY]
+
+
+@pytest.mark.parametrize(
+    ("item", "key"),
+    [
+        pytest.param(attachment(labels={"a": "b"}, **error("boom")), KEY, id="TA-117 with a label"),
+        pytest.param(attachment(annotations={"a": "b"}), KEY, id="TA-036 annotation"),
+        pytest.param(attachment(finalizers=["x"]), KEY, id="finalizer of others"),
+        pytest.param(attachment(finalizers=[FIN], deleted=True), DETACH, id="TA-068 deletion"),
+    ],
+)
+def test_change_of_somebody_else_is_work(rules, item, key):
+    """A-031: at once, whatever back-off runs; the failures stay counted."""
+    see(rules, attachment())
+    assert see(rules, item) == [key]
+
+
+def test_ta115_resync_tries_what_fails(rules):
+    """A-031: every unsettled attachment, no other."""
+    see(rules, attachment(**error("boom")))
+    assert list(rules.all_keys()) == [KEY]
+
+
+def test_da004_deleted_attachment_is_forgotten(rules):
+    """DA-004, DA-005, MA-041: counters and marks end with it."""
+    see(rules, attachment())
+    assert list(rules.gone(paths.ATTACHMENTS, attachment())) == FORGOTTEN
+    assert list(rules.all_keys()) == []
+
+
+def test_deletion_that_was_missed(rules):
+    """A list without the attachment says so."""
+    see(rules, attachment())
+    rules.begin_list(paths.ATTACHMENTS)
+    assert list(rules.end_list(paths.ATTACHMENTS)) == FORGOTTEN
+
+
+def test_list_with_the_attachment_forgets_nothing(rules):
+    see(rules, attachment())
+    rules.begin_list(paths.ATTACHMENTS)
+    assert see(rules, attachment(), is_listed=True) == []
+    assert list(rules.end_list(paths.ATTACHMENTS)) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'csinode.storage.k8s.io "node1" not found',
+        "CSINode node1 does not contain driver csi/test",
+    ],
+)
+def test_ta018_node_that_was_waited_for(rules, message):
+    """DA-021: tried at once, not after up to five minutes."""
+    see(rules, attachment(**error(message)))
+    assert see(rules, csi_node("other")) == []
+    assert see(rules, csi_node("other", DRIVER)) == [KEY]
+
+
+def test_node_that_nobody_waited_for(rules):
+    """A-031: most CSINode events mean nothing."""
+    see(rules, attachment(**error("boom")))
+    assert see(rules, csi_node(DRIVER)) == []
+
+
+def test_da021_volume_that_was_waited_for(rules):
+    """DA-021."""
+    see(rules, attachment(**error('persistentvolume "pv1" not found')))
+    assert see(rules, volume(finalizers=())) == [KEY]
+
+
+def test_our_own_write_of_the_volume_wakes_nobody(rules):
+    """Else a failed attach would be tried again at once."""
+    see(rules, attachment(**error("boom")))
+    assert see(rules, volume()) == []
+
+
+@pytest.mark.parametrize(
+    ("item", "is_work"),
+    [
+        pytest.param(volume(deleted=True), True, id="deleted"),
+        pytest.param(volume(), False, id="stays"),
+        pytest.param(volume(deleted=True, finalizers=["x"]), False, id="not ours"),
+        pytest.param(volume(csi=False), True, id="in-tree, not migrated"),
+        pytest.param(
+            volume(csi=False, annotations={"pv.kubernetes.io/migrated-to": DRIVER}),
+            False,
+            id="in-tree, migrated to us",
+        ),
+    ],
+)
+def test_volumes_that_may_lose_the_finalizer(rules, item, is_work):
+    """A-031, A-067."""
+    assert see(rules, item) == ([RELEASE] if is_work else [])
+    assert list(rules.all_keys()) == ([RELEASE] if is_work else [])
+
+
+@pytest.mark.parametrize("attacher", [DRIVER, "other"])
+def test_end_of_an_attachment_lets_its_volume_go(rules, attacher):
+    """A-031: whoever attached it."""
+    item = attachment(attacher=attacher, attached=True, finalizers=[FIN])
+    see(rules, item)
+    see(rules, volume(deleted=True))
+    assert RELEASE in list(rules.gone(paths.ATTACHMENTS, item))
+
+
+def test_end_of_an_attachment_that_was_missed(rules):
+    """After a gap the worker looks at every volume that waits."""
+    see(rules, volume(deleted=True))
+    rules.begin_list(paths.ATTACHMENTS)
+    assert list(rules.end_list(paths.ATTACHMENTS)) == [RELEASE]
+
+
+def test_volume_that_is_gone_is_forgotten(rules):
+    see(rules, volume(deleted=True))
+    assert list(rules.gone(paths.VOLUMES, volume(deleted=True))) == [Forget(RELEASE)]
+    assert list(rules.all_keys()) == []
+
+
+def test_volume_that_went_during_a_gap(rules):
+    see(rules, volume(deleted=True))
+    rules.begin_list(paths.VOLUMES)
+    assert list(rules.end_list(paths.VOLUMES)) == [Forget(RELEASE)]
+
+
+def test_inline_attachment_has_no_volume(rules):
+    """A-023."""
+    item = attachment(volume="")
+    assert see(rules, item) == [KEY]
+    assert list(rules.gone(paths.ATTACHMENTS, item)) == FORGOTTEN
+
+
+@pytest.fixture
+def trivial():
+    rules = AttacherRules()
+    rules.set_drivers([RECORD | {"controller_capabilities": []}])
+    return rules
+
+
+@pytest.mark.parametrize(
+    ("item", "keys"),
+    [
+        pytest.param(attachment(), [KEY], id="not attached"),
+        pytest.param(attachment(attached=True), [], id="attached"),
+        pytest.param(attachment(deleted=True), [DETACH], id="deleted, not attached"),
+        pytest.param(attachment(attached=True, deleted=True), [], id="deleted"),
+        pytest.param(
+            attachment(attached=True, deleted=True, finalizers=[FIN]), [DETACH], id="left finalizer"
+        ),
+    ],
+)
+def test_a075_driver_that_cannot_attach(trivial, item, keys):
+    """A-075, DA-008."""
+    assert see(trivial, item) == keys
+
+
+def test_driver_that_learned_to_attach_is_listed_again():
+    """Else attachments settled under the old capabilities would stay unseen."""
+    other = RECORD | {"controller_capabilities": []}
+    assert is_another_kind([other], [RECORD])
+    assert not is_another_kind([RECORD], [RECORD])
+    assert not is_another_kind([RECORD, other | {"name": "x"}], [RECORD])
+
+
+def test_ma015_queue_is_fair_between_nodes():
+    """MA-015: the node stands where the queue looks for a tenant."""
+    assert KEY.tenant == "node1"
+    assert names.attachment_name(KEY) == "va"

@@ -1,0 +1,1 @@
+"""csi-attacher on the engine: VolumeAttachments become publications of a driver, and end again."""

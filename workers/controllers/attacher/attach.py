@@ -1,0 +1,258 @@
+"""One attach: from an attachment to a published volume (A-040 to A-058).
+
+The checks come before finalizer and node id, so that an attachment that fails early stays
+deletable without an unpublish. Nothing is ever undone here: the detach of the same attachment,
+made certain by the finalizer, cleans up (A-044).
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from csi_client import messages as csi
+from workers.controllers.attacher import records, texts, writes
+from workers.controllers.attacher.nodes import annotated_id, registered_id
+from workers.controllers.attacher.request import capability, is_multi_node, publish_request
+from workers.controllers.attacher.source import (
+    AttachError,
+    foreign_driver,
+    inline_source,
+    volume_name,
+    volume_source,
+)
+from workers.engine.outcome import blocked, done, wait
+from workers.errors import ApiError
+from workers.kube import paths
+from workers.kube.client import MERGE_PATCH
+from workers.kube.errors import AwayError, ConflictError, NotFoundError
+
+if TYPE_CHECKING:
+    from workers.controllers.attacher.source import Source
+    from workers.controllers.attacher.work import Work
+    from workers.engine.outcome import Outcome
+    from workers.kube.objects import JsonObject
+
+CONFLICT_TRIES: Final = 10
+"""So many others may write the same object before a user is told (DA-015)."""
+
+OTHER_NODE_SECONDS: Final = 1.0
+OTHER_NODE_SILENCE_SECONDS: Final = 10.0
+"""MA-012: how often to look for the other node's detach, and when to tell."""
+
+ZOMBIE_MARGIN_SECONDS: Final = 2.0
+"""MA-016: time after its deadline in which a driver may still end a call of a dead worker."""
+
+
+class Busy(Exception):  # noqa: N818 - no error: the pass ends with this outcome
+    """Something else comes first."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.reason)
+        self.outcome = outcome
+
+
+def attach(work: Work) -> Outcome:
+    """Publish unless the status says that it is done (A-040)."""
+    if work.is_attached and not work.is_forced:
+        return keep_finalizer(work)
+    try:
+        context = publish(work)
+    except Busy as busy:
+        return busy.outcome
+    except AttachError as error:
+        return work.failed("attachError", error)
+    # Its failure is not told in the status (TA-029): the publish is repeated.
+    try:
+        work.patch("save-attached", writes.attached_patch(work.attachment, context), status=True)
+    except (NotFoundError, ConflictError):
+        return done("attachment is gone")
+    work.set_mark("end-call", records.ended(work.lease.mark))
+    return done("attached")
+
+
+def keep_finalizer(work: Work) -> Outcome:
+    """Attached without our finalizer: the detach would be skipped (DA-025)."""
+    if not work.has_finalizer:
+        body = writes.mark_patch(work.attachment, work.finalizer, "", {})
+        try:
+            work.patch("keep-finalizer", body)
+        except ConflictError:
+            return wait(0, "attachment was changed")
+    return done("attached already")
+
+
+def publish(work: Work) -> dict[str, str]:
+    """Steps 1 to 11 of A-041; returns the publish context."""
+    source = checked_source(work)
+    how = capability(
+        source,
+        default_fstype=work.settings.default_fstype,
+        multi_writer=work.driver.supports("SINGLE_NODE_MULTI_WRITER"),
+    )
+    secrets = work.secrets(source.secret)
+    node_id = registered_id(work.node, work.read_node(), work.driver.name)
+    is_multi = is_multi_node(source)
+    busy = work.lock_calls("attach", source.handle, node_id, multi_node=is_multi)
+    if busy is not None:
+        raise Busy(blocked(busy))
+    if not is_multi and work.settings.is_strict_single_node:
+        wait_for_other_node(work)
+    mark(work, source, node_id)
+    request = publish_request(
+        source,
+        how,
+        node_id,
+        secrets,
+        has_readonly=work.driver.supports("PUBLISH_READONLY"),
+    )
+    work.context.steps.reach("publish", work.lease)
+    try:
+        answer = work.call("attach", request, csi.ControllerPublishVolumeResponse)
+    except AttachError:
+        # The driver answered, or its deadline passed: nobody has to wait for this call.
+        work.set_mark("end-call", records.ended(work.lease.mark))
+        raise
+    return checked_context(dict(answer.publish_context))
+
+
+def checked_source(work: Work) -> Source:
+    """Steps 1 to 6: the volume, with our finalizer on its PV."""
+    name = volume_name(work.attachment)
+    if not name:
+        return inline_source(work.attachment)
+    busy = work.lock_volume(name)
+    if busy is not None:
+        raise Busy(blocked(busy))
+    volume = work.read_volume(name)
+    if volume is None:
+        raise AttachError(texts.volume_missing(name))
+    if volume["metadata"].get("deletionTimestamp"):
+        raise AttachError(texts.volume_deleting(name))
+    other = foreign_driver(volume, work.driver.name)
+    if other:
+        raise AttachError(
+            f'PersistentVolume "{name}" belongs to driver {other}, '
+            f"the attachment names {work.driver.name}"
+        )
+    protect_volume(work, name)
+    return volume_source(volume)
+
+
+def protect_volume(work: Work, name: str) -> None:
+    """Our finalizer on the PV, once, however many attachments want it at a time (DA-015).
+
+    The lock on the PV's name keeps its removal away until the pass ends (MA-021).
+    """
+    for _ in range(CONFLICT_TRIES):
+        volume = work.volume
+        if volume is None:
+            raise AttachError(texts.volume_missing(name))
+        if volume["metadata"].get("deletionTimestamp"):
+            raise AttachError(texts.volume_deleting(name))
+        body = writes.with_finalizer_patch(volume, work.finalizer)
+        if body is None:
+            return
+        work.context.steps.reach("protect-volume", work.lease)
+        try:
+            work.volume = work.context.kube.patch_volume(name, body, MERGE_PATCH)
+        except (ConflictError, NotFoundError):
+            work.read_volume(name)
+        except AwayError:
+            raise
+        except ApiError as error:
+            raise AttachError(f"could not add PersistentVolume finalizer: {error}") from error
+    raise Busy(wait(OTHER_NODE_SECONDS, "others write the volume all the time"))
+
+
+def wait_for_other_node(work: Work) -> None:
+    """A volume of one node goes to the next node after its detach from the last one (MA-012).
+
+    Raises:
+        Busy: another attachment of the volume is deleted and not yet detached.
+    """
+    name = volume_name(work.attachment)
+    known = work.context.catalog.attachment(name) if name else None
+    for other, node in sorted((known or {}).items()):
+        if node == work.node or not is_detach_due(work, other):
+            continue
+        created = datetime.fromisoformat(work.attachment["metadata"]["creationTimestamp"])
+        if (datetime.now(UTC) - created).total_seconds() > OTHER_NODE_SILENCE_SECONDS:
+            message = f'volume "{name}" is still to be detached from node {node}'
+            work.failed("attachError", AttachError(message))
+        raise Busy(wait(OTHER_NODE_SECONDS, f"waits for the detach from node {node}"))
+
+
+def is_detach_due(work: Work, name: str) -> bool:
+    """Whether that attachment is deleted while a publication may exist."""
+    try:
+        other = work.context.kube.get(paths.ATTACHMENTS, name)
+    except NotFoundError:
+        return False
+    metadata = other["metadata"]
+    is_ours = work.finalizer in (metadata.get("finalizers") or ())
+    return bool(metadata.get("deletionTimestamp")) and is_ours
+
+
+def mark(work: Work, source: Source, node_id: str) -> None:
+    """Step 10: what the detach will need, before the call (A-041, MA-016, MA-030, MA-032)."""
+    earlier = annotated_id(work.attachment) if work.has_finalizer else ""
+    if earlier and earlier != node_id:
+        # Before the annotation forgets it: that node may still have the volume.
+        work.set_mark("note-node", records.with_node(work.lease.mark, earlier))
+    record = records.record(source, work.driver.name, node_id)
+    annotation = work.settings.record_annotation
+    save_mark(work, node_id, {annotation: records.to_text(record)} if annotation else {})
+    until = time.time() + work.timeout("attach") + ZOMBIE_MARGIN_SECONDS
+    work.set_mark("record-call", records.begun(work.lease.mark, record, until))
+
+
+def save_mark(work: Work, node_id: str, extra: dict[str, str]) -> None:
+    """Finalizer and node id on the attachment, unless it is deleted meanwhile."""
+    for _ in range(CONFLICT_TRIES):
+        body = writes.mark_patch(work.attachment, work.finalizer, node_id, extra)
+        try:
+            return work.patch("mark-attachment", body)
+        except NotFoundError:
+            raise Busy(done("attachment is gone")) from None
+        except ConflictError:
+            check_same(work, reread(work))
+        except AwayError:
+            raise
+        except ApiError as error:
+            raise AttachError(f"could not save VolumeAttachment: {error}") from error
+    raise Busy(wait(OTHER_NODE_SECONDS, "others write the attachment all the time"))
+
+
+def reread(work: Work) -> JsonObject:
+    """The attachment as it is now; returns what it was."""
+    before: dict[str, Any] = work.attachment
+    try:
+        work.reread()
+    except NotFoundError:
+        raise Busy(done("attachment is gone")) from None
+    return before
+
+
+def check_same(work: Work, before: JsonObject) -> None:
+    """Nothing is published for an attachment that went or is on its way out (MA-020)."""
+    if work.attachment["metadata"]["uid"] != before["metadata"]["uid"]:
+        raise Busy(done("attachment is gone"))
+    if work.is_deleting:
+        raise Busy(wait(0, "attachment is deleted"))
+
+
+def checked_context(context: dict[str, str]) -> dict[str, str]:
+    """The publish context, if the API server takes it (DA-017).
+
+    Raises:
+        AttachError: it is larger than an attachment may hold.
+    """
+    size = writes.metadata_bytes(context)
+    if size > writes.MAX_METADATA_BYTES:
+        raise AttachError(
+            f"the driver's publish context has {size} bytes, "
+            f"an attachment holds {writes.MAX_METADATA_BYTES}"
+        )
+    return context

@@ -1,0 +1,116 @@
+"""The attacher as the engine runs it: which pass each kind of key gets, and under which locks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from workers.controllers.attacher import names
+from workers.controllers.attacher.attach import attach
+from workers.controllers.attacher.detach import detach
+from workers.controllers.attacher.finalizers import release_volume
+from workers.controllers.attacher.reconcile import can_compare, reconcile
+from workers.controllers.attacher.spec import SPEC
+from workers.controllers.attacher.trivial import pretend
+from workers.controllers.attacher.work import Work
+from workers.engine.controller import Due
+from workers.engine.outcome import done
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
+from workers.queue.locks import Lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from workers.controllers.attacher.settings import AttacherSettings
+    from workers.drivers.driver import Driver
+    from workers.engine.context import Context
+    from workers.engine.outcome import Outcome
+    from workers.queue.keys import Key
+    from workers.queue.leases import Lease
+
+FORCED_AT_ONCE: Final = 2
+
+
+class AttacherController:
+    """Attachments are published and end; PVs lose our finalizer; drivers are asked what is true."""
+
+    spec = SPEC
+
+    def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
+        """One pass at a time for an attachment, forced or not; a PV's finalizer under its name."""
+        del driver
+        if key.kind == names.FINALIZERS:
+            return (Lock(key.object),)
+        return (Lock(f"va#{key.uid}"),) if key.uid else ()
+
+    def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:
+        """One pass of the key's kind."""
+        assert driver is not None  # all kinds have one
+        settings = settings_of(driver)
+        if key.kind == names.FINALIZERS:
+            return release_volume(context, driver, key, lease, settings)
+        if key.kind == names.RECONCILE:
+            return reconcile(context, driver, key, lease, settings)
+        return sync_attachment(context, driver, key, lease, settings)
+
+    def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
+        """The comparison with ListVolumes, where the driver can (A-090)."""
+        del context
+        if driver is None or not can_compare(driver):
+            return ()
+        seconds = settings_of(driver).reconcile_seconds
+        return (Due(names.reconcile_key(driver.queue_name), seconds),)
+
+    def serves(self, driver: Driver) -> bool:
+        """Every driver: one that cannot attach has its attachments marked all the same (A-004)."""
+        del driver
+        return True
+
+    def limits(self, driver: Driver | None) -> Mapping[str, int]:
+        """`--worker-threads` for attaches, for detaches and for PVs (A-030, DA-023)."""
+        assert driver is not None
+        threads = settings_of(driver).worker_threads
+        return {
+            names.ATTACHMENTS: threads,
+            names.DETACHMENTS: threads,
+            names.FORCED: min(threads, FORCED_AT_ONCE),
+            names.FINALIZERS: threads,
+            names.RECONCILE: 1,
+        }
+
+
+def settings_of(driver: Driver) -> AttacherSettings:
+    """The attacher's settings for one driver."""
+    found: AttacherSettings = driver.settings.controllers[SPEC.name]
+    return found
+
+
+def sync_attachment(
+    context: Context, driver: Driver, key: Key, lease: Lease, settings: AttacherSettings
+) -> Outcome:
+    """One pass over an attachment as it is now (A-033)."""
+    try:
+        attachment = context.kube.get(paths.ATTACHMENTS, names.attachment_name(key))
+    except NotFoundError:
+        return done("attachment is gone")
+    if attachment["metadata"]["uid"] != key.uid:
+        return done("attachment was made again")
+    if attachment["spec"]["attacher"] != driver.name:
+        return done("attachment of another driver")
+    is_forced = key.kind == names.FORCED
+    work = Work(context, driver, key, lease, attachment, settings, is_forced=is_forced)
+    if not driver.supports("CONTROLLER_SERVICE") or not driver.supports("PUBLISH_UNPUBLISH_VOLUME"):
+        return pretend(work)
+    if work.is_deleting and key.kind == names.ATTACHMENTS:
+        return hand_over(work)
+    return detach(work) if work.is_deleting else attach(work)
+
+
+def hand_over(work: Work) -> Outcome:
+    """A deleted attachment has a key of another lane; the watcher has seen it too, or will."""
+    work.context.queue.add([replace(work.key, kind=names.DETACHMENTS)])
+    return done("attachment is deleted")
+
+
+CONTROLLER: Final = AttacherController()

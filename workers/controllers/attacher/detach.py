@@ -1,0 +1,170 @@
+"""One detach: the driver confirms, then the finalizer goes, then the status (A-060 to A-069).
+
+In this order, because a death between the last two repeats nothing. What the publish was made with
+is taken from the PV; once that is gone, from the record of the publish (DA-006).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from csi_client import messages as csi
+from workers.controllers.attacher import records, texts, writes
+from workers.controllers.attacher.attach import CONFLICT_TRIES, Busy, reread
+from workers.controllers.attacher.nodes import annotated_id, registered_id
+from workers.controllers.attacher.request import is_multi_node, unpublish_request
+from workers.controllers.attacher.source import (
+    AttachError,
+    inline_source,
+    volume_name,
+    volume_source,
+)
+from workers.controllers.attacher.work import Work, zombie_seconds
+from workers.engine.outcome import blocked, done, wait
+from workers.errors import ApiError
+from workers.kube.errors import AwayError, ConflictError, NotFoundError
+from workers.observability.logging import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workers.engine.outcome import Outcome
+
+_log = get_logger()
+
+
+class Target(NamedTuple):
+    """What is taken off, as the driver knows it."""
+
+    handle: str
+    secret: tuple[str, str] | None
+    is_multi_node: bool
+
+
+def detach(work: Work) -> Outcome:
+    """Unpublish unless nothing was published or it is confirmed gone (A-060)."""
+    if not work.has_finalizer and not work.is_forced:
+        return done("detached already")
+    try:
+        unpublish(work)
+        return finish(work)
+    except Busy as busy:
+        return busy.outcome
+    except AttachError as error:
+        return work.failed("detachError", error)
+
+
+def unpublish(work: Work) -> None:
+    """Every node id that a publish may have been sent with (A-061, DA-003, MA-032)."""
+    known = work.remembered()
+    target = find_target(work, known)
+    secrets = find_secrets(work, target.secret)
+    node_ids = find_node_ids(work, known)
+    is_multi = target.is_multi_node
+    busy = work.lock_calls("detach", target.handle, node_ids[0], multi_node=is_multi)
+    if busy is not None:
+        raise Busy(blocked(busy))
+    seconds = zombie_seconds(known)
+    if seconds:
+        # The opposite call while a publish of a dead worker may run would leave either state.
+        raise Busy(wait(seconds, "a publish of an earlier worker may still run"))
+    for node_id in node_ids:
+        request = unpublish_request(target.handle, node_id, secrets)
+        work.context.steps.reach("unpublish", work.lease)
+        work.call("detach", request, csi.ControllerUnpublishVolumeResponse)
+
+
+def find_target(work: Work, known: Mapping[str, Any]) -> Target:
+    """The volume from its PV, the attachment itself, or the record of its publish."""
+    name = volume_name(work.attachment)
+    if not name:
+        source = inline_source(work.attachment)
+    else:
+        busy = work.lock_volume(name)
+        if busy is not None:
+            raise Busy(blocked(busy))
+        volume = work.read_volume(name)
+        if volume is None:
+            return recorded_target(work, name, known)
+        source = volume_source(volume)
+    return Target(source.handle, source.secret, is_multi_node(source))
+
+
+def recorded_target(work: Work, name: str, known: Mapping[str, Any]) -> Target:
+    """The PV is gone, removed by force (DA-006).
+
+    Raises:
+        AttachError: no record tells the volume either.
+    """
+    found = records.annotated(work.attachment, work.settings.record_annotation)
+    found = found or records.confirmed(known, work.attachment)
+    if found is None or found.get("driver") != work.driver.name:
+        raise AttachError(texts.volume_missing(name))
+    _log.warning("detach by the record of the publish, the volume is gone", volume=name)
+    secret = found.get("secret")
+    return Target(
+        handle=str(found["handle"]),
+        secret=(secret[0], secret[1]) if secret else None,
+        is_multi_node=False,
+    )
+
+
+def find_secrets(work: Work, reference: tuple[str, str] | None) -> dict[str, str]:
+    """As for the publish; a secret that is gone may be left out on request (DA-007)."""
+    try:
+        return work.secrets(reference)
+    except AttachError as error:
+        if not (error.is_missing and work.settings.detaches_without_missing_secret):
+            raise
+        _log.warning("detach without secrets", err=error.message)
+        return {}
+
+
+def find_node_ids(work: Work, remembered: Mapping[str, Any]) -> list[str]:
+    """What the publish was sent with; the node's present id only where nobody knows that."""
+    known = [annotated_id(work.attachment), *remembered.get("nodes", ())]
+    node_ids = [one for one in dict.fromkeys(known) if one]
+    return node_ids or [registered_id(work.node, work.read_node(), work.driver.name)]
+
+
+def finish(work: Work) -> Outcome:
+    """Finalizer, then status (A-062).
+
+    Raises:
+        AttachError: one of the writes was refused; the unpublish is repeated.
+    """
+    try:
+        release(work)
+        metadata = work.attachment["metadata"]
+        is_gone = metadata.get("deletionTimestamp") and not metadata.get("finalizers")
+        if not is_gone and has_attached_status(work):
+            body = writes.detached_patch(work.attachment)
+            work.patch("save-detached", body, status=True)
+    except NotFoundError:
+        return done("detached")
+    except AwayError:
+        raise
+    except ConflictError:
+        return done("attachment was made again")
+    except ApiError as error:
+        raise AttachError(f"could not mark as detached: {error}") from error
+    return done("detached")
+
+
+def release(work: Work) -> None:
+    """Our finalizer off the attachment, others' kept (DA-014)."""
+    for _ in range(CONFLICT_TRIES):
+        body = writes.without_finalizer_patch(work.attachment, work.finalizer)
+        try:
+            return work.patch("release-attachment", body)
+        except ConflictError:
+            uid = reread(work)["metadata"]["uid"]
+            if work.attachment["metadata"]["uid"] != uid:
+                raise Busy(done("attachment was made again")) from None
+    raise Busy(wait(1.0, "others write the attachment all the time"))
+
+
+def has_attached_status(work: Work) -> bool:
+    """Whether the status still tells of a publication or an error."""
+    status = work.attachment.get("status") or {}
+    return any(status.get(name) for name in ("attached", "attachmentMetadata", "detachError"))

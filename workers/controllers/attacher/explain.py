@@ -1,0 +1,196 @@
+"""What is an attachment waiting for? `csi-fleet explain va NAME`: facts, then the first cause."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workers.controllers.attacher import names, texts
+from workers.explain import queueing
+from workers.explain.facts import Cause
+from workers.explain.generic import Explained
+from workers.explain.words import duration, stamp
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
+from workers.queue.inspect import read_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workers.cli.tools import Tools
+    from workers.kube.objects import JsonObject
+    from workers.queue.inspect import KeyState
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentFacts:
+    """Everything about an attachment.
+
+    Attributes:
+        attachment: live; None when there is none of that name.
+        driver: record of its driver in the registry, None when no worker serves it.
+        known_drivers: names of all drivers that are served.
+        breaker: state and reason of the driver's breaker, "" when it is closed.
+        state: of its key, None when nobody knows it.
+        watchers: living watchers; workers: living worker processes.
+    """
+
+    name: str
+    now: float
+    attachment: JsonObject | None = None
+    driver: Mapping[str, Any] | None = None
+    known_drivers: tuple[str, ...] = ()
+    breaker: str = ""
+    state: KeyState | None = None
+    watchers: int = 0
+    workers: int = 0
+
+
+def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
+    """Facts, then the first cause.
+
+    Raises:
+        ApiError: the API server does not answer, or refuses to show it.
+        QueueUnavailable: Redis does not answer.
+    """
+    del noun, namespace  # attachments alone, and they have no namespace
+    facts = gather(tools, name)
+    return Explained(attachment_cause(facts), facts.state)
+
+
+def gather(tools: Tools, name: str) -> AttachmentFacts:
+    """Read the facts: one object, and Redis.
+
+    Raises:
+        ApiError: the API server does not answer, or refuses to show it.
+        QueueUnavailable: Redis does not answer.
+    """
+    now = time.time()
+    try:
+        found = tools.kube.get(paths.ATTACHMENTS, name)
+    except NotFoundError:
+        return AttachmentFacts(name, now)
+    spec, records = found["spec"], tools.registry.alive()
+    queue_name, record = next(
+        ((queue, one) for queue, one in records.items() if one.get("name") == spec["attacher"]),
+        (spec["attacher"], None),
+    )
+    uid = found["metadata"]["uid"]
+    is_deleting = found["metadata"].get("deletionTimestamp") is not None
+    make = names.detachment_key if is_deleting else names.attachment_key
+    key = make(queue_name, spec["nodeName"], name, uid)
+    breaker = tools.breakers.states().get(queue_name)
+    return AttachmentFacts(
+        name,
+        now,
+        attachment=found,
+        driver=record,
+        known_drivers=tuple(sorted({str(one.get("name")) for one in records.values()})),
+        breaker=breaker.reason if breaker is not None and breaker.is_open else "",
+        state=read_key(tools.redis, key, f"va#{uid}"),
+        watchers=len(tools.presence.alive()),
+        workers=len(tools.presence.workers()),
+    )
+
+
+def attachment_cause(facts: AttachmentFacts) -> Cause:
+    """Return the first cause."""
+    if facts.attachment is None:
+        return Cause(
+            "not-found",
+            f"There is no attachment {facts.name}.",
+            "Check the name: kubectl get volumeattachments",
+        )
+    if facts.driver is None:
+        return queueing.unserved(
+            facts.attachment["spec"]["attacher"],
+            facts.known_drivers,
+            is_csi_driver=True,
+            workers=facts.workers,
+            waits=True,
+        )
+    settled = _settled(facts.attachment, names.finalizer(str(facts.driver["name"])))
+    return settled or _waiting(facts, facts.attachment)
+
+
+def _settled(attachment: JsonObject, finalizer: str) -> Cause | None:
+    """An attachment that csi-fleet has nothing to do with now."""
+    metadata = attachment["metadata"]
+    node = attachment["spec"]["nodeName"]
+    has_finalizer = finalizer in (metadata.get("finalizers") or ())
+    if metadata.get("deletionTimestamp") and not has_finalizer:
+        others = ", ".join(metadata.get("finalizers") or ())
+        return Cause(
+            "foreign-finalizer",
+            f"The volume is off node {node}; others keep the object: {others}.",
+            "See the controller that owns this finalizer.",
+        )
+    if (attachment.get("status") or {}).get("attached") and not metadata.get("deletionTimestamp"):
+        return Cause("attached", f"The volume is attached to node {node}.", is_problem=False)
+    return None
+
+
+def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
+    """An attachment that is to be attached, or detached."""
+    state, word, error = facts.state, "attach", (attachment.get("status") or {}).get("attachError")
+    if attachment["metadata"].get("deletionTimestamp"):
+        word, error = "detach", (attachment.get("status") or {}).get("detachError")
+    if state is not None:
+        for cause in (
+            queueing.paused(state, str(attachment["spec"]["attacher"]), facts.breaker, None, 0.0),
+            queueing.running(state),
+            None if state.fails else queueing.queued(state),
+        ):
+            if cause is not None:
+                return cause
+    if error:
+        return _failed(facts, attachment, word, error)
+    if state is not None and (cause := queueing.queued(state)):
+        return cause
+    if facts.watchers == 0:
+        return Cause(
+            "no-watcher",
+            "No csi-fleet watcher is alive, so the attachment is not seen.",
+            "Start the watcher; nothing is lost meanwhile.",
+        )
+    return Cause(
+        "not-queued",
+        f"It is not queued although it should be {word}ed.",
+        "The resync does it, by --resync-period.",
+    )
+
+
+def _failed(
+    facts: AttachmentFacts, attachment: JsonObject, word: str, error: Mapping[str, Any]
+) -> Cause:
+    """The last attempt's error, and what ends it."""
+    message, state = str(error.get("message") or ""), facts.state
+    again = queueing.next_try(state) if state is not None else ""
+    if state is not None and (cause := queueing.defect(state, message, again)):
+        return cause
+    node = attachment["spec"]["nodeName"]
+    code, advice = f"{word}-failed", again
+    if texts.waits_for_volume(message):
+        code = "volume-missing"
+        advice = "The attach starts by itself when the PersistentVolume shows up."
+        if word == "detach":
+            advice = (
+                "The volume was removed by force. Detach it in the storage, then take the "
+                "finalizer off the attachment."
+            )
+    elif texts.waits_for_node(message):
+        code = "driver-not-on-node"
+        advice = f"It starts by itself when the driver registers on node {node}: see its pod there."
+    elif "failed to load secret" in message:
+        code = "secret"
+        advice = f"Create the secret, or allow reading it. {again}"
+    elif "rpc error" in message:
+        code = "driver-error"
+    age = duration(max(0.0, facts.now - stamp(str(error.get("time") or ""))))
+    return Cause(
+        code,
+        f"The last {word} failed {age} ago: {message}",
+        advice,
+        state.due if state is not None else 0.0,
+    )

@@ -1,0 +1,114 @@
+"""Do the attachments say what the driver says (A-090 to A-097, MA-040)? Pure.
+
+An attachment may change while pages are read, and a list may lack what the driver has: what changed
+meanwhile is not touched, what has no status is unknown, and a great many differences at once are
+believed to be the list's mistake (DA-012).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from workers.migration.plugins import GCE_PD, in_tree_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from csi_client import messages as csi
+    from workers.controllers.attacher.source import Source
+    from workers.kube.objects import JsonObject
+
+FREE_DIFFERENCES: Final = 20
+MOST_OF_ALL: Final = 0.1
+"""More differences than the first number and this share of all attachments: none is believed."""
+
+_GCE: Final = re.compile(
+    r"projects/(?P<project>[^/]+)/(?P<scope>zones|regions)/(?P<place>[^/]+)/disks/(?P<disk>[^/]+)"
+)
+_GCE_NODE: Final = re.compile(r"projects/(?P<project>[^/]+)/zones/(?P<zone>[^/]+)/instances/[^/]+")
+_UNSPECIFIED: Final = "UNSPECIFIED"
+
+
+class UnknownHandleError(ValueError):
+    """The handle cannot be compared with the driver's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What the pages said: node ids by volume, and volumes without a status."""
+
+    nodes: Mapping[str, frozenset[str]]
+    unknown: frozenset[str]
+
+    def says(self, handle: str, node_id: str) -> bool | None:
+        """Whether the volume is on the node; None when the driver did not tell."""
+        if handle in self.unknown:
+            return None
+        return node_id in self.nodes.get(handle, frozenset())
+
+
+def published(pages: Iterable[csi.ListVolumesResponse]) -> Published:
+    """All pages together; of an id that comes twice the last entry counts (A-091)."""
+    nodes: dict[str, frozenset[str]] = {}
+    unknown: set[str] = set()
+    for page in pages:
+        for entry in page.entries:
+            if not entry.HasField("volume"):
+                continue
+            handle = entry.volume.volume_id
+            if entry.HasField("status"):
+                nodes[handle] = frozenset(entry.status.published_node_ids)
+                unknown.discard(handle)
+            else:
+                unknown.add(handle)
+    return Published(nodes, frozenset(unknown))
+
+
+def listed_handle(source: Source, node_id: str, driver: str) -> str:
+    """The handle as the driver lists it; a migrated one is completed first (A-071).
+
+    Raises:
+        UnknownHandleError: it cannot be completed, so nothing may be concluded.
+    """
+    if not source.is_migrated:
+        return source.handle
+    if in_tree_name(driver) is None:
+        raise UnknownHandleError(f"{driver} stands for no in-tree plugin")
+    return _gce_handle(source.handle, node_id) if driver == GCE_PD.driver_name else source.handle
+
+
+def _gce_handle(handle: str, node_id: str) -> str:
+    """A GCE handle with project and zone: in-tree volumes do not know them.
+
+    `projects/UNSPECIFIED/zones/a/disks/d` on `projects/p/zones/a/instances/n` is
+    `projects/p/zones/a/disks/d`.
+    """
+    disk, node = _GCE.fullmatch(handle), _GCE_NODE.fullmatch(node_id)
+    if disk is None:
+        raise UnknownHandleError(f"volume handle {handle} has an unknown form")
+    if node is None:
+        raise UnknownHandleError(f"node id {node_id} has an unknown form")
+    project = node["project"] if disk["project"] == _UNSPECIFIED else disk["project"]
+    place = disk["place"]
+    if place == _UNSPECIFIED:
+        zone = node["zone"]
+        place = zone if disk["scope"] == "zones" else zone.rpartition("-")[0]
+    return f"projects/{project}/{disk['scope']}/{place}/disks/{disk['disk']}"
+
+
+def differs(attachment: JsonObject, *, is_found: bool) -> bool:
+    """A-094: whether status and driver disagree."""
+    return bool((attachment.get("status") or {}).get("attached")) != is_found
+
+
+def stamp(attachment: JsonObject) -> str:
+    """What must not have changed from the listing to the act (DA-013)."""
+    metadata = attachment["metadata"]
+    return f"{metadata['uid']} {metadata['resourceVersion']}"
+
+
+def are_too_many(found: int, total: int) -> bool:
+    """Whether the list is rather wrong than that many attachments."""
+    return found > max(FREE_DIFFERENCES, MOST_OF_ALL * total)

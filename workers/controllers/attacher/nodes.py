@@ -1,0 +1,34 @@
+"""What does the driver call a node (A-056, A-122, DA-003)? Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from workers.controllers.attacher import texts
+from workers.controllers.attacher.names import NODE_ID
+from workers.controllers.attacher.source import AttachError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workers.kube.objects import JsonObject
+
+
+def registered_id(node: str, csi_node: Mapping[str, Any] | None, driver: str) -> str:
+    """The node id that the driver registered.
+
+    Raises:
+        AttachError: no CSINode, or it does not list the driver; an empty id counts as none, for
+            an unpublish without one would mean "from all nodes".
+    """
+    if csi_node is None:
+        raise AttachError(texts.node_missing(node))
+    for entry in csi_node["spec"].get("drivers") or ():
+        if entry["name"] == driver and entry.get("nodeID"):
+            return str(entry["nodeID"])
+    raise AttachError(texts.driver_missing(node, driver))
+
+
+def annotated_id(attachment: JsonObject) -> str:
+    """The id that the last publish was sent with, "" when none is known."""
+    return str((attachment["metadata"].get("annotations") or {}).get(NODE_ID) or "")

@@ -1,0 +1,195 @@
+"""One comparison of a driver's attachments with its ListVolumes (A-090 to A-097, MA-040).
+
+It only finds differences: each becomes a key of its own kind, which stays until a pass has done
+what it stands for (DA-011, MA-041). Published pairs without an attachment are left alone (A-096).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from csi_client import errors
+from csi_client import messages as csi
+from csi_client.errors import CsiError
+from workers.controllers.attacher import listing, texts
+from workers.controllers.attacher.names import forced_key
+from workers.controllers.attacher.nodes import annotated_id, registered_id
+from workers.controllers.attacher.source import (
+    AttachError,
+    inline_source,
+    volume_name,
+    volume_source,
+)
+from workers.engine.outcome import done
+from workers.errors import ApiError
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
+from workers.observability.logging import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from workers.controllers.attacher.settings import AttacherSettings
+    from workers.controllers.attacher.source import Source
+    from workers.drivers.driver import Driver
+    from workers.engine.context import Context
+    from workers.engine.outcome import Outcome
+    from workers.kube.objects import JsonObject
+    from workers.queue.keys import Key
+    from workers.queue.leases import Lease
+
+_log = get_logger()
+
+GET_AT_MOST: Final = 50
+"""PVs read one by one; for more of them a list of all costs the API server less."""
+
+
+def can_compare(driver: Driver) -> bool:
+    """A-005: the driver lists where its volumes are, and attaching means something to it."""
+    needed = ("LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES", "PUBLISH_UNPUBLISH_VOLUME")
+    return all(driver.supports(name) for name in needed)
+
+
+def reconcile(
+    context: Context, driver: Driver, key: Key, lease: Lease, settings: AttacherSettings
+) -> Outcome:
+    """Add a key for every attachment whose status the driver contradicts."""
+    del key
+    if not can_compare(driver):
+        return done("the driver does not list publications")
+    # Before the listing, so that an attachment that changes meanwhile is told by its version.
+    attachments = [
+        item
+        for item in context.kube.list(paths.ATTACHMENTS)
+        if item["spec"]["attacher"] == driver.name
+    ]
+    if not attachments:
+        return done("no attachments")
+    try:
+        truth = listing.published(pages(driver, settings))
+    except CsiError as error:
+        _log.error("Failed to reconcile VolumeAttachment", err=f"failed to ListVolumes: {error}")
+        return done("listing failed")
+    volumes = Volumes(context, is_many=len(attachments) > GET_AT_MOST)
+    found = [item for item in attachments if is_contradicted(volumes, driver, item, truth)]
+    if listing.are_too_many(len(found), len(attachments)):
+        _log.error(
+            "the driver contradicts too many attachments, none is repaired",
+            contradicted=len(found),
+            attachments=len(attachments),
+        )
+        return done("too many differences")
+    force(context, driver, lease, found)
+    return done(f"{len(found)} differences")
+
+
+class Volumes:
+    """PVs as they are during one run: each by a request of its own, or all by a list."""
+
+    def __init__(self, context: Context, *, is_many: bool) -> None:
+        self.context = context
+        self._all: dict[str, JsonObject] | None = None
+        if is_many:
+            found = context.kube.list(paths.VOLUMES)
+            self._all = {item["metadata"]["name"]: item for item in found}
+
+    def get(self, name: str) -> JsonObject | None:
+        """One PV, None when it does not exist."""
+        if self._all is not None:
+            return self._all.get(name)
+        try:
+            return self.context.kube.get_volume(name)
+        except NotFoundError:
+            return None
+
+
+def pages(driver: Driver, settings: AttacherSettings) -> Iterator[csi.ListVolumesResponse]:
+    """All pages, each with a deadline of its own and one for all (DA-010).
+
+    Raises:
+        CsiError: a page failed, or a token came back (TA-098).
+    """
+    until = time.monotonic() + settings.reconcile_timeout_seconds
+    token, seen = "", set[str]()
+    while True:
+        request = csi.ListVolumesRequest(max_entries=settings.max_entries, starting_token=token)
+        page: csi.ListVolumesResponse = driver.client.call(
+            "Controller/ListVolumes",
+            request,
+            csi.ListVolumesResponse,
+            timeout_seconds=settings.timeout_seconds,
+        )
+        yield page
+        token = page.next_token
+        if not token:
+            return
+        problem = "the driver repeats a page token" if token in seen else ""
+        if time.monotonic() > until:
+            problem = "the listing takes longer than --reconcile-timeout"
+        if problem:
+            raise CsiError(errors.ABORTED, problem, rpc="/csi.v1.Controller/ListVolumes")
+        seen.add(token)
+
+
+def is_contradicted(
+    volumes: Volumes, driver: Driver, attachment: JsonObject, truth: listing.Published
+) -> bool:
+    """Whether the driver says something else; what cannot be judged is skipped (A-093)."""
+    name = attachment["metadata"]["name"]
+    try:
+        source = find_source(volumes, attachment)
+        node_id = find_node_id(volumes.context, attachment, driver.name)
+        handle = listing.listed_handle(source, node_id, driver.name)
+    except (AttachError, listing.UnknownHandleError) as error:
+        _log.warning("attachment not compared", attachment=name, err=str(error))
+        return False
+    is_found = truth.says(handle, node_id)
+    return is_found is not None and listing.differs(attachment, is_found=is_found)
+
+
+def find_source(volumes: Volumes, attachment: JsonObject) -> Source:
+    """The volume; as a detach sees it."""
+    name = volume_name(attachment)
+    if not name:
+        return inline_source(attachment)
+    volume = volumes.get(name)
+    if volume is None:
+        raise AttachError(texts.volume_missing(name))
+    return volume_source(volume)
+
+
+def find_node_id(context: Context, attachment: JsonObject, driver: str) -> str:
+    """What the publish was sent with, else the node's id (A-056, DA-003)."""
+    known = annotated_id(attachment)
+    if known:
+        return known
+    node = attachment["spec"]["nodeName"]
+    try:
+        csi_node: JsonObject | None = context.kube.get_csi_node(node)
+    except NotFoundError:
+        csi_node = None
+    return registered_id(node, csi_node, driver)
+
+
+def force(context: Context, driver: Driver, lease: Lease, attachments: list[JsonObject]) -> None:
+    """Add the keys of those that nobody wrote since the listing began (DA-013)."""
+    keys: list[Key] = []
+    for item in attachments:
+        metadata = item["metadata"]
+        try:
+            now = context.kube.get(paths.ATTACHMENTS, metadata["name"])
+        except ApiError:
+            continue
+        if listing.stamp(now) != listing.stamp(item):
+            continue
+        _log.error(
+            "VolumeAttachment attached status and actual state do not match. "
+            "Adding back to VolumeAttachment queue for forced reprocessing",
+            attachment=metadata["name"],
+        )
+        node = item["spec"]["nodeName"]
+        keys.append(forced_key(driver.queue_name, node, metadata["name"], metadata["uid"]))
+    if keys:
+        context.steps.reach("add-forced", lease)
+        context.queue.add(keys)

@@ -1,0 +1,80 @@
+"""What does a detach need to know when PV or node are gone (MA-016, MA-030, MA-032)? Pure.
+
+Nothing of it is secret. It stands in the mark of the attachment's key, so in Redis, which is no
+authority: a record is believed only if the attachment itself confirms it (`confirmed`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workers.controllers.attacher.source import Source
+    from workers.kube.objects import JsonObject
+
+Record = dict[str, Any]
+
+
+def record(source: Source, driver: str, node_id: str) -> Record:
+    """What a publish is made with, as far as its end needs it."""
+    return {
+        "driver": driver,
+        "handle": source.handle,
+        "node": node_id,
+        "secret": list(source.secret) if source.secret else None,
+    }
+
+
+def with_node(mark: Mapping[str, Any], node_id: str) -> dict[str, Any]:
+    """The mark of a key whose publish was sent with this id, and is now sent with another one."""
+    return {**mark, "nodes": list(dict.fromkeys((*mark.get("nodes", ()), node_id)))}
+
+
+def begun(mark: Mapping[str, Any], wanted: Record, until: float) -> dict[str, Any]:
+    """The mark of a key whose publish is about to be sent.
+
+    Args:
+        mark: as it is.
+        wanted: the record.
+        until: when the call has surely ended, seconds since 1970.
+    """
+    return {**mark, "record": wanted, "call": {"until": until}}
+
+
+def ended(mark: Mapping[str, Any]) -> dict[str, Any]:
+    """The mark once the call has an end."""
+    return {name: value for name, value in mark.items() if name != "call"}
+
+
+def to_text(wanted: Record) -> str:
+    """As the annotation holds it."""
+    return json.dumps(wanted, sort_keys=True, separators=(",", ":"))
+
+
+def annotated(attachment: JsonObject, annotation: str) -> Record | None:
+    """The record that the attachment itself carries, None without or unreadable."""
+    text = (attachment["metadata"].get("annotations") or {}).get(annotation) if annotation else None
+    try:
+        found = json.loads(text) if text else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and found.get("handle") else None
+
+
+def confirmed(mark: Mapping[str, Any], attachment: JsonObject) -> Record | None:
+    """The record of the mark, if the attachment's name proves it (A-022).
+
+    The attach/detach controller names an attachment after the hash of handle, driver and node, so
+    that no writer of Redis can point a detach at another volume.
+    """
+    found = mark.get("record")
+    if not isinstance(found, dict):
+        return None
+    spec = attachment["spec"]
+    text = f"{found.get('handle', '')}{spec['attacher']}{spec['nodeName']}"
+    name = f"csi-{hashlib.sha256(text.encode()).hexdigest()}"
+    return found if name == attachment["metadata"]["name"] else None

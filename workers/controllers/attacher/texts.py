@@ -1,0 +1,47 @@
+"""What the attacher says in an attachment's status: the reference's words (A-041, A-052, A-056).
+
+The rules of the watcher tell from them what a failed attachment waits for, so they live apart from
+everything that needs gRPC.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+BOTH_SOURCES: Final = "both InlineCSIVolumeSource and PersistentVolumeName specified in VA source"
+NO_SOURCE: Final = "neither InlineCSIVolumeSource nor PersistentVolumeName specified in VA source"
+INLINE_WITHOUT_CSI: Final = "inline volume spec contains nil CSI source"
+NO_CSI_SOURCE: Final = "pv spec contained non-csi source that was not migrated"
+
+_VOLUME_MISSING: Final = 'persistentvolume "'
+_NODE_MISSING: Final = ('csinode.storage.k8s.io "', "CSINode ")
+
+
+def volume_missing(name: str) -> str:
+    """The PV does not exist."""
+    return f'{_VOLUME_MISSING}{name}" not found'
+
+
+def volume_deleting(name: str) -> str:
+    """The PV is on its way out."""
+    return f'PersistentVolume "{name}" is marked for deletion'
+
+
+def node_missing(name: str) -> str:
+    """The CSINode does not exist."""
+    return f'{_NODE_MISSING[0]}{name}" not found'
+
+
+def driver_missing(node: str, driver: str) -> str:
+    """The node runs no such driver."""
+    return f"{_NODE_MISSING[1]}{node} does not contain driver {driver}"
+
+
+def waits_for_volume(message: str) -> bool:
+    """Whether this error ends when the PV shows up."""
+    return message.startswith(_VOLUME_MISSING)
+
+
+def waits_for_node(message: str) -> bool:
+    """Whether this error ends when the driver registers on the node."""
+    return message.startswith(_NODE_MISSING)

@@ -1,0 +1,123 @@
+"""The bodies of the attacher's writes (A-024, A-057, A-058, DA-014, DA-017). Pure.
+
+Each patch names the object's uid, so that an attachment made again under the same name is never
+touched by a late worker (MA-031); lists of finalizers also name the resourceVersion they were read
+at, so that nobody else's change is lost.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.controllers.attacher.names import NODE_ID
+from workers.kube import finalizers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workers.controllers.attacher.source import AttachError
+    from workers.kube.objects import JsonObject
+
+MAX_MESSAGE_BYTES: Final = 1024
+"""kubernetes, pkg/apis/storage/validation: longer VolumeError messages are refused."""
+
+MAX_METADATA_BYTES: Final = 256 * 1024
+"""The same file: attachmentMetadata, keys and values together."""
+
+REWRITE_SECONDS: Final = 60.0
+"""An unchanged error is written again only to renew its time (DA-020)."""
+
+
+def mark_patch(
+    attachment: JsonObject, finalizer: str, node_id: str, extra: Mapping[str, str]
+) -> JsonObject | None:
+    """Finalizer and node id before a publish, one request for both; None when they are there."""
+    metadata = attachment["metadata"]
+    wanted = {NODE_ID: node_id, **extra} if node_id else dict(extra)
+    known = metadata.get("annotations") or {}
+    changed = {name: value for name, value in wanted.items() if known.get(name) != value}
+    names, is_new = finalizers.added(metadata.get("finalizers"), finalizer)
+    if not (is_new or changed):
+        return None
+    body: dict[str, Any] = _identity(metadata)
+    if is_new:
+        body |= {"finalizers": names, "resourceVersion": metadata["resourceVersion"]}
+    if changed:
+        body["annotations"] = changed
+    return {"metadata": body}
+
+
+def without_finalizer_patch(item: JsonObject, finalizer: str) -> JsonObject | None:
+    """All copies of the finalizer gone, the others kept; None when there is none."""
+    metadata = item["metadata"]
+    left, is_changed = finalizers.removed(metadata.get("finalizers"), finalizer)
+    if not is_changed:
+        return None
+    body = {"finalizers": left or None, "resourceVersion": metadata["resourceVersion"]}
+    return {"metadata": _identity(metadata) | body}
+
+
+def with_finalizer_patch(item: JsonObject, finalizer: str) -> JsonObject | None:
+    """The finalizer at the end of the list; None when it is there (A-025)."""
+    metadata = item["metadata"]
+    names, is_new = finalizers.added(metadata.get("finalizers"), finalizer)
+    if not is_new:
+        return None
+    body = {"finalizers": names, "resourceVersion": metadata["resourceVersion"]}
+    return {"metadata": _identity(metadata) | body}
+
+
+def attached_patch(attachment: JsonObject, context: Mapping[str, str]) -> JsonObject:
+    """Status of a published volume; the old metadata goes key by key, as a merge needs it."""
+    known = (attachment.get("status") or {}).get("attachmentMetadata") or {}
+    gone = dict.fromkeys(known.keys() - context.keys())
+    status = {
+        "attached": True,
+        "attachmentMetadata": {**context, **gone} if context else None,
+        "attachError": None,
+    }
+    return {"metadata": _identity(attachment["metadata"]), "status": status}
+
+
+def detached_patch(attachment: JsonObject) -> JsonObject:
+    """Status of a volume that is off its node."""
+    status = {"attached": False, "attachmentMetadata": None, "detachError": None}
+    return {"metadata": _identity(attachment["metadata"]), "status": status}
+
+
+def error_patch(
+    attachment: JsonObject, field: str, error: AttachError, *, with_code: bool, now: datetime
+) -> JsonObject | None:
+    """Status with `attachError` or `detachError`; None when it says the same since a short time.
+
+    The code is never invented: others take 8 (RESOURCE_EXHAUSTED) for a full node (A-057).
+    """
+    code = error.code if with_code and field == "attachError" else None
+    content: dict[str, Any] = {"message": cut(error.message), "errorCode": code}
+    known = (attachment.get("status") or {}).get(field)
+    if known and all(known.get(name) == value for name, value in content.items()):
+        age = now - datetime.fromisoformat(known["time"])
+        if age.total_seconds() < REWRITE_SECONDS:
+            return None
+    content["time"] = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if field == "detachError":
+        del content["errorCode"]
+    return {"metadata": _identity(attachment["metadata"]), "status": {field: content}}
+
+
+def cut(message: str) -> str:
+    """At most 1024 bytes, cut between characters (DA-017)."""
+    data = message.encode()
+    if len(data) <= MAX_MESSAGE_BYTES:
+        return message
+    return data[: MAX_MESSAGE_BYTES - 3].decode("utf-8", "ignore") + "..."
+
+
+def metadata_bytes(context: Mapping[str, str]) -> int:
+    """Size of a publish context as the API server counts it."""
+    return sum(len(key.encode()) + len(value.encode()) for key, value in context.items())
+
+
+def _identity(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {"uid": metadata["uid"]}
