@@ -159,7 +159,8 @@ def _act(work: ContentPass, action: Action, group_class: JsonObject | None) -> O
     if action is Action.QUERY:
         return _query(work, group_class)
     if action in {Action.CREATE, Action.REPEAT}:
-        return GroupCreation(work, is_first=action is Action.CREATE).run(group_class)
+        created = GroupCreation(work, is_first=action is Action.CREATE).run(group_class)
+        return work.settle(created)
     return done(action.value)
 
 

@@ -57,5 +57,6 @@ def _act(work: ContentPass, action: Action, snapshot_class: JsonObject | None) -
     if action is Action.NOTHING:
         return poll(work)
     if action in {Action.CREATE, Action.REPEAT}:
-        return Creation(work, is_first=action is Action.CREATE).run(snapshot_class)
+        created = Creation(work, is_first=action is Action.CREATE).run(snapshot_class)
+        return work.settle(created)
     return done(action.value)

@@ -16,7 +16,7 @@ from workers import constants as k
 from workers.controllers.snapshotter import intent as intents
 from workers.controllers.snapshotter.decide import poll_seconds
 from workers.controllers.snapshotter.intent import Intent
-from workers.engine.outcome import Outcome, blocked, retry, wait
+from workers.engine.outcome import Action, Outcome, blocked, retry, wait
 from workers.errors import ApiError, TransientError
 from workers.kube import paths
 from workers.kube.errors import ConflictError, NotFoundError, ServerError, Unreachable
@@ -320,6 +320,17 @@ class ContentPass:
             raise
         except ApiError as problem:
             _log.warning("error of %s is not stored: %s", self.name, problem)
+
+    def settle(self, outcome: Outcome) -> Outcome:
+        """The pass' outcome, unless the object is to go and nothing holds it any more.
+
+        Its deletion was told while a call ran, and no event tells it again (SND-006).
+        """
+        if outcome.action is Action.RETRY or not self.content:
+            return outcome
+        if self.is_wanted_gone() and not self.is_announced():
+            return wait(0, "it can be deleted now")
+        return outcome
 
     def failed(self, reason: str, *, not_before_seconds: float = 0.0) -> Outcome:
         """Again after the back-off of this driver's settings (SNA-008)."""

@@ -130,8 +130,10 @@ def test_snt065_a_deletion_waits_for_the_open_call():
         paths.SNAPSHOT_CONTENTS, CONTENT, {"metadata": {"annotations": {ANN_DELETED: "yes"}}}
     )
     world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
-    world.run_content()
+    outcome = world.run_content()
     assert world.client.methods == ["CreateSnapshot", "CreateSnapshot"]
+    # Nobody tells the deletion again (SND-006).
+    assert (outcome.action.value, outcome.delay_seconds) == ("wait", 0)
     world.run_content()
     assert world.client.requests("DeleteSnapshot")[0].snapshot_id == "sh"
     assert world.content() is None
