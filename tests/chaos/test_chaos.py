@@ -21,6 +21,7 @@ from tests.support.changing import DRIVER_ARGUMENTS, EXPAND, MODIFY, RULES, Chan
 from tests.support.chaos import System
 from tests.support.fleet import Scene
 from tests.support.kube_api import KubeApiError
+from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
 CLAIMS = int(os.environ.get("CHAOS_CLAIMS", "60"))
@@ -44,6 +45,7 @@ class Chaos:
         self.faults: list[tuple[float, str]] = []
         # Times after which a lease may have been lost while its call went on.
         self.lease_ends: list[float] = []
+        self.doomed = 0
         self.started = time.monotonic()
         self.changes = Changes(system, scene, self.random)
 
@@ -113,21 +115,66 @@ class Chaos:
         self.insist(lambda: self.scene.delete(name))
         self.deleted.append(name)
 
-    def insist(self, action) -> None:
-        """Like a user: again until the API server took it; 409 means an earlier try arrived."""
+    def insist(self, action):
+        """Like a user: again until the API server took it; 409 and 404: an earlier try arrived."""
+        answers = []
 
         def done() -> bool:
             try:
-                action()
+                answers.append(action())
             except KubeApiError as error:
-                if error.status != 409:
+                if error.status not in {404, 409}:
                     raise
+                answers.append(None)
             return True
 
         wait_until(done, 60, "the API server takes the request", interval_seconds=0.2)
+        return answers[-1]
 
     def any_worker(self) -> str:
         return self.random.choice(self.system.workers_())
+
+    def swallow(self, ways: dict[str, Proxy], seconds: float = 10) -> None:
+        """One worker's connections go dead without being closed."""
+        ways[self.any_worker()].swallow(seconds)
+
+    def late_commands(self) -> None:
+        """What one worker sends to Redis arrives after its lease has ended, or just before."""
+        self.system.redis_ways[self.any_worker()].hold(self.random.uniform(1, 6))
+
+    def late_watcher(self) -> None:
+        """Of two watchers one sees everything later."""
+        name = self.random.choice(self.system.watchers_())
+        self.system.api_ways[name].hold(self.random.uniform(1, 5), answers=True)
+
+    def doom(self, what: str) -> None:
+        """A claim goes while it is provisioned, and with it what its request was made of."""
+        self.doomed += 1
+        name = f"doomed-{self.doomed}"
+        api, driver = self.system.api, self.system.driver.name
+        scene = Scene(api) if what == "namespace" else self.scene
+        secret = {"metadata": {"name": name, "namespace": scene.namespace}, "data": {}}
+        parameters = {}
+        if what == "secret":
+            self.insist(lambda: api.create({"apiVersion": "v1", "kind": "Secret", **secret}))
+            parameters = {
+                "csi.storage.k8s.io/provisioner-secret-name": name,
+                "csi.storage.k8s.io/provisioner-secret-namespace": scene.namespace,
+            }
+        own_class = self.insist(
+            lambda: scene.storage_class(driver, f"{name}-{what}", parameters=parameters)
+        )
+        self.insist(lambda: scene.claim(name, own_class))
+        if what == "namespace":
+            self.insist(lambda: api.delete(f"/api/v1/namespaces/{scene.namespace}"))
+            return
+        path = f"/api/v1/namespaces/{scene.namespace}/secrets"
+        if what == "secret":
+            self.insist(lambda: api.delete(f"{path}/{name}"))
+        self.insist(lambda: scene.delete_class(own_class))
+        self.insist(lambda: scene.delete(name))
+        if what == "secret":  # made anew by its chart; else an operator has to look
+            self.insist(lambda: api.create({"apiVersion": "v1", "kind": "Secret", **secret}))
 
     fault_kinds: ClassVar[dict[str, Callable[[Chaos], object]]] = {
         "api server restarted": lambda self: self.system.restart_api_server(),
@@ -142,6 +189,14 @@ class Chaos:
         "worker frozen 8 s": lambda self: self.system.freeze(self.any_worker(), 8),
         "worker killed": lambda self: self.system.kill(self.any_worker()),
         "all workers killed": lambda self: [self.system.kill(w) for w in self.system.workers_()],
+        "worker without api server": lambda self: self.swallow(self.system.api_ways),
+        "lease request hangs": lambda self: self.system.api_ways[self.any_worker()].hold(4),
+        "redis connection swallows": lambda self: self.swallow(self.system.redis_ways),
+        "redis commands late": lambda self: self.late_commands(),
+        "one watcher late": lambda self: self.late_watcher(),
+        "class deleted": lambda self: self.doom("class"),
+        "secret deleted": lambda self: self.doom("secret"),
+        "namespace deleted": lambda self: self.doom("namespace"),
     }
 
 
@@ -150,6 +205,7 @@ LOSES_LEASES = {
     *LOSES_DATA,
     *("redis restarted", "worker frozen 8 s", "worker killed"),
     *("all workers killed", "worker frozen 3 s"),
+    *("redis connection swallows", "redis commands late"),
 }
 
 
@@ -176,11 +232,19 @@ def test_nothing_is_lost_and_nothing_is_left(own_plane, redis_binary, tmp_path, 
     with capsys.disabled():
         print(f"\nCHAOS_SEED={SEED} CHAOS_CLAIMS={CLAIMS} CHAOS_DELETES={DELETES} faults={FAULTS}")
     flags = ("--resync-period=10s",)
-    worker_flags = ("--timeout=5s", "--retry-interval-max=5s")
+    worker_flags = (
+        "--timeout=5s",
+        "--retry-interval-max=5s",
+        "--leader-election",
+        "--leader-election-lease-duration=6s",
+        "--leader-election-renew-deadline=4s",
+        "--leader-election-retry-period=1s",
+    )
     with System(
         directory,
         own_plane,
         redis_binary,
+        is_proxied=True,
         appendonly=True,
         controllers="provisioner,resizer",
         driver_arguments=DRIVER_ARGUMENTS,

@@ -150,23 +150,16 @@ def test_c148_claim_deleted_and_redis_flushed_while_in_background(system, scene)
 
 
 def test_c148_claim_deleted_and_redis_flushed_during_a_slow_call(system, scene):
-    """After two seconds the attempt has its ConfigMap.
+    """After two seconds the attempt has its ConfigMap, which says how long the call may last.
 
-    The successors come when the dead worker's call has ended at the driver, which serves two calls
-    of one name side by side: a volume made after it was deleted is a bound of ours
-    (docs/guarantees.md), with drivers that do that.
+    The driver serves two calls of one name side by side, and goes on with that of a dead worker.
     """
     system.driver.set_rules({"method": "CreateVolume", "delay_seconds": 4, "times": 1})
     scene.claim("gone", scene.own_class)
     wait_until(system.copies, SECONDS, "the attempt is copied to a ConfigMap")
-    for name in system.workers_():
-        system.parts[name].wanted = False
     kill_workers(system)
     scene.delete("gone")
     system.flush_redis()
-    wait_until(system.driver.volumes, SECONDS, "the call ended at the driver")
-    for name in system.workers_():
-        system.parts[name].wanted = True
     nothing_leaked(system, scene)
 
 

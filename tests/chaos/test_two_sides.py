@@ -14,15 +14,13 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
-import yaml
 
 from tests.support.chaos import System
 from tests.support.csi_driver import DriverCall
 from tests.support.fleet import Scene, program
-from tests.support.proxy import Proxy
+from tests.support.proxy import Proxy, kubeconfig_through
 from tests.support.waiting import wait_until
 from workers.engine.leasename import lease_name
 
@@ -33,15 +31,6 @@ SECONDS = 60
 GO = "go-sidecar"
 # Cut short when the caller goes, as a driver does that minds its context.
 SLOW = {"method": "CreateVolume", "delay_seconds": [0.05, 0.8], "gives_up": True}
-
-
-def through(proxy: Proxy, kubeconfig: Path, path: Path) -> Path:
-    """A kubeconfig that leads through the proxy."""
-    config = yaml.safe_load(kubeconfig.read_text())
-    for cluster in config["clusters"]:
-        cluster["cluster"]["server"] = f"https://127.0.0.1:{proxy.port}"
-    path.write_text(yaml.safe_dump(config))
-    return path
 
 
 def side_of(call: DriverCall) -> str:
@@ -56,8 +45,7 @@ class TwoSides:
         self.system, self.scene, self.random = system, scene, random.Random(seed)
         self.storage_class = scene.storage_class(system.driver.name)
         self.lease = lease_name(system.driver.name)
-        server = yaml.safe_load(plane.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
-        self._server, self._kubeconfig = urlsplit(server), plane.kubeconfig
+        self._kubeconfig = plane.kubeconfig
         self.proxies: dict[str, Proxy] = {}
         self.claims = 0
         self.seen = Counter()
@@ -101,9 +89,9 @@ class TwoSides:
         self.system.parts[GO].wanted = True
 
     def way(self, name: str) -> Path:
-        proxy = self.proxies[name] = Proxy(self._server.hostname or "", self._server.port or 0)
-        proxy.start()
-        return through(proxy, self._kubeconfig, self.system.directory / f"{name}.kubeconfig")
+        path = self.system.directory / f"{name}.kubeconfig"
+        self.proxies[name] = kubeconfig_through(self._kubeconfig, path)
+        return path
 
     def stop(self) -> None:
         for proxy in self.proxies.values():
@@ -240,9 +228,7 @@ def test_create_volume_calls_of_both_sides_never_overlap(own_plane, redis_binary
                 assert sides.overlaps() == []
             calls = Counter(side for side, _, _ in sides.created())
             with capsys.disabled():
-                print(
-                    f"\nseed {SEED}: {HANDOVERS} hand-overs {dict(sides.seen)}, calls {dict(calls)}"
-                )
+                print(f"\nseed {SEED}: {HANDOVERS} hand-overs", dict(sides.seen), dict(calls))
             assert min(calls["ours"], calls["go"]) > HANDOVERS / 2
         except BaseException:
             print(f"seed {SEED}: {dict(sides.seen)}", *sides.overlaps(), sep="\n")

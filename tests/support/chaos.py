@@ -26,6 +26,7 @@ from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import environment, program
 from tests.support.kube_api import KubeApi
 from tests.support.processes import Process, start_process
+from tests.support.proxy import Proxy, kubeconfig_through
 from tests.support.redis_fixtures import undeclared_keys
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
@@ -97,6 +98,9 @@ class System:
     parts: dict[str, Part] = field(default_factory=dict)
     driver_started_at: float = 0.0
     undeclared: set[str] = field(default_factory=set)
+    is_proxied: bool = False
+    api_ways: dict[str, Proxy] = field(default_factory=dict)
+    redis_ways: dict[str, Proxy] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -111,13 +115,14 @@ class System:
         self.redis.start()
         self.driver.start()
         controllers = f"--controllers={self.controllers}"
-        common = [f"--redis-url={self.redis.url}", controllers, *self.flags]
-        cluster = [f"--kubeconfig={self.plane.kubeconfig}", f"--namespace={self.namespace}"]
+        common = [f"--namespace={self.namespace}", controllers, *self.flags]
         serve = [f"--csi-address={self.driver.address}", "--lease-ttl=4s", *self.worker_flags]
         for index in range(self.watchers):
-            self.add(f"watcher-{index}", [sys.executable, "-m", "watcher"], cluster + common)
+            name = f"watcher-{index}"
+            self.add(name, [sys.executable, "-m", "watcher"], self.ways(name) + common)
         for index in range(self.workers):
-            self.add(f"worker-{index}", [*program(), "worker"], cluster + common + serve)
+            name = f"worker-{index}"
+            self.add(name, [*program(), "worker"], self.ways(name) + common + serve)
         self.add("beat", [*program(), "beat"], [f"--redis-url={self.redis.url}", controllers])
         for part in self.parts.values():
             part.start()
@@ -139,6 +144,16 @@ class System:
             self.directory / f"{name}.log",
             environment(),
         )
+
+    def ways(self, name: str) -> list[str]:
+        """Flags that lead a part to API server and Redis, through proxies of its own."""
+        kubeconfig, url = Path(self.plane.kubeconfig), self.redis.url
+        if self.is_proxied:
+            path = self.directory / f"{name}.kubeconfig"
+            self.api_ways[name] = kubeconfig_through(kubeconfig, path)
+            way = self.redis_ways[name] = Proxy("127.0.0.1", self.redis.port).start()
+            kubeconfig, url = path, f"redis://127.0.0.1:{way.port}/0"
+        return [f"--kubeconfig={kubeconfig}", f"--redis-url={url}"]
 
     def workers_(self) -> list[str]:
         return [name for name in self.parts if name.startswith("worker-")]
@@ -210,9 +225,10 @@ class System:
             # A dead process stands there until its time is over: `<host>:<pid>:<random>`.
             pids = {str(part.process.pid) for part in parts if part.process is not None}
             processes = {name for name in processes if name.split(":")[-2] in pids}
-            leases = [value.split(" ", 4) for value in client.hvals("csifleet:leases")]
+            leases = [value.split(" ") for value in client.hvals("csifleet:leases")]
             records = client.hgetall("csifleet:intents")
-        held = {lease[4] for lease in leases if lease[1] in processes}
+        locks = [lock for lease in leases if lease[1] in processes for lock in lease[4:]]
+        held = {lock.partition(":")[2] for lock in locks}
         copied = {name.removeprefix(COPY_PREFIX) for name in self.copies()}
         going = {name for name, text in records.items() if json.loads(text)["stage"] != "failed"}
         assert going <= held | copied, f"without owner: {sorted(going - held - copied)}"
@@ -271,6 +287,7 @@ class System:
         if self._tender is not None:
             self._tender.join(15)
         actions: list[Callable[[], object]] = [part.kill for part in self.parts.values()]
+        actions += [way.stop for way in (*self.api_ways.values(), *self.redis_ways.values())]
         for action in (*actions, self.driver.close, self.redis.kill, self.api.close):
             with suppress(Exception):
                 action()

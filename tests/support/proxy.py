@@ -3,7 +3,8 @@
 ```
 with Proxy("127.0.0.1", 6379) as proxy:      # connect to 127.0.0.1:proxy.port
     proxy.swallow(10)    # half-open: nothing arrives, nobody is told; then such connections break
-    proxy.hold(3)        # what is sent meanwhile arrives late, in order
+    proxy.hold(3)        # what clients send meanwhile arrives late, in order
+    proxy.hold(3, answers=True)              # what the server sends, too
     proxy.cut()          # every connection is closed
 ```
 """
@@ -15,8 +16,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
+
+import yaml
 
 from tests.support.processes import free_port
 
@@ -33,7 +38,7 @@ class Proxy:
         self._lock = threading.Lock()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._swallowed_until = 0.0
-        self._held_until = 0.0
+        self._held_until = {True: 0.0, False: 0.0}  # by: is it a request
         self._ended = threading.Event()
 
     def start(self) -> Self:
@@ -46,13 +51,14 @@ class Proxy:
         """Connections of now and of meanwhile go dead without a word; they break afterwards."""
         self._swallowed_until = time.monotonic() + seconds
 
-    def hold(self, seconds: float) -> None:
-        """What clients send from now on arrives when the time is over."""
-        self._held_until = time.monotonic() + seconds
+    def hold(self, seconds: float, *, answers: bool = False) -> None:
+        """What clients (or with `answers` the server) send now arrives when the time is over."""
+        self._held_until[not answers] = time.monotonic() + seconds
 
     def heal(self) -> None:
-        """End both."""
-        self._swallowed_until = self._held_until = 0.0
+        """End all of it."""
+        self._swallowed_until = 0.0
+        self._held_until = {True: 0.0, False: 0.0}
 
     def cut(self) -> None:
         """Close every connection."""
@@ -110,8 +116,7 @@ class Proxy:
                 if time.monotonic() < self._swallowed_until:
                     self._wait_for(lambda: self._swallowed_until)
                     break
-                if is_request and time.monotonic() < self._held_until:
-                    self._wait_for(lambda: self._held_until)
+                self._wait_for(lambda: self._held_until[is_request])
                 sink.sendall(data)
         self._close(pair)
 
@@ -126,3 +131,14 @@ class Proxy:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
+
+
+def kubeconfig_through(kubeconfig: Path, path: Path) -> Proxy:
+    """A running proxy in front of the API server, and at `path` a kubeconfig that leads to it."""
+    config = yaml.safe_load(kubeconfig.read_text())
+    server = urlsplit(config["clusters"][0]["cluster"]["server"])
+    proxy = Proxy(server.hostname or "", server.port or 443).start()
+    for cluster in config["clusters"]:
+        cluster["cluster"]["server"] = f"https://127.0.0.1:{proxy.port}"
+    path.write_text(yaml.safe_dump(config))
+    return proxy
