@@ -30,10 +30,10 @@ class Right(NamedTuple):
     verb: str
 
 
-def manifests() -> list[JsonObject]:
-    """Accounts and rights with every feature."""
+def manifests(*components: str) -> list[JsonObject]:
+    """Accounts and rights with every feature, and with further components."""
     objects = render(K8S / "overlays" / "prod-central")
-    for name in EXTRA:
+    for name in (*EXTRA, *components):
         objects = accumulate((K8S / "components" / name).resolve(), objects)
     return [one for one in objects if one["kind"] in RIGHTS]
 
@@ -61,10 +61,10 @@ def rights(objects: list[JsonObject]) -> set[Right]:
     return found
 
 
-def install(api: KubeApi) -> list[JsonObject]:
+def install(api: KubeApi, *components: str) -> list[JsonObject]:
     """Apply namespace, accounts and rights."""
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    objects = manifests()
+    objects = manifests(*components)
     for item in objects:
         api.apply(item)
     return objects

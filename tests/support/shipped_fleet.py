@@ -33,13 +33,17 @@ class ShippedFleet:
         redis_binary: str,
         drivers: Sequence[DirectoryDriver],
         *flags: str,
+        controllers: str = "provisioner",
+        components: Sequence[str] = (),
     ) -> None:
         (directory / "redis").mkdir()
         self.redis = SecureRedis(redis_binary, directory / "redis")
         self._parts = Components(directory, self.redis)
         self._plane = plane
         addresses = [f"--csi-address={one.address}" for one in drivers]
-        self._worker_flags = [*addresses, f"--namespace={NAMESPACE}", *flags]
+        self._common = [f"--namespace={NAMESPACE}", f"--controllers={controllers}"]
+        self._components = components
+        self._worker_flags = [*addresses, *self._common, *flags]
 
     def log_text(self) -> str:
         """Everything its parts printed."""
@@ -52,14 +56,14 @@ class ShippedFleet:
 
     def __enter__(self) -> Self:
         with self._plane.api() as api:
-            install(api)
+            install(api, *self._components)
             accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
             wait_until(lambda: len(api.items(accounts)) >= 3, 30, "accounts exist")
         try:
             self.redis.start()
             watcher = kubeconfig_for(self._plane, "watcher")
             worker = kubeconfig_for(self._plane, "worker")
-            self._parts.start("watcher", watcher, f"--namespace={NAMESPACE}", "-v=4")
+            self._parts.start("watcher", watcher, *self._common, "-v=4")
             for number in range(WORKERS):
                 name = f"worker-{number}"
                 self._parts.start("worker", worker, *self._worker_flags, name=name)
