@@ -23,9 +23,6 @@ def kube_client(
 ) -> KubeClient:
     """The API client of one process; opens no connection yet.
 
-    `--kube-api-qps` holds only where somebody set it: upstream's default of 5 is meant for one
-    driver's sidecar.
-
     Raises:
         ConfigError: no usable client configuration.
     """
@@ -37,8 +34,7 @@ def kube_client(
         kube.kubeconfig,
         kube.master,
         pool_size=pool_size,
-        qps=kube.qps if "kube-api-qps" in settings.explicit else 0.0,
-        burst=kube.burst,
+        rate=kube.rate(),
         user_agent=user_agent,
         observer=api_observer(metrics) if metrics is not None else None,
     )

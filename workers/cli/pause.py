@@ -1,4 +1,9 @@
-"""`csi-fleet pause`, `resume` and `drain`: stop the work for a driver or a storage class."""
+"""`csi-fleet pause`, `resume` and `drain`: stop the work for a driver or a storage class.
+
+What is said goes to Redis, where it holds at once, and to the API server, from which it comes back
+when Redis loses its data. Without the API server it holds all the same, and the command says that
+it may get lost.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers.cli import terminal
 from workers.config.flags import Command
+from workers.engine.pausecopies import CLASS, DRIVER, Copy, PauseCopies
 from workers.errors import ApiError, ConfigError
 from workers.explain.words import duration, nearest
 from workers.kube import paths
@@ -14,6 +20,7 @@ from workers.kube.errors import NotFoundError
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
+    from workers.queue.pauses import Said
 
 POLL_SECONDS: Final = 0.5
 
@@ -35,11 +42,12 @@ def run(tools: Tools) -> int:
         )
         for name in known:
             tools.pauses.resume_driver(name)
+        _drop_copy(tools, DRIVER, tool.driver)
         terminal.write(f"driver {tool.driver} {'goes on' if was_paused else 'was not paused'}")
         return 0
     seconds = tool.for_seconds or None
-    for name in known:
-        tools.pauses.pause_driver(name, tool.reason, seconds=seconds)
+    said = [tools.pauses.pause_driver(name, tool.reason, seconds=seconds) for name in known]
+    _keep_copy(tools, DRIVER, tool.driver, said[0])
     end = f" for {duration(tool.for_seconds)}" if seconds else ""
     terminal.write(f"driver {tool.driver} is paused{end}; running work ends by itself")
     return drain(tools, known) if command is Command.DRAIN else 0
@@ -109,9 +117,40 @@ def _of_class(tools: Tools) -> int:
     name = tool.storage_class
     if tools.settings.command is Command.RESUME:
         was_paused = tools.pauses.resume_class(name)
+        _drop_copy(tools, CLASS, name)
         terminal.write(f"class {name} {'goes on' if was_paused else 'was not paused'}")
         return 0
     _check_class(tools, name)
-    tools.pauses.pause_class(name, tool.reason, seconds=tool.for_seconds or None)
+    said = tools.pauses.pause_class(name, tool.reason, seconds=tool.for_seconds or None)
+    _keep_copy(tools, CLASS, name, said)
     terminal.write(f"class {name} is paused; attempts in progress are finished")
     return 0
+
+
+def _keep_copy(tools: Tools, kind: str, name: str, said: Said) -> None:
+    try:
+        copies(tools).keep(Copy(kind, name, said))
+    except (ApiError, ConfigError) as error:
+        terminal.write(
+            f"WARNING: no copy of this pause is in the API server: it ends when Redis loses its "
+            f"data ({error}). Repeat the command when this is mended"
+        )
+
+
+def _drop_copy(tools: Tools, kind: str, name: str) -> None:
+    try:
+        copies(tools).drop(kind, name)
+    except (ApiError, ConfigError) as error:
+        terminal.write(
+            f"WARNING: the copy of the pause stays in the API server: it comes back when Redis "
+            f"loses its data ({error}). Repeat the command when this is mended"
+        )
+
+
+def copies(tools: Tools) -> PauseCopies:
+    """In the namespace that the workers look into."""
+    settings = tools.settings
+    namespaces = {str(one.get("system_namespace") or "") for one in tools.registry.alive().values()}
+    if "namespace" not in settings.explicit and len(namespaces - {""}) == 1:
+        return PauseCopies(tools.kube, (namespaces - {""}).pop())
+    return PauseCopies(tools.kube, settings.kube.namespace)

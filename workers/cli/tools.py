@@ -92,7 +92,11 @@ class Tools:
         """
         kube = self.settings.kube
         client = KubeClient.from_settings(
-            kube.kubeconfig, kube.master, pool_size=4, user_agent="csi-fleet-tool"
+            kube.kubeconfig,
+            kube.master,
+            pool_size=4,
+            user_agent="csi-fleet-tool",
+            rate=kube.rate(),
         )
         return KubeResources(client)
 

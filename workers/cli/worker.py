@@ -34,6 +34,7 @@ from workers.drivers.central import Central
 from workers.drivers.fleet import TICK_SECONDS, Fleet
 from workers.drivers.seats import Seats
 from workers.engine.context import Context
+from workers.engine.pausecopies import PauseCopies, PauseRestorer
 from workers.engine.periodic import Periodic
 from workers.errors import ApiError, ConfigError, QueueUnavailable
 from workers.explain.lasting import Lasting
@@ -126,6 +127,8 @@ class WorkerProcess:
         self.kube = KubeResources(client)
         settings = self.settings = replace(settings, gates=discovered_gates(settings, self.kube))
         redis = connect(settings.redis.url_with_credentials())
+        self.pauses = Pauses(redis)
+        copies = PauseCopies(self.kube, settings.kube.namespace)
         self.make_fleet(Breakers(redis, publish=publisher(self.app)))
         self.queue = WorkQueue(
             redis,
@@ -133,7 +136,9 @@ class WorkerProcess:
             heartbeat_client=connect_heartbeat(settings.redis.url_with_credentials()),
             lease_ttl_seconds=settings.process.lease_ttl_seconds,
             on_lost=self.wake_heartbeat,
+            before_limits=PauseRestorer(copies, self.pauses).restore,
         )
+        self.pauses.attach(self.queue)
         self.heartbeat = Heartbeat(
             Beating(self.queue, self.heartbeats),
             interval_seconds=settings.process.lease_ttl_seconds / 4,
@@ -165,14 +170,13 @@ class WorkerProcess:
             context=lambda: self.app.runtime,
             lasting=lasting,
         )
-        self.app.runtime = self.make_context(redis, intents, catalog, clusters, lasting)
+        self.app.runtime = self.make_context(intents, catalog, clusters, lasting)
         register(self.app)
         # Last: what waits for the driver to be asked must not wait for our own start any more.
         self.connect_drivers()
 
     def make_context(
         self,
-        redis: RedisClient,
         intents: IntentStore,
         catalog: CatalogReader,
         clusters: Clusters,
@@ -201,7 +205,7 @@ class WorkerProcess:
                 for controller in self.controllers
                 for kind in controller.spec.kinds
             },
-            pauses=Pauses(redis, self.queue),
+            pauses=self.pauses,
             seats=Seats(
                 self.fleet.seats, self.consumers.hold, threads=settings.process.concurrency
             ),
@@ -296,6 +300,7 @@ class WorkerProcess:
         beats = self.heartbeats
         found = [
             Loop("pump", self.pump, heartbeats=beats, limit_seconds=30.0),
+            Loop("limits", self.declare_limits, heartbeats=beats),
             Loop("drivers", self.follow_drivers, heartbeats=beats),
             Loop("periodic", self.periodic.step, heartbeats=beats),
         ]
@@ -343,6 +348,15 @@ class WorkerProcess:
         """Say what hangs: a loop, the consumer of tickets, or a pass."""
         found = (self.heartbeats.check(), self.app.runtime.passes.check())
         return "; ".join(filter(None, found))
+
+    def declare_limits(self) -> float:
+        """After Redis lost its data: pauses first, then limits. Apart, for it may have to wait.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        self.queue.declared.declare()
+        return PUMP_SECONDS
 
     def publish(self) -> None:
         """Brings the gauges of this process up to date."""

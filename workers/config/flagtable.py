@@ -42,9 +42,9 @@ COMMON_FLAGS: Final = (
          "KUBECONFIG, when set, overrides it.", _CLUSTER),
     Flag("master", _STRING, "", "URL of the API server. Without this and kubeconfig the in-cluster "
          "configuration is used.", _CLUSTER),
-    Flag("kube-api-qps", _FLOAT, "5", "Requests per second to the API server, per process.",
-         _CLUSTER),
-    Flag("kube-api-burst", _INT, "10", "Burst of kube-api-qps.", _CLUSTER),
+    Flag("kube-api-qps", _FLOAT, "50", "Requests per second to the API server, per process; 0 "
+         "means client-go's 5, below 0 no limit.", _CLUSTER),
+    Flag("kube-api-burst", _INT, "100", "Burst of kube-api-qps; 0 means client-go's 10.", _CLUSTER),
     # Leader election.
     Flag("leader-election", _BOOL, "false", "Keep a Lease, for tools and probes that look for it. "
          "Work does not depend on it.", _RULES),

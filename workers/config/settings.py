@@ -51,11 +51,11 @@ class KubeSettings:
     master: str = ""
     """URL of the API server; "" takes it from the kubeconfig or the cluster."""
 
-    qps: float = 5.0
+    qps: float = 50.0
     """Requests per second of one process; 0 means client-go's default 5, below 0 no limit."""
 
-    burst: int = 10
-    """Requests that may go out at once before `qps` holds; default 10."""
+    burst: int = 100
+    """Requests that may go out at once before `qps` holds; 0 means client-go's default 10."""
 
     capacity_qps: float = 1.0
     """Writes of capacity objects per second and driver, over all processes; default 1."""
@@ -65,6 +65,10 @@ class KubeSettings:
 
     namespace: str = "default"
     """Namespace of the system's own objects (intents); POD_NAMESPACE or the service account's."""
+
+    def rate(self) -> tuple[float, int]:
+        """Requests per second and burst for a client; 0 per second is no limit there."""
+        return max(0.0, self.qps or 5.0), self.burst or 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,6 +133,7 @@ class Driver:
             "node": self.settings.node.node_name if self.settings.node.enabled else None,
             "node_segments": self.node_segments,
             "rules": asdict(self.settings.provision),
+            "system_namespace": self.settings.kube.namespace,
         }
 
 

@@ -104,9 +104,8 @@ class KubeClient:
 
     Args:
         load: returns a fresh Connection; called again after a 401.
-        qps: requests per second, 0 for no client-side limit (ours applies it only when the
-            flag was set explicitly; the server's priority and fairness does the rest).
-        burst: requests at once before `qps` bites.
+        rate: requests per second, 0 for no limit on this side, and burst: requests at once before
+            that bites.
         user_agent: what the API server's audit log shows.
         observer: told method, path, HTTP status (0: no answer) and seconds of each request.
         sleep: waits that many seconds, for Retry-After.
@@ -118,8 +117,7 @@ class KubeClient:
         self,
         load: Callable[[], Connection],
         *,
-        qps: float = 0.0,
-        burst: int = 0,
+        rate: tuple[float, int] = (0.0, 0),
         user_agent: str = "csi-fleet",
         observer: Observer | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -134,7 +132,7 @@ class KubeClient:
         self._lock = threading.Lock()
         self._reloaded_at = float("-inf")
         self._header: tuple[Connection | None, float, str | None] = (None, 0.0, None)
-        self._throttle = Throttle(qps, burst) if qps > 0 else None
+        self._throttle = Throttle(*rate) if rate[0] > 0 else None
         self._user_agent = user_agent
         self._sleep = sleep
 
@@ -145,8 +143,7 @@ class KubeClient:
         master: str = "",
         *,
         pool_size: int = 64,
-        qps: float = 0.0,
-        burst: int = 0,
+        rate: tuple[float, int] = (0.0, 0),
         user_agent: str = "csi-fleet",
         observer: Observer | None = None,
         timeout_seconds: float = READ_TIMEOUT_SECONDS,
@@ -159,8 +156,7 @@ class KubeClient:
         """
         return cls(
             lambda: connect(kubeconfig, master, pool_size=pool_size),
-            qps=qps,
-            burst=burst,
+            rate=rate,
             user_agent=user_agent,
             observer=observer,
             timeout_seconds=timeout_seconds,

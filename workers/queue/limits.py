@@ -46,6 +46,11 @@ class LaneLimits:
     total: int = 0
     hold_seconds: float = 0.0
 
+    def args(self) -> tuple[float, ...]:
+        """As the script takes them."""
+        hold_ms = round(self.hold_seconds * 1000)
+        return self.concurrency, self.rate_per_second, self.burst, self.total, hold_ms
+
 
 @dataclass(frozen=True, slots=True)
 class LaneStats:

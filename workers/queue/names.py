@@ -91,6 +91,7 @@ NAMES: Final = {
         _family("limits", "hash", "counters", "lane: concurrency, rate, burst, bucket; by workers"),
         RedisName("limited", "set", "counters", "lanes with limits; never removed, one per driver"),
         RedisName("class_pauses", "hash", "counters", "class -> 'until_ms reason'; until resumed"),
+        RedisName("said", "hash", "counters", "driver or class -> ms of the last pause or resume"),
         RedisName("breakers", "hash", "counters", "driver -> breaker record; gone when closed"),
         # Intents: what may exist in a storage system without a PV.
         RedisName("intents", "hash", "intents", "PV name -> record; from before CreateVolume"),

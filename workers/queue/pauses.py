@@ -1,8 +1,12 @@
 """Which drivers and storage classes did an operator stop, why and until when?
 
 A paused driver admits nothing; a paused class lets its claims and volumes go back with a delay,
-seen as a reason on the key. Running work ends by itself: `draining` tells when it has. All of it
-lives in Redis; the ends are by Redis' clock, so a forgotten pause with an expiry ends by itself.
+seen as a reason on the key. Running work ends by itself: `draining` tells when it has. The ends are
+by Redis' clock, so a forgotten pause with an expiry ends by itself.
+
+Redis may lose all of it, so the API server keeps a copy of each pause (workers/engine/pausecopies)
+and workers restore it before they declare a limit, without which nothing is admitted. Each word
+carries its time, also a resume: the newest wins.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from workers.queue.keys import lane_name
 from workers.queue.kinds import DRIVER_KINDS
 from workers.queue.limits import read_pause
 from workers.queue.names import NAMES
-from workers.queue.scripts import repaired, text
+from workers.queue.scripts import Scripts, repaired, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +46,17 @@ class Pause:
     until_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Said(Pause):
+    """A pause as it was said, for those who keep a copy.
+
+    Args:
+        said_ms: Redis time of that.
+    """
+
+    said_ms: int
+
+
 class Pauses:
     """Pauses by operators. Methods raise QueueUnavailable.
 
@@ -64,16 +79,33 @@ class Pauses:
         self._lock = threading.Lock()
         self._known: dict[str, Pause] = {}
         self._read_at = float("-inf")
+        self._read_in = ""
 
-    def pause_driver(self, driver: str, reason: str, *, seconds: float | None = None) -> None:
+    def attach(self, queue: WorkQueue) -> None:
+        """The queue, for those who need pauses before there is one."""
+        self._queue = queue
+
+    def pause_driver(self, driver: str, reason: str, *, seconds: float | None = None) -> Said:
         """Admit nothing more of a driver; None: until resumed. A second one replaces the first."""
+        said = self._say(_driver(driver), reason, seconds)
         for kind in DRIVER_KINDS:
             self._lanes().pause(lane_name(kind, driver), reason, seconds=seconds)
+        return said
 
     def resume_driver(self, driver: str) -> None:
         """End the operator's pause; a breaker's stays."""
+        self._say(_driver(driver), "", None)
         for kind in DRIVER_KINDS:
             self._lanes().resume(lane_name(kind, driver))
+
+    def restore_driver(self, driver: str, said: Said) -> bool:
+        """Pause a driver as it was said at that time; False when that is over or not the newest."""
+        lanes = (lane_name(kind, driver) for kind in DRIVER_KINDS)
+        return self._restore(_driver(driver), said, "", *lanes)
+
+    def restore_class(self, name: str, said: Said) -> bool:
+        """The same for a class."""
+        return self._restore(_class(name), said, name)
 
     def drain_driver(self, driver: str, reason: str, *, seconds: float | None = None) -> int:
         """Pause, and tell how much still runs; call `draining` until it is 0."""
@@ -88,15 +120,17 @@ class Pauses:
                 pipe.scard(NAMES["running"].full + lane_name(kind, driver))
             return sum(pipe.execute())
 
-    def pause_class(self, name: str, reason: str, *, seconds: float | None = None) -> None:
+    def pause_class(self, name: str, reason: str, *, seconds: float | None = None) -> Said:
         """Start no attempt for claims and volumes of a class; attempts in progress are finished."""
-        until = 0 if seconds is None else self._now_ms() + round(seconds * 1000)
+        said = self._say(_class(name), reason, seconds)
         with redis_errors(), repaired(self._client):
-            self._client.hset(NAMES["class_pauses"].full, name, f"{until} {reason}")
+            self._client.hset(NAMES["class_pauses"].full, name, f"{said.until_ms} {reason}")
         self._forget()
+        return said
 
     def resume_class(self, name: str) -> bool:
         """End it; False when there was none. Keys that waited start within their delay."""
+        self._say(_class(name), "", None)
         with redis_errors(), repaired(self._client):
             found = self._client.hdel(NAMES["class_pauses"].full, name)
         self._forget()
@@ -122,10 +156,28 @@ class Pauses:
     def of_class(self, name: str) -> Pause | None:
         """The pause of a class; at most a second old, and one round trip a second per process."""
         with self._lock:
-            if self._clock() - self._read_at >= CLASS_CACHE_SECONDS:
-                self._known = self.classes()
+            epoch = "" if self._queue is None else self._queue.epoch
+            if self._clock() - self._read_at >= CLASS_CACHE_SECONDS or epoch != self._read_in:
+                # In a new life of Redis pauses may just have been restored.
+                self._known, self._read_in = self.classes(), epoch
                 self._read_at = self._clock()
             return self._known.get(name)
+
+    def _say(self, target: str, reason: str, seconds: float | None) -> Said:
+        """Note when this was said; from now on nothing older is restored."""
+        with redis_errors(), repaired(self._client):
+            now_ms = self._now_ms()
+            self._client.hset(NAMES["said"].full, target, now_ms)
+        return Said(reason, 0 if seconds is None else now_ms + round(seconds * 1000), now_ms)
+
+    def _restore(self, target: str, said: Said, class_name: str, *lanes: str) -> bool:
+        times = (said.said_ms, said.until_ms)
+        reply = Scripts(self._client).run(
+            "restore", target, *times, said.reason, class_name, *lanes
+        )
+        is_restored = bool(reply)
+        self._forget()
+        return is_restored
 
     def _forget(self) -> None:
         with self._lock:
@@ -139,3 +191,11 @@ class Pauses:
         if self._queue is None:
             raise ValueError("pausing a driver needs the queue")
         return self._queue
+
+
+def _driver(queue_name: str) -> str:
+    return f"driver {queue_name}"
+
+
+def _class(name: str) -> str:
+    return f"class {name}"

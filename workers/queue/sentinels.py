@@ -118,6 +118,7 @@ class Follower:
         """End the connections to any other server; who uses one connects anew and repeats."""
         with self._lock:
             others = [one for one in self._connections if (one.host, one.port) != master]
+            self._connections.difference_update(others)  # back as soon as they connect again
         for connection in others:
             # Only shut down: to close it is for the thread that reads from it.
             sock: socket.socket | None = getattr(connection, "_sock", None)

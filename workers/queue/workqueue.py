@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from workers.errors import LeaseLost, QueueUnavailable
 from workers.observability import trail
 from workers.queue.connection import redis_errors
+from workers.queue.declaring import Declared
 from workers.queue.leases import CatalogState, FailOutcome, Lease, Session, suspend_aware_clock
 from workers.queue.limits import LaneLimits, LaneStats, PauseKind, read_stats
 from workers.queue.locks import Lock, Mode, lock_name
@@ -64,6 +65,7 @@ class WorkQueue:
         now_ms: tests only; overrides the clock of Redis.
         on_lost: called without arguments by `heartbeat` after leases were lost, and by `take` when
             Redis does not know the process any more; use it to wake the heartbeat thread.
+        before_limits: for `workers.queue.declaring.Declared`.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class WorkQueue:
         clock: Callable[[], float] = suspend_aware_clock,
         now_ms: Callable[[], int] | None = None,
         on_lost: Callable[[], None] = lambda: None,
+        before_limits: Callable[[str], None] | None = None,
     ) -> None:
         self._scripts = Scripts(client, now_ms)
         self._heartbeats = Scripts(heartbeat_client or client, now_ms)
@@ -85,7 +88,7 @@ class WorkQueue:
         self._clock = clock
         self._on_lost = on_lost
         self._session: Session | None = None
-        self._limits: dict[str, LaneLimits] = {}
+        self.declared = Declared(self._scripts, self._heartbeats, self._tickets, before_limits)
         self._lease_pauses: dict[str, tuple[str, float]] = {}
         self._owed: deque[tuple[str, tuple[str | float, ...]]] = deque()
 
@@ -138,8 +141,7 @@ class WorkQueue:
         for lane, (reason, until) in self._lease_pauses.copy().items():
             if until > started:  # before anything is admitted
                 self.pause(lane, reason, seconds=until - started, kind="lease")
-        for lane, limits in self._limits.copy().items():
-            self._tickets.hold(self._heartbeats.run("limits", lane, *_limit_args(limits)))
+        self.declared.again()
 
     def heartbeat(self) -> bool:
         """Renew all leases of this process; call each second from one thread.
@@ -396,8 +398,7 @@ class WorkQueue:
         of a process that died.
         """
         limits = LaneLimits(concurrency, rate_per_second, burst, total, hold_seconds)
-        self._limits[lane] = limits
-        self._tickets.publish(self._scripts.run("limits", lane, *_limit_args(limits)))
+        self.declared.set(lane, limits)
 
     def pause(
         self,
@@ -459,8 +460,3 @@ class WorkQueue:
 def _owner(lease: Lease) -> tuple[str, str, str, str]:
     session = lease.session
     return lease.key.text, session.process_id, lease.token, session.epoch
-
-
-def _limit_args(limits: LaneLimits) -> tuple[float, ...]:
-    hold_ms = round(limits.hold_seconds * 1000)
-    return limits.concurrency, limits.rate_per_second, limits.burst, limits.total, hold_ms

@@ -215,3 +215,19 @@ def test_settings_cannot_be_changed():
 ])  # fmt: skip
 def test_advice(argv, warning):
     assert warning in parse("run", argv, {}).warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("argv", "rate"),
+    [
+        ([], (50.0, 100)),
+        (["--kube-api-qps=0", "--kube-api-burst=0"], (5.0, 10)),
+        (["--kube-api-qps=-1"], (0.0, 100)),
+        (["--kube-api-qps=7", "--kube-api-burst=9"], (7.0, 9)),
+    ],
+)
+@pytest.mark.parametrize("command", ["worker", "watcher", "status"])
+def test_request_rate_holds_for_every_process(command, argv, rate):
+    """OPS-2: what the flag's default says is what is done, set or not."""
+    environ = {"CSI_FLEET_REDIS_URL": "redis://h"}
+    assert parse(command, argv, environ).kube.rate() == rate

@@ -1,0 +1,82 @@
+"""Which limits does this process declare, and are they declared in the present life of Redis?
+
+A lane without limits admits nothing. So whatever has to be known of a lane first, an operator's
+pause, is restored before its limits are declared, each time that Redis may have lost its data.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from workers.errors import ApiError, QueueUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.queue.limits import LaneLimits
+    from workers.queue.scripts import Scripts
+    from workers.queue.tickets import Tickets
+
+_log = logging.getLogger(__name__)
+
+
+class Declared:
+    """The limits of one process.
+
+    Args:
+        scripts: of the queue's Redis.
+        heartbeats: the same for the thread of the heartbeat.
+        tickets: takes what a declaration admits.
+        before: called with each lane before its limits are declared; may raise ApiError and may be
+            slow: after a loss of Redis' data `declare` calls it, not `again`. None for nothing.
+    """
+
+    def __init__(
+        self,
+        scripts: Scripts,
+        heartbeats: Scripts,
+        tickets: Tickets,
+        before: Callable[[str], None] | None,
+    ) -> None:
+        self._scripts = scripts
+        self._heartbeats = heartbeats
+        self._tickets = tickets
+        self._before = before
+        self._limits: dict[str, LaneLimits] = {}
+        self._undeclared: set[str] = set()
+
+    def set(self, lane: str, limits: LaneLimits) -> None:
+        """Declare a lane's limits, now or as soon as it may be."""
+        self._limits[lane] = limits
+        self._undeclared.add(lane)
+        self.declare()
+
+    def again(self) -> None:
+        """Redis may have lost them; for the thread of the heartbeat."""
+        if self._before is not None:
+            self._undeclared.update(self._limits.copy())
+            return
+        for lane, limits in self._limits.copy().items():
+            self._tickets.hold(self._heartbeats.run("limits", lane, *limits.args()))
+
+    def declare(self) -> None:
+        """Declare what could not be so far.
+
+        Raises:
+            QueueUnavailable: Redis does not answer; call again.
+        """
+        for lane in self._undeclared.copy():
+            # Taken out first: another loss of Redis' data may put it back meanwhile.
+            self._undeclared.discard(lane)
+            try:
+                if self._before is not None:
+                    self._before(lane)
+                self._tickets.publish(self._scripts.run("limits", lane, *self._limits[lane].args()))
+            except ApiError as error:
+                self._undeclared.add(lane)
+                _log.warning("nothing of %s is admitted, pauses are not known: %s", lane, error)
+                return
+            except QueueUnavailable:
+                self._undeclared.add(lane)
+                raise
