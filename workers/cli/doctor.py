@@ -12,9 +12,11 @@ from csi_client.client import CsiClient
 from csi_client.connection import CsiAddressError
 from csi_client.errors import CsiError
 from workers.cli import terminal
+from workers.controllers import catalogue
 from workers.errors import ApiError, ProvisionerError
 from workers.kube import paths
 from workers.queue.inspect import read_redis, read_time
+from workers.spec import Permission
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,22 +33,8 @@ ACCESS_REVIEWS: Final = paths.Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview"
 )
 
-# verbs, group, resource, namespaced in ours, without it.
-RIGHTS: Final = (
-    ("get list watch", "", "persistentvolumeclaims", False, FAIL),
-    ("get list watch create delete patch", "", "persistentvolumes", False, FAIL),
-    ("get list watch", "storage.k8s.io", "storageclasses", False, FAIL),
-    ("get list watch", "storage.k8s.io", "csinodes", False, FAIL),
-    ("get list watch", "", "nodes", False, FAIL),
-    ("list watch", "storage.k8s.io", "volumeattachments", False, WARN),
-    ("create patch", "", "events", False, FAIL),
-    ("get list create patch delete", "", "configmaps", True, FAIL),
-    ("get", "", "secrets", False, WARN),
-    ("update", "", "persistentvolumeclaims", False, WARN),
-    ("get list update", "snapshot.storage.k8s.io", "volumesnapshots", False, WARN),
-    ("get list", "snapshot.storage.k8s.io", "volumesnapshotcontents", False, WARN),
-    ("get", "storage.k8s.io", "volumeattributesclasses", False, WARN),
-)
+# What the engine itself needs, in the system's own namespace.
+OWN: Final = Permission("", ("configmaps",), ("get", "list", "create", "patch", "delete"), "copies")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +102,25 @@ def api_server(tools: Tools) -> Iterator[Finding]:
 
 def rights(tools: Tools) -> Iterator[Finding]:
     """What this account may do, asked of the API server one by one."""
-    lacking = {FAIL: list[str](), WARN: list[str]()}
-    count = 0
-    for verbs, group, resource, is_own, severity in RIGHTS:
-        count += len(verbs.split())
-        namespace = tools.settings.kube.namespace if is_own else ""
-        missing = [v for v in verbs.split() if not _may(tools, v, group, resource, namespace)]
-        if missing:
-            name = f"{resource}.{group}" if group else resource
-            lacking[severity].append(f"{'/'.join(missing)} {name}")
+    lacking: dict[str, dict[str, None]] = {FAIL: {}, WARN: {}}
+    asked: dict[tuple[str, str, str, str], bool] = {}
+    own = tools.settings.kube.namespace
+    chosen = catalogue.specs(tools.settings.chosen)
+    rules = [(OWN, own), *((rule, "") for spec in chosen for rule in spec.permissions)]
+    for rule, namespace in rules:
+        for resource in rule.resources:
+            missing = []
+            for verb in rule.verbs:
+                question = (verb, rule.group, resource, namespace)
+                if question not in asked:
+                    asked[question] = _may(tools, *question)
+                if not asked[question]:
+                    missing.append(verb)
+            if missing:
+                name = f"{resource}.{rule.group}" if rule.group else resource
+                severity = WARN if rule.feature else FAIL
+                lacking[severity][f"{'/'.join(missing)} {name}"] = None
+    count = len(asked)
     for severity, names in lacking.items():
         if names:
             yield Finding("rights", severity, f"this account may not: {', '.join(names)}")
@@ -131,7 +129,10 @@ def rights(tools: Tools) -> Iterator[Finding]:
 
 
 def _may(tools: Tools, verb: str, group: str, resource: str, namespace: str) -> bool:
-    attributes = {"verb": verb, "group": group, "resource": resource, "namespace": namespace}
+    name, _, part = resource.partition("/")
+    attributes = {"verb": verb, "group": group, "resource": name, "namespace": namespace}
+    if part:
+        attributes["subresource"] = part
     review = {
         "apiVersion": ACCESS_REVIEWS.api_version,
         "kind": ACCESS_REVIEWS.kind,

@@ -92,7 +92,7 @@ COMMON_FLAGS: Final = (
 OWN_FLAGS: Final = (
     Flag("controllers", _STRING, "provisioner", "Comma separated controllers to run, or all: "
          "docs/flags.md lists them. What differs between several takes the controller's name in "
-         "front, such as --attacher-timeout.", _SCHEDULE, upstream=False,
+         "front, such as --attacher-timeout.", _SCHEDULE | {Command.DOCTOR}, upstream=False,
          env="CSI_FLEET_CONTROLLERS"),
     Flag("redis-url", _STRING, "", "redis://, rediss:// or unix:// URL of Redis, or "
          "sentinel://HOST:PORT,HOST:PORT,.../MASTER for one behind sentinels; TLS files go into "

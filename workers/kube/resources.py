@@ -243,13 +243,6 @@ class KubeResources:
 
     # Capacities and leases (version: v1, or v1beta1 where v1 is not served, CAP-002).
 
-    def list_capacities(
-        self, namespace: str, label_selector: str, *, version: str = "v1"
-    ) -> Iterator[JsonObject]:
-        """Yield CSIStorageCapacity objects by label."""
-        kind = paths.CAPACITIES.at(version)
-        return self.list(kind, namespace=namespace, labelSelector=label_selector)
-
     def patch_json(self, resource: Resource, name: str, namespace: str, patch: Any) -> JsonObject:
         """Apply a JSON patch (a list of operations, `test` as precondition)."""
         path = resource.path(name, namespace=namespace)

@@ -84,29 +84,6 @@ class Heartbeats:
         return "; ".join(overdue)
 
 
-class Readiness:
-    """Conditions that must all hold before a process counts as ready."""
-
-    def __init__(self, *conditions: str) -> None:
-        self._lock = threading.Lock()
-        self._missing = set(conditions)
-
-    def fulfil(self, condition: str) -> None:
-        """Mark a condition as met."""
-        with self._lock:
-            self._missing.discard(condition)
-
-    def revoke(self, condition: str) -> None:
-        """Mark a condition as not met."""
-        with self._lock:
-            self._missing.add(condition)
-
-    def check(self) -> str:
-        """Say what is missing; "" when ready."""
-        with self._lock:
-            return "waiting for " + ", ".join(sorted(self._missing)) if self._missing else ""
-
-
 class LeaderHealth:
     """Health of the holder of a Lease (F-022).
 

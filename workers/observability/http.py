@@ -58,7 +58,7 @@ class Checks:
 
     Args:
         live: a failure means that only a restart helps (`Heartbeats.check`).
-        ready: a failure means that work would not be done now (`Readiness.check`).
+        ready: a failure means that work would not be done now.
         leader: health of the Lease (`LeaderHealth.check`).
     """
 

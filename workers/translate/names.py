@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from workers.errors import AttemptError, ConfigError, State
+from workers.errors import AttemptError, State
 
 MAX_UUID_LENGTH: Final = 32
 """Digits of a UUID without its dashes."""
@@ -16,21 +16,6 @@ KEEP_UUID: Final = -1
 def known_names(driver_name: str, in_tree_name: str = "") -> frozenset[str]:
     """Return the provisioner names this driver answers to (L-026); empty names do not count."""
     return frozenset({driver_name, in_tree_name} - {""})
-
-
-def check_naming(prefix: str, uuid_length: int) -> None:
-    """Refuse at start what would fail or clash at the first claim (D-005).
-
-    Raises:
-        ConfigError: the prefix is empty or the length is neither -1 nor 1..32.
-    """
-    if not prefix:
-        raise ConfigError("--volume-name-prefix is empty: give at least one character")
-    if uuid_length != KEEP_UUID and not 1 <= uuid_length <= MAX_UUID_LENGTH:
-        raise ConfigError(
-            f"--volume-name-uuid-length={uuid_length}: use -1 (whole UID) or 1 to 32; "
-            "with 0 all claims would share one volume",
-        )
 
 
 def volume_name(prefix: str, uuid_length: int, uid: str) -> str:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from workers.observability.health import Heartbeats, LeaderHealth, Readiness, file_age
+from workers.observability.health import Heartbeats, LeaderHealth, file_age
 
 
 class Clock:
@@ -73,16 +73,6 @@ def test_a_busy_loop_touches_its_file_once_a_second(tmp_path, clock):
 
 def test_a_missing_folder_stops_nothing(tmp_path):
     Heartbeats(tmp_path / "absent").beat("consumer")
-
-
-def test_readiness_names_what_is_missing():
-    ready = Readiness("redis", "drivers")
-    assert ready.check() == "waiting for drivers, redis"
-    ready.fulfil("redis")
-    ready.fulfil("drivers")
-    assert ready.check() == ""
-    ready.revoke("redis")
-    assert ready.check() == "waiting for redis"
 
 
 @pytest.mark.parametrize(("seconds", "complaint"), [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.translate_objects import Attempt, make_claim, make_class
-from workers.errors import AttemptError, ConfigError, State
-from workers.translate.names import check_naming, known_names, volume_name
+from workers.errors import AttemptError, State
+from workers.translate.names import known_names, volume_name
 
 
 @pytest.mark.parametrize(
@@ -44,23 +44,6 @@ def test_impossible_length_fails_the_attempt_and_not_the_process(length):
     with pytest.raises(AttemptError, match=f"UUID length {length} is not possible") as caught:
         volume_name("test", length, "testid")
     assert caught.value.state is State.FINISHED
-
-
-@pytest.mark.parametrize("length", [-2, 0, 33])
-def test_impossible_length_is_refused_at_start(length):
-    """D-005."""
-    with pytest.raises(ConfigError, match=f"--volume-name-uuid-length={length}"):
-        check_naming("pvc", length)
-
-
-def test_empty_prefix_is_refused_at_start():
-    with pytest.raises(ConfigError, match="--volume-name-prefix"):
-        check_naming("", -1)
-
-
-@pytest.mark.parametrize("length", [-1, 1, 32])
-def test_possible_lengths_start(length):
-    check_naming("pvc", length)
 
 
 def test_no_in_tree_name_is_not_the_empty_name():

@@ -15,7 +15,7 @@ from workers.controllers.provisioner.settings import read_settings
 from workers.engine.leasename import lease_name
 from workers.kube import paths
 from workers.queue import keys
-from workers.spec import Kind, Spec
+from workers.spec import Kind, Permission, Spec
 
 _RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
 _SCHEDULE: Final = _RUN_WORKER | {Command.WATCHER, Command.BEAT}
@@ -65,6 +65,31 @@ FLAGS: Final = (
          "claim."),
 )  # fmt: skip
 
+_READ: Final = ("get", "list", "watch")
+_STORAGE: Final = "storage.k8s.io"
+_SNAPSHOT: Final = "snapshot.storage.k8s.io"
+
+PERMISSIONS: Final = (
+    Permission("", ("persistentvolumeclaims",), _READ, "what is wanted"),
+    Permission("", ("persistentvolumes",), (*_READ, "create", "delete", "patch"), "the result"),
+    Permission(_STORAGE, ("storageclasses",), _READ, "how to make it"),
+    Permission(_STORAGE, ("csinodes",), _READ, "topology"),
+    Permission("", ("nodes",), _READ, "topology"),
+    Permission("", ("events",), ("create", "patch"), "progress and errors"),
+    Permission(_STORAGE, ("volumeattachments",), ("list", "watch"), "in use?", feature="attach"),
+    Permission("", ("secrets",), ("get",), "credentials of calls", feature="secrets"),
+    Permission("", ("persistentvolumeclaims",), ("update",), "source finalizer", feature="cloning"),
+    Permission(
+        _SNAPSHOT, ("volumesnapshots",), ("get", "list", "update"), "sources", feature="snapshots"
+    ),
+    Permission(
+        _SNAPSHOT, ("volumesnapshotcontents",), ("get", "list"), "sources", feature="snapshots"
+    ),
+    Permission(
+        _STORAGE, ("volumeattributesclasses",), ("get",), "parameters", feature="attributes"
+    ),
+)
+
 SPEC: Final = Spec(
     name="provisioner",
     program="csi-provisioner",
@@ -94,4 +119,5 @@ SPEC: Final = Spec(
     flags=FLAGS,
     read_settings=read_settings,
     gates=PROVISIONER_GATES,
+    permissions=PERMISSIONS,
 )
