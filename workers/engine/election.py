@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from workers.engine.leasename import OURS
 from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Equal to spec.holderIdentity while one of us holds the Lease.
+# Equal to spec.holderIdentity while a worker of an older release holds the Lease.
 ANN_HOLDER: Final = "csi-fleet.io/holder"
 # Of the duration: we stop that much before a stranger may start, for clocks and cancelled calls.
 _USED_SHARE: Final = 0.9
@@ -253,8 +254,9 @@ class Election:
         # Whole seconds, at least one: the API refuses others.
         spec["leaseDurationSeconds"] = max(1, round(self.settings.lease_duration_seconds))
         spec["renewTime"] = moment
-        annotations = {**(metadata.get("annotations") or {}), ANN_HOLDER: self.identity}
-        metadata["annotations"] = annotations
+        annotations = metadata.get("annotations") or {}
+        if ANN_HOLDER in annotations:  # fellows of an older release look there
+            metadata["annotations"] = {**annotations, ANN_HOLDER: self.identity}
         labels = {**(metadata.get("labels") or {}), **dict(self.settings.labels)}
         if labels:
             metadata["labels"] = labels
@@ -265,4 +267,4 @@ def is_ours(lease: Mapping[str, Any]) -> bool:
     """Tell whether one of our workers wrote itself into the Lease as its holder."""
     holder = (lease.get("spec") or {}).get("holderIdentity") or ""
     annotations = lease["metadata"].get("annotations") or {}
-    return bool(holder) and annotations.get(ANN_HOLDER) == holder
+    return OURS in holder or (bool(holder) and annotations.get(ANN_HOLDER) == holder)

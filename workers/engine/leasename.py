@@ -11,6 +11,9 @@ from typing import Final
 
 _NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9-]")
 
+OURS: Final = "_csi-fleet-"
+"""Part of our holder identities: one of us knows its fellows by it, and a stranger by its lack."""
+
 
 def sanitize_name(name: str) -> str:
     """Make a Lease name out of any text (F-020).
@@ -38,4 +41,4 @@ def leader_identity(hostname: str, unique: str) -> str:
     Upstream uses the sanitised host name alone, and two pods with host networking on one node
     then both lead (F-021).
     """
-    return f"{sanitize_name(hostname)}_{unique}"
+    return f"{sanitize_name(hostname)}{OURS}{unique}"

@@ -84,5 +84,5 @@ def test_l090_custom_provisioner_replaces_slashes_only():
 
 
 def test_f021_two_processes_of_one_host_differ():
-    assert leader_identity("node.a", "1") == "node-a_1"
+    assert leader_identity("node.a", "1") == "node-a_csi-fleet-1"
     assert leader_identity("node.a", "1") != leader_identity("node.a", "2")

@@ -67,10 +67,10 @@ class Way:
 def test_one_worker_that_is_cut_off_stops_nobody_else(leases, clock):
     """COR-5: what one process does not know pauses no lane; it leaves the tickets to its fellow."""
     world = World(leases, clock)
-    well, cut = world.worker("w1"), world.worker("w2")
+    well, cut = world.worker("w1_csi-fleet-0"), world.worker("w2_csi-fleet-0")
     well.step(ONE)
     cut.step(ONE)
-    world.ways["w2"].is_cut = True
+    world.ways["w2_csi-fleet-0"].is_cut = True
     for _ in range(60):
         clock.now += 2
         well.step(ONE)
@@ -78,21 +78,21 @@ def test_one_worker_that_is_cut_off_stops_nobody_else(leases, clock):
         assert well.may_work("claims", "d")
     assert not cut.may_work("claims", "d")
     assert [call for call in world.lanes.calls if call[0] == "pause"] == []
-    assert world.changes[-1] == ("w2", "d", True)
-    world.ways["w2"].is_cut = False
+    assert world.changes[-1] == ("w2_csi-fleet-0", "d", True)
+    world.ways["w2_csi-fleet-0"].is_cut = False
     cut.step(ONE)
-    assert world.changes[-1] == ("w2", "d", False)
+    assert world.changes[-1] == ("w2_csi-fleet-0", "d", False)
 
 
 def test_a_holder_that_stops_while_a_fellow_works_keeps_strangers_waiting(leases, clock):
     """COR-6: only the last one of us gives the Lease back."""
     world = World(leases, clock)
-    first, second = world.worker("w1"), world.worker("w2")
+    first, second = world.worker("w1_csi-fleet-0"), world.worker("w2_csi-fleet-0")
     first.step(ONE)
     second.step(ONE)
     first.step(ONE)
     second.stop()
-    assert leases.lease["spec"]["holderIdentity"] == "w2"
+    assert leases.lease["spec"]["holderIdentity"] == "w2_csi-fleet-0"
     assert first.may_work("claims", "d")
     first.stop()
     assert leases.lease["spec"]["holderIdentity"] == ""
@@ -100,10 +100,10 @@ def test_a_holder_that_stops_while_a_fellow_works_keeps_strangers_waiting(leases
 
 def test_nobody_gives_back_what_it_cannot_know_to_be_unused(leases, clock):
     """COR-6: without Redis, or one that lost its data, the Lease runs out by itself."""
-    leadership = Leadership(leases, SETTINGS, "w1", FakeLanes(), clock=clock)
+    leadership = Leadership(leases, SETTINGS, "w1_csi-fleet-0", FakeLanes(), clock=clock)
     leadership.step(ONE)
     leadership.stop()
-    assert leases.lease["spec"]["holderIdentity"] == "w1"
+    assert leases.lease["spec"]["holderIdentity"] == "w1_csi-fleet-0"
 
 
 def test_each_controller_has_its_own_lease(leases, clock):
@@ -123,7 +123,7 @@ def test_each_controller_has_its_own_lease(leases, clock):
     lanes = FakeLanes()
     attacher = Candidate("d", "external-attacher-leader-d", ("attachments",))
     by_name[attacher.lease].foreign("go-host", "t1")
-    leadership = Leadership(Api(), SETTINGS, "w1", lanes, clock=clock)
+    leadership = Leadership(Api(), SETTINGS, "w1_csi-fleet-0", lanes, clock=clock)
     leadership.step([*ONE, attacher])
     assert leadership.may_work("claims", "d")
     assert not leadership.may_work("attachments", "d")
@@ -146,7 +146,7 @@ def test_a_hanging_request_holds_up_no_other_lease(leases):
         create, update = leases.create, leases.update
 
     lanes = FakeLanes()
-    leadership = Leadership(Api(), SETTINGS, "w1", lanes)
+    leadership = Leadership(Api(), SETTINGS, "w1_csi-fleet-0", lanes)
     both = [Candidate("x", "stuck", ("claims",)), *ONE]
     thread = threading.Thread(target=leadership.run, args=(lambda: both,))
     thread.start()
@@ -173,7 +173,7 @@ def test_what_may_not_be_worked_on_any_more_is_told_when_its_time_is_over(leases
     leadership = Leadership(
         leases,
         settings,
-        "w1",
+        "w1_csi-fleet-0",
         FakeLanes(),
         on_change=lambda _, is_back: changes.append(is_back),
     )
