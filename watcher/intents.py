@@ -37,8 +37,8 @@ class Intents(Protocol):
     def get(self, domain: str) -> dict[str, Any] | None:
         """Return an intent."""
 
-    def put(self, domain: str, intent: Mapping[str, Any]) -> None:
-        """Write an intent."""
+    def restore(self, domain: str, intent: Mapping[str, Any]) -> bool:
+        """Write an intent unless there is one; True when written."""
 
 
 def restore_intents(
@@ -75,8 +75,10 @@ def restore_intents(
             continue
         domain = name.removeprefix(NAME_PREFIX)
         # Asked again, for the attempt may have ended since the list: both records are gone then.
-        if intents.get(domain) is None and resources.has_config_map(namespace, name):
-            intents.put(domain, record)
+        if intents.get(domain) is not None or not resources.has_config_map(namespace, name):
+            continue
+        # An owner may write its newer one at this moment.
+        if intents.restore(domain, record):
             keys.append(key)
     return keys
 

@@ -56,8 +56,9 @@ UID = "u1"
 VOLUME = f"pvc-{UID}"
 # What may stay in Redis at rest: settings, identities, clocks. Queue state and records may not.
 RESTING = {
-    *("epoch", "procs", "fence", "limits", "limited", "paused", "class_pauses", "breakers"),
+    *("epoch", "procs", "fence", "limits", "declared", "paused", "class_pauses", "breakers"),
     *("saved", "check_guard", "sweep_guard", "recovery_guard"),
+    *("quiet", "patience", "swept", "lost"),
 }
 LEAVING = {"queue", "counters", "intents"}
 
@@ -197,8 +198,9 @@ class CrashWorld:
                 "volumeBindingMode": mode,
             },
         )
+        self.catalog_writer = CatalogWriter(self.client, now_ms=lambda: self.now_ms)
         self.fill_catalog()
-        self.seen_epoch = CatalogWriter(self.client).epoch()
+        self.seen_epoch = self.catalog_writer.epoch()
 
     # What others do.
 
@@ -262,7 +264,7 @@ class CrashWorld:
         self.tickets.clear()
 
     def fill_catalog(self) -> None:
-        writer = CatalogWriter(self.client)
+        writer = self.catalog_writer
         epoch = writer.epoch()
         classes = [("fast", "1", self.storage_class)]
         nodes = [("n1", "1", {ZONE: "z1"})] if self.has_topology else []
@@ -293,9 +295,9 @@ class CrashWorld:
         volume = self.kube.objects.get(("persistentvolumes", "", VOLUME))
         if volume is not None and self.is_undecided(volume):
             queue.ensure([volume_key(DRIVER, VOLUME)])
-        if CatalogWriter(self.client).epoch() != self.seen_epoch:
+        if self.catalog_writer.epoch() != self.seen_epoch:
             self.fill_catalog()
-            self.seen_epoch = CatalogWriter(self.client).epoch()
+            self.seen_epoch = self.catalog_writer.epoch()
             self.recover()
 
     def is_undecided(self, volume: JsonObject) -> bool:
@@ -342,7 +344,7 @@ class CrashWorld:
             catalog=catalog,
             events=cast("Any", self.events),
             safekeeping=Safekeeping(
-                intents=intents, kube=kube, catalog=catalog, namespace=NAMESPACE, queue=queue
+                intents=intents, kube=kube, catalog=catalog, namespace=NAMESPACE
             ),
             clusters=Clusters(catalog),
             driver_of=lambda _name: self.driver,
@@ -377,6 +379,7 @@ class CrashWorld:
         """Entries of the queue."""
         return [
             *self.client.hkeys(f"{PREFIX}leases"),
+            *self.client.hkeys(f"{PREFIX}since"),
             *self.client.zrange(f"{PREFIX}delayed", 0, -1),
         ]
 

@@ -186,7 +186,9 @@ class FakeIntents:
             raise LeaseLost(f"lease of {domain} is lost, CreateVolume is not called")
         self.intents[domain] = deepcopy(intent)
 
-    def created(self, domain: str, intent: JsonObject, volume: JsonObject) -> None:
+    def created(
+        self, domain: str, intent: JsonObject, volume: JsonObject, lease: Lease | None = None
+    ) -> None:
         self.intents[domain], self.unsaved[domain] = deepcopy(intent), deepcopy(volume)
 
     def finish(self, domain: str, lease: Lease | None = None) -> bool:
@@ -194,14 +196,14 @@ class FakeIntents:
         self.unsaved.pop(domain, None)
         return True
 
-    def put(self, domain: str, intent: JsonObject) -> None:
+    def put(self, domain: str, intent: JsonObject, lease: Lease | None = None) -> None:
         self.intents[domain] = deepcopy(intent)
+
+    def restore(self, domain: str, intent: JsonObject) -> bool:
+        return self.intents.setdefault(domain, deepcopy(intent)) == intent
 
     def delete_pv(self, name: str) -> None:
         self.unsaved.pop(name, None)
-
-    def put_back(self, domain: str, intent: JsonObject) -> None:
-        self.intents[domain] = deepcopy(intent)
 
     def opened(self, lease: Lease) -> tuple[JsonObject | None, JsonObject | None, bool]:
         domain = lease.domain
@@ -343,7 +345,6 @@ class World:
                 intents=cast("Any", self.intents),
                 kube=cast("Any", self.kube),
                 catalog=cast("Any", self.catalog),
-                queue=cast("Any", self.queue),
                 namespace="fleet-system",
             ),
             clusters=cast("Any", self.clusters),
@@ -405,7 +406,7 @@ class World:
 
     def lease(self, key: Any, domain: str) -> Lease:
         """A lease that is held for an hour of this machine's time."""
-        session = Session(epoch="e", valid_until=time.monotonic() + 3600, clock=time.monotonic)
+        session = Session(epoch="e", clock=time.monotonic)
         state = CatalogState("e", {}, frozenset({"classes", "csinodes", "nodes"}))
         return Lease(
             key=key,

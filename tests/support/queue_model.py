@@ -6,7 +6,11 @@ and checked (`admitted`), everything else is predicted exactly.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
+
+from workers.queue.scripts import Scripts
 
 
 def lane_of(key: str) -> str:
@@ -21,6 +25,18 @@ def tenant_of(key: str) -> str:
 
 
 RESERVED_MS = 2000
+TTL_MS = 4000
+
+
+class LossyScripts(Scripts):
+    """Runs a script twice on demand, as the client does after a lost reply."""
+
+    loses_reply = False
+
+    def run(self, name: str, *args: str | bytes | float) -> Any:
+        if self.loses_reply:
+            super().run(name, *args)
+        return super().run(name, *args)
 
 
 @dataclass(slots=True)
@@ -29,6 +45,9 @@ class Held:
 
     process: str
     locks: dict[str, str]
+    token: str
+    fence: int = 0
+    deadline: int = 0
 
 
 @dataclass(slots=True)
@@ -56,10 +75,81 @@ class QueueModel:
     fails: dict[str, int] = field(default_factory=dict)
     processes: dict[str, int] = field(default_factory=dict)
     arrivals: int = 0
+    # The life of Redis: has it an epoch at all, is it that of this run, and since when?
+    has_epoch: bool = False
+    is_alive: bool = False
+    born: int = 0
+    quiet: int = 0
+    patience: int = 0
+    swept: int | None = None
+    may_idle: bool = False
 
-    def wipe(self) -> None:
-        """FLUSHALL."""
-        self.__init__()  # type: ignore[misc]
+    def begin_life(self, now: int, *, known: bool, is_same: bool) -> None:
+        """Somebody speaks to Redis who knew an earlier life, or none."""
+        if not self.is_alive:
+            seen = any(end >= now - 60_000 for end in self.processes.values())
+            if self.has_epoch and (self.leases or seen):
+                self._be_quiet(now + TTL_MS)
+            self.has_epoch = self.is_alive = True
+            self.born, self.patience = now, now + TTL_MS
+        if known and not is_same:
+            self._be_quiet(self.born + TTL_MS)
+
+    def _be_quiet(self, until: int) -> None:
+        self.quiet = max(self.quiet, until)
+        self.may_idle = True
+
+    def heartbeat(
+        self, process: str, held: dict[str, Held], now: int, *, known: bool, is_same: bool
+    ) -> set[str]:
+        """Renew or restore what a process holds; returns the tokens of what it lost."""
+        is_renewal = is_same and self.is_alive
+        if not is_renewal:
+            self.begin_life(now, known=known, is_same=False)
+        self.processes[process] = now + TTL_MS
+        lost = set()
+        for key, mine in held.items():
+            present = self.leases.get(key)
+            if present is not None and present.token == mine.token:
+                present.deadline = now + TTL_MS
+            elif is_renewal or not self._make_room(key, mine, now):
+                lost.add(mine.token)
+            else:
+                self._put_back(key, mine, now)
+        return lost
+
+    def _make_room(self, key: str, mine: Held, now: int) -> bool:
+        present = self.leases.get(key)
+        rivals = [
+            other
+            for other, held in self.leases.items()
+            if other != key
+            and any(
+                name in held.locks and "x" in (mode, held.locks[name])
+                for name, mode in mine.locks.items()
+            )
+        ]
+        older = [self.leases[other] for other in rivals] + ([present] if present else [])
+        if any(held.fence >= mine.fence for held in older):
+            return False
+        if present is not None:
+            for name in self.leases.pop(key).locks:
+                self._free(name, now)
+        for other in rivals:
+            self._unlease(other, now)
+            self.enqueue(other, front=True)
+        return True
+
+    def _put_back(self, key: str, mine: Held, now: int) -> None:
+        if self.is_waiting(key):
+            self.dirty.add(key)
+        self.ready.pop(key, None)
+        self.ticketed.pop(key, None)
+        self.blocked.pop(key, None)
+        self.delayed.pop(key, None)
+        self.leases[key] = Held(mine.process, {}, mine.token, mine.fence, now + TTL_MS)
+        for name, mode in mine.locks.items():
+            self.hold(key, name, mode)
 
     def is_waiting(self, key: str) -> bool:
         return key in self.ready or key in self.ticketed or key in self.blocked
@@ -112,7 +202,7 @@ class QueueModel:
                 self.first[name] = First(key)
 
     def take(self, process: str, key: str, locks: dict[str, str], now: int) -> bool:
-        if process not in self.processes or key in self.leases or key not in self.ticketed:
+        if not self.is_alive or key in self.leases or key not in self.ticketed or now < self.quiet:
             return False
         del self.ticketed[key]
         if lane_of(key) in self.paused:
@@ -123,7 +213,7 @@ class QueueModel:
                 self.park(key, name, mode, now)
                 return False
         self.delayed.pop(key, None)
-        self.leases[key] = Held(process, {})
+        self.leases[key] = Held(process, {}, "", deadline=now + TTL_MS)
         for name, mode in locks.items():
             self.hold(key, name, mode)
         return True
@@ -191,17 +281,33 @@ class QueueModel:
         self.marks.pop(key, None)
         self.delayed.pop(key, None)
 
-    def release_dead(self, now: int) -> None:
-        for key in [k for k, held in self.leases.items() if held.process not in self.processes]:
+    def take_back(self, keys: Iterable[str], now: int) -> None:
+        for key in list(keys):
             self._unlease(key, now)
             self.enqueue(key, front=True)
 
+    def close(self, process: str, now: int) -> None:
+        self.processes.pop(process, None)
+        self.take_back([k for k, held in self.leases.items() if held.process == process], now)
+
     def sweep(self, now: int) -> None:
+        if not self.is_alive:
+            return
+        if (
+            self.swept is not None
+            and now - self.swept > TTL_MS / 2
+            and now > self.patience + TTL_MS
+        ):
+            self.patience = now + TTL_MS
+        self.swept = now
+        if now >= self.quiet:
+            self.may_idle = False
         for key in sorted(k for k, due in self.delayed.items() if due <= now):
             del self.delayed[key]
             self.enqueue(key)
+        if now >= self.patience:
+            self.take_back([k for k, held in self.leases.items() if held.deadline <= now], now)
         self.processes = {name: end for name, end in self.processes.items() if end > now}
-        self.release_dead(now)
         for key, (name, mode) in list(self.blocked.items()):
             if key in self.blocked and not self.rival(key, name, mode, now):
                 self.wake(name, now)
@@ -229,16 +335,17 @@ class QueueModel:
         for key in keys:
             del self.ready[key]
             self.ticketed[key] = now
+        for lane in {lane_of(key) for key in keys}:
+            limit = self.limits[lane]
+            assert self.occupied(lane) <= limit, f"{lane} exceeds its limit {limit} (G11, I-8)"
+            assert now >= self.quiet, f"{lane} admits in the silence of a new life"
 
     def check_admission(self) -> None:
-        """Limits hold (G11, I-8) and no lane idles while keys are ready."""
-        for lane in {lane_of(key) for key in [*self.ready, *self.ticketed, *self.leases]}:
+        """No lane idles while keys are ready, except until the first sweep after a silence."""
+        for lane in {lane_of(key) for key in self.ready}:
             limit = self.limits.get(lane)
-            if limit is not None:
-                assert self.occupied(lane) <= limit, f"{lane} exceeds its limit {limit}"
-            is_open = limit is not None and lane not in self.paused
-            if is_open and any(lane_of(key) == lane for key in self.ready):
-                assert self.occupied(lane) == limit, f"{lane} idles while keys are ready"
+            if limit is not None and lane not in self.paused and not self.may_idle:
+                assert self.occupied(lane) >= limit, f"{lane} idles while keys are ready"
 
     def _class(self, key: str) -> tuple[str, str, bool]:
         return lane_of(key), tenant_of(key), key in self.fails

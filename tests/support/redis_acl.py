@@ -50,10 +50,10 @@ _CONNECT: Final = "ping hello client|setname select"
 _SCRIPT: Final = "evalsha eval script|load script|exists"
 _TRANSACTION: Final = "multi exec discard watch unwatch"
 _OURS: Final = (
-    "time get set incr exists type rename expire pexpire del scan hget hset hsetnx hdel hexists "
-    "hgetall hkeys hlen hmget hscan sadd srem scard sismember smembers zadd zrem zcard zcount "
-    "zscore zmscore zrank zrange zrangebyscore zrangebylex zpopmin zremrangebyscore zscan llen "
-    "lpush rpush ltrim lrange"
+    "info time get set incr exists type rename expire pexpire del scan hget hset hsetnx hdel "
+    "hexists hgetall hkeys hlen hmget hscan sadd srem scard sismember smembers zadd zrem zcard "
+    "zcount zscore zmscore zrank zrange zrangebyscore zrangebylex zpopmin zremrangebyscore "
+    "zscan llen lpush rpush ltrim lrange"
 )
 _CONSUME: Final = "zrevrangebyscore lpush rpush rpop brpop llen"
 _SCHEDULE: Final = (

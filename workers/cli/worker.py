@@ -196,7 +196,6 @@ class WorkerProcess:
                 kube=self.kube,
                 catalog=catalog,
                 namespace=settings.kube.namespace,
-                queue=self.queue,
             ),
             clusters=clusters,
             driver_of=self.fleet.driver_of,
@@ -327,7 +326,6 @@ class WorkerProcess:
         try:
             self.publish()
             self.queue.pump()
-            self.app.runtime.safekeeping.settle()
             self.app.runtime.passes.expire(self.queue)
         except QueueUnavailable:
             # Without Redis there is nothing to fetch, and a restart would not bring it back.

@@ -184,19 +184,14 @@ class Pass:
     def finish(self, lease: Lease, outcome: Outcome) -> None:
         """Gives the key back.
 
-        A lease that went meanwhile changes nothing in Redis; the key is then added once more and an
-        attempt without end put back, because after a Redis that lost its data nobody else may know
-        of it. While Redis is away queue and safekeeping remember what to write.
+        While Redis is away the queue remembers what to write. Of a lease that went meanwhile it
+        puts back what may be without an end.
         """
-        context, is_owner = self.context, False
-        context.steps.reach(Step.FINISH_KEY, lease)
+        self.context.steps.reach(Step.FINISH_KEY, lease)
         try:
-            is_owner = self.give_back(lease, outcome)
-            if not is_owner:
-                context.queue.add([lease.key])
+            self.give_back(lease, outcome)
         except TransientError as error:
             _log.warning("key not released", err=error)
-        context.safekeeping.close(lease, is_settled=is_owner or outcome.finish_intent)
 
     def give_back(self, lease: Lease, outcome: Outcome) -> bool:
         """What the queue does with the key; False when the lease was another's by now."""

@@ -21,12 +21,13 @@ from workers.queue.catalogkinds import (
     KIND_NODES,
 )
 from workers.queue.connection import redis_errors
+from workers.queue.leases import TTL_SECONDS
 from workers.queue.names import NAMES
 from workers.queue.records import decode, encode, quarantine
 from workers.queue.scripts import Scripts, repaired, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import redis
 
@@ -41,16 +42,19 @@ _BATCH = 200
 class CatalogWriter:
     """The watcher's side. All methods are safe to repeat and raise QueueUnavailable."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, *, now_ms: Callable[[], int] | None = None) -> None:
         self._client = client
-        self._scripts = Scripts(client)
+        self._scripts = Scripts(client, now_ms)
+        self._epoch = ""
 
     def epoch(self) -> str:
         """The present life of Redis. A changed one means: list, replace and add everything again.
 
         Read it before listing and give it to `mark_complete` afterwards.
         """
-        return text(self._scripts.run("epoch", uuid.uuid4().hex))
+        candidate, ttl_ms = uuid.uuid4().hex, round(TTL_SECONDS * 1000)
+        self._epoch = text(self._scripts.run("epoch", candidate, self._epoch, ttl_ms))
+        return self._epoch
 
     def put(self, kind: str, name: str, resource_version: str, value: Mapping[str, Any]) -> bool:
         """Write one object; False when an equal or newer one is there already."""

@@ -45,6 +45,8 @@ class Declared:
         self._before = before
         self._limits: dict[str, LaneLimits] = {}
         self._undeclared: set[str] = set()
+        # Whose next declaration says that calls of dead processes may be lost from sight.
+        self._in_new_life: set[str] = set()
 
     def set(self, lane: str, limits: LaneLimits) -> None:
         """Declare a lane's limits, now or as soon as it may be."""
@@ -52,13 +54,16 @@ class Declared:
         self._undeclared.add(lane)
         self.declare()
 
-    def again(self) -> None:
-        """Redis may have lost them; for the thread of the heartbeat."""
-        if self._before is not None:
-            self._undeclared.update(self._limits.copy())
-            return
-        for lane, limits in self._limits.copy().items():
-            self._tickets.hold(self._heartbeats.run("limits", lane, *limits.args()))
+    def again(self, *, is_new_life: bool) -> None:
+        """Redis may have lost them, or wants to hear of them now and then; for the heartbeat."""
+        lanes = self._limits.copy()
+        if is_new_life:
+            self._in_new_life.update(lanes)
+            if self._before is not None:
+                self._undeclared.update(lanes)
+        for lane, limits in lanes.items():
+            if lane not in self._undeclared:
+                self._tickets.hold(self._heartbeats.run("limits", lane, *self._args(lane, limits)))
 
     def declare(self) -> None:
         """Declare what could not be so far.
@@ -72,7 +77,8 @@ class Declared:
             try:
                 if self._before is not None:
                     self._before(lane)
-                self._tickets.publish(self._scripts.run("limits", lane, *self._limits[lane].args()))
+                args = self._args(lane, self._limits[lane])
+                self._tickets.publish(self._scripts.run("limits", lane, *args))
             except ApiError as error:
                 self._undeclared.add(lane)
                 _log.warning("nothing of %s is admitted, pauses are not known: %s", lane, error)
@@ -80,3 +86,8 @@ class Declared:
             except QueueUnavailable:
                 self._undeclared.add(lane)
                 raise
+
+    def _args(self, lane: str, limits: LaneLimits) -> tuple[float, ...]:
+        is_new = lane in self._in_new_life
+        self._in_new_life.discard(lane)
+        return (*limits.args(), int(is_new))

@@ -104,7 +104,7 @@ def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
             pipe.zrank(NAMES[family].full + lane, name)
             pipe.zcard(NAMES[family].full + lane)
         pipe.zscore(NAMES["ticketed"].full + lane, name)
-        pipe.scard(NAMES["running"].full + lane)
+        pipe.zcard(NAMES["leased"].full + lane)
         pipe.zcard(NAMES["ghosts"].full + lane)
         pipe.hmget(NAMES["limits"].full + lane, "concurrency", "rate", "burst")
         pipe.hget(NAMES["leases"].full, name)

@@ -45,25 +45,42 @@ class IntentStore:
         Raises:
             LeaseLost: nothing was written.
         """
-        if not self._scripts.run("begin", domain, encode(intent), *_owner(lease)):
+        record = encode(intent)
+        _remember(lease, domain, intents=record)
+        if not self._scripts.run("begin", domain, record, *_owner(lease)):
             raise LeaseLost(f"lease of {domain} is lost, CreateVolume is not called")
 
-    def created(self, domain: str, intent: Mapping[str, Any], pv: Mapping[str, Any]) -> None:
-        """The volume exists: keep its PV until it is saved. No lease needed, it is a fact."""
-        self._scripts.run("created", domain, encode(intent), encode(pv))
+    def created(
+        self,
+        domain: str,
+        intent: Mapping[str, Any],
+        pv: Mapping[str, Any],
+        lease: Lease | None = None,
+    ) -> None:
+        """The volume exists: keep its PV until it is saved.
+
+        Raises:
+            LeaseLost: nothing was written; the queue puts the records back at the lease's end.
+        """
+        record, volume = encode(intent), encode(pv)
+        _remember(lease, domain, intents=record, unsaved=volume)
+        if not self._scripts.run("created", domain, record, volume, *_owner(lease)):
+            raise LeaseLost(f"lease of {domain} is lost, its PV is not saved")
 
     def finish(self, domain: str, lease: Lease | None = None) -> bool:
         """The outcome is final and saved; False when the lease belongs to somebody else now."""
+        if lease is not None:
+            lease.written.clear()
         return bool(self._scripts.run("finish", domain, *_owner(lease)))
 
-    def put(self, domain: str, intent: Mapping[str, Any]) -> None:
-        """Replace an intent, for example with its new stage."""
-        self._write(_INTENTS, domain, intent)
+    def put(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> None:
+        """Replace an intent, for example with its new stage; raises as `begin`."""
+        self.begin(domain, intent, lease)
 
-    def put_back(self, domain: str, intent: Mapping[str, Any]) -> None:
-        """Write an intent unless there is one: that of the present owner is newer."""
+    def restore(self, domain: str, intent: Mapping[str, Any]) -> bool:
+        """Write a copied intent unless there is one, which is newer; True when written."""
         with redis_errors(), repaired(self._client):
-            self._client.hsetnx(_INTENTS, domain, encode(intent))
+            return bool(self._client.hsetnx(_INTENTS, domain, encode(intent)))
 
     def get(self, domain: str) -> dict[str, Any] | None:
         """The intent of a volume, None when there is none."""
@@ -112,6 +129,8 @@ class IntentStore:
         intent, pv, was_saved = lease.records
         if intent is None and pv is None:
             return None, None, was_saved
+        found = {"intents": intent, "unsaved": pv}
+        _remember(lease, lease.domain, **{slot: raw for slot, raw in found.items() if raw})
         with redis_errors(), repaired(self._client):
             return (
                 self._decode(_INTENTS, lease.domain, intent),
@@ -142,6 +161,12 @@ class IntentStore:
 
     def _decode(self, key: str, field: str, raw: bytes | str | None) -> dict[str, Any] | None:
         return None if raw is None else decode(self._client, key, field, raw)
+
+
+def _remember(lease: Lease | None, domain: str, **records: bytes) -> None:
+    """Before it is sent: if Redis loses it, the heartbeat writes it again."""
+    if lease is not None:
+        lease.written.update({slot: (domain, record) for slot, record in records.items()})
 
 
 def _owner(lease: Lease | None) -> tuple[str, str, str]:

@@ -1,14 +1,15 @@
 """Who owns a key right now, and how does the owner learn that it lost it?
 
-All leases of a process hang on one record, the session: a single heartbeat renews them together.
-The session is lost when Redis says so (declared dead, or Redis lost its data) or when the local
-clock passed the last acknowledged deadline, so that a process that was stopped (SIGSTOP, a paused
-virtual machine) refuses to write before it has heard anything (G9).
+Each lease has a deadline in Redis and one, earlier, by the local clock. The heartbeat names every
+lease the process holds and moves both; one that it does not name, or that Redis gave to somebody
+else, ends. A process that was stopped (SIGSTOP, a paused virtual machine) refuses to write by its
+own clock before it has heard anything (G9).
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -17,7 +18,7 @@ import uuid
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from workers.errors import LeaseLost, QueueUnavailable
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
+# A process silent for so long is dead and its keys are handed over.
+TTL_SECONDS: Final = 4.0
 
 
 def suspend_aware_clock() -> float:
@@ -44,17 +47,11 @@ def process_name() -> str:
 
 @dataclass(slots=True)
 class Session:
-    """One registration of this process; every lease it takes lives and dies with it."""
+    """This process as Redis knows it; `epoch`: the life of Redis it last heard of, "" for none."""
 
-    epoch: str
-    valid_until: float
-    clock: Callable[[], float]
+    epoch: str = ""
+    clock: Callable[[], float] = suspend_aware_clock
     process_id: str = field(default_factory=process_name)
-    is_lost: bool = False
-
-    def is_valid(self) -> bool:
-        """Whether Redis still counts our leases as ours, by our own clock."""
-        return not self.is_lost and self.clock() < self.valid_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +78,13 @@ class Lease:
             a Go sidecar); None: always.
         waited_seconds: time from the first add to this lease.
         catalog: versions of the catalog at the moment of the lease.
+        valid_until: local time until which Redis counts the lease as ours; moved by the heartbeat.
+        is_lost: somebody else owns the key by now.
         records: the domain's intent and unsaved PV as stored, and whether its PV was saved in the
             last minutes; for `IntentStore.opened`.
+        written: what this lease wrote and has not finished, by slot: name and record. A Redis that
+            lost it gets it again.
+        started_ms: Redis' time when it was given.
     """
 
     key: Key
@@ -98,6 +100,10 @@ class Lease:
     records: tuple[bytes | None, bytes | None, bool] = (None, None, False)
     mark: Mapping[str, Any] = field(default_factory=dict)
     permit: Callable[[], bool] | None = None
+    valid_until: float = math.inf
+    is_lost: bool = False
+    written: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+    started_ms: int = 0
 
     @property
     def domain(self) -> str:
@@ -106,7 +112,8 @@ class Lease:
 
     def is_held(self) -> bool:
         """Whether a write is still allowed."""
-        return not self.is_released and self.session.is_valid() and self.is_permitted()
+        is_ours = not (self.is_released or self.is_lost)
+        return is_ours and self.session.clock() < self.valid_until and self.is_permitted()
 
     def is_permitted(self) -> bool:
         """Whether this process may work on the key, whoever's it is among us."""
@@ -145,7 +152,7 @@ class Renewable(Protocol):
     """The part of the queue a heartbeat needs."""
 
     def heartbeat(self) -> bool:
-        """Renew all leases of the process; True when they were lost."""
+        """Renew all leases of the process; True when one was lost."""
 
 
 class Heartbeat:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from workers.queue.connection import redis_errors
 from workers.queue.names import NAMES
@@ -136,7 +136,8 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
         if now_ms is None:
             seconds, microseconds = client.time()
             now_ms = seconds * 1000 + microseconds // 1000
-        lanes = {text(lane) for name in ("lanes", "limited") for lane in _members(client, name)}
+        declared: list[Any] = client.zrange(NAMES["declared"].full, 0, -1)
+        lanes = {text(lane) for lane in (*client.smembers(NAMES["lanes"].full), *declared)}
         pauses = _paused(client, now_ms)
         delayed = _count_by_lane(
             key for key, _ in client.zscan_iter(NAMES["delayed"].full, count=1000)
@@ -158,10 +159,6 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
         return found
 
 
-def _members(client: redis.Redis, name: str) -> set[bytes | str]:
-    return set(client.smembers(NAMES[name].full))
-
-
 def _chunks(names: list[str], size: int) -> Iterable[list[str]]:
     return (names[start : start + size] for start in range(0, len(names), size))
 
@@ -172,7 +169,7 @@ def _lane_stats(client: redis.Redis, lanes: list[str], now_ms: int) -> list[Lane
     for lane in lanes:
         for family in ("ready", "retry", "ticketed"):
             pipe.zcard(NAMES[family].full + lane)
-        pipe.scard(NAMES["running"].full + lane)
+        pipe.zcard(NAMES["leased"].full + lane)
         pipe.zrange(NAMES["ready"].full + lane, 0, 0)
         pipe.zrange(NAMES["retry"].full + lane, 0, 0)
         pipe.zrange(NAMES["ticketed"].full + lane, 0, 0, withscores=True)

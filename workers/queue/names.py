@@ -59,8 +59,11 @@ NAMES: Final = {
     entry.name: entry
     for entry in (
         # Queue: who works on what. Dropped and rebuilt as a whole.
-        RedisName("epoch", "string", "queue", "random; first comer sets it; changed = data lost"),
-        RedisName("procs", "zset", "queue", "process id -> deadline ms; removed when dead"),
+        RedisName("epoch", "string", "queue", "'random:birth_ms:run_id'; changed = may lack data"),
+        RedisName("quiet", "string", "queue", "ms until which a new life admits nothing"),
+        RedisName("patience", "string", "queue", "ms until which no lease runs out"),
+        RedisName("swept", "string", "queue", "ms of the last sweep"),
+        RedisName("procs", "zset", "queue", "process id -> deadline ms; for people"),
         RedisName("leases", "hash", "queue", "key -> 'fence process token started_ms lock...'"),
         RedisName("holders", "zset", "queue", "'lock NUL mode key', score 0; read by lex range"),
         RedisName("blocked", "hash", "queue", "key -> busy lock it waits for, 'mode:name'"),
@@ -74,7 +77,8 @@ NAMES: Final = {
         _family("ready", "zset", "queue", "lane: first attempts, score = virtual time"),
         _family("retry", "zset", "queue", "lane: retries, score = virtual time"),
         _family("ticketed", "zset", "queue", "lane: key -> ms its ticket was last published"),
-        _family("running", "set", "queue", "lane: leased keys"),
+        _family("leased", "zset", "queue", "lane: leased key -> ms its lease runs out"),
+        RedisName("lost", "zset", "queue", "token of a lease that was taken back -> ms; 10 min"),
         _family("ghosts", "zset", "queue", "lane: key a process died with -> ms its call ends; PX"),
         _family("share", "hash", "queue", "lane: virtual times of tenants; gone when idle"),
         _family("share_retry", "hash", "queue", "lane: the same for retries"),
@@ -89,7 +93,7 @@ NAMES: Final = {
         RedisName("abandoned", "zset", "counters", "given-up key -> ms; dropped after 7 days"),
         RedisName("paused", "hash", "counters", "'kind lane' -> 'until_ms reason'; until resumed"),
         _family("limits", "hash", "counters", "lane: concurrency, rate, burst, bucket; by workers"),
-        RedisName("limited", "set", "counters", "lanes with limits; never removed, one per driver"),
+        RedisName("declared", "zset", "counters", "lane -> ms its limits were last declared; 1 h"),
         RedisName("class_pauses", "hash", "counters", "class -> 'until_ms reason'; until resumed"),
         RedisName("said", "hash", "counters", "driver or class -> ms of the last pause or resume"),
         RedisName("breakers", "hash", "counters", "driver -> breaker record; gone when closed"),

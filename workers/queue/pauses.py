@@ -117,7 +117,7 @@ class Pauses:
         with redis_errors():
             pipe = self._client.pipeline(transaction=False)
             for kind in DRIVER_KINDS:
-                pipe.scard(NAMES["running"].full + lane_name(kind, driver))
+                pipe.zcard(NAMES["leased"].full + lane_name(kind, driver))
             return sum(pipe.execute())
 
     def pause_class(self, name: str, reason: str, *, seconds: float | None = None) -> Said:

@@ -6,23 +6,29 @@ delayed. Ticketed plus running never exceed the lane's concurrency limit, so Cel
 more messages than the limit and order is decided here alone. A Celery message is only a ticket:
 lost and doubled ones do no harm.
 
-Every script may be repeated after a lost reply. Redis may lose everything at any point: the epoch
-changes, all leases are lost, and the watcher adds every undecided object again.
+Every script may be repeated after a lost reply, and a delayed copy of one may arrive at any time.
+Redis may lose what it acknowledged at any point (a restart, a fail-over, a flush): the epoch
+changes, living processes restore their leases and what they recorded under them, nothing new is
+admitted meanwhile, and the watcher adds every undecided object again.
 """
 
 from __future__ import annotations
 
-import logging
 import uuid
-from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from workers.errors import LeaseLost, QueueUnavailable
-from workers.observability import trail
+from workers.errors import LeaseLost
 from workers.queue.connection import redis_errors
 from workers.queue.declaring import Declared
-from workers.queue.leases import CatalogState, FailOutcome, Lease, Session, suspend_aware_clock
+from workers.queue.holding import HeldLeases, owner_of, usable_seconds
+from workers.queue.leases import (
+    TTL_SECONDS,
+    CatalogState,
+    FailOutcome,
+    Lease,
+    suspend_aware_clock,
+)
 from workers.queue.limits import LaneLimits, LaneStats, PauseKind, read_stats
 from workers.queue.locks import Lock, Mode, lock_name
 from workers.queue.names import NAMES
@@ -37,17 +43,17 @@ if TYPE_CHECKING:
 
     from workers.queue.keys import Key
 
-_log = logging.getLogger(__name__)
 # Keys per script call: keeps one call of Redis under a few milliseconds.
 _BATCH = 250
 # Keys one sweep moves at most; the next sweep takes the rest.
 _SWEEP_LIMIT = 500
 # A ticket this old whose message is not in the Celery list was lost (pitfalls 1.1).
 _REPUBLISH_AFTER_MS = 2000
-# How often a sweep compares every lease with the living processes, not only the newly dead.
-_LEASE_CHECK_MS = 5000
-# Part of the TTL that is not used, for the time a write needs after its check.
-_MARGIN = 1 / 8
+# How often a sweep looks for records that somebody's hand broke.
+_CHECK_MS = 5000
+# Limits are declared again this often, and dropped when nobody did for so long.
+_DECLARE_SECONDS = 600.0
+_KEEP_LIMITS_MS = 3_600_000
 # Bytes of one mark.
 _LONGEST_MARK = 16 * 1024
 
@@ -58,13 +64,13 @@ class WorkQueue:
     Args:
         client: from `workers.queue.connection.connect`, in the Celery broker's database.
         publish: sends one ticket per key; may raise QueueUnavailable (the sweep repeats it).
-        heartbeat_client: from `connect_heartbeat`, for `heartbeat` alone: a dead connection of the
-            others must not cost the leases. None takes `client`.
         lease_ttl_seconds: a process silent for so long is dead and its keys are handed over.
         clock: local seconds for the lease deadline; must go on while the process is stopped.
         now_ms: tests only; overrides the clock of Redis.
+        heartbeat_client: from `connect_heartbeat`, for `heartbeat` alone: a dead connection of the
+            others must not cost the leases. None takes `client`.
         on_lost: called without arguments by `heartbeat` after leases were lost, and by `take` when
-            Redis does not know the process any more; use it to wake the heartbeat thread.
+            Redis began a new life; use it to wake the heartbeat thread.
         before_limits: for `workers.queue.declaring.Declared`.
     """
 
@@ -73,29 +79,36 @@ class WorkQueue:
         client: redis.Redis,
         *,
         publish: Callable[[list[Key]], None],
+        lease_ttl_seconds: float = TTL_SECONDS,
         heartbeat_client: redis.Redis | None = None,
-        lease_ttl_seconds: float = 4.0,
         clock: Callable[[], float] = suspend_aware_clock,
         now_ms: Callable[[], int] | None = None,
         on_lost: Callable[[], None] = lambda: None,
         before_limits: Callable[[str], None] | None = None,
     ) -> None:
         self._scripts = Scripts(client, now_ms)
-        self._heartbeats = Scripts(heartbeat_client or client, now_ms)
         self._now_ms = now_ms
         self._tickets = Tickets(publish)
         self._ttl_ms = round(lease_ttl_seconds * 1000)
         self._clock = clock
         self._on_lost = on_lost
-        self._session: Session | None = None
+        self._heartbeats = Scripts(heartbeat_client or client, now_ms)
         self.declared = Declared(self._scripts, self._heartbeats, self._tickets, before_limits)
         self._lease_pauses: dict[str, tuple[str, float]] = {}
-        self._owed: deque[tuple[str, tuple[str | float, ...]]] = deque()
+        self._declared_at = clock()
+        self._leases = HeldLeases(
+            self._scripts,
+            self._heartbeats,
+            self._tickets,
+            ttl_ms=self._ttl_ms,
+            clock=clock,
+            on_lost=on_lost,
+        )
 
     @property
     def epoch(self) -> str:
-        """The life of Redis this process registered in, "" before; changes when data was lost."""
-        return "" if self._session is None else self._session.epoch
+        """The life of Redis this process heard of, "" before; changes when data may be lost."""
+        return self._leases.session.epoch
 
     def add(self, keys: Iterable[Key], *, delay_seconds: float = 0.0) -> None:
         """Make keys dirty: each is worked on at least once after this call (G2, G3, G4).
@@ -127,50 +140,26 @@ class WorkQueue:
             self._tickets.publish(self._scripts.run("add_events", *batch))
 
     def register_process(self) -> None:
-        """Announce this process; needed before `take`, not for `add`.
-
-        Limits set by this process are declared again, for Redis may have lost them.
-        """
-        started = self._clock()
-        session = Session(epoch="", valid_until=started + self._usable_ttl(), clock=self._clock)
-        candidate = uuid.uuid4().hex
-        session.epoch = text(
-            self._heartbeats.run("register", session.process_id, self._ttl_ms, candidate)
-        )
-        self._session = session
-        for lane, (reason, until) in self._lease_pauses.copy().items():
-            if until > started:  # before anything is admitted
-                self.pause(lane, reason, seconds=until - started, kind="lease")
-        self.declared.again()
+        """Meet Redis; needed before `take`, not for `add`."""
+        self.heartbeat()
 
     def heartbeat(self) -> bool:
         """Renew all leases of this process; call each second from one thread.
 
-        Also ends the leases whose end could not be written while Redis was away: a living process
-        would otherwise renew them for ever.
+        In a new life of Redis the leases, what was recorded under them and the limits are given
+        back to it. Also ends the leases whose end could not be written while Redis was away.
 
         Returns:
-            True when the process was declared dead or Redis lost its data: all leases are lost and
-            the process is registered again under a new id.
+            True when leases were lost: somebody newer has the key or one of its locks, or Redis
+            had to take this process for dead.
 
         Raises:
             QueueUnavailable: not renewed; the leases end by themselves at the local deadline.
         """
-        session = self._session
-        if session is not None and not session.is_lost:
-            started = self._clock()
-            if self._heartbeats.run("renew", session.process_id, session.epoch, self._ttl_ms):
-                session.valid_until = started + self._usable_ttl()
-                self._pay()
-                return False
-        if session is not None:
-            session.is_lost = True
-        self.register_process()
-        self._pay()
-        if session is not None:
-            _log.warning("leases lost, process registered again", extra={"epoch": self.epoch})
-            self._on_lost()
-        return session is not None
+        has_lost = self._leases.heartbeat(self._declare_again)
+        if self._clock() - self._declared_at > _DECLARE_SECONDS:
+            self._declare_again(is_new_life=False)
+        return has_lost
 
     def take(self, key: Key, locks: Sequence[Lock] = ()) -> Lease | None:
         """Start working on a ticketed key.
@@ -184,29 +173,23 @@ class WorkQueue:
             None when there is nothing to do: the ticket was a duplicate, the lane is paused, or a
             lock is busy (the key then becomes ready when that lock is released).
         """
-        session = self._session
-        if session is None or session.is_lost:
-            self._on_lost()
-            return None
-        token = uuid.uuid4().hex
-        names = [lock.text for lock in locks]
-        try:
-            reply = self._scripts.run("take", key.text, session.process_id, token, *names)
-        except QueueUnavailable:
-            # The reply may be all that was lost, and nobody else would end this lease.
-            owner = (key.text, session.process_id, token, session.epoch)
-            self._owed.append(("release", (*owner, 0, 0)))
-            raise
+        session, token, started = self._leases.session, uuid.uuid4().hex, self._clock()
+        owner = (session.process_id, token, self._ttl_ms)
+        # If only the reply is lost nobody names the lease, and it runs out.
+        reply = self._scripts.run("take", key.text, *owner, *(lock.text for lock in locks))
         status, tickets = text(reply[0]), reply[1]
         self._tickets.publish(tickets)
-        if status == "unregistered":
-            session.is_lost = True
+        if status == "new life":
             self._on_lost()
         if status != "taken":
             return None
-        fence, fails, memo, mark, waited_ms, epoch, versions, complete, *records = reply[2:]
+        valid_until = started + usable_seconds(self._ttl_ms)
+        if self._clock() >= valid_until:
+            return None
+        fence, started_ms, fails, memo, mark, waited_ms, *state = reply[2:]
+        epoch, versions, complete, *records = state
         numbers = dict(zip(map(text, versions[::2]), map(int, versions[1::2]), strict=True))
-        return Lease(
+        lease = Lease(
             key=key,
             locks=tuple(locks),
             token=token,
@@ -218,7 +201,11 @@ class WorkQueue:
             session=session,
             records=(records[0], records[1], bool(records[2])),
             mark=self._read_mark(key, mark) if mark else {},
+            valid_until=valid_until,
+            started_ms=int(started_ms),
         )
+        self._leases.add(lease)
+        return lease
 
     def acquire(self, lease: Lease, *locks: Lock) -> Lock | None:
         """Take more locks for a lease, all or none; they go with it.
@@ -232,7 +219,7 @@ class WorkQueue:
             LeaseLost: nothing was taken.
         """
         lease.check()
-        busy = int(self._scripts.run("acquire", *_owner(lease), *(lock.text for lock in locks)))
+        busy = int(self._scripts.run("acquire", *owner_of(lease), *(lock.text for lock in locks)))
         if busy < 0:
             raise LeaseLost(f"lease of {lease.key.text} is lost, no lock is taken")
         if busy:
@@ -245,7 +232,7 @@ class WorkQueue:
 
     def unlock(self, lease: Lease, name: str) -> None:
         """Give a lock back before the lease ends; its waiters go on."""
-        reply = self._scripts.run("unlock", *_owner(lease), lock_name(name))
+        reply = self._scripts.run("unlock", *owner_of(lease), lock_name(name))
         lease.locks = tuple(lock for lock in lease.locks if lock.name != name)
         self._tickets.publish(reply[0])
 
@@ -263,7 +250,7 @@ class WorkQueue:
         if len(raw) > _LONGEST_MARK:
             raise ValueError(f"mark of {lease.key.text} has {len(raw)} bytes, over {_LONGEST_MARK}")
         lease.check()
-        if not self._scripts.run("mark", *_owner(lease), raw):
+        if not self._scripts.run("mark", *owner_of(lease), raw):
             raise LeaseLost(f"lease of {lease.key.text} is lost, its mark is not written")
         lease.mark = dict(record)
 
@@ -295,7 +282,9 @@ class WorkQueue:
         Returns:
             False when the lease had been lost; then nothing was changed. True for a repeated call.
         """
-        return bool(self._end("done", lease, lease.domain if finish_intent else "")[0])
+        if finish_intent:
+            lease.written.clear()
+        return bool(self._leases.end("done", lease, lease.domain if finish_intent else "")[0])
 
     def fail(
         self,
@@ -317,7 +306,7 @@ class WorkQueue:
             threshold: give up when so many failures were counted before, 0 for never (L-016).
             memo: text handed to the next lease of this key, until `done` or `forget`; no secrets.
         """
-        owner, fails, delay_ms = self._end(
+        owner, fails, delay_ms = self._leases.end(
             "fail",
             lease,
             round(base_seconds * 1000),
@@ -339,7 +328,7 @@ class WorkQueue:
         Returns:
             False when the lease had been lost.
         """
-        return bool(self._end("release", lease, round(delay_seconds * 1000), int(count))[0])
+        return bool(self._leases.end("release", lease, round(delay_seconds * 1000), int(count))[0])
 
     def block(self, lease: Lease, lock: Lock) -> bool:
         """End the lease; the key waits for a busy lock and no counter changes.
@@ -349,7 +338,7 @@ class WorkQueue:
         Returns:
             False when the lease had been lost.
         """
-        return bool(self._end("block", lease, lock.text)[0])
+        return bool(self._leases.end("block", lease, lock.text)[0])
 
     def ensure(self, keys: Iterable[Key]) -> None:
         """Add the keys that neither wait, run nor have a retry planned; leave all others (M-010).
@@ -377,7 +366,9 @@ class WorkQueue:
                 round(period_seconds * 1000),
                 _SWEEP_LIMIT,
                 _REPUBLISH_AFTER_MS,
-                _LEASE_CHECK_MS if period_seconds else 0,
+                _CHECK_MS if period_seconds else 0,
+                self._ttl_ms,
+                _KEEP_LIMITS_MS,
             )
         )
 
@@ -429,34 +420,15 @@ class WorkQueue:
 
     def close(self) -> None:
         """Hand over the leases of this process at once. Safe to call twice."""
-        session, self._session = self._session, None
-        if session is not None:
-            session.is_lost = True
-            self._tickets.publish(self._scripts.run("unregister", session.process_id))
+        self._leases.drop_all()
+        process = self._leases.session.process_id
+        self._tickets.publish(self._scripts.run("unregister", process))
 
-    def _usable_ttl(self) -> float:
-        return self._ttl_ms / 1000 * (1 - _MARGIN)
-
-    def _end(self, script: str, lease: Lease, *args: str | float) -> list[int]:
-        lease.is_released = True
-        owner = _owner(lease)
-        args = (*args, *trail.collected())
-        try:
-            reply = self._scripts.run(script, *owner, *args)
-        except QueueUnavailable:
-            self._owed.append((script, (*owner, *args)))
-            raise
-        self._tickets.publish(reply[0])
-        return [int(value) for value in reply[1:]]
-
-    def _pay(self) -> None:
-        """Repeat what Redis did not confirm; without effect where the lease is another's by now."""
-        while self._owed:
-            script, args = self._owed[0]
-            self._tickets.hold(self._heartbeats.run(script, *args)[0])
-            self._owed.popleft()
-
-
-def _owner(lease: Lease) -> tuple[str, str, str, str]:
-    session = lease.session
-    return lease.key.text, session.process_id, lease.token, session.epoch
+    def _declare_again(self, *, is_new_life: bool) -> None:
+        started = self._clock()
+        for lane, (reason, until) in self._lease_pauses.copy().items():
+            if until > started:  # before anything is admitted
+                span_ms = round((until - started) * 1000)
+                self._heartbeats.run("pause", lane, "lease", span_ms, reason)
+        self.declared.again(is_new_life=is_new_life)
+        self._declared_at = started

@@ -167,7 +167,7 @@ def test_redis_itself_refuses_locks_and_marks_of_a_lost_lease(bench, start_queue
     two.heartbeat()
     two.pump(period_seconds=0)
     assert two.take(bench.tickets.pop(), [PV])
-    lease.session.valid_until += 60
+    lease.valid_until += 60
     lease.check()
     with pytest.raises(LeaseLost):
         one.acquire(lease, HANDLE)

@@ -58,7 +58,12 @@ def test_queue_and_tickets_go_on_after_the_master_was_killed(replicated):
     queue.set_limits("claims|d", 10)
     queue.add([claim_key("d", "ns", "two", "u2")])
     with replicated.client(after) as direct:
-        wait_until(lambda: direct.llen("drv.d") == 2, 20, "the ticket is at the new master")
+
+        def is_admitted():
+            queue.pump()
+            return direct.llen("drv.d") == 2
+
+        wait_until(is_admitted, 20, "the ticket is at the new master")
     client.close()
 
 

@@ -141,9 +141,12 @@ def test_c149_after_a_hand_over_only_the_newer_fence_may_write(bench, start_queu
     assert new.fence > old.fence
     with pytest.raises(LeaseLost):
         old.check()
+    assert one.heartbeat(), "the process learns that its key was handed over"
+    assert not one.heartbeat()
+    with pytest.raises(LeaseLost):
+        old.check()
     assert not one.done(old)
     new.check()
-    assert one.heartbeat(), "the process learns that it was declared dead"
 
 
 def test_stopped_process_notices_the_loss_before_it_writes(bench, start_queue):
@@ -365,21 +368,27 @@ def test_one_sweep_per_period_over_all_processes(bench, start_queue):
     assert bench.tickets == [claim("a")]
 
 
-def test_wiped_redis_loses_leases_and_gets_limits_back(bench, start_queue):
-    """Architecture 1: no operator step; old leases forbid writes after the next heartbeat."""
+def test_wiped_redis_gets_leases_and_limits_back(bench, start_queue):
+    """Architecture 1: no operator step; who works goes on, nobody else begins it again."""
     queue = start_queue()
-    queue.add([claim("a")])
-    old, old_epoch = bench.run_next(queue), queue.epoch
+    queue.add([claim("a"), claim("b")])
+    old, old_epoch = bench.run_next(queue, "pvc-a"), queue.epoch
     bench.client.flushall()
-    queue.add([claim("a")])
+    bench.tickets.clear()
+    queue.add([claim("a"), claim("b")])
     assert queue.take(claim("a")) is None
-    assert queue.heartbeat()
+    assert not queue.heartbeat()
     assert queue.epoch != old_epoch
-    with pytest.raises(LeaseLost):
-        old.check()
-    assert not queue.done(old)
-    new = bench.run_next(queue)
-    assert new.fence >= old.fence
+    old.check()
+    assert bench.tickets == [], "nothing is admitted until all processes spoke"
+    bench.advance(4.1)
+    queue.heartbeat()
+    queue.pump(period_seconds=0)
+    assert bench.tickets == [claim("b")]
+    assert queue.done(old)
+    assert bench.tickets == [claim("b"), claim("a")], "it was added while it ran"
+    bench.tickets.pop(0)
+    assert bench.run_next(queue, "pvc-a").fence > old.fence
 
 
 def test_forget_drops_counter_and_delayed_entry(bench, start_queue):
@@ -419,7 +428,7 @@ def test_wrong_typed_key_is_set_aside_and_the_queue_goes_on(bench, start_queue, 
     else:
         bench.client.set(wrong, "x")
     is_done = False
-    for _ in range(3):
+    for _ in range(5):
         bench.tickets.clear()
         queue.add([claim("a"), claim("b"), claim("c")])
         bench.advance(3)

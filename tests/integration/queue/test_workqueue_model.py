@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from typing import Any
 
 import redis
@@ -12,13 +13,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.support.queue_model import QueueModel
+from tests.support.queue_model import TTL_MS, Held, LossyScripts, QueueModel
 from workers.errors import LeaseLost
 from workers.queue.keys import Key, claim_key, volume_key
 from workers.queue.leases import Lease
 from workers.queue.locks import Lock, Mode
 from workers.queue.names import NAMES, celery_queue
-from workers.queue.scripts import Scripts
 from workers.queue.workqueue import WorkQueue
 
 DRIVER = "d.example.com"
@@ -37,23 +37,11 @@ LOCKS = {
 }
 LANES = [CLAIMS[0].lane, VOLUMES[0].lane, ATTACHMENTS[0].lane]
 ANY_LOCK = st.builds(Lock, st.sampled_from(NAMES_OF_LOCKS), st.sampled_from(Mode))
-TTL_MS = 4000
 BASE_MS, CAP_MS = 1000, 4000
 
 
 def modes(locks: Iterable[Lock]) -> dict[str, str]:
     return {lock.name: lock.mode.value for lock in locks}
-
-
-class LossyScripts(Scripts):
-    """Runs a script twice on demand, as the client does after a lost reply."""
-
-    loses_reply = False
-
-    def run(self, name: str, *args: str | bytes | float) -> Any:
-        if self.loses_reply:
-            super().run(name, *args)
-        return super().run(name, *args)
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -68,6 +56,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.model = QueueModel()
         self.published: list[Key] = []
         self.leases: list[Lease] = []
+        self.replica: tuple[QueueModel, dict[bytes, bytes], set[str]] | None = None
+        # Nobody who knew an earlier life had spoken when the present one began.
+        self.began_blind = True
         self.owed: set[str] = set()  # added and not finished since
         self.queues = [self._start_process() for _ in range(3)]
         for lane in LANES:
@@ -83,14 +74,29 @@ class QueueMachine(RuleBasedStateMachine):
             clock=lambda: self.now / 1000,
             now_ms=lambda: self.now,
         )
-        queue._scripts = LossyScripts(self.client, lambda: self.now)
+        lossy = LossyScripts(self.client, lambda: self.now)
+        queue._scripts = queue._heartbeats = lossy
+        queue._leases._scripts = queue._leases._heartbeats = lossy
+        self._expect_heartbeat(queue)
         queue.register_process()
-        self._registered(queue)
         return queue
 
-    def _registered(self, queue: WorkQueue) -> None:
-        assert queue._session is not None
-        self.model.processes[queue._session.process_id] = self.now + TTL_MS
+    def _expect_heartbeat(self, queue: WorkQueue) -> set[str]:
+        session = queue._leases.session
+        if not self.model.is_alive:
+            self.began_blind = not session.epoch and not self.model.has_epoch
+        held = {
+            lease.key.text: Held(session.process_id, modes(lease.locks), lease.token, lease.fence)
+            for lease in queue._leases.held.values()
+        }
+        epoch = (self.client.get(NAMES["epoch"].full) or b"").decode()
+        return self.model.heartbeat(
+            session.process_id,
+            held,
+            self.now,
+            known=bool(session.epoch),
+            is_same=session.epoch == epoch,
+        )
 
     def _publish(self, keys: list[Key]) -> None:
         self.published += keys
@@ -122,15 +128,14 @@ class QueueMachine(RuleBasedStateMachine):
         if fate == "doubled":
             self.client.lpush(celery_queue(DRIVER), raw)
         key = Key.parse(raw.decode())
-        session = self.queues[process]._session
-        is_local = session is not None and not session.is_lost
+        session = self.queues[process]._leases.session
         locks = LOCKS[key.text]
-        expected = is_local and self.model.take(
-            session.process_id, key.text, modes(locks), self.now
-        )
+        expected = self.model.take(session.process_id, key.text, modes(locks), self.now)
         lease = self._do(process, replay, lambda queue: queue.take(key, locks))
         assert (lease is not None) == expected
         if lease is not None:
+            held = self.model.leases[key.text]
+            held.token, held.fence = lease.token, lease.fence
             self._nobody_else_works_on(lease)
             assert lease.fails == self.model.fails.get(key.text, 0)
             assert lease.mark.get("text", "") == self.model.marks.get(key.text, "")
@@ -148,13 +153,19 @@ class QueueMachine(RuleBasedStateMachine):
             return
         lease = self.leases.pop(which % len(self.leases))
         key = lease.key.text
-        held = self.model.leases.get(key)
-        is_owner = held is not None and held.process == lease.session.process_id
+        is_owner = self._is_owner(lease)
+        # Repeated in another life than the first one it would be taken for lost: one pass more.
+        epoch = self.client.get(NAMES["epoch"].full)
+        replay = replay and lease.session.epoch.encode() == epoch
+        if not is_owner:
+            self.model.enqueue(key)  # it is put back, for nobody else may know of it
+        queue = next(one for one in self.queues if one._leases.session is lease.session)
+        process = self.queues.index(queue)
         if how == "fail":
             if is_owner:
                 self.model.fail(key, self.now, BASE_MS, CAP_MS)
             outcome = self._do(
-                0,
+                process,
                 replay,
                 lambda queue: queue.fail(
                     lease, base_seconds=BASE_MS / 1000, cap_seconds=CAP_MS / 1000
@@ -167,17 +178,17 @@ class QueueMachine(RuleBasedStateMachine):
             assert lock is not None
             if is_owner:
                 self.model.block(key, lock.name, lock.mode.value, self.now)
-            ended = self._do(0, replay, lambda queue: queue.block(lease, lock))
+            ended = self._do(process, replay, lambda queue: queue.block(lease, lock))
         elif how == "done":
             if is_owner:
                 self.model.done(key, self.now)
-            ended = self._do(0, replay, lambda queue: queue.done(lease))
+            ended = self._do(process, replay, lambda queue: queue.done(lease))
         else:
             delay = 1500 if how == "release" else 0
             if is_owner:
                 self.model.release(key, self.now, delay)
             ended = self._do(
-                0, replay, lambda queue: queue.release(lease, delay_seconds=delay / 1000)
+                process, replay, lambda queue: queue.release(lease, delay_seconds=delay / 1000)
             )
         assert ended == is_owner
         if not is_owner or how != "done":
@@ -227,7 +238,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def _is_owner(self, lease: Lease) -> bool:
         held = self.model.leases.get(lease.key.text)
-        return held is not None and held.process == lease.session.process_id
+        return held is not None and held.token == lease.token
 
     def _held(self, which: int) -> Lease | None:
         held = [lease for lease in self.leases if lease.is_held() and self._is_owner(lease)]
@@ -240,16 +251,12 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(process=st.integers(0, 2), replay=st.booleans())
     def heartbeat(self, process: int, replay: bool) -> None:
         queue = self.queues[process]
-        old = queue._session
-        assert old is not None
-        is_known = old.process_id in self.model.processes and not old.is_lost
-        if is_known:
-            self._registered(queue)
-        else:
-            self.model.limits |= dict.fromkeys(LANES, 2)
-        lost = self._do(process, replay, lambda queue: queue.heartbeat(), is_register=not is_known)
+        expected = self._expect_heartbeat(queue)
+        self.model.limits |= dict.fromkeys(LANES, 2)
+        lost = self._do(process, replay, lambda queue: queue.heartbeat())
         queue._tickets.publish([])  # what the heartbeat leaves to the next pump
-        assert lost == (not is_known)
+        assert lost == bool(expected)
+        assert {lease.token for lease in self.leases if lease.is_lost} >= expected
 
     @rule()
     def pump(self) -> None:
@@ -260,15 +267,11 @@ class QueueMachine(RuleBasedStateMachine):
     def process_ends(self, process: int, is_killed: bool) -> None:
         """Killed: its leases run out. Closed: they are handed over at once."""
         old = self.queues[process]
-        assert old._session is not None
-        ours = [lease for lease in self.leases if lease.session is old._session]
+        ours = [lease for lease in self.leases if lease.session is old._leases.session]
         self.leases = [lease for lease in self.leases if lease not in ours]
         self.owed |= {lease.key.text for lease in ours}
-        if is_killed:
-            old._session.is_lost = True
-        else:
-            self.model.processes.pop(old._session.process_id, None)
-            self.model.release_dead(self.now)
+        if not is_killed:
+            self.model.close(old._leases.session.process_id, self.now)
             self._do(process, False, lambda queue: queue.close())
         self.queues[process] = self._start_process()
         for lane in LANES:
@@ -297,9 +300,35 @@ class QueueMachine(RuleBasedStateMachine):
         """The watcher notices the new epoch and adds every undecided object again."""
         self.client.flushall()
         self.now += 1  # fences start at the time, and no Redis loses its data within a millisecond
-        self.model.wipe()
-        held = {lease.key.text for lease in self.leases}
-        self.owed |= held
+        self.model = QueueModel()
+        self._add_again()
+
+    @rule()
+    def replica_is_in_step(self) -> None:
+        """From here on it lags, until it is promoted."""
+        data = {name: self.client.dump(name) for name in self.client.scan_iter()}
+        self.replica = deepcopy(self.model), data, set(self.owed)
+
+    @rule(is_in_step=st.booleans())
+    def redis_begins_a_new_run(self, is_in_step: bool) -> None:
+        """A restart with all data, or the promotion of a replica that lacks the last writes."""
+        if self.replica is not None and not is_in_step:
+            self.model, data, owed = self.replica
+            self.client.flushall()
+            for name, value in data.items():
+                self.client.restore(name, 0, value)
+            self.owed |= owed
+        self.replica = None
+        self.now += 1
+        epoch = NAMES["epoch"].full
+        life = (self.client.get(epoch) or b"").decode().rpartition(":")[0]
+        if life:
+            self.client.set(epoch, f"{life}:otherrun{self.now}")
+        self.model.is_alive = False
+        self._add_again()
+
+    def _add_again(self) -> None:
+        self.owed |= {lease.key.text for lease in self.leases}
         again = [key for key in KEYS if key.text in self.owed]
         for key in again:
             self.model.add(key.text, self.now, 0)
@@ -314,7 +343,6 @@ class QueueMachine(RuleBasedStateMachine):
         action: Callable[[WorkQueue], Any],
         *,
         is_sweep: bool = False,
-        is_register: bool = False,
     ) -> Any:
         queue = self.queues[process]
         tickets_before = dict(self.model.ticketed)
@@ -325,8 +353,6 @@ class QueueMachine(RuleBasedStateMachine):
         scripts.loses_reply = replay
         result = action(queue)
         scripts.loses_reply = False
-        if is_register:
-            self._registered(queue)
         found = self._scores("ticketed")
         admitted = {key for key in found if key not in self.model.ticketed}
         self.model.admitted(admitted, self.now)
@@ -347,8 +373,8 @@ class QueueMachine(RuleBasedStateMachine):
     def _nobody_else_works_on(self, lease: Lease) -> None:
         """I-1, G1: one holder per volume, by the holders' own word, and higher fences are newer.
 
-        After a wipe a holder learns it by its next heartbeat; until then drivers and the API
-        server are the fence (pitfalls 6.2), so leases of an earlier life do not count.
+        Through restarts, wipes and the promotion of replicas that lag. Only when all data is lost
+        and a new process is the first to speak, holders count from their next heartbeat on.
         """
         epoch = self.client.get(NAMES["epoch"].full)
         wanted = modes(lease.locks)
@@ -357,8 +383,8 @@ class QueueMachine(RuleBasedStateMachine):
                 if "x" not in (wanted[name], modes(other.locks)[name]):
                     continue
                 assert other.fence < lease.fence
-                is_same_life = other.session.epoch.encode() == epoch
-                assert not (other.is_held() and is_same_life), f"two holders of {name}"
+                counts = not self.began_blind or other.session.epoch.encode() == epoch
+                assert not (other.is_held() and counts), f"two holders of {name}"
 
     def _scores(self, family: str) -> dict[str, int]:
         return {
@@ -377,8 +403,9 @@ class QueueMachine(RuleBasedStateMachine):
         running = {
             key.decode()
             for lane in LANES
-            for key in self.client.smembers(NAMES["running"].full + lane)
+            for key, _ in self.client.zscan_iter(NAMES["leased"].full + lane)
         }
+        assert self._scores("leased") == {key: held.deadline for key, held in model.leases.items()}
         leases = self._hash("leases")
         assert running == set(leases) == set(model.leases)
         assert {key: raw.split()[1] for key, raw in leases.items()} == {
@@ -429,6 +456,7 @@ class QueueMachine(RuleBasedStateMachine):
         """G4, I-6: after any history, everything owed is worked on and all sets end empty."""
         for lane in LANES:
             self.pause_or_resume(lane, False, False)
+        self.heartbeat(0, False)
         for _ in range(60):
             if not self.owed and not self.leases and not self._is_anything_left():
                 return

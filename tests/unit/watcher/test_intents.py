@@ -25,8 +25,8 @@ class FakeResources:
 
 
 class FakeIntents(dict):
-    def put(self, domain, intent):
-        self[domain] = intent
+    def restore(self, domain, intent):
+        return self.setdefault(domain, intent) is intent
 
 
 def config_map(domain, record):

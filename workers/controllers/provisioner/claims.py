@@ -113,8 +113,6 @@ class ClaimPass:
         self.is_orphaned = live is None or self.has_another(live)
         self.record = intent
         self.had_failed = intent is not None and intent.is_failed
-        if intent is not None and not self.had_failed:
-            self.runtime.safekeeping.open(self.lease, intent)
         if unsaved is not None and saving.claim_uid(unsaved) == self.key.uid:
             return self.driver.backend.resume(self, unsaved, live)
         seconds = self.hold_seconds(intent)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from workers.controllers.provisioner.intent import Intent
 from workers.engine.steps import Step
-from workers.errors import AttemptError, State
+from workers.errors import AttemptError, State, TransientError
 
 if TYPE_CHECKING:
     from workers.controllers.provisioner.claims import ClaimPass
@@ -61,8 +61,15 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
         answer = self.call(prepared)
         self.remember(self.current.answered())
         volume = self.accept(prepared, answer)
-        work.runtime.steps.reach(Step.RECORD_VOLUME, work.lease)
-        work.runtime.intents.created(work.lease.domain, self.current.record(), volume)
+        try:
+            work.runtime.steps.reach(Step.RECORD_VOLUME, work.lease)
+            work.runtime.intents.created(
+                work.lease.domain, self.current.record(), volume, work.lease
+            )
+        except TransientError:
+            # Not ours any more, or Redis is away: somebody has to learn of the volume.
+            self.remember_background()
+            raise
         return volume
 
     @abstractmethod
@@ -115,7 +122,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
         work = self.work
         if work.lease.is_held() and not self.current.has_copy:
             work.runtime.steps.reach(Step.COPY_INTENT, work.lease)
-            self.remember(work.runtime.safekeeping.copy(work.lease.domain, self.current))
+            self.remember(work.runtime.safekeeping.copy(work.lease, self.current))
 
     def remember_background(self) -> None:
         """The end is not known: the record says so, in Redis and in a ConfigMap (P-401)."""
@@ -123,4 +130,4 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
             work = self.work
             work.runtime.steps.reach(Step.COPY_INTENT, work.lease)
             known = self.intent.in_background()
-            self.remember(work.runtime.safekeeping.copy(work.lease.domain, known))
+            self.remember(work.runtime.safekeeping.copy(work.lease, known))

@@ -100,7 +100,7 @@ def rehearse(
         clusters=Clusters(catalog),
         driver_of=lambda _: driver,
     )
-    session = Session(epoch="", valid_until=float("inf"), clock=lambda: 0.0)
+    session = Session(clock=lambda: 0.0)
     lease = Lease(
         key=key,
         locks=(),

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from workers.kube.resources import KubeResources
     from workers.queue.catalog import CatalogReader
     from workers.queue.intents import IntentStore
-    from workers.queue.keys import Key
     from workers.queue.leases import CatalogState, Lease
-    from workers.queue.workqueue import WorkQueue
 
 _log = logging.getLogger(__name__)
 
@@ -45,16 +43,11 @@ class Safekeeping:
         kube: KubeResources,
         catalog: CatalogReader,
         namespace: str,
-        queue: WorkQueue,
     ) -> None:
         self._intents = intents
         self._kube = kube
         self._catalog = catalog
         self._namespace = namespace
-        self._queue = queue
-        self._left: dict[str, tuple[Key, Intent]] = {}
-        # Attempts of passes under way, by lease token.
-        self._open: dict[str, Intent] = {}
 
     def begin(self, lease: Lease, intent: Intent) -> None:
         """Records the attempt in Redis; must succeed before the driver is asked.
@@ -64,26 +57,8 @@ class Safekeeping:
             QueueUnavailable: it is not recorded, so the driver must not be asked.
         """
         self._intents.begin(lease.domain, intent.record(), lease)
-        self.open(lease, intent)
 
-    def open(self, lease: Lease, intent: Intent) -> None:
-        """This pass goes on with an attempt: until `close` its record is in our memory too."""
-        self._open[lease.token] = intent
-
-    def close(self, lease: Lease, *, is_settled: bool) -> None:
-        """The pass is over; call once for every lease.
-
-        Args:
-            lease: of the pass.
-            is_settled: Redis confirmed the outcome, so what it remembers of the attempt is right.
-                Else an attempt without end is left behind: the record in Redis may be gone.
-        """
-        intent = self._open.pop(lease.token, None)
-        if intent is not None and not is_settled:
-            # Our call is over, so nobody has to wait for its deadline.
-            self.leave_behind(lease.key, lease.domain, intent.in_background())
-
-    def copy(self, domain: str, intent: Intent) -> Intent:
+    def copy(self, lease: Lease, intent: Intent) -> Intent:
         """Puts the intent into a ConfigMap too.
 
         Never raises, for it is called while the driver works: a refusal is logged and costs only
@@ -94,12 +69,13 @@ class Safekeeping:
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {
-                "name": f"{NAME_PREFIX}{domain}",
+                "name": f"{NAME_PREFIX}{lease.domain}",
                 "namespace": self._namespace,
                 "labels": {LABEL_INTENT: "true"},
             },
             "data": {FIELD_RECORD: msgspec.json.encode(kept.record()).decode()},
         }
+        domain = lease.domain
         try:
             self._kube.apply_config_map(body)
         except AwayError as error:
@@ -108,33 +84,10 @@ class Safekeeping:
             _log.warning("intent of %s is not copied to a ConfigMap: %s", domain, error)
             kept = intent
         try:
-            self._intents.put(domain, kept.record())
+            self._intents.put(domain, kept.record(), lease)
         except TransientError as error:
             _log.warning("intent of %s is not updated in Redis: %s", domain, error)
         return kept
-
-    def leave_behind(self, key: Key, domain: str, intent: Intent) -> None:
-        """Makes sure that somebody learns of a call whose result this process could not use.
-
-        The next owner may have finished and forgotten already, even deleted the volume before our
-        late call made it again. With Redis away a ConfigMap and this process' memory keep the
-        record until `settle` has written it.
-        """
-        self._left[domain] = (key, intent)
-        if not self.settle():
-            self._left[domain] = (key, self.copy(domain, intent))
-
-    def settle(self) -> bool:
-        """Writes what `leave_behind` could not write; False if Redis is still away."""
-        for domain, (key, intent) in list(self._left.items()):
-            try:
-                self._intents.put_back(domain, intent.record())
-                self._queue.add([key])
-            except TransientError as error:
-                _log.debug("intent of %s is not put back yet: %s", domain, error)
-                return False
-            self._left.pop(domain, None)
-        return True
 
     def keep_failed(self, lease: Lease, intent: Intent) -> Intent:
         """Marks the attempt as failed for good; its copy goes, for nothing is in progress."""
@@ -142,13 +95,11 @@ class Safekeeping:
             return intent
         kept = replace(intent, has_copy=False).failed()
         self._intents.begin(lease.domain, kept.record(), lease)
-        self._open.pop(lease.token, None)
         return kept
 
     def strand(self, lease: Lease, intent: Intent) -> Intent:
         """Keeps the record for an operator to find, in both places; nobody works on it now."""
-        self._open.pop(lease.token, None)
-        return self.copy(lease.domain, intent)
+        return self.copy(lease, intent)
 
     def keep_saved(self, lease: Lease, intent: Intent) -> None:
         """The PV is there; the record stays for as long as an overtaken call may run.
@@ -156,7 +107,6 @@ class Safekeeping:
         Raises:
             LeaseLost: the volume has another owner.
         """
-        self._open.pop(lease.token, None)
         self._intents.begin(lease.domain, intent.saved().record(), lease)
         self._intents.delete_pv(lease.domain)
 
@@ -173,7 +123,6 @@ class Safekeeping:
         """Drops the intent, the unsaved volume and the copy; safe to call twice."""
         if not has_copy or self.drop_copy(lease.domain):
             self._intents.finish(lease.domain, lease)
-            self._open.pop(lease.token, None)
 
     def storage_class(self, name: str, state: CatalogState | None) -> JsonObject | None:
         """The class from the catalog, else live: the catalog may be a moment behind."""

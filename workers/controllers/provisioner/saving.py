@@ -193,7 +193,7 @@ def keep_copy(work: ClaimPass) -> None:
     """Remembers an unsaved volume outside of Redis too: saving it may take hours."""
     if work.record is not None and not work.has_copy:
         work.runtime.steps.reach(Step.COPY_INTENT, work.lease)
-        work.record = work.runtime.safekeeping.copy(work.lease.domain, work.record)
+        work.record = work.runtime.safekeeping.copy(work.lease, work.record)
         work.has_copy = work.record.has_copy
 
 

@@ -1,3 +1,3 @@
--- EPOCH(candidate): the life of this Redis; the first comer names it. Touches epoch (string).
-redis.call('SET', K.epoch, ARGV[2], 'NX')
-return redis.call('GET', K.epoch)
+-- EPOCH(candidate, known, ttl_ms): the life of this Redis; the first comer names it.
+-- Touches epoch, quiet, patience, fence (strings).
+return begin_life(ARGV[2], ARGV[3], tonumber(ARGV[4]))

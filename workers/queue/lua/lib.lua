@@ -21,6 +21,48 @@ end
 local now = clock()
 local tickets = {}
 
+-- The epoch, 'random:birth_ms:run_id', if it is that of this run of Redis: a restart and a fail-over
+-- end a life as the loss of all data does, for each may have lost what was acknowledged.
+local function life()
+  local epoch = redis.call('GET', K.epoch)
+  local run = epoch and string.match(epoch, ':(%w+)$')
+  if run and run == string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') then return epoch end
+  return nil
+end
+
+-- Nothing is admitted for one TTL of a life whose processes held leases in an earlier one: they
+-- restore them meanwhile.
+local function is_quiet() return now < (tonumber(redis.call('GET', K.quiet)) or 0) end
+
+local function quiet_until(ms)
+  local quiet = math.max(ms, tonumber(redis.call('GET', K.quiet)) or 0)
+  redis.call('SET', K.quiet, string.format('%d', quiet))
+end
+
+-- The present life's epoch; begins one when there is none. `known` is the newest epoch the caller
+-- has heard of, '' for none.
+local function begin_life(candidate, known, ttl)
+  local epoch = life()
+  if not epoch then
+    local old = redis.call('GET', K.epoch)
+    local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+    epoch = string.format('%s:%d:%s', candidate, now, run)
+    redis.call('SET', K.epoch, epoch)
+    redis.call('SET', K.patience, string.format('%d', now + ttl))
+    -- After an orderly end of all processes nobody has anything to restore.
+    local is_used = redis.call('EXISTS', K.leases) == 1
+      or redis.call('ZCOUNT', K.procs, now - 60000, '+inf') > 0
+    if old and is_used then quiet_until(now + ttl) end
+    -- Higher than every fence of the earlier life, of which the last may be lost.
+    local fence = math.max(now, tonumber(redis.call('GET', K.fence)) or 0)
+    redis.call('SET', K.fence, string.format('%d', fence))
+  end
+  if known ~= '' and known ~= epoch then
+    quiet_until(tonumber(string.match(epoch, ':(%d+):')) + ttl)
+  end
+  return epoch
+end
+
 local function lane_of(key)
   return string.match(key, '^([^|]*|[^|]*)|') or key
 end
@@ -150,7 +192,7 @@ end
 
 -- Calls of dead processes count too, where a second call at once is forbidden (`hold`).
 local function busy(lane)
-  return redis.call('ZCARD', K.ticketed .. lane) + redis.call('SCARD', K.running .. lane)
+  return redis.call('ZCARD', K.ticketed .. lane) + redis.call('ZCARD', K.leased .. lane)
     + redis.call('ZCOUNT', K.ghosts .. lane, '(' .. now, '+inf')
 end
 
@@ -184,7 +226,7 @@ local function admit(lane, is_turn)
   end
   local ready, retry = K.ready .. lane, K.retry .. lane
   local waiting_first, waiting_retry = redis.call('ZCARD', ready), redis.call('ZCARD', retry)
-  if waiting_first + waiting_retry == 0 or is_paused(lane) then return end
+  if waiting_first + waiting_retry == 0 or is_paused(lane) or is_quiet() then return end
   concurrency = effective(concurrency, tonumber(raw[8]), tonumber(raw[9]), tonumber(raw[10]),
     tonumber(raw[11]))
   local free = concurrency - busy(lane)
@@ -246,9 +288,8 @@ end
 -- A lock is spelled 'x:name' (exclusive) or 's:name' (shared).
 local function mode_and_name(lock) return string.sub(lock, 1, 1), string.sub(lock, 3) end
 
--- The key that keeps `key` from a lock, nil when it is free for it. Any number of shared holders
--- stand beside each other, but none comes in while an exclusive waiter is first in line.
-local function rival(key, lock)
+-- Another key that holds a lock against `key`, nil for none. Shared holders stand side by side.
+local function holder_against(key, lock)
   local mode, name = mode_and_name(lock)
   local prefix = name .. '\0'
   local from = mode == 's' and prefix .. 'x' or prefix
@@ -259,6 +300,15 @@ local function rival(key, lock)
       redis.call('ZREM', K.holders, member) -- its lease record was lost
     end
   end
+  return nil
+end
+
+-- The key that keeps `key` from a lock, nil when it is free for it: a holder, or an exclusive waiter
+-- that comes before new shared holders.
+local function rival(key, lock)
+  local holder = holder_against(key, lock)
+  if holder then return holder end
+  local mode, name = mode_and_name(lock)
   local first = mode == 's' and redis.call('HGET', K.reserved, name)
   if first then
     local until_ms, waiter = string.match(first, '^(%d+) (.*)$')
@@ -335,17 +385,17 @@ end
 -- The caller puts the key where it belongs, frees the locks and then admits its lane.
 local function unlease(key, lane)
   redis.call('HDEL', K.leases, key)
-  redis.call('SREM', K.running .. lane, key)
+  redis.call('ZREM', K.leased .. lane, key)
   return redis.call('SREM', K.dirty, key) == 1
 end
 
--- Owner check for done, fail and release. Returns the lease, or nil and whether this is the repeat
--- of a call that succeeded: only its own call ends a lease of a process that still lives.
+-- Owner check. Returns the lease, or nil and whether this is the repeat of a call that ended it: a
+-- lease of this life that was not taken back was ended by its owner.
 local function owned(key, process, token, epoch)
   local lease = lease_of(key)
   if lease and lease.process == process and lease.token == token then return lease, true end
-  local is_alive = redis.call('ZSCORE', K.procs, process) and redis.call('GET', K.epoch) == epoch
-  return nil, is_alive and true or false
+  local is_ended = redis.call('GET', K.epoch) == epoch and not redis.call('ZSCORE', K.lost, token)
+  return nil, is_ended
 end
 
 local function forget(key)
@@ -365,22 +415,19 @@ local function haunt(key, lane)
   end
 end
 
--- Take back every lease of processes that are not alive.
-local function release_dead()
-  local flat = redis.call('HGETALL', K.leases)
-  for i = 1, #flat, 2 do
-    local key = flat[i]
-    local lane = lane_of(key)
-    local lease = lease_of(key)
-    if not lease or not redis.call('ZSCORE', K.procs, lease.process) then
-      trail(key, stamped('lost ' .. (lease and lease.process or '')))
-      unlease(key, lane)
-      haunt(key, lane)
-      enqueue(key, lane, true)
-      if lease then free_all(key, lease) end
-      admit(lane)
-    end
+-- Take a lease back from a process that died, or from one that an older truth had it; its key is
+-- worked on again.
+local function take_back(key, lease)
+  local lane = lane_of(key)
+  trail(key, stamped('lost ' .. (lease and lease.process or '')))
+  unlease(key, lane)
+  haunt(key, lane)
+  enqueue(key, lane, true)
+  if lease then
+    redis.call('ZADD', K.lost, now, lease.token)
+    free_all(key, lease)
   end
+  admit(lane)
 end
 
 -- Is resourceVersion a newer than b? Integers of any length: numbers of Lua lose digits above 2^53.

@@ -1,8 +1,19 @@
--- RENEW(process, epoch, ttl_ms): 1 = all leases of the process go on, 0 = they are lost.
--- A process past its deadline that nobody swept yet still owns its leases.
--- Touches procs (zset), epoch (string).
-if redis.call('GET', K.epoch) ~= ARGV[3] or not redis.call('ZSCORE', K.procs, ARGV[2]) then
-  return 0
+-- RENEW(process, epoch, ttl_ms, (key, token)...): the leases that the process holds go on.
+-- Those it does not name run out: a delayed copy of TAKE may have made one nobody knows of.
+-- Touches procs, leases, leased, lost. Returns {1 = same life, tokens of lost leases...}; in another life
+-- {0}: REGAIN.
+local process, ttl = ARGV[2], tonumber(ARGV[4])
+if life() ~= ARGV[3] then return { 0 } end
+redis.call('ZADD', K.procs, now + ttl, process)
+local reply = { 1 }
+for i = 5, #ARGV, 2 do
+  local key, token = ARGV[i], ARGV[i + 1]
+  local lease = lease_of(key)
+  if lease and lease.process == process and lease.token == token then
+    redis.call('ZADD', K.leased .. lane_of(key), now + ttl, key)
+  else
+    redis.call('ZADD', K.lost, now, token)
+    reply[#reply + 1] = token
+  end
 end
-redis.call('ZADD', K.procs, now + tonumber(ARGV[4]), ARGV[2])
-return 1
+return reply

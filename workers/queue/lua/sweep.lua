@@ -1,25 +1,61 @@
--- SWEEP(period_ms, limit, republish_after_ms, check_ms): what time has made due.
+-- SWEEP(period_ms, limit, republish_after_ms, check_ms, ttl_ms, keep_limits_ms): what time has made
+-- due.
 -- Touches everything of the queue. Returns the tickets to publish.
 local period, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
 local republish_after, check_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
+local ttl, keep_limits = tonumber(ARGV[6]), tonumber(ARGV[7])
 
 local function once_per(guard, ms)
   return ms <= 0 or redis.call('SET', guard, '1', 'NX', 'PX', string.format('%d', ms))
 end
 
-if not once_per(K.sweep_guard, period) then return tickets end
+if not life() or not once_per(K.sweep_guard, period) then return tickets end
+
+-- When nobody could sweep, nobody could renew either: leases then get a TTL more. Not twice in a
+-- row, so that a machine too slow for its sweeps still finds its dead.
+local swept, patience = redis.call('GET', K.swept), tonumber(redis.call('GET', K.patience)) or 0
+if swept and now - swept > ttl / 2 and now > patience + ttl then
+  patience = now + ttl
+  redis.call('SET', K.patience, string.format('%d', patience))
+end
+redis.call('SET', K.swept, string.format('%d', now))
 
 for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.delayed, '-inf', now, 'LIMIT', 0, limit)) do
   redis.call('ZREM', K.delayed, key)
   enqueue(key, lane_of(key), false)
 end
 
--- Dead processes: at the deadline; now and then every lease is compared, for a record may be lost.
-local dead = redis.call('ZREMRANGEBYSCORE', K.procs, '-inf', now)
 local is_check = once_per(K.check_guard, check_ms)
-if dead > 0 or is_check then release_dead() end
+if now >= patience then
+  for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
+    for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.leased .. lane, '-inf', now)) do
+      take_back(key, lease_of(key))
+    end
+  end
+end
 
 if is_check then
+  -- A record may be lost by somebody's hand: a lease without deadline gets one, its owner renews it.
+  for _, key in ipairs(redis.call('HKEYS', K.leases)) do
+    local lane = lane_of(key)
+    if not redis.call('ZSCORE', K.leased .. lane, key) then
+      redis.call('ZADD', K.leased .. lane, now + ttl, key)
+      redis.call('SADD', K.lanes, lane)
+    end
+  end
+  for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
+    for _, key in ipairs(redis.call('ZRANGE', K.leased .. lane, 0, -1)) do
+      if not lease_of(key) then take_back(key) end
+    end
+  end
+  redis.call('ZREMRANGEBYSCORE', K.procs, '-inf', now)
+  redis.call('ZREMRANGEBYSCORE', K.lost, '-inf', now - 600000)
+  -- Limits that no worker declares any more, of a node that went for example.
+  local old = redis.call('ZRANGEBYSCORE', K.declared, '-inf', now - keep_limits, 'LIMIT', 0, limit)
+  for _, lane in ipairs(old) do
+    redis.call('DEL', K.limits .. lane)
+    redis.call('ZREM', K.declared, lane)
+  end
   local flat = redis.call('HGETALL', K.blocked)
   for i = 1, #flat, 2 do
     -- The first part: an earlier one of this loop may have woken it.
@@ -52,16 +88,8 @@ local offset = #lanes > 0 and math.floor(now / 100) % #lanes or 0
 for i = 1, #lanes do
   local lane = lanes[(i + offset - 1) % #lanes + 1]
   local ticketed, list = K.ticketed .. lane, celery_of(lane)
-  if is_check then
-    for _, key in ipairs(redis.call('SMEMBERS', K.running .. lane)) do
-      if redis.call('HEXISTS', K.leases, key) == 0 then
-        redis.call('SREM', K.running .. lane, key)
-        enqueue(key, lane, true)
-      end
-    end
-  end
   local old = redis.call('ZRANGEBYSCORE', ticketed, '-inf', now - republish_after, 'LIMIT', 0, limit)
-  if #old > 0 and not is_paused(lane) then
+  if #old > 0 and not is_paused(lane) and not is_quiet() then
     local missing = out[list] - redis.call('LLEN', list)
     for n = 1, math.min(missing, #old, MAX_TICKETS - #tickets) do
       redis.call('ZADD', ticketed, now, old[n])
@@ -70,7 +98,7 @@ for i = 1, #lanes do
     end
   end
   admit(lane)
-  if redis.call('EXISTS', ticketed, K.running .. lane, K.ready .. lane, K.retry .. lane) == 0 then
+  if redis.call('EXISTS', ticketed, K.leased .. lane, K.ready .. lane, K.retry .. lane) == 0 then
     redis.call('SREM', K.lanes, lane)
   end
 end

@@ -1,5 +1,9 @@
 -- UNREGISTER(process): hand over its leases now. Returns the tickets to publish.
 -- Touches procs (zset) and all of the queue.
 redis.call('ZREM', K.procs, ARGV[2])
-release_dead()
+local flat = redis.call('HGETALL', K.leases)
+for i = 1, #flat, 2 do
+  local lease = lease_of(flat[i])
+  if lease and lease.process == ARGV[2] then take_back(flat[i], lease) end
+end
 return tickets

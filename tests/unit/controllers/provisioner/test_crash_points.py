@@ -17,7 +17,6 @@ from tests.support.crash_world import CLAIM, UID, VOLUME, CrashWorld, Owner
 from tests.support.fake_cluster import DRIVER
 from workers.engine.steps import Step
 from workers.kube.errors import ForbiddenError
-from workers.queue.keys import lane_name
 
 TIMEOUT = CsiError(errors.DEADLINE_EXCEEDED, "context deadline exceeded")
 INTERNAL = CsiError(errors.INTERNAL, "told to fail")
@@ -173,10 +172,7 @@ def test_c148_death_and_redis_lost_everything(redis_client, scenario):
 def test_redis_lost_everything_while_the_owner_lives(
     redis_client, scenario, is_deleted, is_noticed
 ):
-    """The wipe comes before each effect; the process goes on and must not forget its call.
-
-    Once its heartbeat noticed, it has no lease and may write nothing more under it (G9).
-    """
+    """The wipe comes before each effect; the process goes on and must not forget its call."""
     for effect in count():
         world = begin(redis_client, scenario)
         owner = world.owner()
@@ -190,15 +186,15 @@ def test_redis_lost_everything_while_the_owner_lives(
         settled(world, is_redis_kept=False)
 
 
-def test_key_of_a_lost_lease_is_added_at_once(redis_client):
-    """Not only by the look each minute."""
+def test_living_owner_goes_on_over_a_wipe(redis_client):
+    """COR-1: its lease and its intent are given back to Redis, so one pass is all there is."""
     world = begin(redis_client, "happy")
     owner = world.owner()
     wipe_before(world, owner, 5, is_deleted=False, is_noticed=True)
     one_pass(world, owner)
-    assert world.died_at is Step.FINISH_KEY
-    owner.queue.set_limits(lane_name("claims", DRIVER), 10)
-    assert [key.object for key in world.tickets] == ["default/data"]
+    assert VOLUME in world.kube.kind("persistentvolumes")
+    assert world.storage.calls.count("create") == 1
+    assert world.waiting() == []
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -1,0 +1,359 @@
+"""A Redis that restarts, fails over to a replica that lags, or is emptied; commands that come late.
+
+Whoever works goes on and nobody else begins the same; what was acknowledged and lost is noticed.
+"""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
+from workers.errors import LeaseLost
+from workers.queue.catalog import CatalogWriter
+from workers.queue.intents import IntentStore
+from workers.queue.keys import claim_key
+from workers.queue.names import NAMES
+from workers.queue.workqueue import WorkQueue
+
+INTENT = {"stage": "calling"}
+PV = {"metadata": {"name": "pvc-a"}}
+
+
+def claim(name):
+    return claim_key("d", "ns", name, f"uid-{name}")
+
+
+def beat(bench, *queues, seconds=1.0):
+    """Time passes for processes that live, the sweep included."""
+    bench.advance(seconds)
+    for queue in queues:
+        queue.heartbeat()
+    queues[0].pump(period_seconds=0)
+
+
+class Recorder:
+    """Remembers what a queue sends, for a copy that is delivered late."""
+
+    def __init__(self, queue):
+        self.sent = []
+        self._run = queue._scripts.run
+        queue._scripts.run = getattr(queue, "_heartbeats", queue._scripts).run = self
+
+    def __call__(self, name, *args):
+        self.sent.append((name, args))
+        return self._run(name, *args)
+
+    def deliver_late(self, name):
+        return self._run(name, *next(args for sent, args in self.sent if sent == name))
+
+
+@pytest.fixture
+def pair(redis_binary, tmp_path):
+    """A master and a replica in step, `everysec` as shipped or slower: the replica may lag."""
+    servers = []
+    for name in ("master", "replica"):
+        (tmp_path / name).mkdir()
+        servers.append(RedisServer(redis_binary, tmp_path / name).start())
+    master, replica = (redis.Redis(port=server.port) for server in servers)
+    replica.replicaof("127.0.0.1", servers[0].port)
+    wait_until(lambda: replica.info("replication")["master_link_status"] == "up", 20, "in step")
+    yield master, replica
+    for server in servers:
+        server.kill()
+
+
+class Fleet:
+    """Processes of which each can be led to another server, as by a name or a sentinel."""
+
+    def __init__(self, client):
+        self.client, self.tickets, self.queues = client, [], []
+
+    def process(self):
+        queue = WorkQueue(self.client, publish=self.tickets.extend)
+        queue.register_process()
+        queue.set_limits("claims|d", 10)
+        self.queues.append(queue)
+        return queue
+
+    def follow(self, client):
+        self.client = client
+        for queue in self.queues:
+            queue._scripts.client = client
+            if hasattr(queue, "_heartbeats"):
+                queue._heartbeats.client = client
+
+    def take(self, queue, key, name):
+        """Of a ticketed key."""
+        self.tickets[:] = [one for one in self.tickets if one != key]
+        try:
+            from workers.queue.locks import Lock  # noqa: PLC0415 - as it is spelled today
+
+            return queue.take(key, [Lock(name)])
+        except ImportError:
+            return queue.take(key, name)
+
+
+def test_cor1_promotion_of_a_replica_that_lags_is_a_new_life(pair):
+    """COR-1: the acknowledged add is found again, the owner stays alone and keeps its intent."""
+    master, replica = pair
+    fleet = Fleet(master)
+    owner, other = fleet.process(), fleet.process()
+    writer = CatalogWriter(master)
+    epoch = writer.epoch()
+    writer.mark_complete(["attachments"], epoch)
+    owner.add([claim("a")])
+    master.wait(1, 5000)
+    replica.replicaof("127.0.0.1", 1)  # from here on it lags
+    lease = fleet.take(owner, claim("a"), "pvc-a")
+    IntentStore(master).begin("pvc-a", INTENT, lease)
+    owner.add([claim("lost")])
+    replica.replicaof("NO", "ONE")
+    fleet.follow(replica)
+
+    assert fleet.take(other, claim("a"), "pvc-a") is None, "before anybody noticed"
+    for queue in (other, owner):
+        queue.heartbeat()
+    assert CatalogWriter(replica).epoch() != epoch, "watchers list again and add everything"
+    assert writer.incomplete(["attachments"], CatalogWriter(replica).epoch()) == {"attachments"}
+    lease.check()
+    assert IntentStore(replica).get("pvc-a") == INTENT
+
+    def is_served():
+        for queue in fleet.queues:
+            queue.heartbeat()
+            queue.pump()
+        return claim("new") in fleet.tickets
+
+    owner.add([claim("new"), claim("a")])
+    wait_until(is_served, 15, "the silence ends")
+    assert fleet.take(other, claim("a"), "pvc-a") is None
+    lease.check()
+    assert owner.done(lease)
+
+
+def test_cor1_older_owner_in_a_promoted_replica_gives_way(pair):
+    """The lagging replica still knows the one before: the higher fence is the newer owner."""
+    master, replica = pair
+    fleet = Fleet(master)
+    older, newer = fleet.process(), fleet.process()
+    older.add([claim("a")])
+    first = fleet.take(older, claim("a"), "pvc-a")
+    master.wait(1, 5000)
+    replica.replicaof("127.0.0.1", 1)
+    older.done(first)
+    older.add([claim("b")])
+    second = fleet.take(newer, claim("b"), "pvc-a")
+    replica.replicaof("NO", "ONE")
+    fleet.follow(replica)
+    for queue in (older, newer):
+        queue.heartbeat()
+    second.check()
+    holders = replica.zrange(NAMES["holders"].full, 0, -1)
+    assert [member.rpartition(b"\0")[2] for member in holders] == [b"x" + claim("b").text.encode()]
+
+
+def test_cor1_wiped_redis_gets_back_what_the_owner_wrote(bench, start_queue):
+    """The intent too, so that a worker which dies after the wipe leaves no volume behind."""
+    queue = start_queue()
+    store = IntentStore(bench.client)
+    queue.add([claim("a")])
+    lease = bench.run_next(queue, "pvc-a")
+    store.begin("pvc-a", INTENT, lease)
+    bench.client.flushall()
+    beat(bench, queue)
+    lease.check()
+    assert store.get("pvc-a") == INTENT
+    store.created("pvc-a", INTENT | {"stage": "created"}, PV, lease)
+    bench.client.flushall()
+    beat(bench, queue)
+    assert store.get_both("pvc-a") == (INTENT | {"stage": "created"}, PV)
+
+
+def test_cor1_nobody_begins_what_a_living_process_is_at(bench, start_queue):
+    """All data lost: the key is added again, but not admitted before its owner spoke."""
+    owner, other = start_queue(), start_queue()
+    owner.add([claim("a")])
+    lease = bench.run_next(owner, "pvc-a")
+    bench.client.flushall()
+    other.heartbeat()
+    other.add([claim("a")])
+    other.pump(period_seconds=0)
+    assert bench.tickets == []
+    for _ in range(6):
+        beat(bench, owner, other)
+    lease.check()
+    assert bench.tickets == []
+    owner.done(lease)
+    assert bench.tickets == [claim("a")], "added while it ran"
+
+
+def test_cor9_late_copy_of_a_take_locks_nothing_for_long(bench, start_queue):
+    """The first command timed out, its repeat worked; then the original arrives."""
+    one, two = start_queue(), start_queue()
+    one.add([claim("a")])
+    recorder = Recorder(one)
+    one.done(bench.run_next(one, "pvc-a"))
+    one.add([claim("a")])
+    recorder.deliver_late("take")
+    for _ in range(6):
+        beat(bench, one, two)
+    assert bench.run_next(two, "pvc-a").key == claim("a")
+
+
+@pytest.mark.parametrize("script", ["take", "done", "add"])
+def test_cor9_late_copies_do_not_disturb_the_present_owner(bench, start_queue, script):
+    one, two = start_queue(), start_queue()
+    recorder = Recorder(one)
+    one.add([claim("a")])
+    one.done(bench.run_next(one, "pvc-a"))
+    two.add([claim("a")])
+    lease = bench.run_next(two, "pvc-a")
+    recorder.deliver_late(script)
+    for _ in range(6):
+        beat(bench, one, two)
+    lease.check()
+    assert two.done(lease)
+
+
+def test_cor9_late_renewal_revives_nothing(bench, start_queue):
+    one, two = start_queue(), start_queue()
+    one.add([claim("a")])
+    lease = bench.run_next(one, "pvc-a")
+    recorder = Recorder(one)
+    one.heartbeat()
+    one.done(lease)
+    one.add([claim("a")])
+    recorder.deliver_late("renew")
+    assert bench.run_next(two, "pvc-a").fence > lease.fence
+
+
+def test_cor11_outage_with_all_data_costs_no_lease(bench, start_queue):
+    """Longer than the time to live; the first command afterwards is somebody's sweep."""
+    owner, other = start_queue(), start_queue()
+    owner.add([claim("a")])
+    lease = bench.run_next(owner, "pvc-a")
+    beat(bench, owner, other)
+    bench.advance(60)
+    other.pump(period_seconds=0)
+    other.heartbeat(), owner.heartbeat()
+    beat(bench, other, owner)
+    assert bench.tickets == []
+    lease.check()
+    assert owner.done(lease)
+
+
+def test_cor11_process_that_died_in_the_outage_is_found_all_the_same(bench, start_queue):
+    owner, other = start_queue(), start_queue()
+    owner.add([claim("a")])
+    bench.run_next(owner, "pvc-a")
+    beat(bench, owner, other)
+    bench.advance(60)
+    for _ in range(6):
+        beat(bench, other)
+    assert bench.tickets == [claim("a")]
+
+
+def test_cor15_broken_lease_with_two_waiters_does_not_stop_the_sweep(bench, start_queue):
+    queue = start_queue()
+    keys = [claim(name) for name in "abc"]
+    queue.add(keys)
+    tickets = bench.tickets.copy()
+    bench.run_next(queue, "pvc-a")
+    for _ in range(2):
+        with pytest.raises(AssertionError):
+            bench.run_next(queue, "pvc-a")
+    bench.client.hset(NAMES["leases"].full, keys[0].text, b"broken")
+    for _ in range(3):
+        beat(bench, queue)
+    assert set(bench.tickets) == set(tickets)
+
+
+def test_volume_of_a_lost_lease_is_no_fact_for_redis(bench, start_queue):
+    """COR-1: `created` asks who owns the volume, and its record is put back with the key."""
+    one, two = start_queue(), start_queue()
+    store = IntentStore(bench.client)
+    one.add([claim("a")])
+    old = bench.run_next(one, "pvc-a")
+    store.begin("pvc-a", INTENT, old)
+    bench.advance(4.1)
+    two.heartbeat()
+    two.pump(period_seconds=0)
+    new = bench.run_next(two, "pvc-a")
+    store.finish("pvc-a", new)
+    with pytest.raises(LeaseLost):
+        store.created("pvc-a", INTENT, PV, old)
+    assert store.get_both("pvc-a") == (None, None)
+    assert not one.release(old)
+    assert store.get_both("pvc-a") == (INTENT, PV), "nobody else may know of that volume"
+    two.done(new)
+    assert bench.tickets == [claim("a")]
+
+
+def test_record_of_the_newer_owner_is_not_overwritten_by_a_lost_lease(bench, start_queue):
+    one, two = start_queue(), start_queue()
+    store = IntentStore(bench.client)
+    one.add([claim("a")])
+    old = bench.run_next(one, "pvc-a")
+    store.begin("pvc-a", INTENT, old)
+    bench.advance(4.1)
+    two.heartbeat()
+    two.pump(period_seconds=0)
+    newer = INTENT | {"stage": "background"}
+    store.begin("pvc-a", newer, bench.run_next(two, "pvc-a"))
+    with pytest.raises(LeaseLost):
+        store.put("pvc-a", INTENT | {"stage": "stale"}, old)
+    one.release(old)
+    assert store.get("pvc-a") == newer
+    assert not store.restore("pvc-a", INTENT), "nor by a copy from the API server (COR-15)"
+    assert store.get("pvc-a") == newer
+
+
+def test_limits_of_a_node_that_went_are_dropped(bench, start_queue):
+    """COR-15, OPS-5: who serves a lane declares its limits every few minutes."""
+    gone, stays = bench.process(), bench.process()
+    gone.set_limits("claims|d@gone", 1)
+    stays.set_limits("claims|d@here", 1)
+    gone.close()
+    for _ in range(9):
+        beat(bench, stays, seconds=600)
+    assert stays.stats().keys() == {"claims|d@here"}
+    assert bench.client.exists(NAMES["limits"].full + "claims|d@gone") == 0
+
+
+def test_one_call_at_a_time_holds_over_a_wipe_and_a_death(bench, start_queue):
+    """A call of a worker that died may run on, and the wiped Redis knows nothing of it."""
+    one, two = start_queue(), start_queue()
+    for queue in (one, two):
+        queue.set_limits("claims|d", 1, hold_seconds=10)
+    one.add([claim("a"), claim("b")])
+    bench.run_next(one)
+    bench.client.flushall()
+    two.heartbeat()
+    two.add([claim("a"), claim("b")])
+    for _ in range(9):
+        beat(bench, two)
+    assert bench.tickets == []
+    for _ in range(3):
+        beat(bench, two)
+    assert set(bench.tickets) == {claim("a")}
+
+
+def test_first_installation_waits_for_nobody(bench):
+    queue = bench.process()
+    queue.add([claim("a")])
+    queue.set_limits("claims|d", 1, hold_seconds=10)
+    assert bench.tickets == [claim("a")]
+    assert bench.run_next(queue).key == claim("a")
+
+
+def test_restart_after_an_orderly_end_waits_for_nobody(bench):
+    """No process lived, so nobody has anything to give back."""
+    queue = bench.process()
+    queue.add([claim("a")])
+    queue.close()
+    epoch = bench.client.get(NAMES["epoch"].full).decode()
+    bench.client.set(NAMES["epoch"].full, epoch.rpartition(":")[0] + ":anotherrun")
+    bench.process().set_limits("claims|d", 1)
+    assert bench.tickets == [claim("a")]

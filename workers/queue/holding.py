@@ -1,0 +1,183 @@
+"""Which leases does this process hold, and how do they outlive what Redis forgets?
+
+One heartbeat a second names them all. In the same life of Redis it moves their deadlines; in a new
+one (a restart, a fail-over, a flush) it gives Redis back the leases and what was recorded under
+them. A lease whose end Redis did not confirm stays here until it is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from workers.errors import QueueUnavailable
+from workers.observability import trail
+from workers.queue.leases import Lease, Session
+from workers.queue.scripts import Scripts, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.queue.tickets import Tickets
+
+_log = logging.getLogger(__name__)
+
+# Part of the TTL that is not used, for the time a write needs after its check.
+_MARGIN: Final = 1 / 8
+
+
+class Declare(Protocol):
+    """Tells Redis the limits once more."""
+
+    def __call__(self, *, is_new_life: bool) -> None:
+        """`is_new_life`: calls of dead processes may be lost from sight."""
+
+
+class HeldLeases:
+    """The leases of one process; thread-safe.
+
+    Args:
+        scripts: for the ends of leases.
+        heartbeats: of a client of its own, for the heartbeat's thread.
+        tickets: takes what an end admits.
+        ttl_ms: how long Redis keeps a lease nobody renews.
+        clock: local seconds that go on while the process is stopped.
+        on_lost: called after leases were lost.
+    """
+
+    def __init__(
+        self,
+        scripts: Scripts,
+        heartbeats: Scripts,
+        tickets: Tickets,
+        *,
+        ttl_ms: int,
+        clock: Callable[[], float],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._scripts = scripts
+        self._heartbeats = heartbeats
+        self._tickets = tickets
+        self._ttl_ms = ttl_ms
+        self._clock = clock
+        self._on_lost = on_lost
+        self.session = Session(clock=clock)
+        # By token, from `take` until Redis confirmed the end.
+        self.held: dict[str, Lease] = {}
+        self._owed: deque[tuple[str, Lease, tuple[str | float, ...]]] = deque()
+
+    def add(self, lease: Lease) -> None:
+        """Renew it from now on."""
+        self.held[lease.token] = lease
+
+    def drop_all(self) -> None:
+        """The process ends: nothing more may be written."""
+        for lease in list(self.held.values()):
+            lease.is_lost = True
+        self.held.clear()
+
+    def heartbeat(self, declare: Declare) -> bool:
+        """Renew or restore all; True when leases were lost. Raises QueueUnavailable."""
+        session, started, held = self.session, self._clock(), list(self.held.values())
+        # One whose end is owed may be ended already; only a Redis that lost data gets it back.
+        running = [lease for lease in held if not lease.is_released]
+        names = [part for lease in running for part in (lease.key.text, lease.token)]
+        process, epoch = session.process_id, session.epoch
+        reply: list[Any] = [0]
+        if epoch:
+            reply = self._heartbeats.run("renew", process, epoch, self._ttl_ms, *names)
+        lost = set(map(text, reply[1:])) if reply[0] else self._restore(held, declare)
+        for lease in held:
+            if lease.token not in lost:
+                lease.valid_until = started + usable_seconds(self._ttl_ms)
+        has_lost = self._drop(lost)
+        self._pay()
+        return has_lost
+
+    def _restore(self, held: list[Lease], declare: Declare) -> set[str]:
+        """Tell a Redis in a new life what it may have lost; returns the tokens of lost leases."""
+        session, known = self.session, self.session.epoch
+        candidate = uuid.uuid4().hex
+        leases: list[str | bytes | int] = []
+        for lease in held:
+            locks, written = " ".join(lock.text for lock in lease.locks), lease.written.copy()
+            fence, started = str(lease.fence), str(lease.started_ms)
+            leases += [lease.key.text, fence, lease.token, started, locks, len(written)]
+            for slot, (name, record) in written.items():
+                leases += [slot, name, record]
+        owner = (session.process_id, candidate, known, self._ttl_ms)
+        epoch, tickets, lost = self._heartbeats.run("regain", *owner, *leases)
+        self._tickets.hold(tickets)
+        if known:
+            _log.warning("Redis began a new life", extra={"leases": len(held), "lost": len(lost)})
+        declare(is_new_life=bool(known))
+        # Last: whatever failed before is done again by the next heartbeat.
+        session.epoch = text(epoch)
+        return set(map(text, lost))
+
+    def _drop(self, lost: set[str]) -> bool:
+        has_lost = False
+        for token in lost:
+            lease = self.held.get(token)
+            # One whose end is owed stays until that is settled: it may leave something behind.
+            if lease is not None and not lease.is_released:
+                self.held.pop(token, None)
+                lease.is_lost = has_lost = True
+        if has_lost:
+            _log.warning("leases lost", extra={"count": len(lost)})
+            self._on_lost()
+        return has_lost
+
+    def end(self, script: str, lease: Lease, *args: str | float) -> list[int]:
+        """Run a script that ends a lease; its reply without the tickets.
+
+        Raises:
+            QueueUnavailable: the heartbeat repeats it until Redis confirms it.
+        """
+        lease.is_released = True
+        args = (*owner_of(lease), *args, *trail.collected())
+        try:
+            return self._settle(self._scripts, self._tickets.publish, script, lease, args)
+        except QueueUnavailable:
+            self._owed.append((script, lease, args))
+            raise
+
+    def _settle(
+        self,
+        scripts: Scripts,
+        publish: Callable[[list[bytes]], None],
+        script: str,
+        lease: Lease,
+        args: tuple[str | float, ...],
+    ) -> list[int]:
+        """Write the end of a lease; safe to repeat.
+
+        A lost lease changes nothing, but its key is added once more, and what it began is put back
+        unless a newer owner's record is there: nobody else may know of it.
+        """
+        reply = scripts.run(script, *args)
+        publish(reply[0])
+        if not reply[1]:
+            records = [part for slot, written in lease.written.items() for part in (slot, *written)]
+            publish(scripts.run("orphan", lease.key.text, *records))
+        self.held.pop(lease.token, None)
+        return [int(value) for value in reply[1:]]
+
+    def _pay(self) -> None:
+        """Repeat what Redis did not confirm; without effect where the lease is another's by now."""
+        while self._owed:
+            self._settle(self._heartbeats, self._tickets.hold, *self._owed[0])
+            self._owed.popleft()
+
+
+def usable_seconds(ttl_ms: int) -> float:
+    """How long after it was asked for a lease may be used."""
+    return ttl_ms / 1000 * (1 - _MARGIN)
+
+
+def owner_of(lease: Lease) -> tuple[str, str, str, str]:
+    """Who a script has to be convinced of: key, process, token, epoch."""
+    session = lease.session
+    return lease.key.text, session.process_id, lease.token, session.epoch
