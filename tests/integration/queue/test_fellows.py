@@ -89,4 +89,7 @@ def test_a_pause_that_ended_does_not_come_back(bench, start_queue):
     bench.client.flushall()
     queue.heartbeat()
     queue.add([KEY])
+    bench.advance(4.1)  # the silence of the new life
+    queue.heartbeat()
+    queue.pump(period_seconds=0)
     assert bench.tickets == [KEY]
