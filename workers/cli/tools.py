@@ -167,5 +167,7 @@ def named_object(arguments: tuple[str, ...], command: str) -> tuple[str, str, st
             raise ConfigError(f"{words[1]!r} has a namespace: give `{command} {noun.example}`")
         return noun.word, "", words[1]
     if not slash or not namespace or not name or "/" in name:
-        raise ConfigError(f"{words[1]!r} lacks a namespace: give `{command} {noun.example}`")
+        raise ConfigError(
+            f"{words[1]!r} lacks a namespace: give `csi-fleet {command} {noun.example}`"
+        )
     return noun.word, namespace, name
