@@ -6,12 +6,13 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from tests.bench.systems import System
 from tests.bench.throughput import cpu_per_claim
 from tests.bench.usage import memory, sample
-from tests.support.kube_api import KubeApi
+from tests.support.kube_api import KubeApi, KubeApiError
 from tests.support.waiting import wait_until
 
 NODES = 20
@@ -122,7 +123,7 @@ def clean_up(api: KubeApi, names: Sequence[str], nodes: Sequence[str]) -> None:
     def remove(name: str) -> None:
         path = f"/api/v1/persistentvolumes/{name}"
         api.delete(path)
-        if api.find(path):
+        with suppress(KubeApiError):  # gone by now, as it should be
             api.patch(path, {"metadata": {"finalizers": None}})
 
     each(names, remove)
