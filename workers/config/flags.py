@@ -105,8 +105,8 @@ def _strings(text: str) -> tuple[str, ...]:
     return (text,) if text else ()
 
 
-CONTROLLER_COMMANDS = frozenset({Command.RUN, Command.WORKER, Command.WATCHER})
-"""The commands that take the flags of the controllers they run."""
+CONTROLLER_COMMANDS = frozenset({Command.RUN, Command.WORKER})
+"""The commands that take the flags of the controllers they run (the watcher goes by records)."""
 
 _PARSERS: dict[Kind, Callable[[str], Any]] = {
     Kind.STRING: str,

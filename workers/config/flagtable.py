@@ -47,16 +47,17 @@ COMMON_FLAGS: Final = (
     Flag("kube-api-burst", _INT, "100", "Burst of kube-api-qps; 0 means client-go's 10.", _CLUSTER),
     # Leader election.
     Flag("leader-election", _BOOL, "false", "Keep a Lease, for tools and probes that look for it. "
-         "Work does not depend on it.", _RULES),
+         "Work does not depend on it.", _RUN_WORKER),
     Flag("leader-election-namespace", _STRING, "", "Namespace of the Lease; default as for "
-         "--namespace.", _RULES),
+         "--namespace.", _RUN_WORKER),
     Flag("leader-election-lease-duration", _DURATION, "15s", "Time after which a silent holder "
-         "loses the Lease.", _RULES),
+         "loses the Lease.", _RUN_WORKER),
     Flag("leader-election-renew-deadline", _DURATION, "10s", "Time in which the holder must renew "
-         "it.", _RULES),
-    Flag("leader-election-retry-period", _DURATION, "5s", "Time between two tries.", _RULES),
+         "it.", _RUN_WORKER),
+    Flag("leader-election-retry-period", _DURATION, "5s", "Time between two tries.",
+         _RUN_WORKER),
     Flag("leader-election-labels", Kind.LABELS, "", "Labels of the Lease, as key:value,key:value.",
-         _RULES),
+         _RUN_WORKER),
     # HTTP.
     Flag("http-endpoint", _STRING, "", "Listen address for metrics, health and pprof, such as "
          ":8080. Empty: no server.", _SERVER),
@@ -67,7 +68,7 @@ COMMON_FLAGS: Final = (
          "/debug/pprof/.", _SERVER),
     # The process.
     Flag("feature-gates", Kind.GATES, "", "Comma separated Name=bool; docs/flags.md "
-         "lists the gates of each controller.", _RULES),
+         "lists the gates of each controller.", _RUN_WORKER),
     Flag("automaxprocs", _BOOL, "false", "Take the default of --workers from the CPU quota of the "
          "control group.", _RUN_WORKER),
     Flag("version", _BOOL, "false", "Print the version and exit.", _ALL),
@@ -124,7 +125,7 @@ OWN_FLAGS: Final = (
     Flag("concurrency", _UINT, "0", "Threads per worker process; 0 means twice --worker-threads, "
          "at most 64.", _RUN_WORKER, upstream=False),
     Flag("lease-ttl", _DURATION, "4s", "Time after which the work of a silent worker process is "
-         "given to others.", _SCHEDULE, upstream=False),
+         "given to others.", _RUN_WORKER | {Command.BEAT}, upstream=False),
     Flag("resync-period", _DURATION, "15m", "Period in which every unfinished claim and volume is "
          "looked at again.", _SCHEDULE, upstream=False),
     Flag("state-dir", _STRING, "", "Folder for pid, health and metric files and the data of the "

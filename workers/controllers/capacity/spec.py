@@ -12,7 +12,7 @@ from workers.queue import keys
 from workers.spec import Kind, Spec
 
 _RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
-_SCHEDULE: Final = _RUN_WORKER | {Command.WATCHER, Command.BEAT}
+_SCHEDULE: Final = _RUN_WORKER | {Command.BEAT}
 _BOOL, _INT, _UINT = Value.BOOL, Value.INT, Value.UINT
 _FLOAT, _DURATION = Value.FLOAT, Value.DURATION
 

@@ -18,7 +18,7 @@ from workers.queue import keys
 from workers.spec import Kind, Permission, Spec
 
 _RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
-_SCHEDULE: Final = _RUN_WORKER | {Command.WATCHER, Command.BEAT}
+_SCHEDULE: Final = _RUN_WORKER | {Command.BEAT}
 _DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR, Command.CONFORMANCE})
 _STRING, _BOOL, _INT, _UINT = Value.STRING, Value.BOOL, Value.INT, Value.UINT
 _DURATION: Final = Value.DURATION

@@ -1,0 +1,51 @@
+"""What the watcher's command line can say."""
+
+from __future__ import annotations
+
+import pytest
+
+from watcher.__main__ import build
+from workers.config.flags import Command
+from workers.config.flagsets import flag_set
+from workers.config.load import parse
+from workers.controllers import catalogue
+
+HEEDED = {
+    *("kubeconfig", "master", "kube-api-qps", "kube-api-burst"),
+    *("http-endpoint", "metrics-address", "metrics-path", "enable-pprof"),
+    *("controllers", "namespace", "resync-period", "state-dir"),
+    *("redis-url", "redis-username", "redis-password-file"),
+    *("redis-sentinel-username", "redis-sentinel-password-file"),
+    *("v", "logging-format", "version"),
+}
+
+
+def test_ops12_the_watcher_takes_only_flags_that_it_heeds():
+    """A flag without effect is a promise that nobody keeps; drivers' records say all the rest."""
+    flags = flag_set(catalogue.choose("all")).flags.values()
+    taken = {flag.name for flag in flags if Command.WATCHER in flag.commands and not flag.ignored}
+    assert taken == HEEDED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_limited"),
+    [
+        pytest.param([], False, id="upstream's default is meant for one driver's sidecar"),
+        pytest.param(["--kube-api-qps=3", "--kube-api-burst=7"], True, id="set by somebody"),
+    ],
+)
+def test_ops12_kube_api_qps_holds_for_the_watcher(arguments, is_limited):
+    """Lists, watches and looks at ConfigMaps all go through one client."""
+    more = ["--master=http://127.0.0.1:9", "--redis-url=redis://127.0.0.1:9/0", *arguments]
+    throttle = build(parse(Command.WATCHER, more, {}))._client._throttle
+    assert (throttle is not None) is is_limited
+    if throttle is not None:
+        assert (throttle._qps, throttle._burst) == (3.0, 7)
+
+
+def test_the_watcher_follows_what_controllers_name():
+    """Drivers' records name the rest; what belongs to no driver has nobody else to name it."""
+    more = ["--master=http://127.0.0.1:9", "--redis-url=redis://127.0.0.1:9/0"]
+    settings = parse(Command.WATCHER, [*more, "--controllers=resizer"], {})
+    machine = build(settings).machine
+    assert machine._chosen == {"resizer"}
