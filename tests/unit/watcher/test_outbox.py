@@ -149,7 +149,7 @@ def test_nothing_is_lost_while_redis_is_away(fake, outbox, running, started):
     settle(outbox)
     assert ("put", "classes", "c", "6", {"new": True}) in fake.calls
     assert [call for call in fake.calls if call[0] == "add"] == [("add", ["ns/a", "ns/b"], 0.0)]
-    assert not started[0].is_failing
+    wait_until(lambda: not started[0].is_failing, 5, "it is told", interval_seconds=0.005)
 
 
 def test_a_defect_does_not_end_the_thread(fake, outbox, running, started):

@@ -15,8 +15,7 @@ from workers.queue.catalogkinds import KIND_ATTACHMENTS
 from workers.spec import Kind, Permission, Spec, Watch
 
 _RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
-_RULES: Final = _RUN_WORKER | {Command.WATCHER}
-_SCHEDULE: Final = _RULES | {Command.BEAT}
+_SCHEDULE: Final = _RUN_WORKER | {Command.BEAT}
 _DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR, Command.CONFORMANCE})
 _BOOL, _INT, _UINT, _STRING = Value.BOOL, Value.INT, Value.UINT, Value.STRING
 _DURATION: Final = Value.DURATION
@@ -26,12 +25,12 @@ FLAGS: Final = (
          "ListVolumes, and the identity calls at start).",
          _RUN_WORKER | _DRIVER_TOOLS),
     Flag("worker-threads", _UINT, "10", "Simultaneous attaches and, apart from them, detaches per "
-         "driver, over all worker processes.", _RULES),
+         "driver, over all worker processes.", _RUN_WORKER),
     Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed attachment; "
-         "doubles with each failure.", _RULES),
-    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.", _RULES),
+         "doubles with each failure.", _RUN_WORKER),
+    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.", _RUN_WORKER),
     Flag("resync", _DURATION, "10m", "Period in which csi-attacher lists everything again.",
-         _RULES, ignored="see --resync-period"),
+         _RUN_WORKER, ignored="see --resync-period"),
     Flag("reconcile-sync", _DURATION, "1m", "Time between two comparisons of the attachments with "
          "the driver's ListVolumes.", _SCHEDULE),
     Flag("max-entries", _INT, "0", "Entries per page of ListVolumes; 0 leaves it to the driver.",
