@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from watcher.__main__ import build
 from workers.config.flags import Command
 from workers.config.flagsets import flag_set
@@ -27,20 +25,12 @@ def test_ops12_the_watcher_takes_only_flags_that_it_heeds():
     assert taken == HEEDED
 
 
-@pytest.mark.parametrize(
-    ("arguments", "is_limited"),
-    [
-        pytest.param([], False, id="upstream's default is meant for one driver's sidecar"),
-        pytest.param(["--kube-api-qps=3", "--kube-api-burst=7"], True, id="set by somebody"),
-    ],
-)
-def test_ops12_kube_api_qps_holds_for_the_watcher(arguments, is_limited):
+def test_ops12_kube_api_qps_holds_for_the_watcher():
     """Lists, watches and looks at ConfigMaps all go through one client."""
-    more = ["--master=http://127.0.0.1:9", "--redis-url=redis://127.0.0.1:9/0", *arguments]
-    throttle = build(parse(Command.WATCHER, more, {}))._client._throttle
-    assert (throttle is not None) is is_limited
-    if throttle is not None:
-        assert (throttle._qps, throttle._burst) == (3.0, 7)
+    more = ["--master=http://127.0.0.1:9", "--redis-url=redis://127.0.0.1:9/0"]
+    rate = ["--kube-api-qps=3", "--kube-api-burst=7"]
+    throttle = build(parse(Command.WATCHER, [*more, *rate], {}))._client._throttle
+    assert (throttle._qps, throttle._burst) == (3.0, 7)
 
 
 def test_the_watcher_follows_what_controllers_name():
