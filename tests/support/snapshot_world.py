@@ -18,6 +18,7 @@ from workers.controllers.snapshotter.controller import CONTROLLER as SNAPSHOTTER
 from workers.controllers.snapshotter.rules import KIND_CONTENTS
 from workers.controllers.snapshotter.settings import SnapshotterSettings
 from workers.kube import paths
+from workers.observability.metrics import Metrics
 from workers.queue.keys import Key
 
 DRIVER = "snap.test"
@@ -78,6 +79,7 @@ class SnapshotWorld(FakeWorld):
         }
         super().__init__(driver_name=DRIVER, capabilities=names, settings=own)
         self.driver.settings.kube = SimpleNamespace(namespace="fleet")
+        self.context.metrics = Metrics()
         self.add_class()
 
     # What is there.

@@ -94,6 +94,10 @@ class Announcing:
         self, controller: Controller, driver: Driver | None, spec: DriverSpec, queue: WorkQueue
     ) -> None:
         defaults = controller.limits(driver)
+        if driver is None:  # its flags are not of a driver
+            own = self._settings.controllers.get(controller.spec.name)
+            threads = getattr(own, "worker_threads", None)
+            defaults = defaults if threads is None else dict.fromkeys(defaults, threads)
         place = DRIVERLESS if driver is None else driver.queue_name
         for kind in controller.spec.kinds:
             if kind.has_driver is (driver is None):

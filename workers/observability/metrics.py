@@ -28,6 +28,7 @@ _DEFAULT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 _CSI_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
 _WORKQUEUE_BUCKETS: Final = tuple(float(f"1e{power}") for power in range(-8, 2))
 # From one API round trip to the slow retry of an infeasible claim.
+_SNAPSHOT_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600)
 _CLAIM_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 
 
@@ -206,6 +207,15 @@ class Metrics:
         )
 
     def _declare_own(self) -> None:
+        self.snapshot_seconds = self._histogram(
+            "snapshot_controller_operation_total_seconds",
+            "Total number of seconds spent by the controller on an operation from end to end.",
+            _SNAPSHOT_BUCKETS,
+            "driver_name",
+            "operation_name",
+            "snapshot_type",
+            "operation_status",
+        )
         self.claim_seconds = self._histogram(
             "csi_fleet_claim_to_volume_seconds",
             "Seconds from the creation of a claim, or the choice of its node, to its saved PV.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workers.constants import ANN_BEING_DELETED
-from workers.controllers.snapshot_controller import claims, groupnames
+from workers.controllers.snapshot_controller import claims, groupnames, measure
 from workers.controllers.snapshot_controller import decide as rules
 from workers.controllers.snapshot_controller.work import AWAY, Gone, ObjectPass
 from workers.engine.outcome import Outcome, done
@@ -55,7 +55,7 @@ def delete(work: ObjectPass) -> Outcome:
         words = "Error check and remove PVC Finalizer for VolumeSnapshot"
         work.event("Warning", "ErrorPVCFinalizer", words)
         return work.failed("claim not released")
-    return let_go(work, waits_for_content=waits)
+    return let_go(work, content, waits_for_content=waits)
 
 
 def own_content(work: ObjectPass) -> JsonObject | None:
@@ -103,7 +103,7 @@ def delete_content(work: ObjectPass, content: JsonObject) -> bool:
     return True
 
 
-def let_go(work: ObjectPass, *, waits_for_content: bool) -> Outcome:
+def let_go(work: ObjectPass, content: JsonObject | None, *, waits_for_content: bool) -> Outcome:
     """Row 7: the last write but for the bound finalizer, which waits for the content."""
 
     def patch(item: JsonObject) -> JsonObject | None:
@@ -115,6 +115,8 @@ def let_go(work: ObjectPass, *, waits_for_content: bool) -> Outcome:
         work.write("remove-finalizers", patch)
     except Gone:
         return done("gone")
+    if not waits_for_content:
+        measure.ended(work, measure.DELETE, content)
     return done("waits for its content" if waits_for_content else "released")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workers.controllers.snapshot_controller import claims, creating, groupnames
+from workers.controllers.snapshot_controller import claims, creating, groupnames, measure
 from workers.controllers.snapshot_controller import decide as rules
 from workers.controllers.snapshot_controller.decide import Refusal
 from workers.controllers.snapshot_controller.deletion import delete
@@ -203,8 +203,10 @@ class SnapshotPass(ObjectPass):
         if newly_created(*written):
             words = f"Snapshot {key} was successfully created by the CSI driver."
             self.event("Normal", "SnapshotCreated", words)
+            measure.ended(self, measure.CREATE, content)
         if newly_ready(*written):
             self.event("Normal", "SnapshotReady", f"Snapshot {key} is ready to use.")
+            measure.ended(self, measure.CREATE_AND_READY, content)
 
     # A snapshot that is ready.
 

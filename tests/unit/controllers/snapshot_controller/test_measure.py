@@ -1,0 +1,31 @@
+"""Durations under upstream's names (SNC-090)."""
+
+from __future__ import annotations
+
+from tests.support.snapshot_world import CONTENT, SnapshotWorld
+from workers.kube import paths
+
+NAME = "snapshot_controller_operation_total_seconds_count"
+
+
+def test_operations_are_measured_when_they_end():
+    """SNC-090, SND-027: created, ready, deleted; each once."""
+    world = SnapshotWorld()
+    world.add_class(deletionPolicy="Retain")
+    world.add_source()
+    world.add_snapshot(metadata={"creationTimestamp": "2026-01-01T00:00:00Z"})
+    world.run_snapshot()
+    status = {"snapshotHandle": "sh", "creationTime": 10**18, "readyToUse": True}
+    world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, {"status": status})
+    world.run_snapshot()
+    world.run_snapshot()
+    world.api.mark_deleted(paths.SNAPSHOTS, "s", "ns")
+    world.run_snapshot()
+    for operation in ("CreateSnapshot", "CreateSnapshotAndReady", "DeleteSnapshot"):
+        labels = {
+            "driver_name": "snap.test",
+            "operation_name": operation,
+            "snapshot_type": "dynamic",
+            "operation_status": "success",
+        }
+        assert world.context.metrics.registry.get_sample_value(NAME, labels) == 1, operation
