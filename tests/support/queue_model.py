@@ -302,7 +302,9 @@ class QueueModel:
         self.swept = now
         if now >= self.quiet:
             self.may_idle = False
-        for key in sorted(k for k, due in self.delayed.items() if due <= now):
+        for key in sorted(self.delayed, key=lambda one: (self.delayed[one], one)):
+            if self.delayed[key] > now:
+                break
             del self.delayed[key]
             self.enqueue(key)
         if now >= self.patience:

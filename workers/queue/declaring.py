@@ -63,7 +63,7 @@ class Declared:
                 self._undeclared.update(lanes)
         for lane, limits in lanes.items():
             if lane not in self._undeclared:
-                self._tickets.hold(self._heartbeats.run("limits", lane, *self._args(lane, limits)))
+                self._tickets.hold(self._send(self._heartbeats, lane, limits))
 
     def declare(self) -> None:
         """Declare what could not be so far.
@@ -77,8 +77,7 @@ class Declared:
             try:
                 if self._before is not None:
                     self._before(lane)
-                args = self._args(lane, self._limits[lane])
-                self._tickets.publish(self._scripts.run("limits", lane, *args))
+                self._tickets.publish(self._send(self._scripts, lane, self._limits[lane]))
             except ApiError as error:
                 self._undeclared.add(lane)
                 _log.warning("nothing of %s is admitted, pauses are not known: %s", lane, error)
@@ -87,7 +86,8 @@ class Declared:
                 self._undeclared.add(lane)
                 raise
 
-    def _args(self, lane: str, limits: LaneLimits) -> tuple[float, ...]:
-        is_new = lane in self._in_new_life
+    def _send(self, scripts: Scripts, lane: str, limits: LaneLimits) -> list[bytes]:
+        is_new_life = lane in self._in_new_life
+        tickets: list[bytes] = scripts.run("limits", lane, *limits.args(), int(is_new_life))
         self._in_new_life.discard(lane)
-        return (*limits.args(), int(is_new))
+        return tickets

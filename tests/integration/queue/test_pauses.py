@@ -10,6 +10,7 @@ from workers.engine.pausecopies import CLASS, DRIVER, Copy, PauseCopies, PauseRe
 from workers.errors import ApiError
 from workers.kube.errors import ForbiddenError, NotFoundError, Unreachable
 from workers.queue.keys import claim_key
+from workers.queue.names import NAMES
 from workers.queue.pauses import Pauses, Said
 from workers.queue.workqueue import WorkQueue
 
@@ -68,6 +69,7 @@ class World:
         self.client.flushall()
         self.clock += 10
         self.queue.heartbeat()
+        self.client.delete(NAMES["quiet"].full)  # the silence of the new life is over
 
     def admitted(self):
         """What the worker is sent for a new claim."""
