@@ -27,7 +27,7 @@ from workers.engine.leasename import lease_name
 HANDOVERS = int(os.environ.get("HANDOVERS", "8"))
 SEED = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 DURATION, DEADLINE, RETRY = 3.0, 2.0, 0.5
-SECONDS = 60
+SECONDS = 120
 GO = "go-sidecar"
 # Cut short when the caller goes, as a driver does that minds its context.
 SLOW = {"method": "CreateVolume", "delay_seconds": [0.05, 0.8], "gives_up": True}
@@ -180,9 +180,9 @@ class TwoSides:
             self.proxies[name].swallow(SECONDS)
 
     def held(self, names: list[str]) -> None:
-        """Renewals arrive late."""
+        """Renewals arrive late: when the other side works."""
         for name in names:
-            self.proxies[name].hold(DURATION + 2)
+            self.proxies[name].hold(SECONDS)
 
     def overlaps(self) -> list[tuple[object, ...]]:
         """Calls of one side while one of the other ran."""
