@@ -13,7 +13,8 @@ dir=$1
 namespace=${2:-}
 mkdir -p "$dir"
 
-for user in watcher worker beat flower operator; do
+# `replication` and `sentinel` are for k8s/components/redis-sentinel.
+for user in watcher worker beat flower operator replication sentinel; do
   [ -s "$dir/$user" ] || openssl rand -hex 32 > "$dir/$user"
 done
 [ -s "$dir/flower-login" ] || echo "admin:$(openssl rand -hex 16)" > "$dir/flower-login"
@@ -22,7 +23,7 @@ if [ ! -s "$dir/tls.crt" ]; then
   names=DNS:redis,DNS:localhost,IP:127.0.0.1
   if [ -n "$namespace" ]; then
     names=$names,DNS:redis.$namespace,DNS:redis.$namespace.svc
-    names=$names,DNS:redis.$namespace.svc.cluster.local
+    names=$names,DNS:redis.$namespace.svc.cluster.local,DNS:*.redis-nodes.$namespace.svc
   fi
   [ -s "$dir/ca.key" ] && [ -s "$dir/ca.crt" ] \
     || openssl req -x509 -newkey rsa:3072 -nodes -days 3650 \
@@ -46,14 +47,14 @@ head() { # head KIND NAME
 data() { # data KEY FILE
   printf '  %s: %s\n' "$1" "$(base64 < "$dir/$2" | tr -d '\n')"
 }
-for user in watcher worker beat flower; do
+for user in watcher worker beat flower sentinel; do
   head Secret "redis-password-$user"
   echo "data:"
   data password "$user"
 done
 head Secret redis-passwords
 echo "data:"
-for user in watcher worker beat flower operator; do data "$user" "$user"; done
+for user in watcher worker beat flower operator replication sentinel; do data "$user" "$user"; done
 head Secret redis-tls
 echo "data:"
 for file in ca.crt tls.crt tls.key; do data "$file" "$file"; done

@@ -24,7 +24,7 @@ CLUSTER_KINDS = {
     "Namespace", "ClusterRole", "ClusterRoleBinding", "StorageClass", "PriorityClass",
     "CustomResourceDefinition",
 }  # fmt: skip
-WORKLOADS = {"Deployment", "DaemonSet"}
+WORKLOADS = {"Deployment", "DaemonSet", "StatefulSet"}
 
 
 def render(directory: Path) -> list[JsonObject]:

@@ -91,9 +91,9 @@ class Follower:
             time.sleep(RETRY_SECONDS)
 
     def _is_wanted(self) -> bool:
-        """Whether anybody has a connection; the next one starts another thread."""
+        """Whether anybody is connected; the next one starts another thread."""
         with self._lock:
-            if not self._connections:
+            if not any(getattr(one, "is_open", False) for one in self._connections):
                 self._thread = None
             return self._thread is not None
 
@@ -102,7 +102,7 @@ class Follower:
         with untyped.pubsub(ignore_subscribe_messages=True) as channel:
             channel.subscribe(_SWITCH)
             # A message says that there is something to see, for whatever master.
-            while self._connections:
+            while self._is_wanted():
                 self._look(sentinel)
                 channel.get_message(timeout=LOOK_SECONDS)
 
@@ -150,7 +150,13 @@ _followers: Final = _Followers()
 
 
 class _MasterMixin(FollowingMixin):
-    """A connection to the master, left when that is another."""
+    """A connection to the master, left when that is another.
+
+    Attributes:
+        is_open: somebody must be told of a promotion.
+    """
+
+    is_open = False
 
     def connect(self) -> None:
         """Connect; also a repeated attempt asks where the master is."""
@@ -168,8 +174,15 @@ class _MasterMixin(FollowingMixin):
         pool.master_address = self.host, self.port = address
         untyped: Any = super()
         sock: socket.socket = untyped._connect()  # noqa: SLF001 - our own base's
+        self.is_open = True
         follower.add(self)
         return sock
+
+    def disconnect(self, *args: Any, **kwargs: Any) -> None:
+        """As the base's. May run wherever garbage is collected, so it takes no lock."""
+        self.is_open = False
+        untyped: Any = super()
+        untyped.disconnect(*args, **kwargs)
 
 
 class MasterConnection(_MasterMixin, SentinelManagedConnection):

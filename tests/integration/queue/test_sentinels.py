@@ -17,7 +17,7 @@ from tests.support.processes import start_process
 from tests.support.redis_sentinel import ReplicatedRedis
 from tests.support.redis_server import is_seven
 from tests.support.waiting import wait_until
-from workers.app import SYSTEM_QUEUE, make_app, publisher
+from workers.app import SYSTEM_QUEUE, beat_settings, make_app, publisher
 from workers.cli.flower import follow_sentinels
 from workers.config.settings import RedisSettings, Settings
 from workers.errors import QueueUnavailable
@@ -45,9 +45,9 @@ def works(act):
 
 def test_queue_and_tickets_go_on_after_the_master_was_killed(replicated):
     """SIGKILL: the replica is promoted, and clients that were made before use it."""
-    settings = Settings(redis=RedisSettings(url=replicated.url))
+    app = make_app(Settings(redis=RedisSettings(url=replicated.url)))
     client = connect(replicated.url)
-    queue = WorkQueue(client, publish=publisher(make_app(settings)))
+    queue = WorkQueue(client, publish=publisher(app))
     queue.register_process()
     queue.set_limits("claims|d", 10)
     queue.add([claim_key("d", "ns", "one", "u1")])
@@ -65,6 +65,7 @@ def test_queue_and_tickets_go_on_after_the_master_was_killed(replicated):
 
         wait_until(is_admitted, 20, "the ticket is at the new master")
     client.close()
+    app.close()
 
 
 def test_who_waits_for_a_master_that_hangs_is_woken_by_the_promotion(replicated):
@@ -98,7 +99,12 @@ def test_tls_and_passwords_of_both_hold_for_every_client(redis_binary, tmp_path,
         redis_settings = RedisSettings(
             url=secure.url, password="of-redis", sentinel_password="of-sentinels"
         )
-        app = make_app(Settings(redis=redis_settings))
+        settings = Settings(redis=redis_settings)
+        app = make_app(settings)
+        # What a worker shows to whoever asks it, as Flower does (SEC-1).
+        assert "of-redis" not in str(app.conf.table(with_defaults=True, censored=True))
+        assert "of-sentinels" not in str(app.conf.table(with_defaults=True, censored=True))
+        app.conf.update(beat_settings(settings))  # as beat's own application
         url = redis_settings.url_with_credentials()
         client = connect(url)
         assert client.set("csifleet:epoch", "x")

@@ -1,0 +1,55 @@
+#!/bin/sh
+# Becomes one of several redis-servers that replicate: master or replica as the sentinels say.
+#
+#   start-node.sh CONFIG_DIR EXTRA_DIR PASSWORD_DIR
+#
+# CONFIG_DIR is that of the base, EXTRA_DIR this folder, PASSWORD_DIR has a file per user. Variables:
+# NODE and NODES, the own host:port and all of them, the first one leads at the very beginning;
+# SENTINELS, all sentinels; MASTER_NAME.
+set -eu
+umask 077
+config=$1
+extra=$2
+passwords=$3
+data=$(sed -n 's/^dir //p' "$config/redis.conf")
+host=${NODE%:*}
+port=${NODE##*:}
+
+# users.acl of the base, and the user by whom servers and sentinels speak to servers.
+expression=
+for user in watcher worker beat flower operator replication; do
+  hash=$(tr -d '\n' < "$passwords/$user" | sha256sum | cut -d ' ' -f 1)
+  expression="$expression;s/@$user@/#$hash/"
+done
+sed -e "${expression#;}" -e '/^#/d' -e '/^$/d' "$config/users.acl" "$extra/servers.acl" \
+  > "$data/users.acl"
+
+# Sentinels write the present master into the configuration, so it is a copy.
+cp "$config/redis.conf" "$data/redis.conf"
+cat >> "$data/redis.conf" << END
+tls-port $port
+tls-replication yes
+masteruser replication
+masterauth $(cat "$passwords/replication")
+replica-announce-ip $host
+replica-announce-port $port
+# A master that no replica has confirmed for 10 s takes no writes: after a cut through the network
+# there is one that does, the promoted one.
+min-replicas-to-write 1
+min-replicas-max-lag 10
+END
+
+master=$(sh "$extra/ask-master.sh" "$config" "$passwords" || true)
+waited=0
+# As the master with an empty disk we would empty the replicas: they are promoted meanwhile.
+while [ "$master" = "$NODE" ] && [ ! -e "$data/appendonlydir" ] && [ $waited -lt 60 ]; do
+  echo "the sentinels take this node for the master, its data is gone: waiting for a promotion"
+  sleep 1
+  waited=$((waited + 1))
+  master=$(sh "$extra/ask-master.sh" "$config" "$passwords" || true)
+done
+[ -n "$master" ] || master=${NODES%% *}
+if [ "$master" != "$NODE" ]; then
+  echo "replicaof ${master%:*} ${master##*:}" >> "$data/redis.conf"
+fi
+exec redis-server "$data/redis.conf"
