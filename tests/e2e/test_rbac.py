@@ -51,7 +51,7 @@ TABLE = [
     ("worker", "", SNAPSHOT, "volumesnapshots", "get list update"),
     ("worker", "", SNAPSHOT, "volumesnapshotcontents", "get"),
     ("worker", "", "gateway.networking.k8s.io", "referencegrants", "list"),
-    ("worker", NAMESPACE, "", "configmaps", "create patch delete"),
+    ("worker", NAMESPACE, "", "configmaps", "get create patch delete"),
     ("worker", NAMESPACE, STORAGE, "csistoragecapacities", "get list create update delete"),
     ("worker", NAMESPACE, "", "pods", "get"),
     ("worker", NAMESPACE, "apps", "replicasets", "get"),

@@ -114,7 +114,8 @@ class RightsWorld:
             body = copy.deepcopy(role)
             for rule in body["rules"]:
                 if group in rule["apiGroups"] and resource in rule["resources"]:
-                    verbs |= set(rule["verbs"])
+                    # Asked without a name, the API server denies what is allowed for one.
+                    verbs |= set() if rule.get("resourceNames") else set(rule["verbs"])
                     rule["resources"] = [one for one in rule["resources"] if one != resource]
             body["rules"] = [one for one in body["rules"] if one["resources"]]
             if body != role:
