@@ -21,12 +21,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+import yaml
+
 from tests.support.controlplane import ControlPlane
 from tests.support.kube_api import KubeApi
 from workers.controllers import catalogue
 from workers.controllers.provisioner.safekeeping import LABEL_INTENT
 
 ROOT = Path(__file__).resolve().parents[2]
+OPEN = ROOT / "docs" / "parity-open.yaml"
 PARITY = ROOT.parent / "shared" / "parity"
 FOLDERS = ("cases", "cases-attacher", "cases-resizer", "cases-snapshots")
 JOBS = 3  # each job is a whole csi-fleet: watcher, worker, beat and Redis
@@ -106,7 +109,12 @@ def main(arguments: list[str] | None = None) -> int:
         print("no such case")
         return 1
     passed = run_on_cluster(cases, options)
-    failed = [case.stem for case in cases if case.stem not in passed]
+    open_cases = yaml.safe_load(OPEN.read_text())
+    unequal = [case.stem for case in cases if case.stem not in passed]
+    known = [name for name in unequal if name in open_cases]
+    failed = [name for name in unequal if name not in open_cases]
+    if known:
+        print(f"not equal yet ({OPEN.relative_to(ROOT)}): {' '.join(known)}")
     if failed:
         print(f"failed: {' '.join(failed)}")
     print(f"{len(passed)} passed, {len(failed)} failed", flush=True)

@@ -69,7 +69,8 @@ def lease():
         memo="",
         waited_seconds=0.0,
         catalog=CatalogState("e", {}, frozenset()),
-        session=Session(epoch="e", valid_until=float("inf"), clock=time.monotonic),
+        session=Session(epoch="e", clock=time.monotonic),
+        valid_until=float("inf"),
     )
     token = CURRENT.set(lease)
     yield lease
@@ -87,7 +88,7 @@ def test_a_lease_lost_while_the_call_waited_for_its_turn_sends_nothing(
     before = calls(driver)
 
     def lose():
-        lease.session.is_lost = True
+        lease.is_lost = True
 
     health.meanwhile = lose
     with pytest.raises(LeaseLost):
