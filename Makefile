@@ -22,7 +22,7 @@ TYPED := $(PACKAGES) tests/support examples
 SUITES ?= unit integration e2e parity chaos
 
 .PHONY: help venv demo test unit integration e2e compose-test parity chaos bench check lint types \
-  imports spelling lock-check stubs-check shape proto lock format fetch clean redis-versions
+  imports spelling lock-check stubs-check shape proto lock format fetch clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -64,9 +64,6 @@ chaos: $(STAMP) ## everything dies at random, at length (CHAOS_CLAIMS=500 CHAOS_
 
 parity: $(STAMP) ## compare with the recorded cases of the Go sidecars (CASES=attacher|resizer|snapshots, ONLY=regex, JOBS=n)
 	@$(PY) -m tests.support.parity $(if $(ONLY),--only '$(ONLY)') $(if $(CASES),--folder '$(CASES)') $(if $(JOBS),--jobs $(JOBS))
-
-redis-versions: $(STAMP) ## the queue's tests on Redis 8 and Valkey 8 of Debian trixie (ARGS=pytest arguments)
-	@$(PY) -m tests.support.redis_versions $(ARGS)
 
 bench: $(STAMP) ## measure into docs/performance.md: QUICK=1 ONLY=a,b PEER=csi-provisioner ROUNDS=n
 	@$(PY) -m tests.bench
