@@ -25,6 +25,19 @@ if TYPE_CHECKING:
     from workers.kube.resources import KubeResources
     from workers.spec import Kind, Spec
 
+# What the queue says counts first: nothing of the object matters while these hold.
+QUEUE_FIRST = frozenset(
+    {
+        "not-found",
+        "paused",
+        "breaker-open",
+        "lease-elsewhere",
+        "running",
+        "volume-busy",
+        "no-limits",
+    }
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Explained:

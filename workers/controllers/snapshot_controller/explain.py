@@ -16,19 +16,6 @@ if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.explain.generic import Explained
 
-# What the queue says counts first: nothing of the object matters while these hold.
-_FIRST = frozenset(
-    {
-        "not-found",
-        "paused",
-        "breaker-open",
-        "lease-elsewhere",
-        "running",
-        "volume-busy",
-        "no-limits",
-    }
-)
-
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
     """Facts, then the first cause.
@@ -40,7 +27,7 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
     records = tools.registry.alive()
     one = nouns.nouns()[noun]
     found = generic.explain(tools.kube, tools.redis, records, one, namespace=namespace, name=name)
-    if noun != "snapshot" or found.cause.code in _FIRST:
+    if noun != "snapshot" or found.cause.code in generic.QUEUE_FIRST:
         return found
     try:
         snapshot = tools.kube.get_snapshot(namespace, name)

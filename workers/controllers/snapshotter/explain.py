@@ -14,19 +14,6 @@ if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.explain.generic import Explained
 
-# What the queue says counts first: nothing of the object matters while these hold.
-_FIRST = frozenset(
-    {
-        "not-found",
-        "paused",
-        "breaker-open",
-        "lease-elsewhere",
-        "running",
-        "volume-busy",
-        "no-limits",
-    }
-)
-
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
     """Facts, then the first cause.
@@ -38,7 +25,7 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
     records = tools.registry.alive()
     one = nouns.nouns()[noun]
     found = generic.explain(tools.kube, tools.redis, records, one, namespace=namespace, name=name)
-    if noun != "content" or found.cause.code in _FIRST:
+    if noun != "content" or found.cause.code in generic.QUEUE_FIRST:
         return found
     try:
         content = tools.kube.get(paths.SNAPSHOT_CONTENTS, name)
