@@ -3,7 +3,7 @@
     CHAOS_SEED=n CHAOS_ATTACHMENTS=200 pytest tests/chaos/test_attaching.py -s
 
 At rest the driver and the API server say the same, and nothing is stuck. The faults are those of
-`test_chaos.py`; `CHAOS_KEEP=dir` keeps logs.
+`tests/support/faults.py`; `CHAOS_KEEP=dir` keeps logs.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.test_chaos import LOSES_LEASES, Chaos
 from tests.support.attach_cluster import ATTACHMENTS, CAPABILITIES, AttachCluster
 from tests.support.chaos import System, empty
+from tests.support.faults import ELECTION, LOSES_LEASES, Faults
 from tests.support.kube_api import KubeApiError
 from tests.support.waiting import wait_until
 
@@ -27,13 +27,13 @@ SETTLE_SECONDS = float(os.environ.get("CHAOS_SETTLE", "150"))
 NODE_COUNT = 6
 
 
-class AttachChaos(Chaos):
+class AttachChaos(Faults):
     """The schedule: faults, and attachments of volumes of one node and of many."""
 
     def __init__(self, system: System, cluster: AttachCluster, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.system, self.cluster = system, cluster
-        self.single = cluster.add_volumes(system.driver, COUNT // 3)
+        super().__init__(system, seed)
+        self.cluster = cluster
+        self.single = cluster.add_volumes(system.driver, COUNT // 2)  # as many as are left at once
         self.shared = cluster.add_volumes(system.driver, 3, "ReadWriteMany")
         self.made = 0
         self.alive: dict[str, tuple[str, str]] = {}
@@ -59,7 +59,7 @@ class AttachChaos(Chaos):
         """Some new attachments; half as many go, in whatever state they are."""
         for _ in range(count):
             self.attach()
-        for _ in range(count // 2):
+        while len(self.alive) > self.made // 2 + 1:
             name = self.random.choice(sorted(self.alive))
             self.insist(lambda name=name: self.cluster.api.delete(f"{ATTACHMENTS}/{name}"))
             del self.alive[name]
@@ -109,12 +109,13 @@ def test_driver_and_api_server_say_the_same_at_rest(own_plane, redis_binary, tmp
     with capsys.disabled():
         print(f"\nCHAOS_SEED={SEED} CHAOS_ATTACHMENTS={COUNT}")
     flags = ("--resync-period=10s",)
-    worker_flags = ("--timeout=5s", "--retry-interval-max=5s", "--reconcile-sync=5s")
+    worker_flags = ("--timeout=5s", "--retry-interval-max=5s", "--reconcile-sync=5s", *ELECTION)
     driver = (f"--capabilities={CAPABILITIES}",)
     with System(
         directory,
         own_plane,
         redis_binary,
+        is_proxied=True,
         appendonly=True,
         flags=flags,
         worker_flags=worker_flags,

@@ -12,16 +12,14 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
-import requests
 
 from tests.support.changing import DRIVER_ARGUMENTS, EXPAND, MODIFY, RULES, Changes
 from tests.support.chaos import System
+from tests.support.faults import ELECTION, LOSES_DATA, LOSES_LEASES, Faults
 from tests.support.fleet import Scene
-from tests.support.kube_api import KubeApiError
-from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
 CLAIMS = int(os.environ.get("CHAOS_CLAIMS", "60"))
@@ -29,16 +27,14 @@ DELETES = int(os.environ.get("CHAOS_DELETES", str(CLAIMS // 2)))
 FAULTS = int(os.environ.get("CHAOS_FAULTS", str(max(14, CLAIMS // 8))))
 SEED = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 SETTLE_SECONDS = float(os.environ.get("CHAOS_SETTLE", "150"))
-# What the API server does to a client while it is being replaced.
-AWAY = (requests.RequestException, KubeApiError)
 
 
-class Chaos:
+class Chaos(Faults):
     """The schedule: faults and claims, both drawn from one seed."""
 
     def __init__(self, system: System, scene: Scene, storage_class: str, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.system, self.scene, self.storage_class = system, scene, storage_class
+        super().__init__(system, seed)
+        self.scene, self.storage_class = scene, storage_class
         self.to_create = [f"c{index:03}" for index in range(CLAIMS)]
         self.alive: list[str] = []
         self.deleted: list[str] = []
@@ -115,38 +111,6 @@ class Chaos:
         self.insist(lambda: self.scene.delete(name))
         self.deleted.append(name)
 
-    def insist(self, action):
-        """Like a user: again until the API server took it; 409 and 404: an earlier try arrived."""
-        answers = []
-
-        def done() -> bool:
-            try:
-                answers.append(action())
-            except KubeApiError as error:
-                if error.status not in {404, 409}:
-                    raise
-                answers.append(None)
-            return True
-
-        wait_until(done, 60, "the API server takes the request", interval_seconds=0.2)
-        return answers[-1]
-
-    def any_worker(self) -> str:
-        return self.random.choice(self.system.workers_())
-
-    def swallow(self, ways: dict[str, Proxy], seconds: float = 10) -> None:
-        """One worker's connections go dead without being closed."""
-        ways[self.any_worker()].swallow(seconds)
-
-    def late_commands(self) -> None:
-        """What one worker sends to Redis arrives after its lease has ended, or just before."""
-        self.system.redis_ways[self.any_worker()].hold(self.random.uniform(1, 6))
-
-    def late_watcher(self) -> None:
-        """Of two watchers one sees everything later."""
-        name = self.random.choice(self.system.watchers_())
-        self.system.api_ways[name].hold(self.random.uniform(1, 5), answers=True)
-
     def doom(self, what: str) -> None:
         """A claim goes while it is provisioned, and with it what its request was made of."""
         self.doomed += 1
@@ -176,37 +140,12 @@ class Chaos:
         if what == "secret":  # made anew by its chart; else an operator has to look
             self.insist(lambda: api.create({"apiVersion": "v1", "kind": "Secret", **secret}))
 
-    fault_kinds: ClassVar[dict[str, Callable[[Chaos], object]]] = {
-        "api server restarted": lambda self: self.system.restart_api_server(),
-        "beat killed": lambda self: self.system.kill("beat"),
-        "connections cut": lambda self: self.system.cut_connections(),
-        "driver restarted": lambda self: self.system.restart_driver(),
-        "redis flushed": lambda self: self.system.flush_redis(),
-        "redis restarted empty": lambda self: self.system.restart_redis(is_empty=True),
-        "redis restarted": lambda self: self.system.restart_redis(),
-        "watchers killed": lambda self: [self.system.kill(w) for w in self.system.watchers_()],
-        "worker frozen 3 s": lambda self: self.system.freeze(self.any_worker(), 3),
-        "worker frozen 8 s": lambda self: self.system.freeze(self.any_worker(), 8),
-        "worker killed": lambda self: self.system.kill(self.any_worker()),
-        "all workers killed": lambda self: [self.system.kill(w) for w in self.system.workers_()],
-        "worker without api server": lambda self: self.swallow(self.system.api_ways),
-        "lease request hangs": lambda self: self.system.api_ways[self.any_worker()].hold(4),
-        "redis connection swallows": lambda self: self.swallow(self.system.redis_ways),
-        "redis commands late": lambda self: self.late_commands(),
-        "one watcher late": lambda self: self.late_watcher(),
+    fault_kinds: ClassVar[dict[str, Callable[[Any], object]]] = {
+        **Faults.fault_kinds,
         "class deleted": lambda self: self.doom("class"),
         "secret deleted": lambda self: self.doom("secret"),
         "namespace deleted": lambda self: self.doom("namespace"),
     }
-
-
-LOSES_DATA = {"redis flushed", "redis restarted empty"}
-LOSES_LEASES = {
-    *LOSES_DATA,
-    *("redis restarted", "worker frozen 8 s", "worker killed"),
-    *("all workers killed", "worker frozen 3 s"),
-    *("redis connection swallows", "redis commands late"),
-}
 
 
 def overlaps_without_fault(system: System, lease_ends: list[float]) -> list[str]:
@@ -235,10 +174,7 @@ def test_nothing_is_lost_and_nothing_is_left(own_plane, redis_binary, tmp_path, 
     worker_flags = (
         "--timeout=5s",
         "--retry-interval-max=5s",
-        "--leader-election",
-        "--leader-election-lease-duration=6s",
-        "--leader-election-renew-deadline=4s",
-        "--leader-election-retry-period=1s",
+        *ELECTION,
     )
     with System(
         directory,

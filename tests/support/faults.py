@@ -1,0 +1,95 @@
+"""Faults that may happen to any system of processes, drawn by name from one seed.
+
+A chaos test makes a subclass: it says what users do meanwhile, and may add kinds of its own
+(`fault_kinds`). What a fault needs of the system is asked for at the start (`Faults.__init__`), so
+that no schedule ends in the middle.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from tests.support.chaos import System
+from tests.support.kube_api import KubeApiError
+from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
+
+# For workers: a lease short enough for its loss to be seen in a run.
+ELECTION = (
+    "--leader-election",
+    "--leader-election-lease-duration=6s",
+    "--leader-election-renew-deadline=4s",
+    "--leader-election-retry-period=1s",
+)
+LOSES_DATA = {"redis flushed", "redis restarted empty"}
+LOSES_LEASES = {
+    *LOSES_DATA,
+    *("redis restarted", "worker frozen 8 s", "worker killed"),
+    *("all workers killed", "worker frozen 3 s"),
+    *("redis connection swallows", "redis commands late"),
+}
+
+
+class Faults:
+    """What can be done to a system that is reached through proxies."""
+
+    def __init__(self, system: System, seed: int) -> None:
+        if not system.is_proxied:
+            message = "faults cut the ways to API server and Redis: System(is_proxied=True)"
+            raise ValueError(message)
+        self.system, self.random = system, random.Random(seed)
+
+    def insist(self, action: Callable[[], Any]) -> Any:
+        """Like a user: again until the API server took it; 409 and 404: an earlier try arrived."""
+        answers: list[Any] = []
+
+        def done() -> bool:
+            try:
+                answers.append(action())
+            except KubeApiError as error:
+                if error.status not in {404, 409}:
+                    raise
+                answers.append(None)
+            return True
+
+        wait_until(done, 60, "the API server takes the request", interval_seconds=0.2)
+        return answers[-1]
+
+    def any_worker(self) -> str:
+        """One of them, by the seed."""
+        return self.random.choice(self.system.workers_())
+
+    def swallow(self, ways: Mapping[str, Proxy], seconds: float = 10) -> None:
+        """One worker's connections go dead without being closed."""
+        ways[self.any_worker()].swallow(seconds)
+
+    def late_commands(self) -> None:
+        """What one worker sends to Redis arrives after its lease has ended, or just before."""
+        self.system.redis_ways[self.any_worker()].hold(self.random.uniform(1, 6))
+
+    def late_watcher(self) -> None:
+        """Of two watchers one sees everything later."""
+        name = self.random.choice(self.system.watchers_())
+        self.system.api_ways[name].hold(self.random.uniform(1, 5), answers=True)
+
+    fault_kinds: ClassVar[dict[str, Callable[[Any], object]]] = {
+        "api server restarted": lambda self: self.system.restart_api_server(),
+        "beat killed": lambda self: self.system.kill("beat"),
+        "connections cut": lambda self: self.system.cut_connections(),
+        "driver restarted": lambda self: self.system.restart_driver(),
+        "redis flushed": lambda self: self.system.flush_redis(),
+        "redis restarted empty": lambda self: self.system.restart_redis(is_empty=True),
+        "redis restarted": lambda self: self.system.restart_redis(),
+        "watchers killed": lambda self: [self.system.kill(w) for w in self.system.watchers_()],
+        "worker frozen 3 s": lambda self: self.system.freeze(self.any_worker(), 3),
+        "worker frozen 8 s": lambda self: self.system.freeze(self.any_worker(), 8),
+        "worker killed": lambda self: self.system.kill(self.any_worker()),
+        "all workers killed": lambda self: [self.system.kill(w) for w in self.system.workers_()],
+        "worker without api server": lambda self: self.swallow(self.system.api_ways),
+        "lease request hangs": lambda self: self.system.api_ways[self.any_worker()].hold(4),
+        "redis connection swallows": lambda self: self.swallow(self.system.redis_ways),
+        "redis commands late": lambda self: self.late_commands(),
+        "one watcher late": lambda self: self.late_watcher(),
+    }
