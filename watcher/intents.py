@@ -16,7 +16,7 @@ from workers.observability.logging import get_logger
 from workers.queue.keys import KIND_CLAIMS, KIND_VOLUMES, Key
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Container
 
     from workers.kube.objects import JsonObject
     from workers.kube.resources import KubeResources
@@ -27,6 +27,8 @@ _log = get_logger()
 LABEL_INTENT: Final = "csi-fleet.io/intent"
 NAME_PREFIX: Final = "csi-fleet-intent-"
 FIELD_RECORD: Final = "record"
+# What stands in front of the record in Redis: proof and tenant.
+FIELD_SEAL: Final = "seal"
 # Kinds whose records stand in Redis beside the copies.
 _IN_REDIS: Final = frozenset({KIND_CLAIMS, KIND_VOLUMES})
 
@@ -37,7 +39,7 @@ class Intents(Protocol):
     def get(self, domain: str) -> dict[str, Any] | None:
         """Return an intent."""
 
-    def restore(self, domain: str, intent: Mapping[str, Any]) -> bool:
+    def restore(self, domain: str, sealed: bytes) -> bool:
         """Write an intent unless there is one; True when written."""
 
 
@@ -60,7 +62,7 @@ def restore_intents(
     for config_map in resources.list_config_maps(namespace, LABEL_INTENT):
         name = config_map["metadata"]["name"]
         try:
-            record, key = _read(config_map)
+            sealed, key = _read(config_map)
         except (KeyError, TypeError, ValueError, msgspec.DecodeError) as error:
             _log.warning(
                 "copied intent is unreadable, look at it and delete it",
@@ -78,11 +80,14 @@ def restore_intents(
         if intents.get(domain) is not None or not resources.has_config_map(namespace, name):
             continue
         # An owner may write its newer one at this moment.
-        if intents.restore(domain, record):
+        if intents.restore(domain, sealed):
             keys.append(key)
     return keys
 
 
-def _read(config_map: JsonObject) -> tuple[dict[str, Any], Key]:
-    record = msgspec.json.decode(config_map["data"][FIELD_RECORD], type=dict[str, Any])
-    return record, Key.parse(record["key"])
+def _read(config_map: JsonObject) -> tuple[bytes, Key]:
+    """The record as Redis had it, and its key; whether it is ours is for the worker to prove."""
+    text = config_map["data"][FIELD_RECORD].encode()
+    record = msgspec.json.decode(text, type=dict[str, Any])
+    seal = config_map["data"].get(FIELD_SEAL, "").encode()
+    return (seal + text if seal else text), Key.parse(record["key"])

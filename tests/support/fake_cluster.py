@@ -28,6 +28,8 @@ from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from workers.queue.keys import claim_key, volume_key
 from workers.queue.leases import CatalogState, Lease, Session
 from workers.queue.locks import Lock
+from workers.queue.records import encode, peek
+from workers.queue.seal import UNCHECKED
 from workers.topology.cluster import ClusterTopology
 
 JsonObject = dict[str, Any]
@@ -199,8 +201,13 @@ class FakeIntents:
     def put(self, domain: str, intent: JsonObject, lease: Lease | None = None) -> None:
         self.intents[domain] = deepcopy(intent)
 
-    def restore(self, domain: str, intent: JsonObject) -> bool:
-        return self.intents.setdefault(domain, deepcopy(intent)) == intent
+    def sealed(self, domain: str, intent: JsonObject, lease: Lease | None = None) -> bytes:
+        del lease
+        return UNCHECKED.close("intents", domain, "", encode(intent))
+
+    def restore(self, domain: str, sealed: bytes) -> bool:
+        intent = peek(sealed) or {}
+        return self.intents.setdefault(domain, intent) == intent
 
     def delete_pv(self, name: str) -> None:
         self.unsaved.pop(name, None)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import signal
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from celery.signals import beat_init
 
 from workers.app import beat_settings, make_app
 from workers.process import mark_ready
@@ -20,6 +23,8 @@ def run(settings: Settings) -> int:
     app = make_app(settings)
     app.conf.update(beat_settings(settings))
     signal.signal(signal.SIGTERM, _stop)
+    import_module("redbeat.schedulers")  # its receiver, which makes the lock, comes before ours
+    beat_init.connect(without_scripts)
     mark_ready(settings, "beat.ready")
     try:
         app.Beat(loglevel="WARNING", redirect_stdouts=False, quiet=True, pidfile=None).run()
@@ -29,6 +34,42 @@ def run(settings: Settings) -> int:
         _log.warning("beat ended and wants to be started again: %s", error)
         return 1
     return 0
+
+
+def without_scripts(sender: Any = None, **_: Any) -> None:
+    """Lets the scheduler's lock do with commands what it does with scripts of its own.
+
+    Who may load scripts can stop Redis with one that never ends (SEC-5), so beat may not.
+    """
+    lock = sender.scheduler.lock
+    if lock is not None:
+        lock.lua_extend, lock.lua_release = extend, release
+
+
+def extend(keys: Any, args: Any, client: Any) -> int:
+    """Move the end of a lock that is ours: redbeat's script, watched instead of atomic."""
+    return _if_ours(client, keys[0], args[0], "pexpire", int(args[1]))
+
+
+def release(keys: Any, args: Any, client: Any) -> int:
+    """Give a lock back that is ours."""
+    return _if_ours(client, keys[0], args[0], "delete")
+
+
+def _if_ours(client: Any, name: str, token: Any, command: str, *args: int) -> int:
+    with client.pipeline(transaction=True) as pipe:
+        pipe.watch(name)
+        held = pipe.get(name)
+        if _bytes(held) != _bytes(token):
+            return 0
+        pipe.multi()
+        getattr(pipe, command)(name, *args)
+        # Raises WatchError, a RedisError, when the lock changed hands meanwhile.
+        return int(pipe.execute()[0])
+
+
+def _bytes(value: Any) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
 
 
 def _stop(signum: int, frame: object) -> None:

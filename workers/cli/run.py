@@ -25,6 +25,7 @@ from workers.config.flags import Command
 from workers.config.flagsets import flag_set
 from workers.config.load import controllers_of
 from workers.controllers import catalogue
+from workers.queue.seal import new_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,6 +91,9 @@ class Supervisor:
         if not url:
             self.redis, url = embedded_redis.start(self.directory)
         env = {"CSI_FLEET_REDIS_URL": url}
+        if self.redis is not None and not self.settings.redis.record_keys:
+            # Lives as long as that Redis; of the parts only workers read it.
+            env["CSI_FLEET_RECORDS_KEY"] = new_key()
         if self.settings.http.endpoint:
             env[MULTIPROCESS_VARIABLE] = self.serve(url)
         self.add("watcher", Command.WATCHER, ["watcher"], env)

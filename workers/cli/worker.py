@@ -58,6 +58,7 @@ from workers.queue.leases import Heartbeat
 from workers.queue.pauses import Pauses
 from workers.queue.periods import Periods
 from workers.queue.registry import DriverRegistry
+from workers.queue.seal import Seal
 from workers.queue.workqueue import WorkQueue
 from workers.tasks.registry import register
 
@@ -127,6 +128,7 @@ class WorkerProcess:
         self.kube = KubeResources(client)
         settings = self.settings = replace(settings, gates=discovered_gates(settings, self.kube))
         redis = connect(settings.redis.url_with_credentials())
+        seal = Seal.of_lines(settings.redis.record_keys)
         self.pauses = Pauses(redis)
         copies = PauseCopies(self.kube, settings.kube.namespace)
         self.make_fleet(Breakers(redis, publish=publisher(self.app)))
@@ -137,6 +139,7 @@ class WorkerProcess:
             lease_ttl_seconds=settings.process.lease_ttl_seconds,
             on_lost=self.wake_heartbeat,
             before_limits=PauseRestorer(copies, self.pauses).restore,
+            seal=seal,
         )
         self.pauses.attach(self.queue)
         self.heartbeat = Heartbeat(
@@ -144,7 +147,7 @@ class WorkerProcess:
             interval_seconds=settings.process.lease_ttl_seconds / 4,
         )
         self.registry = DriverRegistry(redis)
-        intents = IntentStore(redis)
+        intents = IntentStore(redis, seal)
         catalog = CatalogReader(redis)
         clusters = Clusters(catalog)
         periods = Periods(redis)

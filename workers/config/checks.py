@@ -7,17 +7,17 @@ and addresses nobody can listen on, 2 everything else.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from workers.config.flags import TOOLS, Command
 from workers.config.flagvalues import parse_listen_address
-from workers.config.redisurl import SCHEMES, is_sentinel, parse_sentinels
+from workers.config.redisurl import SCHEMES, is_loopback, is_sentinel, parse_sentinels
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from workers.config.settings import Settings
+    from workers.config.settings import RedisSettings, Settings
 
 _DRIVER_COMMANDS: Final = {Command.RUN, Command.WORKER}
 _CLUSTER_COMMANDS: Final = _DRIVER_COMMANDS | {Command.WATCHER}
@@ -42,6 +42,8 @@ _NOT_NEGATIVE: Final = (
     "leader-election-retry-period",
     "log-flush-frequency",
 )
+# Characters of a key that signs records.
+_SHORTEST_KEY: Final = 32
 _LOOPBACK: Final = {"127.0.0.1", "::1", "localhost"}
 
 
@@ -77,6 +79,12 @@ def advise(settings: Settings) -> list[str]:
     if {"leader-election", "node-deployment"} <= settings.explicit and settings.node.enabled:
         warnings.append(
             "leader election is off in node deployment: only one node would work otherwise"
+        )
+    has_password = bool(settings.redis.password)
+    if settings.command in _DRIVER_COMMANDS and has_password and not settings.redis.record_keys:
+        warnings.append(
+            "records in Redis are not signed: whoever writes to Redis can have volumes made. Give "
+            "every worker --records-key-file (docs/security.md)"
         )
     if "csi-address" in settings.explicit and not settings.driver.csi_addresses:
         warnings.append("flag --csi-address has no effect: these controllers need no driver")
@@ -190,6 +198,35 @@ def _check_redis(settings: Settings) -> None:
             raise ConfigError(f"--redis-url: {error}") from error
     if "password" in parse_qs(url.partition("?")[2]):
         raise ConfigError("--redis-url must not carry password=; use CSI_FLEET_REDIS_PASSWORD")
+    _check_plain(settings.redis)
+    _check_record_keys(settings.redis.record_keys)
+
+
+def _check_record_keys(lines: tuple[str, ...]) -> None:
+    if any(len(line) < _SHORTEST_KEY and line != "unsigned" for line in lines):
+        raise ConfigError(
+            f"--records-key-file: a key has at least {_SHORTEST_KEY} characters, one per line; "
+            "`openssl rand -hex 32` makes one"
+        )
+
+
+def _check_plain(redis: RedisSettings) -> None:
+    """A password in clear on a network is everybody's (SEC, by reading)."""
+    if redis.is_insecure or not (redis.password or redis.sentinel_password):
+        return
+    if is_sentinel(redis.url):
+        place = parse_sentinels(redis.url)
+        hosts = [] if place.tls else [host for host, _ in place.hosts]
+    else:
+        plain = redis.url.startswith("redis://")
+        hosts = [urlsplit(redis.url).hostname or ""] if plain else []
+    for host in hosts:
+        if not is_loopback(host):
+            raise ConfigError(
+                f"--redis-url: the password would go to {host} in clear. Use rediss:// (with "
+                "sentinels ssl_ca_certs=...), or say --redis-insecure=true where nobody else can "
+                "read the network"
+            )
 
 
 def _check_flower(settings: Settings) -> None:

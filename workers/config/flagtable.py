@@ -110,6 +110,15 @@ OWN_FLAGS: Final = (
     Flag("redis-sentinel-password-file", _STRING, "", "File with the password of the sentinels; "
          "the variable CSI_FLEET_REDIS_SENTINEL_PASSWORD does the same.",
          _REDIS, upstream=False, env="CSI_FLEET_REDIS_SENTINEL_PASSWORD_FILE"),
+    Flag("redis-insecure", _BOOL, "false", "Let a password go to a Redis on another host without "
+         "TLS: for networks that nobody else can read.", _REDIS, upstream=False,
+         env="CSI_FLEET_REDIS_INSECURE"),
+    Flag("records-key-file", _STRING, "", "File with the keys, one per line, that workers sign "
+         "their records in Redis with: the first signs, each of them proves, the line `unsigned` "
+         "lets records without a signature count too. The variable CSI_FLEET_RECORDS_KEY does the "
+         "same. Without it whoever writes to Redis can have volumes made; `run` with its own "
+         "Redis makes one.",
+         _RUN_WORKER, upstream=False, env="CSI_FLEET_RECORDS_KEY_FILE"),
     Flag("drivers-file", _STRING, "", "YAML file with the drivers to serve (central mode); "
          "reloaded when it changes. Replaces the default of --csi-address.",
          _RUN_WORKER, upstream=False),

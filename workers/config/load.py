@@ -285,7 +285,19 @@ def _redis(values: Mapping[str, Any], environ: Mapping[str, str]) -> settings.Re
         password=_password("redis", values, environ) or unquote(password),
         sentinel_username=values["redis-sentinel-username"] or sentinel_username,
         sentinel_password=_password("redis-sentinel", values, environ) or sentinel_password,
+        record_keys=_record_keys(values, environ),
+        is_insecure=values["redis-insecure"],
     )
+
+
+def _record_keys(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, ...]:
+    path = values["records-key-file"]
+    text = (
+        _read_secret("--records-key-file", path)
+        if path
+        else environ.get("CSI_FLEET_RECORDS_KEY", "")
+    )
+    return tuple(text.split())
 
 
 def _password(whose: str, values: Mapping[str, Any], environ: Mapping[str, str]) -> str:

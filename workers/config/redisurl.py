@@ -10,6 +10,7 @@ come as `sentinel_username` and `sentinel_password`, which only we put there.
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode
@@ -51,6 +52,14 @@ class SentinelUrl:
     def sentinel_login(self) -> dict[str, str]:
         """User and password of the sentinels, as far as there are any."""
         return _without_empty(username=self.sentinel_username, password=self.sentinel_password)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether what is sent to this host stays on this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host in {"", "localhost"}
 
 
 def is_sentinel(url: str) -> bool:

@@ -234,6 +234,12 @@ class RedisSettings:
     sentinel_password: str = field(default="", repr=False)
     """Password of the sentinels; "" for none. Never shown by `repr`."""
 
+    record_keys: tuple[str, ...] = field(default=(), repr=False)
+    """Lines of the key file: what workers sign their records with; () for unsigned ones."""
+
+    is_insecure: bool = False
+    """A password may go over a connection without TLS."""
+
     def url_with_credentials(self) -> str:
         """The URL with all that is needed to connect, in one text.
 

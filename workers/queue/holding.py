@@ -66,7 +66,7 @@ class HeldLeases:
         self.session = Session(clock=clock)
         # By token, from `take` until Redis confirmed the end.
         self.held: dict[str, Lease] = {}
-        self._owed: deque[tuple[str, Lease, tuple[str | float, ...]]] = deque()
+        self._owed: deque[tuple[str, Lease, tuple[str | bytes | float, ...]]] = deque()
 
     def add(self, lease: Lease) -> None:
         """Renew it from now on."""
@@ -130,7 +130,7 @@ class HeldLeases:
             self._on_lost()
         return has_lost
 
-    def end(self, script: str, lease: Lease, *args: str | float) -> list[int]:
+    def end(self, script: str, lease: Lease, *args: str | bytes | float) -> list[int]:
         """Run a script that ends a lease; its reply without the tickets.
 
         Raises:
@@ -150,7 +150,7 @@ class HeldLeases:
         publish: Callable[[list[bytes]], None],
         script: str,
         lease: Lease,
-        args: tuple[str | float, ...],
+        args: tuple[str | bytes | float, ...],
     ) -> list[int]:
         """Write the end of a lease; safe to repeat.
 

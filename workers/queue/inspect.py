@@ -16,6 +16,7 @@ from workers.queue.limits import PAUSE_KINDS, LaneLimits, read_limits, read_paus
 from workers.queue.names import NAMES
 from workers.queue.records import decode
 from workers.queue.scripts import text
+from workers.queue.seal import content
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -140,7 +141,7 @@ def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
         blocked_by=holder,
         due=_seconds(due),
         fails=int(fails or 0),
-        memo=text(memo),
+        memo=text(content(memo)) if memo else "",
         abandoned_at=_seconds(abandoned),
         in_use=ticketed + running + ghosts,
         limits=read_limits(limits),

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from workers.errors import LeaseLost
 from workers.queue.connection import redis_errors
+from workers.queue.keys import Key
 from workers.queue.names import NAMES
-from workers.queue.records import decode, encode
+from workers.queue.records import encode, unseal
 from workers.queue.scripts import Scripts, repaired, text
+from workers.queue.seal import UNCHECKED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import redis
 
     from workers.queue.leases import Lease
+    from workers.queue.seal import Seal
 
 _INTENTS = NAMES["intents"].full
 _UNSAVED = NAMES["unsaved"].full
@@ -30,12 +33,18 @@ _UNSAVED = NAMES["unsaved"].full
 class IntentStore:
     """Intents and unsaved PVs; every method is one round trip and safe to repeat.
 
-    All raise QueueUnavailable when Redis does not answer.
+    All raise QueueUnavailable when Redis does not answer. What no worker of ours wrote counts as
+    absent (SEC-2).
+
+    Args:
+        client: of the queue's Redis.
+        seal: the workers' keys; who only looks needs none.
     """
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, seal: Seal = UNCHECKED) -> None:
         self._client = client
         self._scripts = Scripts(client)
+        self._seal = seal
 
     def begin(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> None:
         """Record that CreateVolume is about to be called; nothing may reach it before (M-010).
@@ -45,7 +54,7 @@ class IntentStore:
         Raises:
             LeaseLost: nothing was written.
         """
-        record = encode(intent)
+        record = self.sealed(domain, intent, lease)
         _remember(lease, domain, intents=record)
         if not self._scripts.run("begin", domain, record, *_owner(lease)):
             raise LeaseLost(f"lease of {domain} is lost, CreateVolume is not called")
@@ -62,7 +71,8 @@ class IntentStore:
         Raises:
             LeaseLost: nothing was written; the queue puts the records back at the lease's end.
         """
-        record, volume = encode(intent), encode(pv)
+        record = self.sealed(domain, intent, lease)
+        volume = self._closed(_UNSAVED, domain, _tenant(intent, lease), pv)
         _remember(lease, domain, intents=record, unsaved=volume)
         if not self._scripts.run("created", domain, record, volume, *_owner(lease)):
             raise LeaseLost(f"lease of {domain} is lost, its PV is not saved")
@@ -77,10 +87,17 @@ class IntentStore:
         """Replace an intent, for example with its new stage; raises as `begin`."""
         self.begin(domain, intent, lease)
 
-    def restore(self, domain: str, intent: Mapping[str, Any]) -> bool:
-        """Write a copied intent unless there is one, which is newer; True when written."""
+    def sealed(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> bytes:
+        """The intent as it stands in Redis, and as it is copied to where it outlives Redis."""
+        return self._closed(_INTENTS, domain, _tenant(intent, lease), intent)
+
+    def restore(self, domain: str, sealed: bytes) -> bool:
+        """Write a copied intent unless there is one, which is newer; True when written.
+
+        Who restores need not be able to prove it: the worker that reads it does.
+        """
         with redis_errors(), repaired(self._client):
-            return bool(self._client.hsetnx(_INTENTS, domain, encode(intent)))
+            return bool(self._client.hsetnx(_INTENTS, domain, sealed))
 
     def get(self, domain: str) -> dict[str, Any] | None:
         """The intent of a volume, None when there is none."""
@@ -96,7 +113,8 @@ class IntentStore:
 
     def save_pv(self, pv_name: str, pv: Mapping[str, Any]) -> None:
         """Keep a PV that could not be saved yet (G8)."""
-        self._write(_UNSAVED, pv_name, pv)
+        with redis_errors(), repaired(self._client):
+            self._client.hset(_UNSAVED, pv_name, self._closed(_UNSAVED, pv_name, "", pv))
 
     def get_pv(self, pv_name: str) -> dict[str, Any] | None:
         """The unsaved PV of that name."""
@@ -138,9 +156,8 @@ class IntentStore:
                 was_saved,
             )
 
-    def _write(self, key: str, field: str, record: Mapping[str, Any]) -> None:
-        with redis_errors(), repaired(self._client):
-            self._client.hset(key, field, encode(record))
+    def _closed(self, key: str, field: str, tenant: str, record: Mapping[str, Any]) -> bytes:
+        return self._seal.close(key, field, tenant, encode(record))
 
     def _read(self, key: str, field: str) -> dict[str, Any] | None:
         with redis_errors(), repaired(self._client):
@@ -160,13 +177,23 @@ class IntentStore:
             return found
 
     def _decode(self, key: str, field: str, raw: bytes | str | None) -> dict[str, Any] | None:
-        return None if raw is None else decode(self._client, key, field, raw)
+        return None if raw is None else unseal(self._client, self._seal, key, field, raw)
 
 
 def _remember(lease: Lease | None, domain: str, **records: bytes) -> None:
     """Before it is sent: if Redis loses it, the heartbeat writes it again."""
     if lease is not None:
         lease.written.update({slot: (domain, record) for slot, record in records.items()})
+
+
+def _tenant(intent: Mapping[str, Any], lease: Lease | None) -> str:
+    """Whose record it is: the namespace in the key."""
+    if lease is not None:
+        return lease.key.tenant
+    try:
+        return Key.parse(str(intent.get("key"))).tenant
+    except ValueError:
+        return ""
 
 
 def _owner(lease: Lease | None) -> tuple[str, str, str]:

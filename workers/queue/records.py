@@ -1,7 +1,7 @@
 """How is a JSON record kept in a Redis hash, and what if somebody broke it?
 
-A record that does not decode is moved to the quarantine hash, reported once and then counts as
-absent, so that one bad value cannot stop a worker twice.
+A record that does not decode, or that none of our workers wrote, is moved to the quarantine hash,
+reported once and then counts as absent, so that one bad value cannot stop a worker twice.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from workers.queue import seal as sealing
 from workers.queue.names import NAMES
 from workers.queue.scripts import text
 
@@ -19,9 +20,20 @@ if TYPE_CHECKING:
 
     import redis
 
+    from workers.queue.seal import Seal
+
 _log = logging.getLogger(__name__)
 
 _QUARANTINE_SECONDS = 7 * 24 * 3600
+_UNREADABLE = (
+    "record %s of %s in Redis is unreadable and was set aside; it counts as absent. Look at it in "
+    "the quarantine hash, then delete it there"
+)
+_FORGED = (
+    "record %s of %s in Redis is not by a worker with our key and was set aside; it counts as "
+    "absent. Who else writes to Redis? After a change of key keep the old one as a further line of "
+    "--records-key-file for a while (docs/security.md)"
+)
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(dict[str, Any])
 
@@ -33,23 +45,45 @@ def encode(record: Mapping[str, Any]) -> bytes:
 
 def decode(client: redis.Redis, key: str, field: str, raw: bytes | str) -> dict[str, Any] | None:
     """Read one record back; None after setting an unreadable one aside."""
-    try:
-        return _decoder.decode(raw)
-    except msgspec.MsgspecError:
+    found = peek(raw)
+    if found is None:
         quarantine(client, key, field, raw)
+    return found
+
+
+def unseal(
+    client: redis.Redis, seal: Seal, key: str, field: str, raw: bytes | str
+) -> dict[str, Any] | None:
+    """Read one record of a worker back; None after setting a forged or unreadable one aside."""
+    raw = raw if isinstance(raw, bytes) else raw.encode()
+    if seal.is_ours(key, field, raw):
+        return decode(client, key, field, raw)
+    quarantine_forged(client, key, field, raw)
+    return None
+
+
+def peek(raw: bytes | str) -> dict[str, Any] | None:
+    """Read one record, sealed or not, for those who only look; None when it is unreadable."""
+    try:
+        return _decoder.decode(sealing.content(raw if isinstance(raw, bytes) else raw.encode()))
+    except (msgspec.MsgspecError, RecursionError):
         return None
 
 
-def quarantine(client: redis.Redis, key: str, field: str, raw: bytes | str) -> None:
-    """Move an unreadable field of a hash aside; safe to repeat."""
+def quarantine(
+    client: redis.Redis, key: str, field: str, raw: bytes | str, why: str = _UNREADABLE
+) -> None:
+    """Move a field of a hash that cannot be used aside; safe to repeat."""
     aside = NAMES["quarantine"].full
     pipe = client.pipeline(transaction=True)
     pipe.hset(aside, f"{key} {field}", raw)
     pipe.expire(aside, _QUARANTINE_SECONDS)
     pipe.hdel(key, field)
     pipe.execute()
-    _log.error(
-        "Redis record is unreadable and was set aside; it counts as absent. Look at it in the "
-        "quarantine hash, then delete it there",
-        extra={"redis_key": key, "field": text(field), "quarantine": aside},
-    )
+    extra = {"redis_key": key, "field": text(field), "quarantine": aside}
+    _log.error(why, text(field), key, extra=extra)
+
+
+def quarantine_forged(client: redis.Redis, key: str, field: str, raw: bytes) -> None:
+    """Move a record aside that none of our workers wrote."""
+    quarantine(client, key, field, raw, _FORGED)

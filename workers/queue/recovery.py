@@ -17,6 +17,7 @@ from workers.queue.connection import redis_errors
 from workers.queue.keys import Key
 from workers.queue.names import NAMES
 from workers.queue.scripts import repaired
+from workers.queue.seal import content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -106,7 +107,7 @@ class Recovery:
 
 def _key_of_intent(raw: bytes) -> Key | None:
     try:
-        intent = _decode_intent(raw)
+        intent = _decode_intent(content(raw))
         return None if intent.stage == _STAGE_STRANDED else Key.parse(intent.key)
     except (msgspec.MsgspecError, ValueError) as error:
         # Whoever reads the record sets it aside; here it is only skipped.
@@ -117,7 +118,7 @@ def _key_of_intent(raw: bytes) -> Key | None:
 def _keys_of_unsaved(raw: bytes, keys_of_volume: KeysOfVolume) -> list[Key]:
     """The claim keys of an unsaved PV whose intent is missing."""
     try:
-        return list(keys_of_volume(_decode_volume(raw)))
+        return list(keys_of_volume(_decode_volume(content(raw))))
     except (msgspec.MsgspecError, ProvisionerError) as error:
         _log.warning("unsaved volume without a readable claim: %s", error)
         return []

@@ -19,7 +19,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from workers.errors import LeaseLost
-from workers.queue.connection import redis_errors
 from workers.queue.declaring import Declared
 from workers.queue.holding import HeldLeases, owner_of, usable_seconds
 from workers.queue.leases import (
@@ -31,9 +30,9 @@ from workers.queue.leases import (
 )
 from workers.queue.limits import LaneLimits, LaneStats, PauseKind, read_stats
 from workers.queue.locks import Lock, Mode, lock_name
-from workers.queue.names import NAMES
-from workers.queue.records import decode, encode
+from workers.queue.marks import Remembered
 from workers.queue.scripts import Scripts, text
+from workers.queue.seal import UNCHECKED
 from workers.queue.tickets import Tickets
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     import redis
 
     from workers.queue.keys import Key
+    from workers.queue.seal import Seal
 
 # Keys per script call: keeps one call of Redis under a few milliseconds.
 _BATCH = 250
@@ -54,8 +54,6 @@ _CHECK_MS = 5000
 # Limits are declared again this often, and dropped when nobody did for so long.
 _DECLARE_SECONDS = 600.0
 _KEEP_LIMITS_MS = 3_600_000
-# Bytes of one mark.
-_LONGEST_MARK = 16 * 1024
 
 
 class WorkQueue:
@@ -72,6 +70,7 @@ class WorkQueue:
         on_lost: called without arguments by `heartbeat` after leases were lost, and by `take` when
             Redis began a new life; use it to wake the heartbeat thread.
         before_limits: for `workers.queue.declaring.Declared`.
+        seal: the workers' keys, for marks and memos; who takes no keys needs none.
     """
 
     def __init__(
@@ -85,8 +84,10 @@ class WorkQueue:
         now_ms: Callable[[], int] | None = None,
         on_lost: Callable[[], None] = lambda: None,
         before_limits: Callable[[str], None] | None = None,
+        seal: Seal = UNCHECKED,
     ) -> None:
         self._scripts = Scripts(client, now_ms)
+        self._remembered = Remembered(client, seal)
         self._now_ms = now_ms
         self._tickets = Tickets(publish)
         self._ttl_ms = round(lease_ttl_seconds * 1000)
@@ -195,12 +196,12 @@ class WorkQueue:
             token=token,
             fence=int(fence),
             fails=int(fails),
-            memo=text(memo),
+            memo=self._remembered.memo_of(key, memo),
             waited_seconds=int(waited_ms) / 1000,
             catalog=CatalogState(text(epoch), numbers, frozenset(map(text, complete))),
             session=session,
             records=(records[0], records[1], bool(records[2])),
-            mark=self._read_mark(key, mark) if mark else {},
+            mark=self._remembered.mark_of(key.text, mark),
             valid_until=valid_until,
             started_ms=int(started_ms),
         )
@@ -246,9 +247,7 @@ class WorkQueue:
             LeaseLost: nothing was written.
             ValueError: the record is larger than 16 KiB.
         """
-        raw = encode(record) if record else b""
-        if len(raw) > _LONGEST_MARK:
-            raise ValueError(f"mark of {lease.key.text} has {len(raw)} bytes, over {_LONGEST_MARK}")
+        raw = self._remembered.sealed_mark(lease.key, record)
         lease.check()
         if not self._scripts.run("mark", *owner_of(lease), raw):
             raise LeaseLost(f"lease of {lease.key.text} is lost, its mark is not written")
@@ -259,18 +258,7 @@ class WorkQueue:
 
         For keys of one object: who holds the object's lock is alone with their marks.
         """
-        texts = [key.text for key in keys]
-        with redis_errors():
-            raws = self._scripts.client.hmget(NAMES["marks"].full, texts)
-            return [
-                decode(self._scripts.client, NAMES["marks"].full, name, raw) or {} if raw else {}
-                for name, raw in zip(texts, raws, strict=True)
-            ]
-
-    def _read_mark(self, key: Key, raw: bytes) -> dict[str, Any]:
-        with redis_errors():
-            record = decode(self._scripts.client, NAMES["marks"].full, key.text, raw)
-        return record or {}
+        return self._remembered.marks_of(keys)
 
     def done(self, lease: Lease, *, finish_intent: bool = False) -> bool:
         """Success: forget the failures, release.
@@ -313,7 +301,7 @@ class WorkQueue:
             round(cap_seconds * 1000),
             round(min_delay_seconds * 1000),
             threshold,
-            memo,
+            self._remembered.sealed_memo(lease.key, memo),
         )
         return FailOutcome(bool(owner), int(fails), None if delay_ms < 0 else delay_ms / 1000)
 

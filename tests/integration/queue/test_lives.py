@@ -306,7 +306,9 @@ def test_record_of_the_newer_owner_is_not_overwritten_by_a_lost_lease(bench, sta
         store.put("pvc-a", INTENT | {"stage": "stale"}, old)
     one.release(old)
     assert store.get("pvc-a") == newer
-    assert not store.restore("pvc-a", INTENT), "nor by a copy from the API server (COR-15)"
+    assert not store.restore("pvc-a", store.sealed("pvc-a", INTENT)), (
+        "nor by a copy from the API server (COR-15)"
+    )
     assert store.get("pvc-a") == newer
 
 

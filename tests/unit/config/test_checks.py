@@ -155,7 +155,7 @@ def test_redis_password_from_file_wins_over_variable_and_url(tmp_path):
     redis = parse("run", [f"--redis-password-file={secret}"], environ).redis
     assert redis.password == "from-file"
     assert redis.url_with_credentials() == "unix://:from-file@/run/r.sock?db=1"
-    assert parse("run", [], environ).warnings == ()
+    assert not any("process list" in one for one in parse("run", [], environ).warnings)
 
 
 def test_flower_login_opens_other_addresses(tmp_path):

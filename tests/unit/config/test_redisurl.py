@@ -58,11 +58,41 @@ def test_logins_of_servers_and_sentinels_come_from_variables_and_files(tmp_path)
 
 def test_celery_gets_every_sentinel_with_the_servers_login():
     environ = {"CSI_FLEET_REDIS_URL": "sentinel://u:p%40@a:1,b:2/main?db=3"}
-    assert broker_url(parse("watcher", [], environ)) == (
+    assert broker_url(parse("watcher", ["--redis-insecure=true"], environ)) == (
         "sentinel://u:p%40@a:1/3;sentinel://u:p%40@b:2/3"
     )
 
 
 def test_a_password_on_the_command_line_is_warned_of():
-    argv = ["--redis-url=sentinel://a/main?sentinel_password=x"]
+    argv = ["--redis-url=sentinel://localhost/main?sentinel_password=x"]
     assert "process list" in parse("watcher", argv, {}).warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("url", "is_refused"),
+    [
+        ("redis://u:hush@redis:6379/0", True),
+        ("redis://:hush@10.0.0.1", True),
+        ("redis://:hush@[fd00::1]:6379", True),
+        ("rediss://:hush@redis", False),
+        ("redis://redis", False),
+        ("redis://:hush@127.0.0.1:6379", False),
+        ("redis://:hush@localhost", False),
+        ("redis://:hush@[::1]", False),
+        ("unix:///run/redis.sock?password_is_elsewhere=1", False),
+        ("sentinel://:hush@127.0.0.1,b/main", True),
+        ("sentinel://a/main?sentinel_password=hush", True),
+        ("sentinel://:hush@a/main?ssl_ca_certs=/ca.crt", False),
+        ("sentinel://:hush@localhost:1,127.0.0.1:2/main", False),
+    ],
+)
+@pytest.mark.parametrize("is_insecure", [False, True])
+def test_no_password_leaves_this_machine_in_clear(url, is_refused, is_insecure):
+    """Unless somebody says that the network is theirs alone."""
+    environ = {"CSI_FLEET_REDIS_URL": url}
+    argv = [f"--redis-insecure={str(is_insecure).lower()}"]
+    if is_refused and not is_insecure:
+        with pytest.raises(ConfigError, match=r"in clear\. Use rediss://.*--redis-insecure"):
+            parse("watcher", argv, environ)
+    else:
+        assert parse("watcher", argv, environ).redis.is_insecure is is_insecure

@@ -36,10 +36,20 @@ def config_map(domain, record):
 def test_c057_lost_intent_is_written_back_and_its_key_added():
     """G7 across a Redis that lost everything."""
     intents = FakeIntents()
-    resources = FakeResources(config_map("pvc-u1", json.dumps({"key": KEY, "stage": "calling"})))
-    keys = restore_intents(resources, "system", intents, DRIVERS)
+    record = json.dumps({"key": KEY, "stage": "calling"})
+    copy = config_map("pvc-u1", record)
+    copy["data"]["seal"] = "0123:default:"
+    keys = restore_intents(FakeResources(copy), "system", intents, DRIVERS)
     assert [key.text for key in keys] == [KEY]
-    assert intents == {"pvc-u1": {"key": KEY, "stage": "calling"}}
+    assert intents == {"pvc-u1": b"0123:default:" + record.encode()}, "as the worker wrote it"
+
+
+def test_a_copy_of_a_release_without_seals_is_brought_back_as_it_is():
+    """Whether it counts is for the worker to say."""
+    intents = FakeIntents()
+    record = json.dumps({"key": KEY, "stage": "calling"})
+    restore_intents(FakeResources(config_map("pvc-u1", record)), "system", intents, DRIVERS)
+    assert intents == {"pvc-u1": record.encode()}
 
 
 def test_intent_that_exists_is_newer_than_its_copy():

@@ -12,7 +12,7 @@ HEEDED = {
     *("kubeconfig", "master", "kube-api-qps", "kube-api-burst"),
     *("http-endpoint", "metrics-address", "metrics-path", "enable-pprof"),
     *("controllers", "namespace", "resync-period", "state-dir"),
-    *("redis-url", "redis-username", "redis-password-file"),
+    *("redis-url", "redis-username", "redis-password-file", "redis-insecure"),
     *("redis-sentinel-username", "redis-sentinel-password-file"),
     *("v", "logging-format", "version"),
 }

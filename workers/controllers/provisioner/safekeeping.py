@@ -11,11 +11,10 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from workers.errors import ApiError, TransientError
 from workers.kube.errors import AwayError, NotFoundError
 from workers.queue.catalogkinds import KIND_CLASSES
+from workers.queue.seal import content
 
 if TYPE_CHECKING:
     from workers.controllers.provisioner.intent import Intent
@@ -31,6 +30,7 @@ SLOW_AFTER_SECONDS: Final = 2.0
 LABEL_INTENT: Final = "csi-fleet.io/intent"
 NAME_PREFIX: Final = "csi-fleet-intent-"
 FIELD_RECORD: Final = "record"
+FIELD_SEAL: Final = "seal"
 
 
 class Safekeeping:
@@ -65,17 +65,22 @@ class Safekeeping:
         this safety. A write without an answer counts as done, so that the copy is removed later.
         """
         kept = intent.with_copy()
+        domain = lease.domain
+        sealed = self._intents.sealed(domain, kept.record(), lease)
+        record = content(sealed)
         body = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {
-                "name": f"{NAME_PREFIX}{lease.domain}",
+                "name": f"{NAME_PREFIX}{domain}",
                 "namespace": self._namespace,
                 "labels": {LABEL_INTENT: "true"},
             },
-            "data": {FIELD_RECORD: msgspec.json.encode(kept.record()).decode()},
+            "data": {
+                FIELD_RECORD: record.decode(),
+                FIELD_SEAL: sealed.removesuffix(record).decode(),
+            },
         }
-        domain = lease.domain
         try:
             self._kube.apply_config_map(body)
         except AwayError as error:

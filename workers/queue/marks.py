@@ -1,0 +1,81 @@
+"""What is remembered of a key: a controller's mark and the memo of its last failure.
+
+Both lead to effects, so they are sealed (`workers.queue.seal`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.queue.connection import redis_errors
+from workers.queue.names import NAMES
+from workers.queue.records import encode, quarantine_forged, unseal
+from workers.queue.scripts import text
+from workers.queue.seal import content
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import redis
+
+    from workers.queue.keys import Key
+    from workers.queue.seal import Seal
+
+# Bytes of one mark.
+LONGEST_MARK: Final = 16 * 1024
+_MARKS = NAMES["marks"].full
+_MEMOS = NAMES["memos"].full
+
+
+class Remembered:
+    """Reads and writes them as they stand in Redis.
+
+    Args:
+        client: of the queue's Redis.
+        seal: the workers' keys.
+    """
+
+    def __init__(self, client: redis.Redis, seal: Seal) -> None:
+        self._client = client
+        self._seal = seal
+
+    def mark_of(self, name: str, raw: bytes | str | None) -> dict[str, Any]:
+        """The mark of the key of that name; {} for none and for one that is not ours."""
+        if not raw:
+            return {}
+        with redis_errors():
+            return unseal(self._client, self._seal, _MARKS, name, raw) or {}
+
+    def marks_of(self, keys: Iterable[Key]) -> list[dict[str, Any]]:
+        """The marks of several keys, in their order."""
+        names = [key.text for key in keys]
+        with redis_errors():
+            raws = self._client.hmget(_MARKS, names)
+        return [self.mark_of(name, raw) for name, raw in zip(names, raws, strict=True)]
+
+    def sealed_mark(self, key: Key, record: Mapping[str, Any]) -> bytes:
+        """A mark to be stored, empty for none.
+
+        Raises:
+            ValueError: the record is larger than 16 KiB.
+        """
+        if not record:
+            return b""
+        raw = encode(record)
+        if len(raw) > LONGEST_MARK:
+            raise ValueError(f"mark of {key.text} has {len(raw)} bytes, over {LONGEST_MARK}")
+        return self._seal.close(_MARKS, key.text, key.tenant, raw)
+
+    def memo_of(self, key: Key, raw: bytes | None) -> str:
+        """The memo of a key; "" for none and for one that is not ours."""
+        if not raw:
+            return ""
+        if self._seal.is_ours(_MEMOS, key.text, raw):
+            return text(content(raw))
+        with redis_errors():
+            quarantine_forged(self._client, _MEMOS, key.text, raw)
+        return ""
+
+    def sealed_memo(self, key: Key, memo: str) -> bytes:
+        """A memo to be stored, empty for none."""
+        return self._seal.close(_MEMOS, key.text, key.tenant, memo.encode()) if memo else b""
