@@ -17,6 +17,7 @@ from tests.support.fake_cluster import DRIVER, FakeClusters, FakeKube, JsonObjec
 from workers.config.settings import CapacitySettings, KubeSettings, Settings
 from workers.controllers.capacity.publishing import Publishing
 from workers.controllers.capacity.sync import sync_capacity
+from workers.engine.effects import Effects
 from workers.engine.outcome import Action
 from workers.kube.errors import AlreadyExistsError, ConflictError
 from workers.kube.paths import Resource
@@ -150,6 +151,7 @@ class CapacityWorld:
         self.runtime = replace(
             base.runtime,
             kube=cast("Any", self.kube),
+            effects=Effects(cast("Any", self.kube), base.effects.events, self.queue),
             queue=self.queue,
             catalog=cast("Any", self.catalog),
             clusters=cast("Any", self.clusters),

@@ -38,6 +38,7 @@ from workers.controllers.provisioner.safekeeping import Safekeeping
 from workers.controllers.provisioner.served import Drivers
 from workers.drivers.driver import Driver
 from workers.engine.context import Runtime
+from workers.engine.effects import Effects
 from workers.engine.frame import run
 from workers.engine.steps import LeasedSteps
 from workers.kube.errors import NotFoundError
@@ -339,16 +340,15 @@ class CrashWorld:
         runtime = Runtime(
             settings=self.settings,
             kube=kube,
+            effects=Effects(kube, cast("Any", self.events), queue, steps),
             queue=queue,
             intents=intents,
             catalog=catalog,
-            events=cast("Any", self.events),
             safekeeping=Safekeeping(
                 intents=intents, kube=kube, catalog=catalog, namespace=NAMESPACE
             ),
             clusters=Clusters(catalog),
             driver_of=lambda _name: self.driver,
-            steps=steps,
             controllers={kind.name: CONTROLLER for kind in CONTROLLER.spec.kinds},
             now=lambda: self.now_ms / 1000,
         )

@@ -22,6 +22,7 @@ from workers.controllers.provisioner.safekeeping import Safekeeping
 from workers.controllers.provisioner.volumes import sync_volume
 from workers.drivers.driver import Driver
 from workers.engine.context import Runtime
+from workers.engine.effects import Effects
 from workers.engine.outcome import Outcome
 from workers.errors import LeaseLost
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
@@ -341,13 +342,16 @@ class World:
             identity="test-provisioner",
             settings=self.settings,
         )
+        self.effects = Effects(
+            cast("Any", self.kube), cast("Any", self.events), cast("Any", self.queue)
+        )
         self.runtime = Runtime(
             settings=self.settings,
             kube=cast("Any", self.kube),
+            effects=self.effects,
             queue=cast("Any", self.queue),
             intents=cast("Any", self.intents),
             catalog=cast("Any", self.catalog),
-            events=cast("Any", self.events),
             safekeeping=Safekeeping(
                 intents=cast("Any", self.intents),
                 kube=cast("Any", self.kube),

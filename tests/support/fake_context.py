@@ -27,6 +27,7 @@ from csi_client import errors
 from csi_client.errors import CsiError
 from tests.support.fake_cluster import FakeCatalog, FakeEvents
 from tests.support.memory_api import MemoryApi
+from workers.engine.effects import Effects
 from workers.errors import LeaseLost
 from workers.queue.keys import Key
 from workers.queue.leases import CatalogState
@@ -279,8 +280,12 @@ class FakeWorld:
         self.context: Any = SimpleNamespace(
             kube=self.api.kube,
             queue=self.queue,
-            steps=self.steps,
-            events=self.events,
+            effects=Effects(
+                self.api.kube,
+                cast("Any", self.events),
+                cast("Any", self.queue),
+                cast("Any", self.steps),
+            ),
             catalog=self.catalog,
             settings=SimpleNamespace(controllers=dict(self.settings)),
             metrics=None,

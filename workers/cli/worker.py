@@ -34,6 +34,7 @@ from workers.drivers.central import Central
 from workers.drivers.fleet import TICK_SECONDS, Fleet
 from workers.drivers.seats import Seats
 from workers.engine.context import Context
+from workers.engine.effects import Effects
 from workers.engine.pausecopies import PauseCopies, PauseRestorer
 from workers.engine.periodic import Periodic
 from workers.errors import ApiError, ConfigError, QueueUnavailable
@@ -190,10 +191,10 @@ class WorkerProcess:
         return Context(
             settings=settings,
             kube=self.kube,
+            effects=Effects(self.kube, self.events, self.queue),
             queue=self.queue,
             intents=intents,
             catalog=catalog,
-            events=self.events,
             safekeeping=Safekeeping(
                 intents=intents,
                 kube=self.kube,

@@ -103,7 +103,7 @@ class CustomBackend:
 
     def delete(self, work: VolumePass, volume: JsonObject) -> None:
         """One call of `delete` (L-075 step 1)."""
-        work.runtime.steps.reach(Step.DELETE_VOLUME, work.lease)
+        work.runtime.effects.reach(Step.DELETE_VOLUME, work.lease)
         try:
             self.provisioner.delete(deepcopy(volume))
         except Ignored as ignored:

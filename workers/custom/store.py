@@ -57,9 +57,9 @@ class BackoffStore:
     ) -> Outcome:
         """One try to create the PV; the last one that fails leads on to the deletion."""
         name = volume["metadata"]["name"]
-        work.runtime.steps.reach(Step.SAVE_VOLUME, work.lease)
+        work.runtime.effects.reach(Step.SAVE_VOLUME, work.lease)
         try:
-            work.runtime.kube.create_volume(volume)
+            work.runtime.effects.kube.create_volume(volume)
         except AlreadyExistsError as error:
             found = saving.existing(work, name)
             if saving.is_going(found) or not saving.is_same(found, volume):
@@ -93,7 +93,7 @@ class BackoffStore:
         self, work: ClaimPass, claim: JsonObject, volume: JsonObject, progress: dict[str, Any]
     ) -> Outcome:
         """One try to delete the volume; an Ignored counts as a failure here."""
-        work.runtime.steps.reach(Step.CLEAN_UP, work.lease)
+        work.runtime.effects.reach(Step.CLEAN_UP, work.lease)
         try:
             self.provisioner.delete(volume)
         except Exception as error:  # noqa: BLE001 - whatever it is, the volume may still be there
@@ -116,7 +116,7 @@ class BackoffStore:
         seconds = self.options.save_interval_seconds
         if work.record is not None:
             work.record = work.record.with_store({**progress, "due": time.time() + seconds})
-            work.runtime.steps.reach(Step.RECORD_INTENT, work.lease)
+            work.runtime.effects.reach(Step.RECORD_INTENT, work.lease)
             work.runtime.intents.put(work.lease.domain, work.record.record(), work.lease)
         return wait(seconds, "volume is not saved yet")
 

@@ -1,4 +1,4 @@
-"""What one worker process hands to every pass: connections, stores and the steps."""
+"""What one worker process hands to every pass: what it reads from, and the port for effects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from workers.drivers.seats import Seats
 from workers.engine.passes import Passes
-from workers.engine.steps import LeasedSteps, Steps
 from workers.observability.metrics import Metrics
 from workers.observability.running import RunningWork
 from workers.observability.tracing import Tracing
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
     from workers.controllers.provisioner.safekeeping import Safekeeping
     from workers.drivers.driver import Driver
     from workers.engine.controller import Controller
+    from workers.engine.effects import Effects
     from workers.engine.periodic import Periodic
     from workers.explain.lasting import Lasting
-    from workers.kube.events import EventRecorder
-    from workers.kube.resources import KubeResources
+    from workers.kube.reading import KubeReader
     from workers.queue.catalog import CatalogReader
     from workers.queue.intents import IntentStore
     from workers.queue.pauses import Pauses
@@ -38,6 +37,8 @@ class Context:
     """Connections and stores of one worker process, shared by its threads.
 
     Attributes:
+        kube: reads the API server live.
+        effects: the only way to change anything outside of this process.
         controllers: those of this process, by kind of key.
         driver_of: finds the connected driver of a key's queue name; None when this process does
             not serve it (any more).
@@ -50,16 +51,15 @@ class Context:
     """
 
     settings: Settings
-    kube: KubeResources
+    kube: KubeReader
+    effects: Effects
     queue: WorkQueue
     intents: IntentStore
     catalog: CatalogReader
-    events: EventRecorder
     safekeeping: Safekeeping
     clusters: Clusters
     driver_of: Callable[[str], Driver | None]
     controllers: Mapping[str, Controller] = field(default_factory=dict)
-    steps: Steps = field(default_factory=LeasedSteps)
     pauses: Pauses | None = None
     seats: Seats = field(default_factory=lambda: Seats(lambda _: sys.maxsize))
     metrics: Metrics = field(default_factory=Metrics)

@@ -187,7 +187,7 @@ class Pass:
         While Redis is away the queue remembers what to write. Of a lease that went meanwhile it
         puts back what may be without an end.
         """
-        self.context.steps.reach(Step.FINISH_KEY, lease)
+        self.context.effects.reach(Step.FINISH_KEY, lease)
         try:
             self.give_back(lease, outcome)
         except TransientError as error:

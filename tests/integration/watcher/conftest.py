@@ -12,7 +12,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 from watcher.run import Watcher
 from workers.kube import paths
-from workers.kube.client import KubeClient
+from workers.kube.client import JSON_PATCH, KubeClient
 from workers.kube.errors import NotFoundError
 from workers.kube.resources import KubeResources
 from workers.queue.catalog import CatalogReader, CatalogWriter
@@ -81,11 +81,10 @@ class Cluster:
         for resource, name, namespace in reversed(self._made):
             with suppress(NotFoundError):
                 if resource in {paths.VOLUMES, paths.CLAIMS}:
-                    self.api.patch_json(
-                        resource,
-                        name,
-                        namespace,
+                    self.api.client.patch(
+                        resource.path(name, namespace=namespace),
                         [{"op": "add", "path": "/metadata/finalizers", "value": []}],
+                        JSON_PATCH,
                     )
                 self.api.delete(resource, name, namespace=namespace)
 

@@ -107,7 +107,7 @@ def publish(work: Work) -> dict[str, str]:
         secrets,
         has_readonly=work.driver.supports("PUBLISH_READONLY"),
     )
-    work.context.steps.reach("publish", work.lease)
+    work.context.effects.reach("publish", work.lease)
     try:
         answer = work.call("attach", request, csi.ControllerPublishVolumeResponse)
     except AttachError:
@@ -154,9 +154,9 @@ def protect_volume(work: Work, name: str) -> None:
         body = writes.with_finalizer_patch(volume, work.finalizer)
         if body is None:
             return
-        work.context.steps.reach("protect-volume", work.lease)
+        work.context.effects.reach("protect-volume", work.lease)
         try:
-            work.volume = work.context.kube.patch_volume(name, body, MERGE_PATCH)
+            work.volume = work.context.effects.kube.patch_volume(name, body, MERGE_PATCH)
         except (ConflictError, NotFoundError):
             work.read_volume(name)
         except AwayError:

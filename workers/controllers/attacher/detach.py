@@ -70,7 +70,7 @@ def unpublish(work: Work) -> None:
         raise Busy(wait(seconds, "a publish of an earlier worker may still run"))
     for node_id in node_ids:
         request = unpublish_request(target.handle, node_id, secrets)
-        work.context.steps.reach("unpublish", work.lease)
+        work.context.effects.reach("unpublish", work.lease)
         work.call("detach", request, csi.ControllerUnpublishVolumeResponse)
 
 

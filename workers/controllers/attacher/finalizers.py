@@ -41,9 +41,9 @@ def release_volume(
     if is_attached(context, key.object):
         # The end of its last attachment brings the key back.
         return done("an attachment names it")
-    context.steps.reach("release-volume", lease)
+    context.effects.reach("release-volume", lease)
     try:
-        context.kube.patch_volume(key.object, body, MERGE_PATCH)
+        context.effects.kube.patch_volume(key.object, body, MERGE_PATCH)
     except NotFoundError:
         return done("volume is gone")
     except ConflictError:

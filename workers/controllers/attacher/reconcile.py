@@ -30,6 +30,7 @@ from workers.observability.logging import get_logger
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from csi_client.client import CsiClient
     from workers.controllers.attacher.settings import AttacherSettings
     from workers.controllers.attacher.source import Source
     from workers.drivers.driver import Driver
@@ -67,7 +68,7 @@ def reconcile(
     if not attachments:
         return done("no attachments")
     try:
-        truth = listing.published(pages(driver, settings))
+        truth = listing.published(pages(context.effects.client(driver), settings))
     except CsiError as error:
         _log.error("Failed to reconcile VolumeAttachment", err=f"failed to ListVolumes: {error}")
         return done("listing failed")
@@ -104,7 +105,7 @@ class Volumes:
             return None
 
 
-def pages(driver: Driver, settings: AttacherSettings) -> Iterator[csi.ListVolumesResponse]:
+def pages(client: CsiClient, settings: AttacherSettings) -> Iterator[csi.ListVolumesResponse]:
     """All pages, each with a deadline of its own and one for all (DA-010).
 
     Raises:
@@ -114,7 +115,7 @@ def pages(driver: Driver, settings: AttacherSettings) -> Iterator[csi.ListVolume
     token, seen = "", set[str]()
     while True:
         request = csi.ListVolumesRequest(max_entries=settings.max_entries, starting_token=token)
-        page: csi.ListVolumesResponse = driver.client.call(
+        page: csi.ListVolumesResponse = client.call(
             "Controller/ListVolumes",
             request,
             csi.ListVolumesResponse,
@@ -191,5 +192,5 @@ def force(context: Context, driver: Driver, lease: Lease, attachments: list[Json
         node = item["spec"]["nodeName"]
         keys.append(forced_key(driver.queue_name, node, metadata["name"], metadata["uid"]))
     if keys:
-        context.steps.reach("add-forced", lease)
+        context.effects.reach("add-forced", lease)
         context.queue.add(keys)

@@ -95,8 +95,8 @@ class Work:
         if body is None:
             return
         path = paths.ATTACHMENTS.path(attachment_name(self.key))
-        self.context.steps.reach(step, self.lease)
-        self.attachment = self.context.kube.client.patch(
+        self.context.effects.reach(step, self.lease)
+        self.attachment = self.context.effects.kube.client.patch(
             path + "/status" * status, body, MERGE_PATCH
         )
 
@@ -172,7 +172,7 @@ class Work:
         method = {"attach": "ControllerPublishVolume", "detach": "ControllerUnpublishVolume"}
         seconds = self.timeout(operation)
         try:
-            return self.driver.client.call(
+            return self.context.effects.client(self.driver).call(
                 f"Controller/{method[operation]}", request, answer, timeout_seconds=seconds
             )
         except CsiError as error:
@@ -200,8 +200,8 @@ class Work:
     def set_mark(self, step: str, mark: Mapping[str, Any]) -> None:
         """Remember what changed."""
         if dict(self.lease.mark) != dict(mark):
-            self.context.steps.reach(step, self.lease)
-            self.context.queue.mark(self.lease, mark)
+            self.context.effects.reach(step, self.lease)
+            self.context.effects.mark(self.lease, mark)
 
     # Failures.
 
@@ -256,7 +256,7 @@ class Work:
             "kind": "PersistentVolumeClaim",
             "metadata": {part: claim.get(part) for part in ("name", "namespace", "uid")},
         }
-        self.context.events.event(
+        self.context.effects.event(
             involved,
             "Warning",
             reason,

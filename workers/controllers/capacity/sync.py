@@ -164,7 +164,7 @@ class CapacityPass:
             always_send_topology=self.runtime.settings.capacity.always_topology,
         )
         try:
-            sizes = sizes_of(self.driver.client.get_capacity(request))
+            sizes = sizes_of(self.runtime.effects.client(self.driver).get_capacity(request))
         except (CsiError, AttemptError) as error:
             _log.warning("capacity of %s in %s: %s", item.text, self.driver.name, error)
             return self.failed(is_published=existing is not None)
@@ -194,7 +194,7 @@ class CapacityPass:
             body = desired_object(self.publisher, item, sizes, name)
             self.turn()
             try:
-                self.keep(item, self.runtime.kube.create(self.publishing.resource, body))
+                self.keep(item, self.runtime.effects.kube.create(self.publishing.resource, body))
             except AlreadyExistsError:
                 found = self.read(name)
                 if found is not None and self.is_adoptable(found, item):
@@ -217,7 +217,7 @@ class CapacityPass:
                 return done("unchanged")
             self.turn()
             try:
-                self.keep(item, self.runtime.kube.update(self.publishing.resource, body))
+                self.keep(item, self.runtime.effects.kube.update(self.publishing.resource, body))
             except ConflictError:
                 current = self.read(current["metadata"]["name"])
                 if current is not None and not self.is_adoptable(current, item):
@@ -266,7 +266,7 @@ class CapacityPass:
         if self.store.item_of(self.queue_name, uid) is None:
             self.turn()
             with contextlib.suppress(NotFoundError, ConflictError):
-                self.runtime.kube.delete(
+                self.runtime.effects.kube.delete(
                     self.publishing.resource, name, namespace=self.publisher.namespace, uid=uid
                 )
         self.store.deleted(self.queue_name, name)

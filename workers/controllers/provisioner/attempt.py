@@ -180,7 +180,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         except sources.PopulatorSourceError as error:
             if self.is_rehearsal:
                 raise
-            self.work.runtime.events.event(
+            self.work.runtime.effects.event(
                 self.claim,
                 "Normal",
                 "Provisioning",
@@ -262,7 +262,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     def call(self, prepared: Prepared) -> csi.CreateVolumeResponse:
         """Step 22, its errors classified (P-410)."""
         try:
-            return self.work.driver.client.create_volume(
+            return self.work.runtime.effects.client(self.work.driver).create_volume(
                 prepared.request, on_slow=self.keep_copy, timeout_seconds=self.timeout_seconds
             )
         except DriverAway:
@@ -333,7 +333,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         client, last = self.work.driver.client, None
         end = time.monotonic() + self.work.driver.settings.driver.timeout_seconds
         for _ in range(CLEAN_UP_TRIES):
-            self.work.runtime.steps.reach(Step.CLEAN_UP, self.work.lease)
+            self.work.runtime.effects.reach(Step.CLEAN_UP, self.work.lease)
             try:
                 client.delete_volume(
                     volume_id,

@@ -174,7 +174,7 @@ class ClaimPass:
         trail.note("error", problem)
         if self.record is None or self.lease.fails < TRIES_BEFORE_STRANDED:
             return retry("cannot be asked for")
-        self.runtime.steps.reach(Step.COPY_INTENT, self.lease)
+        self.runtime.effects.reach(Step.COPY_INTENT, self.lease)
         self.record = self.runtime.safekeeping.strand(self.lease, self.record.stranded(problem))
         return done("stranded")
 
@@ -309,7 +309,7 @@ class ClaimPass:
         elif is_over or was_last or "deletionTimestamp" in claim["metadata"]:
             self.forget_intent()
         else:
-            self.runtime.steps.reach(Step.FORGET_INTENT, self.lease)
+            self.runtime.effects.reach(Step.FORGET_INTENT, self.lease)
             self.record = self.runtime.safekeeping.keep_failed(self.lease, attempt.current)
             self.has_copy = False
 
@@ -341,12 +341,12 @@ class ClaimPass:
         if kind == "Warning":
             trail.note("error", message)
             _log.warning("attempt failed", reason=reason, err=message)
-        self.runtime.events.event(claim, kind, reason, message, component=self.driver.event_source)
+        self.runtime.effects.event(claim, kind, reason, message, component=self.driver.event_source)
 
     def forget_intent(self) -> None:
         """The storage holds nothing of this claim: drop what was remembered."""
         if self.record is not None:
-            self.runtime.steps.reach(Step.FORGET_INTENT, self.lease)
+            self.runtime.effects.reach(Step.FORGET_INTENT, self.lease)
             self.runtime.safekeeping.forget(self.lease, has_copy=self.has_copy)
             self.record = None
 

@@ -57,7 +57,7 @@ def sync_cloning(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Ou
         return without_finalizer(claim, FINALIZER_CLONE_SOURCE)
 
     try:
-        update_with_retry(read, change, kube.update_claim)
+        update_with_retry(read, change, runtime.effects.kube.update_claim)
     except NotFoundError:
         return done("claim is gone")
     return done("protection removed")

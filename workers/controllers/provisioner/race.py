@@ -85,7 +85,7 @@ def _own(work: ClaimPass, claim: JsonObject, after_conflict: Wait) -> Outcome:
     owned = {**claim, "metadata": {**claim["metadata"], "annotations": annotations}}
     work.lease.check()
     try:
-        work.runtime.kube.update_claim(owned)
+        work.runtime.effects.kube.update_claim(owned)
     except ConflictError:
         return _again(0.0, after_conflict, "conflict")
     except RefusedError as error:
@@ -121,7 +121,7 @@ def _available_bytes(
     request = attempt.prepare().request
     topologies: list[csi.Topology | None] = [*request.accessibility_requirements.requisite]
     for topology in topologies or [None]:
-        answer = work.driver.client.get_capacity(
+        answer = work.runtime.effects.client(work.driver).get_capacity(
             csi.GetCapacityRequest(
                 volume_capabilities=request.volume_capabilities,
                 parameters=request.parameters,

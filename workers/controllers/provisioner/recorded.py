@@ -56,13 +56,13 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
                 raise AttemptError(error.message, State.NO_CHANGE) from error
             raise
         self.record_intent(self.request_of(prepared))
-        work.runtime.steps.reach(Step.CREATE_VOLUME, work.lease)
+        work.runtime.effects.reach(Step.CREATE_VOLUME, work.lease)
         self.was_sent = True
         answer = self.call(prepared)
         self.remember(self.current.answered())
         volume = self.accept(prepared, answer)
         try:
-            work.runtime.steps.reach(Step.RECORD_VOLUME, work.lease)
+            work.runtime.effects.reach(Step.RECORD_VOLUME, work.lease)
             work.runtime.intents.created(
                 work.lease.domain, self.current.record(), volume, work.lease
             )
@@ -108,7 +108,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
             now=work.runtime.now(),
             epoch=work.lease.session.epoch,
         )
-        work.runtime.steps.reach(Step.RECORD_INTENT, work.lease)
+        work.runtime.effects.reach(Step.RECORD_INTENT, work.lease)
         work.runtime.safekeeping.begin(work.lease, intent)
         self.remember(intent)
 
@@ -121,13 +121,13 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
         """The call takes long: keep the intent outside of Redis too."""
         work = self.work
         if work.lease.is_held() and not self.current.has_copy:
-            work.runtime.steps.reach(Step.COPY_INTENT, work.lease)
+            work.runtime.effects.reach(Step.COPY_INTENT, work.lease)
             self.remember(work.runtime.safekeeping.copy(work.lease, self.current))
 
     def remember_background(self) -> None:
         """The end is not known: the record says so, in Redis and in a ConfigMap (P-401)."""
         if self.intent is not None:
             work = self.work
-            work.runtime.steps.reach(Step.COPY_INTENT, work.lease)
+            work.runtime.effects.reach(Step.COPY_INTENT, work.lease)
             known = self.intent.in_background()
             self.remember(work.runtime.safekeeping.copy(work.lease, known))

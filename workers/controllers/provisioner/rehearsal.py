@@ -16,6 +16,7 @@ from workers.controllers.provisioner.claims import ClaimPass
 from workers.controllers.provisioner.clusters import Clusters
 from workers.drivers.driver import Driver
 from workers.engine.context import Runtime
+from workers.engine.effects import Effects
 from workers.queue.keys import claim_key
 from workers.queue.leases import Lease, Session
 
@@ -89,13 +90,14 @@ def rehearse(
     draft = as_asked(claim, driver.name)
     metadata = draft["metadata"]
     key = claim_key(driver.queue_name, metadata["namespace"], metadata["name"], metadata["uid"])
+    kube = KubeResources(cast("KubeClient", ReadOnlyClient(client)))
     runtime = Runtime(
         settings=driver.settings,
-        kube=KubeResources(cast("KubeClient", ReadOnlyClient(client))),
+        kube=kube,
+        effects=Effects(kube, events=cast("Any", _Silent()), queue=cast("Any", None)),
         queue=cast("Any", None),
         intents=cast("Any", None),
         catalog=catalog,
-        events=cast("Any", _Silent()),
         safekeeping=cast("Any", None),
         clusters=Clusters(catalog),
         driver_of=lambda _: driver,

@@ -31,7 +31,7 @@ def clear_selected_node(work: ClaimPass, claim: JsonObject) -> bool:
     if not node:
         return False
     namespace, name = metadata["namespace"], metadata["name"]
-    kube = work.runtime.kube
+    kube = work.runtime.effects.kube
     first = [claim]
 
     def read() -> JsonObject:
@@ -46,7 +46,7 @@ def clear_selected_node(work: ClaimPass, claim: JsonObject) -> bool:
         del annotations[k.ANN_SELECTED_NODE]
         return {**current, "metadata": {**current["metadata"], "annotations": annotations}}
 
-    work.runtime.steps.reach(Step.CLEAR_NODE, work.lease)
+    work.runtime.effects.reach(Step.CLEAR_NODE, work.lease)
     try:
         update_with_retry(read, change, kube.update_claim)
     except NotFoundError:

@@ -51,9 +51,9 @@ def save(
         live: the claim as read in this pass; None if it is gone.
     """
     name = volume["metadata"]["name"]
-    work.runtime.steps.reach(Step.SAVE_VOLUME, work.lease)
+    work.runtime.effects.reach(Step.SAVE_VOLUME, work.lease)
     try:
-        work.runtime.kube.create_volume(volume)
+        work.runtime.effects.kube.create_volume(volume)
     except AlreadyExistsError:
         found = existing(work, name)
         if is_going(found):
@@ -87,7 +87,7 @@ def saved(work: ClaimPass, claim: JsonObject, name: str, live: JsonObject | None
         text = f"Successfully provisioned volume {name}"
         work.event(claim, "Normal", k.REASON_PROVISIONING_SUCCEEDED, text)
     measure.saved(work, claim)
-    work.runtime.steps.reach(Step.FORGET_INTENT, work.lease)
+    work.runtime.effects.reach(Step.FORGET_INTENT, work.lease)
     seconds = work.overtaken_seconds()
     if seconds > 0 and work.record is not None:
         work.runtime.safekeeping.keep_saved(work.lease, work.record)
@@ -184,7 +184,7 @@ def unsavable(work: ClaimPass, volume: JsonObject, live: JsonObject | None) -> O
             return later(f"volume without PV not deleted: {error}")
         work.forget_intent()
         return done("deleted without PV", finish_intent=True)
-    work.runtime.steps.reach(Step.RECORD_VOLUME, work.lease)
+    work.runtime.effects.reach(Step.RECORD_VOLUME, work.lease)
     work.runtime.intents.delete_pv(work.lease.domain)
     return retry("unsavable")
 
@@ -192,7 +192,7 @@ def unsavable(work: ClaimPass, volume: JsonObject, live: JsonObject | None) -> O
 def keep_copy(work: ClaimPass) -> None:
     """Remembers an unsaved volume outside of Redis too: saving it may take hours."""
     if work.record is not None and not work.has_copy:
-        work.runtime.steps.reach(Step.COPY_INTENT, work.lease)
+        work.runtime.effects.reach(Step.COPY_INTENT, work.lease)
         work.record = work.runtime.safekeeping.copy(work.lease, work.record)
         work.has_copy = work.record.has_copy
 

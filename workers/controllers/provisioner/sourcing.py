@@ -93,7 +93,7 @@ def remembered(intent: Intent | None, error: AttemptError) -> ContentSource:
 def _snapshot(
     work: ClaimPass, claim: JsonObject, source: DataSource, *, protect: bool
 ) -> ContentSource:
-    kube = work.runtime.kube
+    kube = work.runtime.effects.kube
     try:
         snapshot = kube.get_snapshot(source.namespace, source.name)
     except RefusedError as error:
@@ -133,8 +133,8 @@ def _hold_content(work: ClaimPass, name: str) -> None:
 
 def _protect_snapshot(work: ClaimPass, source: DataSource) -> None:
     """Adds the source-protection finalizer; without the right to it, goes on (P-217)."""
-    kube = work.runtime.kube
-    work.runtime.steps.reach(Step.PROTECT_SOURCE, work.lease)
+    kube = work.runtime.effects.kube
+    work.runtime.effects.reach(Step.PROTECT_SOURCE, work.lease)
     try:
         update_with_retry(
             lambda: kube.get_snapshot(source.namespace, source.name),
@@ -166,11 +166,11 @@ def unprotect_snapshot(work: ClaimPass, claim: JsonObject) -> None:
         return
     if source is None or not source.is_snapshot:
         return
-    kube = work.runtime.kube
+    kube = work.runtime.effects.kube
     try:
         if _is_needed_by_others(work, claim, source):
             return
-        work.runtime.steps.reach(Step.UNPROTECT_SOURCE, work.lease)
+        work.runtime.effects.reach(Step.UNPROTECT_SOURCE, work.lease)
         update_with_retry(
             lambda: kube.get_snapshot(source.namespace, source.name),
             lambda found: without_finalizer(found, k.FINALIZER_SNAPSHOT_SOURCE),
@@ -205,7 +205,7 @@ def _is_needed_by_others(work: ClaimPass, claim: JsonObject, source: DataSource)
 def _claim(
     work: ClaimPass, claim: JsonObject, source: DataSource, *, protect: bool
 ) -> ContentSource:
-    kube = work.runtime.kube
+    kube = work.runtime.effects.kube
     try:
         source_claim = kube.get_claim(source.namespace, source.name)
     except NotFoundError as error:
@@ -233,13 +233,13 @@ def _claim(
 
 def _protect_claim(work: ClaimPass, source: DataSource, source_claim: JsonObject) -> None:
     """Adds the cloning-protection finalizer (P-226); a conflict is read and tried again (D-021)."""
-    kube = work.runtime.kube
+    kube = work.runtime.effects.kube
     known = [source_claim]
 
     def read() -> JsonObject:
         return known.pop() if known else kube.get_claim(source.namespace, source.name)
 
-    work.runtime.steps.reach(Step.PROTECT_SOURCE, work.lease)
+    work.runtime.effects.reach(Step.PROTECT_SOURCE, work.lease)
     try:
         update_with_retry(
             read,

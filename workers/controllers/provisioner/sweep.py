@@ -111,7 +111,7 @@ def _unprotect(runtime: Runtime, snapshot: JsonObject) -> None:
     if body is None:
         return
     try:
-        runtime.kube.update_snapshot(body)
+        runtime.effects.kube.update_snapshot(body)
     except (NotFoundError, ConflictError) as error:
         _log.debug("snapshot %s is left to the next sweep: %s", name, error)
     except ForbiddenError as error:

@@ -108,8 +108,8 @@ class VolumePass:
         action = rules.finalizer_action(volume, add_finalizer=self.driver.backend.add_finalizer)
         if action is FinalizerAction.KEEP:
             return volume
-        kube, metadata = self.runtime.kube, volume["metadata"]
-        self.runtime.steps.reach(Step.PATCH_FINALIZER, self.lease)
+        kube, metadata = self.runtime.effects.kube, volume["metadata"]
+        self.runtime.effects.reach(Step.PATCH_FINALIZER, self.lease)
         is_missing = action is FinalizerAction.ADD
         patch = kube.add_volume_finalizer if is_missing else kube.remove_volume_finalizer
         return patch(metadata["name"], k.FINALIZER_VOLUME, uid=metadata["uid"])
@@ -125,7 +125,7 @@ class VolumePass:
             trail.note("error", error.message)
             _log.warning("deletion failed", extra={"err": error.message})
             self.runtime.metrics.delete_failed(volume)
-            self.runtime.events.event(
+            self.runtime.effects.event(
                 volume,
                 "Warning",
                 k.REASON_VOLUME_FAILED_DELETE,
@@ -153,9 +153,9 @@ class VolumePass:
         secrets = self.secrets(csi_volume, migrated=migrated)
         if self.driver.supports("PUBLISH_UNPUBLISH_VOLUME"):
             self.check_not_attached(volume)
-        self.runtime.steps.reach(Step.DELETE_VOLUME, self.lease)
+        self.runtime.effects.reach(Step.DELETE_VOLUME, self.lease)
         try:
-            self.driver.client.delete_volume(
+            self.runtime.effects.client(self.driver).delete_volume(
                 handle,
                 secrets,
                 timeout_seconds=self.driver.timeout_seconds("delete", class_of(volume)),
@@ -200,16 +200,16 @@ class VolumePass:
 
     def delete_object(self, volume: JsonObject) -> Outcome:
         """The PV itself, then its finalizer (L-075, L-076)."""
-        kube, metadata = self.runtime.kube, volume["metadata"]
+        kube, metadata = self.runtime.effects.kube, volume["metadata"]
         name, uid = metadata["name"], metadata["uid"]
-        self.runtime.steps.reach(Step.DELETE_OBJECT, self.lease)
+        self.runtime.effects.reach(Step.DELETE_OBJECT, self.lease)
         try:
             left = kube.delete_volume(name, uid=uid)
         except (NotFoundError, ConflictError):
             return done("volume is gone")
         finalizers = (left.get("metadata") or {}).get("finalizers") or []
         if k.FINALIZER_VOLUME in finalizers:
-            self.runtime.steps.reach(Step.RELEASE_OBJECT, self.lease)
+            self.runtime.effects.reach(Step.RELEASE_OBJECT, self.lease)
             with contextlib.suppress(NotFoundError, ConflictError):
                 kube.remove_volume_finalizer(name, k.FINALIZER_VOLUME, uid=uid)
         return done("deleted")

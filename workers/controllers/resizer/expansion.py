@@ -87,7 +87,7 @@ class ExpandStep:
             )
         trail.note("rpc", f"ControllerExpandVolume {self.plan.target.text}")
         try:
-            return self.work.driver.client.call(
+            return self.work.context.effects.client(self.work.driver).call(
                 "Controller/ControllerExpandVolume",
                 self._request,
                 csi.ControllerExpandVolumeResponse,

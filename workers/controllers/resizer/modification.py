@@ -113,7 +113,7 @@ class ModifyStep:
         assert self._request is not None
         trail.note("rpc", f"ControllerModifyVolume {self._class}")
         try:
-            return self.work.driver.client.call(
+            return self.work.context.effects.client(self.work.driver).call(
                 "Controller/ControllerModifyVolume",
                 self._request,
                 csi.ControllerModifyVolumeResponse,

@@ -12,7 +12,7 @@ from workers.kube.errors import ForbiddenError
 from workers.translate.fields import object_list, text, value_at
 
 if TYPE_CHECKING:
-    from workers.kube.resources import KubeResources
+    from workers.kube.reading import KubeReader
     from workers.translate.fields import Json
 
 _RUNNING = "status.phase!=Succeeded,status.phase!=Failed"
@@ -37,7 +37,7 @@ def uses(pod: Json, claim_name: str) -> bool:
     return False
 
 
-def is_in_use(kube: KubeResources, namespace: str, claim_name: str, volume_name: str) -> bool:
+def is_in_use(kube: KubeReader, namespace: str, claim_name: str, volume_name: str) -> bool:
     """Whether a pod uses the claim, or the volume is still attached somewhere."""
     pods = kube.list(paths.PODS, namespace=namespace, fieldSelector=_RUNNING)
     if any(uses(pod, claim_name) for pod in pods):

@@ -172,7 +172,7 @@ class Reconcile:
     def _forget(self, reason: str) -> Outcome:
         """A claim that is gone leaves nothing behind (DR-006)."""
         if self._lease.mark:
-            self._context.queue.mark(self._lease, {})
+            self._context.effects.mark(self._lease, {})
         return done(reason)
 
     def _plans(self, work: Work) -> tuple[Expansion, Modification]:
@@ -293,11 +293,11 @@ class Reconcile:
         """
         if len(steps) < 2 or self._settings.serializes:
             for step in steps:
-                self._context.steps.reach(step.name, self._lease)
+                self._context.effects.reach(step.name, self._lease)
                 yield step, _answer(step)
             return
         for step in steps:
-            self._context.steps.reach(step.name, self._lease)
+            self._context.effects.reach(step.name, self._lease)
         with ThreadPoolExecutor(len(steps), thread_name_prefix="resizer-call") as pool:
             running = {pool.submit(copy_context().run, _answer, step): step for step in steps}
             while running:

@@ -79,7 +79,7 @@ class Work:
 
     def say(self, reason: str, message: str, *, is_warning: bool = False) -> None:
         """Write an event on the claim."""
-        self.context.events.event(
+        self.context.effects.event(
             self.writer.claim,
             "Warning" if is_warning else "Normal",
             reason,
@@ -109,8 +109,8 @@ class Work:
             self.marks = marks
         data = self.marks.data()
         if data != dict(self.lease.mark):
-            self.context.steps.reach(step, self.lease)
-            self.context.queue.mark(self.lease, data)
+            self.context.effects.reach(step, self.lease)
+            self.context.effects.mark(self.lease, data)
 
     def end(self, error: ApiError, reason: str) -> Outcome:
         """The outcome of a result that was not written; a claim that is gone leaves no mark."""

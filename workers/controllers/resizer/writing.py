@@ -85,8 +85,10 @@ class Writer:
         if patch is not None:
             metadata = self.claim["metadata"]
             path = paths.CLAIMS.path(metadata["name"], namespace=metadata["namespace"])
-            self._context.steps.reach(step, self._lease)
-            self.claim = self._context.kube.client.patch(f"{path}/status", patch, MERGE_PATCH)
+            self._context.effects.reach(step, self._lease)
+            self.claim = self._context.effects.kube.client.patch(
+                f"{path}/status", patch, MERGE_PATCH
+            )
         return True
 
     def edit_claim(self, step: str, change: Callable[[ClaimEdit], bool]) -> bool:
@@ -126,9 +128,11 @@ class Writer:
             metadata = self.volume["metadata"]
             identity = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
             body = {**patch, "metadata": {**patch.get("metadata", {}), **identity}}
-            self._context.steps.reach(step, self._lease)
+            self._context.effects.reach(step, self._lease)
             try:
-                self.volume = self._context.kube.patch_volume(metadata["name"], body, MERGE_PATCH)
+                self.volume = self._context.effects.kube.patch_volume(
+                    metadata["name"], body, MERGE_PATCH
+                )
             except ConflictError:
                 if not left:
                     raise

@@ -126,7 +126,7 @@ def _post(work: ObjectPass, body: JsonObject) -> JsonObject:
     """POST; a content that exists already must be ours (SND-009)."""
     work.reach("create-content")
     try:
-        return work.context.kube.create(paths.SNAPSHOT_CONTENTS, body)
+        return work.context.effects.kube.create(paths.SNAPSHOT_CONTENTS, body)
     except AlreadyExistsError:
         found = work.find_content(body["metadata"]["name"])
         if found is None:

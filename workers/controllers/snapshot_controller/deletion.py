@@ -89,7 +89,7 @@ def delete_content(work: ObjectPass, content: JsonObject) -> bool:
         return True
     work.reach("delete-content")
     try:
-        work.context.kube.delete(
+        work.context.effects.kube.delete(
             paths.SNAPSHOT_CONTENTS, objects.name_of(content), uid=objects.uid_of(content)
         )
     except (NotFoundError, ConflictError):

@@ -106,7 +106,7 @@ def _delete_content(work: ObjectPass, content: JsonObject) -> bool:
         return True
     work.reach("delete-content")
     try:
-        work.context.kube.delete(
+        work.context.effects.kube.delete(
             paths.GROUP_SNAPSHOT_CONTENTS, objects.name_of(content), uid=objects.uid_of(content)
         )
     except (NotFoundError, ConflictError):
@@ -127,7 +127,7 @@ def _delete_members(work: ObjectPass, members: list[JsonObject]) -> bool:
         name = objects.name_of(member)
         work.reach("delete-member")
         try:
-            work.context.kube.delete(
+            work.context.effects.kube.delete(
                 paths.SNAPSHOTS, name, namespace=work.namespace, uid=objects.uid_of(member)
             )
         except (NotFoundError, ConflictError):

@@ -323,7 +323,7 @@ class GroupPass(ObjectPass):
         """POST; a content that exists already must be ours."""
         self.reach("create-content")
         try:
-            return self.context.kube.create(paths.GROUP_SNAPSHOT_CONTENTS, body)
+            return self.context.effects.kube.create(paths.GROUP_SNAPSHOT_CONTENTS, body)
         except AlreadyExistsError:
             found = self.find(paths.GROUP_SNAPSHOT_CONTENTS, body["metadata"]["name"])
             if found is None:

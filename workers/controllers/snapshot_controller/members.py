@@ -135,7 +135,7 @@ def _ensure(work: ObjectPass, resource: Resource, body: JsonObject) -> JsonObjec
         return found
     work.reach("create-member")
     try:
-        return work.context.kube.create(resource, body)
+        return work.context.effects.kube.create(resource, body)
     except AlreadyExistsError:
         return work.context.kube.get(
             resource, metadata["name"], namespace=metadata.get("namespace", "")

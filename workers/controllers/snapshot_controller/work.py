@@ -86,7 +86,7 @@ class ObjectPass:
 
     def reach(self, step: str) -> None:
         """Announce an effect; raises LeaseLost if the object has another owner by now."""
-        self.context.steps.reach(step, self.lease)
+        self.context.effects.reach(step, self.lease)
 
     def acquire(self, *locks: Lock) -> None:
         """Take locks until the end of the pass.
@@ -155,7 +155,9 @@ class ObjectPass:
             self.reach(step)
             try:
                 return (
-                    self.context.kube.merge(resource, item, patch, status=status, is_exact=True),
+                    self.context.effects.kube.merge(
+                        resource, item, patch, status=status, is_exact=True
+                    ),
                     True,
                 )
             except NotFoundError:
@@ -211,7 +213,7 @@ class ObjectPass:
             trail.note("error", message)
             _log.warning("%s: %s", reason, message)
         involved = {"apiVersion": self.resource.api_version, "kind": self.resource.kind}
-        self.context.events.event(
+        self.context.effects.event(
             involved | (item or self.item), kind, reason, message, component=COMPONENT
         )
 

@@ -141,19 +141,23 @@ class Creation:
         """CreateSnapshot; a call that is slow is copied to a ConfigMap."""
         work = self.work
         work.reach("create-snapshot")
-        return work.driver.client.call(
-            "Controller/CreateSnapshot",
-            csi.CreateSnapshotRequest(
-                name=wanted.name,
-                source_volume_id=wanted.volumes[0],
-                parameters=wanted.parameters,
-                secrets=secrets,
-            ),
-            csi.CreateSnapshotResponse,
-            timeout_seconds=work.settings.timeout_seconds,
-            on_slow=work.copy_intent,
-            slow_after_seconds=SLOW_AFTER_SECONDS,
-        ).snapshot
+        return (
+            work.context.effects.client(work.driver)
+            .call(
+                "Controller/CreateSnapshot",
+                csi.CreateSnapshotRequest(
+                    name=wanted.name,
+                    source_volume_id=wanted.volumes[0],
+                    parameters=wanted.parameters,
+                    secrets=secrets,
+                ),
+                csi.CreateSnapshotResponse,
+                timeout_seconds=work.settings.timeout_seconds,
+                on_slow=work.copy_intent,
+                slow_after_seconds=SLOW_AFTER_SECONDS,
+            )
+            .snapshot
+        )
 
     def created(self, snapshot: Any) -> Outcome:
         """Write down what the driver made, then end the attempt (SNS-025)."""

@@ -55,7 +55,7 @@ def delete(work: ContentPass, handle: str) -> Outcome:
         return work.failed("no credentials")
     work.reach("delete-snapshot")
     try:
-        work.driver.client.call(
+        work.context.effects.client(work.driver).call(
             "Controller/DeleteSnapshot",
             csi.DeleteSnapshotRequest(snapshot_id=handle, secrets=secrets),
             csi.DeleteSnapshotResponse,

@@ -246,19 +246,23 @@ class GroupCreation(Creation):
         """CreateVolumeGroupSnapshot."""
         work = self.work
         work.reach("create-snapshot")
-        return work.driver.client.call(
-            "GroupController/CreateVolumeGroupSnapshot",
-            csi.CreateVolumeGroupSnapshotRequest(
-                name=wanted.name,
-                source_volume_ids=wanted.volumes,
-                parameters=wanted.parameters,
-                secrets=secrets,
-            ),
-            csi.CreateVolumeGroupSnapshotResponse,
-            timeout_seconds=work.settings.timeout_seconds,
-            on_slow=work.copy_intent,
-            slow_after_seconds=SLOW_AFTER_SECONDS,
-        ).group_snapshot
+        return (
+            work.context.effects.client(work.driver)
+            .call(
+                "GroupController/CreateVolumeGroupSnapshot",
+                csi.CreateVolumeGroupSnapshotRequest(
+                    name=wanted.name,
+                    source_volume_ids=wanted.volumes,
+                    parameters=wanted.parameters,
+                    secrets=secrets,
+                ),
+                csi.CreateVolumeGroupSnapshotResponse,
+                timeout_seconds=work.settings.timeout_seconds,
+                on_slow=work.copy_intent,
+                slow_after_seconds=SLOW_AFTER_SECONDS,
+            )
+            .group_snapshot
+        )
 
     def created(self, snapshot: Any) -> Outcome:
         """Write down group and members."""
@@ -279,7 +283,7 @@ def _query(work: ContentPass, group_class: JsonObject | None) -> Outcome:
         lock = snapshot_lock(work, handle)
         if (taken := work.context.queue.acquire(work.lease, lock)) is not None:
             return busy(taken)
-        answer = work.driver.client.call(
+        answer = work.context.effects.client(work.driver).call(
             "GroupController/GetVolumeGroupSnapshot",
             csi.GetVolumeGroupSnapshotRequest(
                 group_snapshot_id=handle,
@@ -365,7 +369,7 @@ def _delete(work: ContentPass) -> Outcome:
 def _create_call(
     work: ContentPass, known: Intent, secrets: dict[str, str]
 ) -> tuple[str, tuple[str, ...]]:
-    answer = work.driver.client.call(
+    answer = work.context.effects.client(work.driver).call(
         "GroupController/CreateVolumeGroupSnapshot",
         csi.CreateVolumeGroupSnapshotRequest(
             name=known.name,
@@ -383,7 +387,7 @@ def _create_call(
 def _delete_call(
     work: ContentPass, handle: str, members: Sequence[str], secrets: dict[str, str]
 ) -> None:
-    work.driver.client.call(
+    work.context.effects.client(work.driver).call(
         "GroupController/DeleteVolumeGroupSnapshot",
         csi.DeleteVolumeGroupSnapshotRequest(
             group_snapshot_id=handle, snapshot_ids=members, secrets=secrets

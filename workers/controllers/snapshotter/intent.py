@@ -23,6 +23,7 @@ from workers.translate.secrets import SecretRef
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from workers.kube.reading import KubeReader
     from workers.kube.resources import KubeResources
     from workers.queue.keys import Key
 
@@ -126,7 +127,7 @@ def write_copy(kube: KubeResources, namespace: str, key: Key, intent: Intent) ->
     return True
 
 
-def read_copy(kube: KubeResources, namespace: str, key: Key) -> Intent | None:
+def read_copy(kube: KubeReader, namespace: str, key: Key) -> Intent | None:
     """What a ConfigMap remembers of the object's last attempt."""
     try:
         found = kube.get(paths.CONFIG_MAPS, copy_name(key), namespace=namespace)

@@ -92,7 +92,7 @@ def is_volume_without_snapshots(work: ContentPass) -> bool:
     if not work.driver.supports("LIST_SNAPSHOTS"):
         return False
     try:
-        answer = work.driver.client.call(
+        answer = work.context.effects.client(work.driver).call(
             "Controller/ListSnapshots",
             csi.ListSnapshotsRequest(source_volume_id=objects.volume_handle(work.content) or ""),
             csi.ListSnapshotsResponse,
@@ -104,7 +104,7 @@ def is_volume_without_snapshots(work: ContentPass) -> bool:
 
 
 def _create(work: ContentPass, known: Intent, secrets: Any) -> tuple[str, tuple[str, ...]]:
-    answer = work.driver.client.call(
+    answer = work.context.effects.client(work.driver).call(
         "Controller/CreateSnapshot",
         csi.CreateSnapshotRequest(
             name=known.name,
@@ -119,7 +119,7 @@ def _create(work: ContentPass, known: Intent, secrets: Any) -> tuple[str, tuple[
 
 
 def _delete(work: ContentPass, handle: str, _members: Sequence[str], secrets: Any) -> None:
-    work.driver.client.call(
+    work.context.effects.client(work.driver).call(
         "Controller/DeleteSnapshot",
         csi.DeleteSnapshotRequest(snapshot_id=handle, secrets=secrets),
         csi.DeleteSnapshotResponse,

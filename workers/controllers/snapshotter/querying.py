@@ -97,7 +97,7 @@ def _secrets(work: ContentPass, snapshot_class: JsonObject | None) -> dict[str, 
 
 def _ask(work: ContentPass, handle: str, secrets: dict[str, str]) -> csi.Snapshot:
     """The driver's view; a driver that cannot list is believed the handle (SNS-031)."""
-    call, seconds = work.driver.client.call, work.settings.timeout_seconds
+    call, seconds = work.context.effects.client(work.driver).call, work.settings.timeout_seconds
     try:
         if work.driver.supports("GET_SNAPSHOT"):
             return call(

@@ -124,7 +124,7 @@ class ContentPass:
 
     def reach(self, step: str) -> None:
         """Announce an effect; raises LeaseLost if the content has another owner by now."""
-        self.context.steps.reach(step, self.lease)
+        self.context.effects.reach(step, self.lease)
 
     def is_announced(self) -> bool:
         """Whether the object says that a call may be under way."""
@@ -176,7 +176,7 @@ class ContentPass:
             mark["intent"] = intent.record()
         if polls:
             mark["polls"] = polls
-        self.context.queue.mark(self.lease, mark)
+        self.context.effects.mark(self.lease, mark)
         self.intent, self.polls = intent, polls
 
     def copy_intent(self) -> None:
@@ -193,7 +193,7 @@ class ContentPass:
             self.remember(known)
             self.reach("copy-intent")
         self.intent = known
-        intents.write_copy(self.context.kube, self.namespace, self.key, known)
+        intents.write_copy(self.context.effects.kube, self.namespace, self.key, known)
 
     def forget(self, *, polls: int = 0) -> None:
         """Nothing is under way any more: the copy goes, the annotation, then the record.
@@ -204,7 +204,7 @@ class ContentPass:
         is_unknown = self.intent is None and bool(self.content) and self.is_announced()
         if is_unknown or (self.intent is not None and self.intent.has_copy):
             self.reach("drop-copy")
-            intents.drop_copy(self.context.kube, self.namespace, self.key)
+            intents.drop_copy(self.context.effects.kube, self.namespace, self.key)
         if self.content:
             with suppress(Gone):
                 self.clear_annotation()
@@ -228,7 +228,7 @@ class ContentPass:
                 return
             self.reach(step)
             try:
-                self.content = self.context.kube.merge(
+                self.content = self.context.effects.kube.merge(
                     self.names.resource, self.content, patch, status=status, is_exact=True
                 )
             except ConflictError:
@@ -295,7 +295,7 @@ class ContentPass:
         if kind == "Warning":
             trail.note("error", message)
             _log.warning("%s: %s", reason, message)
-        self.context.events.event(
+        self.context.effects.event(
             {"apiVersion": self.names.resource.api_version, "kind": self.names.resource.kind}
             | self.content,
             kind,

@@ -213,7 +213,7 @@ def test_a_lost_lease_stops_before_the_next_effect(world, claim, step):
             if reached is step:
                 raise LeaseLost("lost")
 
-    world.runtime.steps = Losing()
+    world.runtime.effects.steps = Losing()
     with pytest.raises(LeaseLost):
         world.claim_pass(claim)
     assert (world.client.created == []) is (step in {Step.RECORD_INTENT, Step.CREATE_VOLUME})

@@ -237,7 +237,7 @@ def wipe_before(
                 owner.queue.heartbeat()
         reach(step, lease)
 
-    owner.runtime.steps.reach = wipe_and_reach
+    owner.runtime.effects.steps.reach = wipe_and_reach
     return happened
 
 

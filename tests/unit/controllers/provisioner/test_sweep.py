@@ -41,7 +41,8 @@ class SnapshotKube(FakeKube):
 def world():
     world = World(controller=ABILITIES)
     world.kube = SnapshotKube()
-    world.runtime = replace(world.runtime, kube=world.kube)
+    effects = replace(world.effects, kube=world.kube)
+    world.runtime = replace(world.runtime, kube=world.kube, effects=effects)
     world.intents.all = lambda: world.intents.intents
     return world
 

@@ -183,7 +183,7 @@ def test_the_object_is_removed_by_force_while_the_driver_works():
                 life.somebody_forces()
             super().reach(name, lease)
 
-    life.world.context.steps = life.world.steps = Steps()
+    life.world.context.effects.steps = life.world.steps = Steps()
     life.live()
     assert life.storage.made == 1
     assert life.world.content() is None

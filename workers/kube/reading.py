@@ -1,0 +1,160 @@
+"""What the API server is asked, without changing anything in it.
+
+A pass has only this as `context.kube`; what it writes goes through `context.effects.kube`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from workers.kube.objects import JsonObject
+    from workers.kube.paths import Resource
+
+_PAGE_SIZE: Final = 500
+
+
+class Getter(Protocol):
+    """The part of a KubeClient that reads."""
+
+    def get(self, path: str, query: Mapping[str, Any] | None = None) -> JsonObject:
+        """Read one object or one list page."""
+
+
+class KubeReader:
+    """The API server's objects by name, read live; one per process, safe for threads."""
+
+    def __init__(self, client: Getter) -> None:
+        self._getter = client
+
+    # Any kind.
+
+    def get(self, resource: Resource, name: str, *, namespace: str = "") -> JsonObject:
+        """Read one object live."""
+        return self._getter.get(resource.path(name, namespace=namespace))
+
+    def list(
+        self, resource: Resource, *, namespace: str = "", **query: str
+    ) -> Iterator[JsonObject]:
+        """Yield all objects page by page; keywords are query parameters, e.g. labelSelector.
+
+        Items of a list carry no kind and apiVersion; they are filled in here.
+        """
+        parameters: dict[str, Any] = {"limit": _PAGE_SIZE, **query}
+        identity = {"apiVersion": resource.api_version, "kind": resource.kind}
+        while True:
+            page = self._getter.get(resource.path(namespace=namespace), parameters)
+            for item in page.get("items") or ():
+                yield {**identity, **item}
+            token = (page.get("metadata") or {}).get("continue")
+            if not token:
+                return
+            parameters["continue"] = token
+
+    # Claims.
+
+    def get_claim(self, namespace: str, name: str) -> JsonObject:
+        """Read a PersistentVolumeClaim live."""
+        return self.get(paths.CLAIMS, name, namespace=namespace)
+
+    def list_claims(self, namespace: str = "") -> Iterator[JsonObject]:
+        """Yield the claims of one namespace, or of all."""
+        return self.list(paths.CLAIMS, namespace=namespace)
+
+    # Volumes.
+
+    def get_volume(self, name: str) -> JsonObject:
+        """Read a PersistentVolume live."""
+        return self.get(paths.VOLUMES, name)
+
+    # What a request is made of.
+
+    def get_class(self, name: str) -> JsonObject:
+        """Read a StorageClass live."""
+        return self.get(paths.STORAGE_CLASSES, name)
+
+    def get_secret(self, namespace: str, name: str) -> JsonObject:
+        """Read a Secret; the values stay base64 in `data`. Never log the result."""
+        return self.get(paths.SECRETS, name, namespace=namespace)
+
+    def get_attributes_class(self, name: str, *, version: str = "v1") -> JsonObject:
+        """Read a VolumeAttributesClass in the served version."""
+        return self.get(paths.ATTRIBUTES_CLASSES.at(version), name)
+
+    def get_snapshot(self, namespace: str, name: str) -> JsonObject:
+        """Read a VolumeSnapshot live."""
+        return self.get(paths.SNAPSHOTS, name, namespace=namespace)
+
+    def list_snapshots(self, namespace: str = "") -> Iterator[JsonObject]:
+        """Yield VolumeSnapshots."""
+        return self.list(paths.SNAPSHOTS, namespace=namespace)
+
+    def get_snapshot_content(self, name: str) -> JsonObject:
+        """Read a VolumeSnapshotContent live."""
+        return self.get(paths.SNAPSHOT_CONTENTS, name)
+
+    def list_reference_grants(self, namespace: str) -> Iterator[JsonObject]:
+        """Yield the ReferenceGrants of one namespace."""
+        return self.list(paths.REFERENCE_GRANTS, namespace=namespace)
+
+    def list_attachments(self) -> Iterator[JsonObject]:
+        """Yield all VolumeAttachments; the catalog has them by volume, prefer that."""
+        return self.list(paths.ATTACHMENTS)
+
+    def get_node(self, name: str) -> JsonObject:
+        """Read a Node live."""
+        return self.get(paths.NODES, name)
+
+    def get_csi_node(self, name: str) -> JsonObject:
+        """Read a CSINode live."""
+        return self.get(paths.CSI_NODES, name)
+
+    # The system's own namespace.
+
+    def list_config_maps(self, namespace: str, label_selector: str) -> Iterator[JsonObject]:
+        """Yield ConfigMaps by label."""
+        return self.list(paths.CONFIG_MAPS, namespace=namespace, labelSelector=label_selector)
+
+    def has_config_map(self, namespace: str, name: str) -> bool:
+        """Tell whether a ConfigMap exists now."""
+        try:
+            self.get(paths.CONFIG_MAPS, name, namespace=namespace)
+        except NotFoundError:
+            return False
+        return True
+
+    # Discovery.
+
+    def served_kinds(self, group: str, version: str) -> dict[str, JsonObject]:
+        """Return kind -> APIResource of one group version; empty if it is not served."""
+        root = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        try:
+            answer = self._getter.get(root)
+        except NotFoundError:
+            return {}
+        resources = answer.get("resources") or ()
+        return {item["kind"]: item for item in resources if "/" not in item["name"]}
+
+    def is_served(self, resource: Resource) -> bool:
+        """Tell whether the API serves this kind in this version."""
+        return resource.kind in self.served_kinds(resource.group, resource.version)
+
+    def get_by_kind(self, api_version: str, kind: str, namespace: str, name: str) -> JsonObject:
+        """Read any object by apiVersion and kind (owner look-up); discovers its path.
+
+        Raises:
+            NotFoundError: no such object, or the kind is not served.
+        """
+        group, _, version = api_version.rpartition("/")
+        found = self.served_kinds(group, version).get(kind)
+        if found is None:
+            message = f'no matches for kind "{kind}" in version "{api_version}"'
+            raise NotFoundError(404, "NotFound", message)
+        namespaced = bool(found.get("namespaced"))
+        resource = paths.Resource(group, version, found["name"], kind, namespaced)
+        return self.get(resource, name, namespace=namespace if namespaced else "")
