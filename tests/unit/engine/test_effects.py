@@ -30,7 +30,7 @@ def named(node: ast.AST) -> str:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_controller_goes_past_the_port(path):
-    """`driver.client`, `context.effects.events` and `context.effects.steps` are what the port stands before."""
+    """`driver.client`, `context.events`, `context.steps`: what the port stands before."""
     past = [
         f"{path.name}:{node.lineno}"
         for node in ast.walk(ast.parse(path.read_text()))
