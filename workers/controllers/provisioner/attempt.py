@@ -330,7 +330,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         Returns:
             None once it is gone, else the last error.
         """
-        client, last = self.work.driver.client, None
+        client, last = self.work.runtime.effects.client(self.work.driver), None
         end = time.monotonic() + self.work.driver.settings.driver.timeout_seconds
         for _ in range(CLEAN_UP_TRIES):
             self.work.runtime.effects.reach(Step.CLEAN_UP, self.work.lease)
