@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from tests.support.queue_model import TTL_MS, Held, LossyScripts, QueueModel
 from workers.errors import LeaseLost
 from workers.queue.keys import Key, claim_key, volume_key
+from workers.queue.kinds import place_of
 from workers.queue.leases import Lease
 from workers.queue.locks import Lock, Mode
 from workers.queue.names import NAMES, celery_queue
@@ -36,6 +38,14 @@ LOCKS = {
     },
 }
 LANES = [CLAIMS[0].lane, VOLUMES[0].lane, ATTACHMENTS[0].lane]
+
+
+def tickets_of(key: str) -> str:
+    """The Celery list of a key's tickets; controllers have lists of their own."""
+    return celery_queue(place_of(DRIVER, key.split("|", maxsplit=1)[0]))
+
+
+LISTS = sorted({tickets_of(key.text) for key in KEYS})
 ANY_LOCK = st.builds(Lock, st.sampled_from(NAMES_OF_LOCKS), st.sampled_from(Mode))
 BASE_MS, CAP_MS = 1000, 4000
 
@@ -101,7 +111,7 @@ class QueueMachine(RuleBasedStateMachine):
     def _publish(self, keys: list[Key]) -> None:
         self.published += keys
         for key in keys:
-            self.client.lpush(celery_queue(DRIVER), key.text)
+            self.client.lpush(tickets_of(key.text), key.text)
 
     # -- rules ---------------------------------------------------------------------------------
 
@@ -122,11 +132,12 @@ class QueueMachine(RuleBasedStateMachine):
         replay=st.booleans(),
     )
     def deliver_ticket(self, process: int, fate: str, replay: bool) -> None:
-        raw = self.client.rpop(celery_queue(DRIVER))
+        lists = LISTS[process % 2 :] + LISTS[: process % 2]
+        raw = next(filter(None, map(self.client.rpop, lists)), None)
         if raw is None or fate == "lost":
             return
         if fate == "doubled":
-            self.client.lpush(celery_queue(DRIVER), raw)
+            self.client.lpush(tickets_of(raw.decode()), raw)
         key = Key.parse(raw.decode())
         session = self.queues[process]._leases.session
         locks = LOCKS[key.text]
@@ -346,7 +357,8 @@ class QueueMachine(RuleBasedStateMachine):
     ) -> Any:
         queue = self.queues[process]
         tickets_before = dict(self.model.ticketed)
-        waiting_in_celery = self.client.llen(celery_queue(DRIVER))
+        missing = Counter(map(tickets_of, tickets_before))
+        missing.subtract({name: self.client.llen(name) for name in LISTS})
         self.published.clear()
         scripts = queue._scripts
         assert isinstance(scripts, LossyScripts)
@@ -361,7 +373,8 @@ class QueueMachine(RuleBasedStateMachine):
         if not replay:
             assert admitted <= published
         if is_sweep:
-            assert len(repeated) <= max(0, len(tickets_before) - waiting_in_celery)
+            for name, count in Counter(map(tickets_of, repeated)).items():
+                assert count <= missing[name], f"tickets that wait in {name} are sent again"
             assert all(self.now - tickets_before[key] >= 2000 for key in repeated)
             self.model.ticketed |= dict.fromkeys(repeated, self.now)
         else:
