@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import importlib.metadata
 import json
 import logging
 import signal
@@ -53,7 +52,9 @@ def main(program: str, argv: Sequence[str]) -> int:
             sys.stdout.write(options)
             return 0
         if options.values.get("version"):
-            sys.stdout.write(f"{program} {importlib.metadata.version('csi-fleet')}\n")
+            from importlib.metadata import version  # noqa: PLC0415 - it loads mail and zip code
+
+            sys.stdout.write(f"{program} {version('csi-fleet')}\n")
             return 0
         configure_logging(options)
         return run(program, options)

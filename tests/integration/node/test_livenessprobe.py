@@ -7,14 +7,18 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import grpc
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.node.conftest import get
 from tests.support.identity_driver import IdentityDriver, cpu_share, memory_mib
 from tests.support.processes import Process, free_port
 from tests.support.waiting import wait_until
+from workers.node.http import Client
+from workers.node.liveness import Metrics
 
 pytestmark = pytest.mark.integration
 Launch = Callable[..., Process]
@@ -170,11 +174,32 @@ def test_metrics_are_served_with_the_http_endpoint(
     launch("livenessprobe", address, f"--http-endpoint=127.0.0.1:{port}")
     wait_until(lambda: get(port) == (200, "ok"), 20, "healthy")
     page = get(port, "/metrics")[1]
-    count = "csi_sidecar_operations_seconds_count"
-    labels = 'method_name="/csi.v1.Identity/Probe"'
-    assert f'{count}{{driver_name="d.test",grpc_status_code="OK",{labels}}} 1.0' in page
-    assert 'driver_name="unknown-driver"' in page
-    assert "process_start_time_seconds" in page
+    families = {family.name: family for family in text_string_to_metric_families(page)}
+    calls = families["csi_sidecar_operations_seconds"].samples
+    named = {"driver_name": "d.test", "grpc_status_code": "OK"}
+    probed = {**named, "method_name": "/csi.v1.Identity/Probe"}
+    assert [one.value for one in calls if one.name.endswith("_count") and one.labels == probed] == [
+        1
+    ]
+    below = [
+        one
+        for one in calls
+        if one.name.endswith("_bucket") and probed.items() <= one.labels.items()
+    ]
+    assert [one.value for one in below] == sorted(one.value for one in below)
+    assert (below[-1].labels["le"], below[-1].value) == ("+Inf", 1)
+    assert "unknown-driver" in {one.labels["driver_name"] for one in calls}
+    assert families["process_start_time_seconds"].samples[0].value > 1.7e9
+
+
+def test_a_hostile_name_breaks_no_metrics_page() -> None:
+    """A driver's name is its own text."""
+    metrics = Metrics()
+    metrics.driver = 'a"b\\c\nd'
+    metrics.observe("/m", "OK", 0.3)
+    page = metrics.answer(cast("Client", None))[1]
+    sample = next(iter(text_string_to_metric_families(page))).samples[0]
+    assert sample.labels["driver_name"] == metrics.driver
 
 
 def test_metrics_may_have_a_listener_of_their_own(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.support.queue_model import TTL_MS, Held, LossyScripts, QueueModel
+from tests.support.queue_state import check, scores
 from workers.errors import LeaseLost
 from workers.queue.keys import Key, claim_key, volume_key
 from workers.queue.kinds import place_of
@@ -365,7 +366,7 @@ class QueueMachine(RuleBasedStateMachine):
         scripts.loses_reply = replay
         result = action(queue)
         scripts.loses_reply = False
-        found = self._scores("ticketed")
+        found = scores(self.client, "ticketed", LANES)
         admitted = {key for key in found if key not in self.model.ticketed}
         self.model.admitted(admitted, self.now)
         published = {key.text for key in self.published}
@@ -399,71 +400,9 @@ class QueueMachine(RuleBasedStateMachine):
                 counts = not self.began_blind or other.session.epoch.encode() == epoch
                 assert not (other.is_held() and counts), f"two holders of {name}"
 
-    def _scores(self, family: str) -> dict[str, int]:
-        return {
-            key.decode(): int(score)
-            for lane in LANES
-            for key, score in self.client.zrange(NAMES[family].full + lane, 0, -1, withscores=True)
-        }
-
     @invariant()
     def redis_matches_the_model(self) -> None:
-        """I-2, I-3, I-4: each key is in exactly the place the model says."""
-        model = self.model
-        first, retry = set(self._scores("ready")), set(self._scores("retry"))
-        assert first | retry == set(model.ready)
-        assert not first & retry
-        running = {
-            key.decode()
-            for lane in LANES
-            for key, _ in self.client.zscan_iter(NAMES["leased"].full + lane)
-        }
-        assert self._scores("leased") == {key: held.deadline for key, held in model.leases.items()}
-        leases = self._hash("leases")
-        assert running == set(leases) == set(model.leases)
-        assert {key: raw.split()[1] for key, raw in leases.items()} == {
-            key: held.process for key, held in model.leases.items()
-        }
-        assert self._hash("blocked") == {
-            key: f"{mode}:{name}" for key, (name, mode) in model.blocked.items()
-        }
-        holders = {
-            (name, member[1:], member[0])
-            for name, _, member in (
-                raw.decode().partition("\0")
-                for raw in self.client.zrange(NAMES["holders"].full, 0, -1)
-            )
-        }
-        assert holders == {
-            (name, key, mode)
-            for key, held in model.leases.items()
-            for name, mode in held.locks.items()
-        }
-        assert {key: raw.split(" ")[4:] for key, raw in leases.items()} == {
-            key: [f"{mode}:{name}" for name, mode in held.locks.items()]
-            for key, held in model.leases.items()
-        }
-        by_name: dict[str, list[str]] = {}
-        for name, _, mode in holders:
-            by_name.setdefault(name, []).append(mode)
-        assert all(len(held) == 1 or set(held) == {"s"} for held in by_name.values())
-        assert set(self._hash("marks")) == set(model.marks)
-        assert self._hash("reserved") == {
-            name: f"{first.until or 0} {first.key}" for name, first in model.first.items()
-        }
-        assert {key.decode() for key in self.client.smembers(NAMES["dirty"].full)} == model.dirty
-        delayed = self.client.zrange(NAMES["delayed"].full, 0, -1, withscores=True)
-        assert {key.decode(): int(due) for key, due in delayed} == model.delayed
-        assert {key: int(count) for key, count in self._hash("fails").items()} == model.fails
-        assert set(self._hash("since")) == set(model.ready) | set(model.ticketed) | set(
-            model.blocked
-        )
-
-    def _hash(self, name: str) -> dict[str, str]:
-        return {
-            field.decode(): value.decode()
-            for field, value in self.client.hgetall(NAMES[name].full).items()
-        }
+        check(self.client, self.model, LANES)
 
     def teardown(self) -> None:
         """G4, I-6: after any history, everything owed is worked on and all sets end empty."""

@@ -1,0 +1,77 @@
+"""What stands in Redis, key by key, against what the model says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from workers.queue.names import NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tests.support.queue_model import QueueModel
+
+
+def scores(client: Any, family: str, lanes: Iterable[str]) -> dict[str, int]:
+    """The members of a sorted set per lane, of all lanes together."""
+    return {
+        key.decode(): int(score)
+        for lane in lanes
+        for key, score in client.zrange(NAMES[family].full + lane, 0, -1, withscores=True)
+    }
+
+
+def read_hash(client: Any, name: str) -> dict[str, str]:
+    """A hash as text."""
+    return {
+        field.decode(): value.decode() for field, value in client.hgetall(NAMES[name].full).items()
+    }
+
+
+def check(client: Any, model: QueueModel, lanes: Iterable[str]) -> None:
+    """I-2, I-3, I-4: each key is in exactly the place the model says."""
+    first, retry = set(scores(client, "ready", lanes)), set(scores(client, "retry", lanes))
+    assert first | retry == set(model.ready)
+    assert not first & retry
+    running = {
+        key.decode() for lane in lanes for key, _ in client.zscan_iter(NAMES["leased"].full + lane)
+    }
+    assert scores(client, "leased", lanes) == {
+        key: held.deadline for key, held in model.leases.items()
+    }
+    leases = read_hash(client, "leases")
+    assert running == set(leases) == set(model.leases)
+    assert {key: raw.split()[1] for key, raw in leases.items()} == {
+        key: held.process for key, held in model.leases.items()
+    }
+    assert read_hash(client, "blocked") == {
+        key: f"{mode}:{name}" for key, (name, mode) in model.blocked.items()
+    }
+    holders = {
+        (name, member[1:], member[0])
+        for name, _, member in (
+            raw.decode().partition("\0") for raw in client.zrange(NAMES["holders"].full, 0, -1)
+        )
+    }
+    assert holders == {
+        (name, key, mode) for key, held in model.leases.items() for name, mode in held.locks.items()
+    }
+    assert {key: raw.split(" ")[4:] for key, raw in leases.items()} == {
+        key: [f"{mode}:{name}" for name, mode in held.locks.items()]
+        for key, held in model.leases.items()
+    }
+    by_name: dict[str, list[str]] = {}
+    for name, _, mode in holders:
+        by_name.setdefault(name, []).append(mode)
+    assert all(len(held) == 1 or set(held) == {"s"} for held in by_name.values())
+    assert set(read_hash(client, "marks")) == set(model.marks)
+    assert read_hash(client, "reserved") == {
+        name: f"{first.until or 0} {first.key}" for name, first in model.first.items()
+    }
+    assert {key.decode() for key in client.smembers(NAMES["dirty"].full)} == model.dirty
+    delayed = client.zrange(NAMES["delayed"].full, 0, -1, withscores=True)
+    assert {key.decode(): int(due) for key, due in delayed} == model.delayed
+    assert {key: int(count) for key, count in read_hash(client, "fails").items()} == model.fails
+    assert set(read_hash(client, "since")) == set(model.ready) | set(model.ticketed) | set(
+        model.blocked
+    )
