@@ -33,6 +33,6 @@ def _import_grpc_without_tls() -> None:
     """
     sys.modules["ssl"] = cast("ModuleType", None)  # an import of it fails
     try:
-        import grpc  # noqa: F401, PLC0415
+        import csi_client.connection  # noqa: F401, PLC0415
     finally:
         del sys.modules["ssl"]
