@@ -12,6 +12,7 @@ import yaml
 from csi_client import messages as csi
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet, program
+from tests.support.snapshots import make_snapshot
 from tests.support.tool import Tool
 from tests.support.waiting import wait_until
 from workers.queue.connection import connect
@@ -79,17 +80,19 @@ def test_a_leak_and_a_missing_volume_are_found_and_only_the_named_one_is_deleted
     kept_id = scene.volume(claims["kept"]["spec"]["volumeName"])["spec"]["csi"]["volumeHandle"]
     lost_id = scene.volume(lost_pv)["spec"]["csi"]["volumeHandle"]
     leaked_id = leak(driver)
+    leaked_snapshot = make_snapshot(driver, kept_id)
     lose(driver, lost_id)
     audit = ("audit", f"--csi-address={driver.address}", "--grace=1s")
 
     found = tool.json(*audit)
     assert list(found["orphans"]) == [leaked_id]
     assert found["missing"] == {lost_pv: lost_id}
+    assert list(found["snapshots"]["orphans"]) == [leaked_snapshot]
 
     for wrong in (kept_id, "no-such-id"):
         done = tool.run(*audit, f"--delete={wrong}", f"--confirm={wrong}")
         assert done.returncode == 1
-        assert "does not list it as a volume without a PV; nothing is deleted" in done.stderr
+        assert "this audit does not list it as a volume without a PV" in done.stderr
     done = tool.run(*audit, f"--delete={leaked_id}")
     assert "not confirmed" in done.stderr
     assert {leaked_id, kept_id} <= set(driver.volumes())
@@ -97,6 +100,10 @@ def test_a_leak_and_a_missing_volume_are_found_and_only_the_named_one_is_deleted
     done = tool.run(*audit, f"--delete={leaked_id}", f"--confirm={leaked_id}")
     assert f"volume {leaked_id} is deleted" in done.stdout
     assert set(driver.volumes()) == {kept_id}
+
+    done = tool.run(*audit, f"--delete={leaked_snapshot}", f"--confirm={leaked_snapshot}")
+    assert f"snapshot {leaked_snapshot} is deleted" in done.stdout
+    assert tool.json(*audit)["snapshots"]["orphans"] == {}
 
 
 def test_a_volume_in_flight_is_never_listed(tool, scene, driver):

@@ -192,21 +192,24 @@ class MemoryApi:
         root, _, inner = path.partition("/namespaces/")
         namespace, plural = inner.partition("/")[0], path.rpartition("/")[2]
         root = root.removesuffix(f"/{plural}")
-        wanted = dict(
-            pair.split("=", 1) for pair in str(query.get("labelSelector", "")).split(",") if pair
-        )
+        wanted = [one for one in str(query.get("labelSelector", "")).split(",") if one]
         return [
             item
             for place, item in self.objects.items()
             if place.startswith(root + "/")
             and place.split("/")[-2] == plural
             and namespace in {"", item["metadata"].get("namespace", "")}
-            and wanted.items() <= (item["metadata"].get("labels") or {}).items()
+            and _has_labels(item["metadata"].get("labels") or {}, wanted)
         ]
 
     @staticmethod
     def _missing(path: str) -> NotFoundError:
         return NotFoundError(404, "NotFound", f"{_words(path)} not found")
+
+
+def _has_labels(labels: Mapping[str, str], wanted: list[str]) -> bool:
+    """`name=value` and `name` of a selector."""
+    return all(one in {*labels, *(f"{name}={labels[name]}" for name in labels)} for one in wanted)
 
 
 def _is_collection(path: str) -> bool:

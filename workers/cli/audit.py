@@ -1,16 +1,21 @@
-"""`csi-fleet audit`: leaked volumes and PVs without one. Deletes only what is confirmed."""
+"""`csi-fleet audit`: leaked volumes and snapshots, and objects without one.
+
+Deletes only what is confirmed.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from csi_client import messages as csi
 from csi_client.client import CsiClient
 from csi_client.connection import CsiAddressError
 from csi_client.errors import CsiError
-from workers.cli import terminal
+from workers.cli import snapshotaudit, terminal
 from workers.errors import ConfigError
 from workers.explain.audit import Look, Report, compare
 from workers.explain.stranded import is_stranded, stranded
@@ -21,7 +26,7 @@ from workers.migration.to_csi import volume_to_csi
 from workers.queue.intents import IntentStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from workers.cli.tools import Tools
     from workers.kube.objects import JsonObject
@@ -31,35 +36,66 @@ LABEL_INTENT = "csi-fleet.io/intent"
 COPY_PREFIX = "csi-fleet-intent-"
 
 
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How one kind of thing in the storage, and the object that stands for it, are called."""
+
+    thing: str
+    owner: str
+
+    @property
+    def upper(self) -> str:
+        """The heading of a column of ids."""
+        return self.thing.upper()
+
+
+VOLUMES: Final = Words("volume", "PV")
+SNAPSHOTS: Final = Words("snapshot", "content")
+
+
 def run(tools: Tools) -> int:
     """The command; 0 when nothing is wrong, 1 when something was found."""
     client, driver = connect(tools)
     try:
-        report = audit(tools, client, driver)
+        obstacle = snapshotaudit.obstacle(tools, client)
+        report, snapshots = audit(tools, client, driver, has_snapshots=not obstacle)
         if tools.is_json:
-            terminal.write_json(
-                {
-                    "driver": driver,
-                    "orphans": report.orphans,
-                    "missing": report.missing,
-                    "undecided": report.undecided,
-                    "stranded": {
-                        name: {"claim": claim, "problem": problem}
-                        for name, (claim, problem) in report.stranded.items()
-                    },
-                }
-            )
+            write_json(driver, report, snapshots, obstacle)
         else:
             show(driver, report)
+            show_snapshots(driver, snapshots, obstacle)
         if tools.settings.tool.delete:
-            return delete(tools, client, report)
+            return delete(tools, client, report, snapshots)
         if tools.settings.tool.forget:
             return forget(tools, report)
     except CsiError as error:
         raise ConfigError(f"driver {driver}: {error}", exit_code=1) from error
     finally:
         client.close()
-    return 1 if report.orphans or report.missing or report.stranded else 0
+    is_clean = not (report.stranded or any(r.orphans or r.missing for r in (report, snapshots)))
+    return 0 if is_clean else 1
+
+
+def write_json(driver: str, report: Report, snapshots: Report, obstacle: str) -> None:
+    """The report for programs."""
+    terminal.write_json(
+        {
+            "driver": driver,
+            "orphans": report.orphans,
+            "missing": report.missing,
+            "undecided": report.undecided,
+            "stranded": {
+                name: {"claim": claim, "problem": problem}
+                for name, (claim, problem) in report.stranded.items()
+            },
+            "snapshots": {
+                "orphans": snapshots.orphans,
+                "missing": snapshots.missing,
+                "undecided": snapshots.undecided,
+                "not_audited": obstacle,
+            },
+        }
+    )
 
 
 def connect(tools: Tools) -> tuple[CsiClient, str]:
@@ -99,25 +135,33 @@ def connect(tools: Tools) -> tuple[CsiClient, str]:
     return client, name
 
 
-def audit(tools: Tools, client: CsiClient, driver: str) -> Report:
-    """Two looks, the grace time apart."""
+def audit(
+    tools: Tools, client: CsiClient, driver: str, *, has_snapshots: bool
+) -> tuple[Report, Report]:
+    """Two looks, the grace time apart, at volumes and at snapshots."""
+    looks: list[Callable[[Tools, CsiClient, str], Look]] = [look]
+    if has_snapshots:
+        looks.append(snapshotaudit.look)
     grace = tools.settings.tool.grace_seconds
-    first = look(tools, client, driver)
+    first = [one(tools, client, driver) for one in looks]
     epoch = _epoch(tools)
     if not tools.is_json:
-        terminal.write(
-            f"driver {driver}: {len(first.listed)} volumes, {len(first.volumes)} PVs, "
-            f"{len(first.in_flight)} attempts in flight; looking again in {duration(grace)}"
-        )
+        for words, found in zip((VOLUMES, SNAPSHOTS), first, strict=False):
+            terminal.write(
+                f"driver {driver}: {len(found.listed)} {words.thing}s, {len(found.volumes)} "
+                f"{words.owner}s, {len(found.in_flight)} attempts in flight"
+            )
+        terminal.write(f"looking again in {duration(grace)}")
     time.sleep(grace)
-    second = look(tools, client, driver)
+    second = [one(tools, client, driver) for one in looks]
     if _epoch(tools) != epoch:
         raise ConfigError(
             "Redis lost its data during the audit, so attempts in flight are not all known; "
             "run it again in a minute",
             exit_code=1,
         )
-    return compare(first, second)
+    reports = [compare(*pair) for pair in zip(first, second, strict=True)]
+    return reports[0], reports[1] if has_snapshots else Report({}, {})
 
 
 def look(tools: Tools, client: CsiClient, driver: str) -> Look:
@@ -153,22 +197,33 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
     return Look(at, listed, in_flight, unsaved, volumes, frozenset(deleting), waiting)
 
 
-def delete(tools: Tools, client: CsiClient, report: Report) -> int:
-    """Deletes one listed volume after its id was given twice."""
+def delete(tools: Tools, client: CsiClient, report: Report, snapshots: Report) -> int:
+    """Deletes one listed volume or snapshot after its id was given twice."""
     tool = tools.settings.tool
-    if tool.delete not in report.orphans:
-        raise ConfigError(
-            f"--delete {tool.delete}: this audit does not list it as a volume without a PV; "
-            "nothing is deleted",
-            exit_code=1,
+    kinds = [
+        words
+        for words, found in ((VOLUMES, report), (SNAPSHOTS, snapshots))
+        if tool.delete in found.orphans
+    ]
+    if len(kinds) != 1:
+        problem = (
+            "this audit does not list it as a volume without a PV or a snapshot without a content"
+            if not kinds
+            else "a volume and a snapshot have this id"
         )
-    question = f"Type the id once more to delete volume {tool.delete} and its data for good: "
+        raise ConfigError(f"--delete {tool.delete}: {problem}; nothing is deleted", exit_code=1)
+    thing = kinds[0].thing
+    question = f"Type the id once more to delete {thing} {tool.delete} and its data for good: "
     if (tool.confirm or terminal.ask(question)) != tool.delete:
         raise ConfigError(
             f"not confirmed: give --confirm={tool.delete} too; nothing is deleted", exit_code=1
         )
-    client.delete_volume(tool.delete, {})
-    terminal.write(f"volume {tool.delete} is deleted")
+    if kinds[0] is VOLUMES:
+        client.delete_volume(tool.delete, {})
+    else:
+        request = csi.DeleteSnapshotRequest(snapshot_id=tool.delete)
+        client.call("Controller/DeleteSnapshot", request, csi.DeleteSnapshotResponse)
+    terminal.write(f"{thing} {tool.delete} is deleted")
     return 0
 
 
@@ -188,14 +243,8 @@ def forget(tools: Tools, report: Report) -> int:
 
 
 def show(driver: str, report: Report) -> None:
-    """The report for a person."""
-    if report.orphans:
-        rows = [[volume_id, size or "-"] for volume_id, size in sorted(report.orphans.items())]
-        terminal.write_table("volumes without a PV", ("VOLUME", "BYTES"), rows)
-        terminal.write("delete one with --delete=ID --confirm=ID")
-    if report.missing:
-        rows = [[name, volume_id] for name, volume_id in sorted(report.missing.items())]
-        terminal.write_table("PVs whose volume the driver does not list", ("PV", "VOLUME"), rows)
+    """The report on volumes for a person."""
+    _show_tables(VOLUMES, report)
     if report.stranded:
         rows = [[name, *why] for name, why in sorted(report.stranded.items())]
         head = ("VOLUME", "CLAIM THAT IS GONE", "PROBLEM")
@@ -204,13 +253,37 @@ def show(driver: str, report: Report) -> None:
             "bring back what is missing and run csi-fleet retry pvc NAMESPACE/NAME; or delete the "
             "volume, if there is one, and give --forget=VOLUME"
         )
-    if report.undecided:
-        terminal.write(
-            f"{report.undecided} volumes without a PV are not judged: attempts in flight may own "
-            "them; run the audit again later"
-        )
     if not (report.orphans or report.missing or report.undecided or report.stranded):
         terminal.write(f"driver {driver}: every volume has its PV and every PV its volume")
+
+
+def show_snapshots(driver: str, report: Report, obstacle: str) -> None:
+    """The report on snapshots for a person."""
+    if obstacle:
+        terminal.write(f"driver {driver}: snapshots are not audited, {obstacle}")
+        return
+    _show_tables(SNAPSHOTS, report)
+    if not (report.orphans or report.missing or report.undecided):
+        terminal.write(
+            f"driver {driver}: every snapshot has its content and every content its snapshot"
+        )
+
+
+def _show_tables(words: Words, report: Report) -> None:
+    thing, owner = words.thing, words.owner
+    if report.orphans:
+        rows = [[found, size or "-"] for found, size in sorted(report.orphans.items())]
+        terminal.write_table(f"{thing}s without a {owner}", (words.upper, "BYTES"), rows)
+        terminal.write("delete one with --delete=ID --confirm=ID")
+    if report.missing:
+        pairs = [[name, found] for name, found in sorted(report.missing.items())]
+        title = f"{owner}s whose {thing} the driver does not list"
+        terminal.write_table(title, (owner.upper(), words.upper), pairs)
+    if report.undecided:
+        terminal.write(
+            f"{report.undecided} {thing}s without a {owner} are not judged: attempts in flight may "
+            "own them; run the audit again later"
+        )
 
 
 def _copies(tools: Tools) -> list[tuple[str, Mapping[str, Any]]]:

@@ -1,5 +1,7 @@
 """Which volumes of a driver have no PV, and which PVs no volume? Pure comparison of two looks.
 
+Snapshots and their contents are compared in the same words.
+
 One look reads the driver's list first, then the attempts in flight, then the PVs: a volume that is
 made or deleted meanwhile shows up in one of the later reads. Only what two looks, a grace time
 apart, agree on is reported. A volume whose attempt may be in flight, one begun before the first

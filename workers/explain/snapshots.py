@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workers.constants import FINALIZER_CONTENT, FINALIZER_SNAPSHOT_SOURCE
+from workers.constants import FINALIZER_CONTENT
 from workers.explain.facts import Cause
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import has_finalizer, is_deleting, text
+from workers.translate.references import is_being_restored
 
 if TYPE_CHECKING:
     from workers.translate.fields import Json
@@ -35,7 +36,7 @@ def snapshot_cause(snapshot: Json, content: Json | None) -> Cause:
 
 
 def _deletion_cause(snapshot: Json, content: Json | None) -> Cause:
-    if has_finalizer(snapshot, FINALIZER_SNAPSHOT_SOURCE):
+    if is_being_restored(snapshot):
         return Cause(
             "being-restored",
             "A volume is being made from it; it goes afterwards.",

@@ -315,3 +315,21 @@ def read_time(client: redis.Redis) -> float:
     with redis_errors():
         seconds, microseconds = client.time()
     return float(seconds) + float(microseconds) / 1e6
+
+
+def marks_of_driver(
+    client: redis.Redis, kinds: Iterable[str], driver: str
+) -> dict[str, dict[str, Any]]:
+    """What controllers remember of a driver's objects of these kinds, by the text of the key.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    prefixes = tuple(f"{kind}|{driver}|" for kind in kinds)
+    name = NAMES["marks"].full
+    with redis_errors():
+        return {
+            key: decode(client, name, key, raw) or {}
+            for key, raw in ((text(k), v) for k, v in client.hscan_iter(name, count=1000))
+            if key.startswith(prefixes)
+        }

@@ -9,15 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workers.constants import FINALIZER_CLONE_SOURCE
-from workers.controllers.provisioner.references import (
-    KIND_CLAIM,
-    references_of,
-    references_under_way,
-)
+from workers.controllers.provisioner.references import references_under_way
 from workers.engine.outcome import Outcome, done, retry
 from workers.kube.errors import NotFoundError
 from workers.kube.finalizers import has_finalizer, without_finalizer
 from workers.kube.retry import update_with_retry
+from workers.translate.references import KIND_CLAIM, references_of
 
 if TYPE_CHECKING:
     from workers.drivers.driver import Driver

@@ -99,7 +99,7 @@ def _snapshot(
     except RefusedError as error:
         raise snapshots.read_failed(source, error) from error
     bound = snapshots.content_name(source, snapshot)
-    if protect and "snapshotter" in work.driver.settings.controllers:
+    if protect:
         _hold_content(work, bound)
     try:
         content = kube.get_snapshot_content(bound)
@@ -121,7 +121,7 @@ def _snapshot(
 
 
 def _hold_content(work: ClaimPass, name: str) -> None:
-    """Keeps our snapshotter from deleting the snapshot until this pass is over.
+    """Keeps our snapshotter, in whichever process, from deleting the snapshot during this pass.
 
     Raises:
         TransientError: it is being deleted right now.

@@ -12,16 +12,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.constants import FINALIZER_SNAPSHOT_SOURCE
-from workers.controllers.provisioner.references import (
-    KIND_SNAPSHOT,
-    references_of,
-    references_under_way,
-)
+from workers.controllers.provisioner.references import references_under_way
 from workers.engine.outcome import Outcome, done
 from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.errors import ConflictError, ForbiddenError, NotFoundError
 from workers.kube.finalizers import has_finalizer, without_finalizer
+from workers.translate.references import KIND_SNAPSHOT, UNBOUND, references_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,8 +31,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# P-242: a claim in one of these phases still needs its snapshot.
-_UNBOUND: Final = frozenset({"", "Pending"})
 _FIELD_MANAGER: Final = "csi-fleet"
 
 
@@ -72,14 +67,14 @@ def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) ->
     if not protected:
         return done("nothing is protected")
     young_seconds = 2 * driver.settings.driver.timeout_seconds
-    needed = references_of(kube.list_claims(), _UNBOUND) | references_under_way(runtime)
+    needed = references_of(kube.list_claims(), UNBOUND) | references_under_way(runtime)
     for snapshot in protected:
         metadata = snapshot["metadata"]
         reference = (KIND_SNAPSHOT, metadata["namespace"], metadata["name"])
         if reference in needed or is_young(snapshot, young_seconds, time.time):
             continue
         # SN-005: once more, just before; a claim may have come meanwhile.
-        if reference in references_of(kube.list_claims(metadata["namespace"]), _UNBOUND):
+        if reference in references_of(kube.list_claims(metadata["namespace"]), UNBOUND):
             continue
         lease.check()
         _unprotect(runtime, snapshot)

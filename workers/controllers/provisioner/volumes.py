@@ -84,8 +84,8 @@ class VolumePass:
         return paused or self.overtaken() or self.being_cut(volume) or self.delete(volume)
 
     def being_cut(self, volume: JsonObject) -> Outcome | None:
-        """Our snapshotter may be cutting a snapshot of the volume: wait for its call to end."""
-        if "snapshotter" not in self.driver.settings.controllers:
+        """Our snapshotter, in whichever process, may be cutting a snapshot of the volume."""
+        if not self.driver.supports("CREATE_DELETE_SNAPSHOT"):
             return None
         try:
             migrated = in_tree_source(volume) is not None

@@ -7,7 +7,7 @@ snapshot_controller.go.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from workers.constants import (
     ANN_DEFAULT_SNAPSHOT_CLASS,
@@ -15,7 +15,6 @@ from workers.constants import (
     FINALIZER_SNAPSHOT_AS_SOURCE,
     FINALIZER_SNAPSHOT_BOUND,
     FINALIZER_SNAPSHOT_IN_GROUP,
-    GROUP_SNAPSHOT,
 )
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import (
@@ -30,8 +29,6 @@ from workers.translate.fields import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-KIND_SNAPSHOT: Final = "VolumeSnapshot"
 
 
 class Refusal(Exception):  # noqa: N818 - a verdict about an object, not a failure of ours
@@ -194,23 +191,6 @@ def is_bound_volume(volume: Json, claim: Json) -> bool:
         return False
     uid = text(volume, *ref, "uid")
     return not uid or uid == objects.uid_of(claim)
-
-
-def restores_from(claim: Json, namespace: str, name: str) -> bool:
-    """True if a pending claim is made from that snapshot, of whatever namespace (SND-010)."""
-    if text(claim, "status", "phase") not in {"", "Pending"}:
-        return False
-    for member in ("dataSourceRef", "dataSource"):
-        source = value_at(claim, "spec", member)
-        if (
-            source is not None
-            and text(source, "kind") == KIND_SNAPSHOT
-            and text(source, "apiGroup") == GROUP_SNAPSHOT
-            and text(source, "name") == name
-            and (text(source, "namespace") or objects.namespace_of(claim)) == namespace
-        ):
-            return True
-    return False
 
 
 def uses_claim(snapshot: Json, claim_name: str, *, except_uid: str = "") -> bool:

@@ -12,6 +12,7 @@ from workers.engine.outcome import Outcome, done
 from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.errors import ConflictError, ForbiddenError, NotFoundError
+from workers.translate import references
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import annotations_of, object_list, text, text_list
 
@@ -124,12 +125,15 @@ def is_restoring(work: ObjectPass) -> bool:
     """Whether a pending claim is made from the snapshot (SNC-058 row 2, SND-010).
 
     Claims of other namespaces may do so only where a ReferenceGrant allows it, so those of the
-    grants' namespaces are looked at. What cannot be read counts as in use.
+    grants' namespaces are looked at. What cannot be read counts as in use. A claim that is gone
+    leaves the provisioner's finalizer until its volume is made or given up.
     """
+    if references.is_being_restored(work.item):
+        return True
     namespaces = [work.namespace, *_granted_namespaces(work)]
     try:
         return any(
-            rules.restores_from(claim, work.namespace, work.name)
+            references.restores_from(claim, work.namespace, work.name)
             for namespace in namespaces
             for claim in work.context.kube.list_claims(namespace)
         )
@@ -148,7 +152,7 @@ def _granted_namespaces(work: ObjectPass) -> Iterator[str]:
     for grant in grants:
         targets = object_list(grant, "spec", "to")
         if not any(
-            text(to, "kind") == rules.KIND_SNAPSHOT and text(to, "name") in {"", work.name}
+            text(to, "kind") == references.KIND_SNAPSHOT and text(to, "name") in {"", work.name}
             for to in targets
         ):
             continue

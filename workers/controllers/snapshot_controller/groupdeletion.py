@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from workers import constants as k
 from workers.controllers.snapshot_controller import groupinput as inputs
-from workers.controllers.snapshot_controller.decide import restores_from
 from workers.controllers.snapshot_controller.work import AWAY, Gone, ObjectPass
 from workers.engine.outcome import Outcome, done
 from workers.errors import ApiError
@@ -14,6 +13,7 @@ from workers.kube import paths
 from workers.kube.errors import ConflictError, NotFoundError
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import annotations_of, has_finalizer, object_list, text, text_list
+from workers.translate.references import is_being_restored, restores_from
 
 if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
@@ -78,13 +78,15 @@ def _members(work: ObjectPass) -> list[JsonObject]:
 
 
 def _restored_member(work: ObjectPass, members: list[JsonObject]) -> str | None:
-    """The first member that a pending claim is made from."""
+    """The first member that a volume is made from."""
     if not members:
         return None
     claims = list(work.context.kube.list_claims(work.namespace))
     for member in members:
         name = objects.name_of(member)
-        if any(restores_from(claim, work.namespace, name) for claim in claims):
+        if is_being_restored(member) or any(
+            restores_from(claim, work.namespace, name) for claim in claims
+        ):
             return name
     return None
 

@@ -17,6 +17,7 @@ from workers.constants import (
     FINALIZER_SNAPSHOT_AS_SOURCE,
     FINALIZER_SNAPSHOT_BOUND,
     FINALIZER_SNAPSHOT_IN_GROUP,
+    FINALIZER_SNAPSHOT_SOURCE,
 )
 from workers.controllers.snapshot_controller.grouprules import GroupRules
 from workers.controllers.snapshot_controller.keys import binding_key, snapshot_key
@@ -77,6 +78,7 @@ def _open_of(item: Snapshot) -> _Open | None:
         foreign=(
             meta.uid,
             meta.deletion_timestamp,
+            is_deleting and meta.has_finalizer(FINALIZER_SNAPSHOT_SOURCE),
             spec.volume_snapshot_class_name if bound else None,
             spec.source.persistent_volume_claim_name,
             spec.source.volume_snapshot_content_name,

@@ -31,14 +31,13 @@ class Queue:
         return lock if lock.name in self.busy else None
 
 
-def world(*, runs_snapshotter: bool = True, busy: str = "") -> Any:
-    names = {"snapshotter": object()} if runs_snapshotter else {}
-    driver = SimpleNamespace(name="d", settings=SimpleNamespace(controllers=names))
+def world(*, can_be_cut: bool = True, busy: str = "") -> Any:
+    driver = SimpleNamespace(name="d", supports=lambda _: can_be_cut)
     return SimpleNamespace(queue=Queue({busy})), driver
 
 
 def test_no_volume_is_deleted_while_it_is_cut():
-    """The lock is the storage's volume: the snapshotter knows no PV."""
+    """The lock is the storage's volume: the snapshotter, anywhere, knows no PV."""
     runtime, driver = world(busy="d#h1")
     outcome = VolumePass(runtime, driver, None, None).being_cut(VOLUME)  # type: ignore[arg-type]
     assert outcome is not None
@@ -48,9 +47,9 @@ def test_no_volume_is_deleted_while_it_is_cut():
 
 
 @pytest.mark.parametrize("volume", [VOLUME, {"metadata": {"name": "pv1"}, "spec": {}}])
-def test_others_snapshotters_and_volumes_without_handle_cost_nothing(volume):
-    """A Go sidecar knows no lock of ours; the deletion itself tells what is wrong with the PV."""
-    runtime, driver = world(runs_snapshotter=volume is not VOLUME)
+def test_drivers_without_snapshots_and_volumes_without_handle_cost_nothing(volume):
+    """The deletion itself tells what is wrong with the PV."""
+    runtime, driver = world(can_be_cut=volume is not VOLUME)
     assert VolumePass(runtime, driver, None, None).being_cut(volume) is None  # type: ignore[arg-type]
     assert runtime.queue.asked == []
 

@@ -124,6 +124,20 @@ def test_snt043_a_restore_into_another_namespace():
     assert world.run_snapshot().action.value == "done"
 
 
+def test_a_restore_whose_claim_is_gone_holds_the_deletion_up():
+    """SNC-058 row 2, SNA-005: the driver may still copy; the provisioner's finalizer says so."""
+    world = bound()
+    delete(world)
+    held = [*world.snapshot()["metadata"]["finalizers"], k.FINALIZER_SNAPSHOT_SOURCE]
+    world.api.change(paths.SNAPSHOTS, "s", {"metadata": {"finalizers": held}}, namespace="ns")
+    assert world.run_snapshot().action.value == "retry"
+    assert world.reasons == ["SnapshotDeletePending"]
+    assert ANN_DELETED not in notes(world.content())
+    world.api.change(paths.SNAPSHOTS, "s", {"metadata": {"finalizers": held[:-1]}}, namespace="ns")
+    assert world.run_snapshot().action.value == "done"
+    assert notes(world.content())[ANN_DELETED] == "yes"
+
+
 def test_claims_that_cannot_be_listed_count_as_restores():
     """SND-010: the reference takes them for none."""
     world = bound()

@@ -258,3 +258,15 @@ def test_the_spec():
     assert {kind.has_driver for kind in SPEC.kinds} == {False}
     assert SnapshotControllerSettings.read({"worker-threads": 3}).worker_threads == 3
     assert set(CONTROLLER.limits(None)) == {kind.name for kind in SPEC.kinds}
+
+
+def test_the_end_of_a_restore_wakes_a_snapshot_that_is_going():
+    """SNC-058 row 2: the provisioner took its finalizer off; a living one does not care."""
+    restored = [k.FINALIZER_SNAPSHOT_AS_SOURCE, k.FINALIZER_SNAPSHOT_SOURCE]
+    metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": restored}
+    one = waiting(metadata=metadata)
+    assert seen(one, paths.SNAPSHOTS, snapshot(metadata=metadata)) == []
+    metadata["finalizers"] = restored[:1]
+    assert seen(one, paths.SNAPSHOTS, snapshot(metadata=metadata)) == [KEY]
+    living = waiting(metadata={"finalizers": restored})
+    assert seen(living, paths.SNAPSHOTS, snapshot(metadata={"finalizers": restored[:1]})) == []

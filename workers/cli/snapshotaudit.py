@@ -1,0 +1,111 @@
+"""The snapshots' half of `csi-fleet audit`: the driver's list, attempts in flight, contents.
+
+The same two looks as for volumes, with contents in the place of PVs. An attempt is known from its
+content's annotation being-created, its key's mark, or the ConfigMap of a call that was slow.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from workers.constants import ANN_BEING_CREATED, ANN_GROUP_BEING_CREATED
+from workers.explain.audit import Look
+from workers.explain.words import stamp
+from workers.kube import paths
+from workers.kube.errors import ForbiddenError
+from workers.queue.inspect import marks_of_driver
+from workers.translate.fields import Json, annotations_of, is_deleting, object_list, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from csi_client.client import CsiClient
+    from workers.cli.tools import Tools
+    from workers.kube.paths import Resource
+
+# As the snapshotter's intents write them; importing it would load far more than this needs.
+LABEL_INTENT: Final = "csi-fleet.io/intent"
+KINDS: Final = ("contents", "group-contents")
+_ANNOUNCED: Final = frozenset({ANN_BEING_CREATED, ANN_GROUP_BEING_CREATED})
+
+
+def obstacle(tools: Tools, client: CsiClient) -> str:
+    """Why snapshots cannot be looked at, "" if they can.
+
+    Raises:
+        CsiError: the driver does not answer.
+    """
+    if "LIST_SNAPSHOTS" not in client.controller_capabilities():
+        return "the driver cannot list them (no LIST_SNAPSHOTS)"
+    if not tools.kube.is_served(paths.SNAPSHOT_CONTENTS):
+        return "the cluster has no VolumeSnapshotContents (CRDs of external-snapshotter)"
+    try:
+        next(iter(tools.kube.list(paths.SNAPSHOT_CONTENTS, limit="1")), None)
+    except ForbiddenError as error:
+        return f"contents cannot be listed: {error}"
+    return ""
+
+
+def look(tools: Tools, client: CsiClient, driver: str) -> Look:
+    """One look; the driver's list first, as for volumes."""
+    at = time.time()
+    listed = {
+        entry.snapshot.snapshot_id: entry.snapshot.size_bytes
+        for page in client.list_snapshots(max_entries=500)
+        for entry in page.entries
+    }
+    in_flight = dict.fromkeys(_remembered(tools, driver), 0.0)
+    owners: dict[str, tuple[str, str]] = {}
+    deleting: set[str] = set()
+    for resource in (paths.SNAPSHOT_CONTENTS, paths.GROUP_SNAPSHOT_CONTENTS):
+        for content in _contents(tools, resource, driver):
+            name, meta = text(content, "metadata", "name"), content["metadata"]
+            known = dict.fromkeys(handles_of(content), (name, meta["uid"]))
+            owners = {**known, **owners}  # a member's own content goes before its group's
+            if is_deleting(content):
+                deleting |= known.keys()
+            if name in in_flight or not _ANNOUNCED.isdisjoint(annotations_of(content)):
+                in_flight[name] = stamp(text(content, "metadata", "creationTimestamp")) or 0.0
+    return Look(at, listed, in_flight, volumes=owners, deleting=frozenset(deleting))
+
+
+def handles_of(content: Json) -> set[str]:
+    """The snapshots that a content, or the content of a group, stands for."""
+    found = {text(content, "status", "snapshotHandle"), text(content, *_SOURCE, "snapshotHandle")}
+    found |= {text(one, "snapshotHandle") for one in object_list(content, "status", _MEMBERS)}
+    given = (content.get("spec") or {}).get("source", {}).get("groupSnapshotHandles") or {}
+    return (found | set(given.get("volumeSnapshotHandles") or ())) - {""}
+
+
+_SOURCE: Final = ("spec", "source")
+_MEMBERS: Final = "volumeSnapshotInfoList"
+
+
+def _contents(tools: Tools, resource: Resource, driver: str) -> Iterator[Json]:
+    """Contents of the driver; none where the group CRDs are not there."""
+    if tools.kube.is_served(resource):
+        for content in tools.kube.list(resource):
+            if text(content, "spec", "driver") == driver:
+                yield content
+
+
+def _remembered(tools: Tools, driver: str) -> Iterator[str]:
+    """Names of contents, there or gone, whose last call has no known end."""
+    for key, mark in marks_of_driver(tools.redis, KINDS, driver).items():
+        if mark.get("intent"):
+            yield _content_name(key)
+    for one in tools.kube.list_config_maps(tools.settings.kube.namespace, LABEL_INTENT):
+        try:
+            record: Any = msgspec.json.decode((one.get("data") or {}).get("record", ""))
+        except msgspec.DecodeError:
+            continue
+        key = str(record.get("key") or "") if isinstance(record, dict) else ""
+        if key.startswith(tuple(f"{kind}|{driver}|" for kind in KINDS)):
+            yield _content_name(key)
+
+
+def _content_name(key: str) -> str:
+    return key.split("|")[2]

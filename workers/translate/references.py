@@ -1,0 +1,73 @@
+"""What is a claim made from, and who holds its source until the volume exists?
+
+A reference is (kind, namespace, name). A snapshot is held by two finalizers: the provisioner's
+while it works on a restore, and the snapshot controller's, which stays while a pending claim names
+the snapshot or the provisioner's is there (SNC-058 row 2). So neither side deletes what the other
+still reads, whichever programs they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.constants import FINALIZER_SNAPSHOT_SOURCE, GROUP_SNAPSHOT
+from workers.translate.fields import Json, has_finalizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+KIND_CLAIM: Final = "PersistentVolumeClaim"
+KIND_SNAPSHOT: Final = "VolumeSnapshot"
+
+Reference = tuple[str, str, str]
+
+
+def source_references(claim: Mapping[str, Any]) -> set[Reference]:
+    """Return what a claim is made from: claims by both fields, a snapshot by the first with one.
+
+    The snapshot rule is the reference's (P-242): dataSource wins over dataSourceRef, and the group
+    must be absent or the snapshot group. Claims by dataSourceRef count as well (CL-009, D-018).
+    """
+    namespace = claim["metadata"].get("namespace") or ""
+    spec = claim.get("spec") or {}
+    found: set[Reference] = set()
+    has_snapshot = False
+    for source in (spec.get("dataSource") or {}, spec.get("dataSourceRef") or {}):
+        kind, group = source.get("kind"), source.get("apiGroup") or ""
+        name = source.get("name") or ""
+        place = source.get("namespace") or namespace
+        if kind == KIND_CLAIM and not group:
+            found.add((KIND_CLAIM, place, name))
+        elif kind == KIND_SNAPSHOT and group in {"", GROUP_SNAPSHOT} and not has_snapshot:
+            found.add((KIND_SNAPSHOT, place, name))
+            has_snapshot = True
+    return found
+
+
+def phase_of(claim: Mapping[str, Any]) -> str:
+    """Return the claim's phase, empty before it has one."""
+    return (claim.get("status") or {}).get("phase") or ""
+
+
+def references_of(claims: Iterable[Mapping[str, Any]], phases: frozenset[str]) -> set[Reference]:
+    """Return what the claims in one of these phases are made from."""
+    return {
+        reference
+        for claim in claims
+        if phase_of(claim) in phases
+        for reference in source_references(claim)
+    }
+
+
+# Claims in one of these phases still need their source (P-242).
+UNBOUND: Final = frozenset({"", "Pending"})
+
+
+def restores_from(claim: Mapping[str, Any], namespace: str, name: str) -> bool:
+    """True if an unbound claim is made from that snapshot, of whatever namespace (SND-010)."""
+    return (KIND_SNAPSHOT, namespace, name) in references_of([claim], UNBOUND)
+
+
+def is_being_restored(snapshot: Json) -> bool:
+    """True while a provisioner works on a volume made from it, though its claim may be gone."""
+    return has_finalizer(snapshot, FINALIZER_SNAPSHOT_SOURCE)
