@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from workers.constants import ANN_BEING_CREATED, ANN_GROUP_BEING_CREATED
+from workers.controllers.snapshotter.spec import SPEC
 from workers.explain.audit import Look
 from workers.explain.words import stamp
 from workers.kube import paths
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 # As the snapshotter's intents write them; importing it would load far more than this needs.
 LABEL_INTENT: Final = "csi-fleet.io/intent"
-KINDS: Final = ("contents", "group-contents")
+KINDS: Final = tuple(kind.name for kind in SPEC.kinds)
 _ANNOUNCED: Final = frozenset({ANN_BEING_CREATED, ANN_GROUP_BEING_CREATED})
 
 
