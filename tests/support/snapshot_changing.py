@@ -1,0 +1,192 @@
+"""Snapshots, restores and the end of their sources, as users of one namespace ask for them.
+
+`Cuts` draws from the random numbers of a chaos run and remembers what is wanted. `is_at_rest`
+compares that with the API server and the storage; `half_way` looks for a source that was deleted
+while something was made from it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from tests.support.chaos import System
+from tests.support.csi_driver import DriverCall
+from tests.support.fleet import Scene
+from tests.support.kube_api import JsonObject
+
+GROUP = "snapshot.storage.k8s.io"
+VERSION = f"{GROUP}/v1"
+ROOT = f"/apis/{VERSION}"
+CONTROLLERS = "provisioner,snapshotter,snapshot-controller"
+# What the driver does at first; each kind a few times per run, then it is only slow.
+RULES: tuple[JsonObject, ...] = (
+    {"method": "CreateSnapshot", "code": "UNAVAILABLE", "after_work": True, "times": 3},
+    {"method": "CreateSnapshot", "code": "INTERNAL", "times": 2},
+    {"method": "DeleteSnapshot", "code": "UNAVAILABLE", "after_work": True, "times": 2},
+    {"method": "CreateVolume", "code": "UNAVAILABLE", "after_work": True, "times": 3},
+    {"method": "*Snapshot", "delay_seconds": [0, 1.5]},
+    {"method": "*Volume", "delay_seconds": [0, 1.5]},
+)
+
+Insist = Callable[[Callable[[], Any]], Any]
+
+
+class Cuts:
+    """What users do: snapshots of claims, claims from snapshots, and the end of each."""
+
+    def __init__(self, system: System, scene: Scene, seed: random.Random, insist: Insist) -> None:
+        self.system, self.scene, self.api, self.random = system, scene, scene.api, seed
+        self.insist = insist
+        self.storage_class = scene.storage_class(system.driver.name)
+        self.path = f"{ROOT}/namespaces/{scene.namespace}/volumesnapshots"
+        self.snapshot_class = f"{scene.name}-snap"
+        self.made = 0
+        self.claims: dict[str, str] = {}  # wanted claims, and the snapshot each is made from
+        self.snapshots: dict[str, str] = {}  # wanted snapshots, and the claim of each
+        body = {"driver": system.driver.name, "deletionPolicy": "Delete"}
+        self._create("VolumeSnapshotClass", {"name": self.snapshot_class}, body)
+
+    def _create(self, kind: str, metadata: JsonObject, body: JsonObject) -> None:
+        self.api.create({"apiVersion": VERSION, "kind": kind, "metadata": metadata, **body})
+
+    def _name(self, letter: str) -> str:
+        self.made += 1
+        return f"{letter}{self.made:03}"
+
+    # Requests.
+
+    def claim(self, snapshot: str = "") -> None:
+        """A new claim, empty or from a snapshot in whatever state."""
+        name, more = self._name("c"), JsonObject()
+        if snapshot:
+            source = {"apiGroup": GROUP, "kind": "VolumeSnapshot", "name": snapshot}
+            more["dataSource"] = source
+        self.claims[name] = snapshot
+        self.insist(lambda: self.scene.claim(name, self.storage_class, **more))
+
+    def cut(self, claim: str) -> None:
+        """A new snapshot of a claim in whatever state."""
+        name = self._name("s")
+        source = {"persistentVolumeClaimName": claim}
+        spec = {"source": source, "volumeSnapshotClassName": self.snapshot_class}
+        metadata = {"name": name, "namespace": self.scene.namespace}
+        self.snapshots[name] = claim
+        self.insist(lambda: self._create("VolumeSnapshot", metadata, {"spec": spec}))
+
+    def drop_claim(self, name: str) -> None:
+        """A claim is not wanted any more."""
+        self.insist(lambda: self.scene.delete(name))
+        del self.claims[name]
+
+    def drop_snapshot(self, name: str) -> None:
+        """A snapshot is not wanted any more."""
+        self.insist(lambda: self.api.delete(f"{self.path}/{name}"))
+        del self.snapshots[name]
+
+    def one(self, names: Iterable[str]) -> str:
+        """One of them; recent ones twice as often, those are in flight."""
+        found = sorted(names)
+        pick = self.random.randrange(len(found))
+        return found[max(pick, self.random.randrange(len(found)))]
+
+    # Looking.
+
+    def found(self) -> dict[str, JsonObject]:
+        """The snapshots that exist."""
+        return {one["metadata"]["name"]: one for one in self.api.items(self.path)}
+
+    def contents(self) -> list[JsonObject]:
+        """The contents of the driver."""
+        items = self.api.items(f"{ROOT}/volumesnapshotcontents")
+        return [one for one in items if one["spec"]["driver"] == self.system.driver.name]
+
+    def stored(self) -> set[str]:
+        """Snapshots in the storage."""
+        found = set()
+        for path in (self.system.driver.root / "snapshots").glob("[!.]*/metadata.json"):
+            with suppress(FileNotFoundError):
+                json.loads(path.read_text())
+                found.add(path.parent.name)
+        return found
+
+    def hopeless(self) -> list[str]:
+        """Pending claims that nothing can be made for: their snapshot went, or never comes."""
+        there = self.found()
+        return [
+            name
+            for name, claim in self.scene.claims().items()
+            if claim["status"]["phase"] == "Pending"
+            and self.claims.get(name, "") not in {"", *self._coming(there)}
+        ]
+
+    def _coming(self, there: dict[str, JsonObject]) -> set[str]:
+        """Wanted snapshots that are ready, or whose claim can still be cut."""
+        claims = self.scene.claims()
+        return {
+            name
+            for name, one in there.items()
+            if name in self.snapshots
+            and (_is_ready(one) or _phase(claims.get(self.snapshots[name])) == "Bound")
+        }
+
+    def is_at_rest(self) -> bool:
+        """Wanted is what exists and is ready; storage and objects agree; no finalizer is left."""
+        there, claims = self.found(), self.scene.claims()
+        assert there.keys() == self.snapshots.keys(), f"{there.keys() ^ self.snapshots.keys()}"
+        assert claims.keys() == self.claims.keys(), f"{claims.keys() ^ self.claims.keys()}"
+        waiting = [name for name, one in there.items() if not _is_ready(one)]
+        assert not waiting, f"not ready: {waiting[:4]}"
+        unbound = [name for name, one in claims.items() if _phase(one) != "Bound"]
+        assert not unbound, f"not bound: {unbound[:4]}"
+        handles = {one["status"]["snapshotHandle"] for one in self.contents()}
+        assert len(handles) == len(there), f"{len(handles)} contents of {len(there)} snapshots"
+        assert handles == self.stored(), f"{handles ^ self.stored()}"
+        held = [n for n, one in (there | claims).items() if "as-source" in _restorers(one)]
+        assert not held, f"held by nobody: {held}"
+        return True
+
+    def clean_up(self) -> None:
+        """Remove the class."""
+        self.api.delete(f"{ROOT}/volumesnapshotclasses/{self.snapshot_class}")
+
+
+def half_way(calls: list[DriverCall]) -> list[str]:
+    """Deletions of a snapshot during a restore from it, and of a volume while it is cut."""
+    found = []
+    for made in calls:
+        if made.method == "CreateVolume":
+            source = made.request.get("volume_content_source") or {}
+            ends, subject = "DeleteSnapshot", (source.get("snapshot") or {}).get("snapshot_id")
+        else:
+            ends, subject = "DeleteVolume", made.request.get("source_volume_id")
+        if subject is None or made.method not in {"CreateVolume", "CreateSnapshot"}:
+            continue
+        found += [
+            f"{made.method} {made.started_at} / {call.method} {call.started_at} of {subject}"
+            for call in calls
+            if call.method == ends
+            and subject in {call.request.get("snapshot_id"), call.request.get("volume_id")}
+            and made.ended_at is not None
+            and made.started_at < call.started_at < made.ended_at
+        ]
+    return found
+
+
+def _is_ready(snapshot: JsonObject) -> bool:
+    return bool((snapshot.get("status") or {}).get("readyToUse"))
+
+
+def _phase(claim: JsonObject | None) -> str:
+    is_living = claim is not None and "deletionTimestamp" not in claim["metadata"]
+    return str(claim["status"].get("phase")) if claim is not None and is_living else ""
+
+
+def _restorers(item: JsonObject) -> str:
+    """Finalizers that only stand while something is made from the object."""
+    lasting = "snapshot.storage.kubernetes.io/volumesnapshot-as-source-protection"
+    names: list[Any] = item["metadata"].get("finalizers") or []
+    return " ".join(name for name in names if name != lasting)
