@@ -14,7 +14,7 @@ from workers.queue.connection import redis_errors
 from workers.queue.keys import Key
 from workers.queue.limits import PAUSE_KINDS, LaneLimits, read_limits, read_pause
 from workers.queue.names import NAMES
-from workers.queue.records import decode
+from workers.queue.records import decode, peek
 from workers.queue.scripts import text
 from workers.queue.seal import content
 
@@ -329,7 +329,7 @@ def marks_of_driver(
     name = NAMES["marks"].full
     with redis_errors():
         return {
-            key: decode(client, name, key, raw) or {}
+            key: peek(raw) or {}
             for key, raw in ((text(k), v) for k, v in client.hscan_iter(name, count=1000))
             if key.startswith(prefixes)
         }

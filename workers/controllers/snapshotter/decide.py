@@ -63,13 +63,14 @@ def handle_to_delete(content: Json, *, takes_source_handle: bool) -> str:
 
     Args:
         content: a content that should be deleted.
-        takes_source_handle: a pre-provisioned content whose status was never written names its
-            snapshot in the source (SND-021); the reference leaves that snapshot in the storage.
+        takes_source_handle: a pre-provisioned content whose snapshot was never seen, whatever
+            failed before, names it in the source (SND-021); the reference leaves that snapshot in
+            the storage.
     """
     if not objects.is_deleted_with_snapshot(content) or objects.group_handle(content) is not None:
         return ""
     handle = objects.status_handle(content)
-    if handle is None and takes_source_handle and not objects.has_status(content):
+    if handle is None and takes_source_handle:
         handle = objects.source_handle(content)
     return handle or ""
 

@@ -115,10 +115,10 @@ def decide(work: ContentPass) -> Action:
     has_open_call = work.intent is not None and work.intent.is_open
     is_open = has_open_call and not text(content, "status", "volumeGroupSnapshotHandle")
     if should_delete(work) and not is_open:
-        has_handle = bool(text(content, "status", "volumeGroupSnapshotHandle")) or (
-            work.settings.deletes_unread and not objects.has_status(content)
-        )
-        goes = objects.is_deleted_with_snapshot(content) and has_handle and group_handle(content)
+        handle = text(content, "status", "volumeGroupSnapshotHandle")
+        if work.settings.deletes_unread:
+            handle = group_handle(content)
+        goes = objects.is_deleted_with_snapshot(content) and handle
         return Action.DELETE if goes else Action.RELEASE
     if objects.is_ready(content):
         return Action.TIDY

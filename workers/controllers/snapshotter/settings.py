@@ -45,7 +45,7 @@ class SnapshotterSettings:
         snapshot_name, group_name: names at the driver.
         extra_metadata: whether CreateSnapshot tells names of snapshot and content.
         groups: whether group snapshots are served.
-        deletes_unread: a pre-provisioned content whose status was never written takes its snapshot
+        deletes_unread: a pre-provisioned content whose status never got a handle takes its snapshot
             along when its policy is Delete (SND-021).
     """
 

@@ -45,7 +45,7 @@ FLAGS: Final = (
     Flag("resync-period", _DURATION, "15m", "Period in which every undecided content is looked at "
          "again."),
     Flag("delete-unread-snapshots", _BOOL, "true", "A pre-provisioned content with policy Delete "
-         "whose status was never written takes its snapshot along; csi-snapshotter leaves it in "
+         "whose status never got a handle takes its snapshot along; csi-snapshotter leaves it in "
          "the storage.", _RUN_WORKER, upstream=False),
 )  # fmt: skip
 

@@ -1,0 +1,261 @@
+"""Each fault before each effect of a snapshot's life with both controllers (SNT-091 to SNT-099).
+
+A life is taking and deleting a snapshot, in one of several forms. It is lived once per
+effect and fault: just before that effect the fault happens, then all goes on until nothing changes
+any more. In the end the user deletes what there is, and nothing may be left of it anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from csi_client import errors
+from csi_client.errors import CsiError
+from tests.support.fake_context import Death, Steps
+from tests.support.snapshot_world import (
+    CONTENT,
+    CONTENT_KEY,
+    SnapshotWorld,
+    finalizers,
+    given_body,
+)
+from workers import constants as k
+from workers.controllers.snapshotter.intent import copy_name
+from workers.errors import ApiError, LeaseLost
+from workers.kube import paths
+from workers.kube.errors import ConflictError, ForbiddenError, ServerError, Unreachable
+
+# What the frame sees of a pass that could not go on.
+CUT_SHORT = (Death, LeaseLost, ApiError)
+TIMEOUT = CsiError(errors.DEADLINE_EXCEEDED, "context deadline exceeded")
+DEFAULT = {"metadata": {"name": "c1", "annotations": {k.ANN_DEFAULT_SNAPSHOT_CLASS: "true"}}}
+
+
+class Plan(Steps):
+    """One fault before the n-th effect."""
+
+    def __init__(self, number: int, fault: Callable[[], None]) -> None:
+        super().__init__()
+        self.number, self.fault = number, fault
+
+    def reach(self, step: str, lease: Any) -> None:
+        if len(self.reached) == self.number:
+            self.reached.append(step)
+            self.fault()
+            return
+        super().reach(step, lease)
+
+
+class Storage:
+    """Snapshots by name, as CSI wants them; the first CreateSnapshot may be told to fail."""
+
+    def __init__(self, world: SnapshotWorld, first: Any = None) -> None:
+        self.snapshots = {"given": "sx"}
+        self.first = first
+        answers = {"CreateSnapshot": [self.create], "DeleteSnapshot": [self.delete]}
+        world.client.respond(answers)
+
+    def create(self, request: Any) -> Any:
+        first, self.first = self.first, None
+        handle = self.snapshots.setdefault(request.name, f"id-{request.name}")
+        if first is not None and not isinstance(first, str):
+            raise first
+        return {"snapshot": {"snapshot_id": handle, "ready_to_use": first is None}}
+
+    def delete(self, request: Any) -> Any:
+        self.snapshots = {n: h for n, h in self.snapshots.items() if h != request.snapshot_id}
+        return {}
+
+
+class Life:
+    """Snapshot `ns/s` and its content, from nothing to the end."""
+
+    def __init__(self, form: str) -> None:
+        self.world = world = SnapshotWorld()
+        self.is_given = form == "pre-provisioned"
+        self.keeps = form == "policy Retain"
+        self.name = "given" if self.is_given else CONTENT
+        firsts = {"uploading": "uploading", "answer lost": TIMEOUT}
+        self.storage = Storage(world, firsts.get(form))
+        if self.keeps:
+            world.add_class(deletionPolicy="Retain")
+        if form == "default class":
+            world.add_class(**DEFAULT)
+        world.add_source()
+        if self.is_given:
+            ref = {"namespace": "ns", "name": "s"}
+            body = given_body(metadata={"name": "given"}, spec={"volumeSnapshotRef": ref})
+            world.api.add(paths.SNAPSHOT_CONTENTS, body)
+            world.add_snapshot(spec={"source": {"volumeSnapshotContentName": "given"}})
+        else:
+            none = {"volumeSnapshotClassName": None} if form == "default class" else {}
+            world.add_snapshot(spec=none)
+        world.events.seen.clear()
+
+    def rest(self) -> int:
+        """Passes of all three keys until nothing changes; how many effects there were."""
+        quiet = 0
+        for _ in range(80):
+            before = self.picture()
+            for one in (self.world.run_snapshot, self.bind, self.run_content):
+                try:
+                    one()
+                except CUT_SHORT:
+                    continue
+            quiet = quiet + 1 if self.picture() == before else 0
+            if quiet == 3:
+                return len(self.world.steps.reached)
+        raise AssertionError("never comes to rest")
+
+    def bind(self) -> None:
+        self.world.run_binding(self.name)
+
+    def run_content(self) -> None:
+        key = CONTENT_KEY.__class__(CONTENT_KEY.kind, CONTENT_KEY.driver, self.name)
+        self.world.run_content(key)
+
+    def picture(self) -> str:
+        return f"{self.world.api.objects} {self.storage.snapshots} {self.storage.first}"
+
+    # What may happen.
+
+    def die(self) -> None:
+        raise Death("here")
+
+    def lose_lease(self) -> None:
+        raise LeaseLost("here")
+
+    def lose_redis(self) -> None:
+        self.world.queue.marks.clear()
+        self.world.fails.clear()
+        raise Death("with Redis")
+
+    def be_refused(self) -> None:
+        raise ForbiddenError(403, "Forbidden", "not now")
+
+    def conflict(self) -> None:
+        raise ConflictError(409, "Conflict", "somebody else wrote")
+
+    def lose_server(self) -> None:
+        raise ServerError(503, "ServiceUnavailable", "away")
+
+    def lose_way(self) -> None:
+        raise Unreachable("away")
+
+    def delete_snapshot(self) -> None:
+        if self.world.snapshot() is not None:
+            self.world.api.mark_deleted(paths.SNAPSHOTS, "s", "ns")
+
+    def delete_content(self) -> None:
+        if self.world.content(self.name) is not None:
+            self.world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, self.name)
+
+    def delete_claim(self) -> None:
+        if self.world.claim() is not None:
+            self.world.api.mark_deleted(paths.CLAIMS, "p", "ns")
+
+    def delete_class(self) -> None:
+        if self.world.api.of(paths.SNAPSHOT_CLASSES, "c1") is not None:
+            self.world.api.mark_deleted(paths.SNAPSHOT_CLASSES, "c1")
+
+    def overwrite_annotations(self) -> None:
+        """SND-003: the reference's other half writes all annotations from an old copy."""
+        for name in (k.ANN_BEING_CREATED, k.ANN_BEING_DELETED):
+            if self.world.content(self.name) is not None:
+                change = {"metadata": {"annotations": {name: None}}}
+                self.world.api.change(paths.SNAPSHOT_CONTENTS, self.name, change)
+
+    # What must be true.
+
+    def is_well(self) -> None:
+        """Whatever is there agrees with itself."""
+        snapshot, content = self.world.snapshot(), self.world.content(self.name)
+        if snapshot is not None and (snapshot.get("status") or {}).get("readyToUse"):
+            assert content is not None
+            assert content["status"]["snapshotHandle"] in self.storage.snapshots.values()
+            assert snapshot["status"]["boundVolumeSnapshotContentName"] == self.name
+            assert finalizers(self.world.claim()) == [] if self.world.claim() else True
+
+    def is_over(self) -> None:
+        """The snapshot is gone, and everything with it but for what a policy keeps."""
+        assert self.world.snapshot() is None
+        content = self.world.content(self.name)
+        handles = set(self.storage.snapshots.values()) - (set() if self.is_given else {"sx"})
+        if self.keeps and content is not None:
+            assert handles == {content["status"].get("snapshotHandle")} - {None}
+        elif self.is_given and content is not None:  # nobody's: the snapshot went before it had it
+            assert ("uid" in content["spec"]["volumeSnapshotRef"], handles) == (False, {"sx"})
+        elif not self.keeps:
+            assert (content, handles) == (None, set())
+        claim = self.world.claim()
+        assert claim is None or finalizers(claim) == []
+        assert self.world.queue.marks == {}
+        key = CONTENT_KEY.__class__(CONTENT_KEY.kind, CONTENT_KEY.driver, self.name)
+        assert self.world.api.of(paths.CONFIG_MAPS, copy_name(key), "fleet") is None
+
+
+FORMS = (
+    "dynamic",
+    "default class",
+    "pre-provisioned",
+    "policy Retain",
+    "uploading",
+    "answer lost",
+)
+FAULTS = {
+    "death": Life.die,
+    "lease lost": Life.lose_lease,
+    "Redis lost": Life.lose_redis,
+    "refused": Life.be_refused,
+    "conflict": Life.conflict,
+    "server error": Life.lose_server,
+    "no way": Life.lose_way,
+    "snapshot deleted": Life.delete_snapshot,
+    "content deleted": Life.delete_content,
+    "claim deleted": Life.delete_claim,
+    "class deleted": Life.delete_class,
+    "annotations overwritten": Life.overwrite_annotations,
+}
+
+
+def lived(form: str, fault: Callable[[Life], None], number: int, *, to_the_end: bool) -> bool:
+    """One life with one fault; False when it has no such effect."""
+    life = Life(form)
+    life.world.context.effects.steps = life.world.steps = Plan(number, lambda: fault(life))
+    life.rest()
+    if to_the_end:
+        life.delete_snapshot()
+        life.rest()
+    if len(life.world.steps.reached) <= number:
+        return False
+    life.is_well()
+    life.delete_snapshot()
+    life.rest()
+    life.is_over()
+    return True
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_each_fault_before_each_effect(form, fault):
+    """SNT-091, SNT-093, SNT-094, SNT-098, SNQ-005, SNQ-011."""
+    number = 0
+    while lived(form, fault, number, to_the_end=True):
+        number += 1
+    assert number > 8, "a life has more effects"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_life_without_faults(form):
+    """All steps of both controllers are among those that are tried."""
+    life = Life(form)
+    life.rest()
+    snapshot = life.world.snapshot()
+    assert snapshot is not None
+    assert snapshot["status"]["readyToUse"] is True
+    life.delete_snapshot()
+    life.rest()
+    life.is_over()
