@@ -20,6 +20,7 @@ from tests.support.kube_api import KubeApi
 from tests.support.secure_redis import SecureRedis
 from tests.support.shipped import (
     NAMESPACE,
+    RECORDS,
     Right,
     audited,
     install,
@@ -40,7 +41,7 @@ TABLE = [
     ("watcher", "", "", "nodes", "list watch"),
     ("watcher", "", STORAGE, "csinodes", "list watch"),
     ("watcher", "", STORAGE, "volumeattachments", "list watch"),
-    ("watcher", NAMESPACE, "", "configmaps", "list"),
+    ("watcher", RECORDS, "", "configmaps", "get list"),
     ("watcher", NAMESPACE, STORAGE, "csistoragecapacities", "list watch"),
     ("worker", "", "", "persistentvolumeclaims", "get list update"),
     ("worker", "", "", "persistentvolumes", "get create patch delete"),
@@ -51,7 +52,7 @@ TABLE = [
     ("worker", "", SNAPSHOT, "volumesnapshots", "get list update"),
     ("worker", "", SNAPSHOT, "volumesnapshotcontents", "get"),
     ("worker", "", "gateway.networking.k8s.io", "referencegrants", "list"),
-    ("worker", NAMESPACE, "", "configmaps", "get create patch delete"),
+    ("worker", RECORDS, "", "configmaps", "get create patch delete"),
     ("worker", NAMESPACE, STORAGE, "csistoragecapacities", "get list create update delete"),
     ("worker", NAMESPACE, "", "pods", "get"),
     ("worker", NAMESPACE, "apps", "replicasets", "get"),
@@ -149,12 +150,12 @@ def parts(plane, pod, driver, redis_binary, tmp_path_factory):
     """Watcher and worker with the rights of their accounts and of their Redis users."""
     redis = SecureRedis(redis_binary, tmp_path_factory.mktemp("redis")).start()
     with Components(tmp_path_factory.mktemp("parts"), redis) as parts:
-        parts.start("watcher", kubeconfig_for(plane, "watcher"), f"--namespace={NAMESPACE}")
+        parts.start("watcher", kubeconfig_for(plane, "watcher"), f"--namespace={RECORDS}")
         parts.start(
             "worker",
             kubeconfig_for(plane, "worker"),
             f"--csi-address={driver.address}",
-            f"--namespace={NAMESPACE}",
+            f"--namespace={RECORDS}",
             "--retry-interval-start=200ms",
             "--retry-interval-max=1s",
             "--timeout=8s",
@@ -253,7 +254,7 @@ def grant(scene, namespace):
 def test_slow_attempts_leave_and_remove_their_record(parts, scene, driver):
     driver.set_rules({"method": "CreateVolume", "delay_seconds": 4, "times": 1})
     scene.claim("slow", scene.storage_class(driver.name))
-    maps = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+    maps = f"/api/v1/namespaces/{RECORDS}/configmaps"
 
     def copies():
         return scene.api.items(maps, labelSelector="csi-fleet.io/intent")
@@ -330,7 +331,7 @@ def test_roles_in_the_manifests_are_the_table():
 
 
 @pytest.mark.parametrize("account", ["watcher", "worker"])
-@pytest.mark.parametrize("namespace", [NAMESPACE, "default", "kube-system"])
+@pytest.mark.parametrize("namespace", [NAMESPACE, RECORDS, "default", "kube-system"])
 def test_api_server_grants_nothing_outside_the_table(plane, api, account, namespace):
     """SelfSubjectRulesReview, less what every authenticated user has."""
     everybody = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
@@ -397,7 +398,7 @@ def test_without_the_right_nothing_is_bound_and_with_it_all_goes_on(
         if account == "watcher":
             parts.stop("watcher")
             parts.start(
-                "watcher", kubeconfig_for(plane, "watcher"), f"--namespace={NAMESPACE}",
+                "watcher", kubeconfig_for(plane, "watcher"), f"--namespace={RECORDS}",
                 wait=False,
             )  # fmt: skip
         scene.claim("a", scene.storage_class(driver.name))

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.fleet import Scene
 from tests.support.rights import RightsWorld
-from tests.support.shipped import NAMESPACE, manifests, rights
+from tests.support.shipped import NAMESPACE, RECORDS, manifests, rights
 from tests.support.snapshots import GROUP as SNAPSHOT
 from tests.support.snapshots import add_snapshot, make_snapshot
 from tests.support.waiting import wait_until
@@ -113,7 +113,7 @@ def attached_volume(world, scene):
 
 
 def copies(world):
-    maps = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+    maps = f"/api/v1/namespaces/{RECORDS}/configmaps"
     return world.api.items(maps, labelSelector="csi-fleet.io/intent")
 
 

@@ -15,6 +15,7 @@ import yaml
 
 from tests.support.kube_api import KubeApi, KubeApiError
 from tests.support.kustomize import CLUSTER_KINDS, accumulate, containers, pod_spec, render
+from tests.support.pods import has_token
 from tests.support.waiting import wait_until
 from workers.config.load import parse
 from workers.drivers import driversfile
@@ -137,8 +138,9 @@ def pods_refused(api, namespace, item, *, without):
     spec = copy.deepcopy(pod_spec(item))
     spec["containers"] = [one for one in spec["containers"] if one["name"] != without]
     # What this namespace does not have: accounts, and priorities of the system.
-    for absent in ("serviceAccountName", "automountServiceAccountToken", "priorityClassName"):
+    for absent in ("automountServiceAccountToken", "priorityClassName"):
         spec.pop(absent, None)
+    spec["serviceAccountName"] = "default"
     pod = {"apiVersion": "v1", "kind": "Pod", "spec": spec}
     pod["metadata"] = {"name": "x", "namespace": namespace}
     try:
@@ -163,9 +165,10 @@ def test_every_container_is_confined(objects):
             assert "memory" in container["resources"]["limits"], where
             assert {"cpu", "memory"} <= container["resources"]["requests"].keys(), where
             assert container.keys() & {"livenessProbe", "startupProbe"}, where
-        has_token = spec["automountServiceAccountToken"]
-        speaks = {one["name"] for one in containers(item)} & {"watcher", "worker"}
-        assert has_token == bool(speaks), item["metadata"]["name"]
+        assert spec["automountServiceAccountToken"] is False, item["metadata"]["name"]
+        for container in containers(item):
+            speaks = container["name"] in {"watcher", "worker"}
+            assert has_token(container) == speaks, container["name"]
 
 
 @ALL
@@ -217,6 +220,9 @@ def test_what_pods_mount_exists_or_is_made_by_the_secrets_script(objects):
                 assert ("Secret", volume["secret"]["secretName"]) in known
             if "configMap" in volume:
                 assert ("ConfigMap", volume["configMap"]["name"]) in known
+            if "projected" in volume:
+                # Made by Kubernetes in each namespace.
+                assert volume["projected"]["sources"][1]["configMap"]["name"] == "kube-root-ca.crt"
             assert not volume.keys() & {"persistentVolumeClaim", "hostPath"}, volume
 
 

@@ -21,6 +21,7 @@ _KNOWN = {
     "configMapGenerator", "images", "replicas", "patches",
 }  # fmt: skip
 CLUSTER_KINDS = {
+    "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
     "Namespace", "ClusterRole", "ClusterRoleBinding", "StorageClass", "PriorityClass",
     "CustomResourceDefinition",
 }  # fmt: skip

@@ -33,6 +33,7 @@ from tests.support.secure_redis import SecureRedis
 from tests.support.waiting import wait_until
 
 READY_SECONDS = 60
+TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 REDIS_HOSTS = ("redis.csi-fleet.svc:6379", "redis:6379")
 
 
@@ -185,7 +186,7 @@ class Kubelet:
             arguments.append(f"{flag}={changed[flag]}" if flag in changed else pod.local(one))
             if flag == "--flower-address":
                 arguments.append(f"--flower-port={pod.port}")
-        if spec["automountServiceAccountToken"]:
+        if has_token(pod.container):
             account = self._plane.service_account_kubeconfig(
                 pod.namespace, spec["serviceAccountName"]
             )
@@ -233,6 +234,11 @@ class Kubelet:
             }
         )  # fmt: skip
         return name
+
+
+def has_token(container: JsonObject) -> bool:
+    """Whether the account's token is mounted into the container."""
+    return any(one["mountPath"] == TOKEN_FOLDER for one in container["volumeMounts"])
 
 
 def pod_labels(workload: JsonObject) -> dict[str, str]:

@@ -23,7 +23,7 @@ from tests.support.kube_api import JsonObject
 from tests.support.pods import reference
 from tests.support.processes import Process
 from tests.support.secure_redis import SecureRedis
-from tests.support.shipped import NAMESPACE, install, kubeconfig_for
+from tests.support.shipped import NAMESPACE, RECORDS, install, kubeconfig_for
 from tests.support.waiting import wait_until
 
 CAPABILITIES = (
@@ -33,7 +33,7 @@ CAPABILITIES = (
 ZONE = "zone.csi.example.org"
 POD = "worker-1"
 WORKER_FLAGS = (
-    f"--namespace={NAMESPACE}",
+    f"--namespace={RECORDS}",
     "--retry-interval-start=200ms",
     "--retry-interval-max=1s",
     "--timeout=8s",
@@ -72,7 +72,7 @@ class RightsWorld:
     def start_watcher(self, *, wait: bool = True) -> None:
         """Start it; without `wait` also when it cannot list everything."""
         kubeconfig = kubeconfig_for(self.plane, "watcher")
-        self.parts.start("watcher", kubeconfig, f"--namespace={NAMESPACE}", wait=wait)
+        self.parts.start("watcher", kubeconfig, f"--namespace={RECORDS}", wait=wait)
 
     def start_worker(self, name: str, *flags: str, wait: bool = True) -> Process:
         """One more worker process."""
@@ -114,8 +114,7 @@ class RightsWorld:
             body = copy.deepcopy(role)
             for rule in body["rules"]:
                 if group in rule["apiGroups"] and resource in rule["resources"]:
-                    # Asked without a name, the API server denies what is allowed for one.
-                    verbs |= set() if rule.get("resourceNames") else set(rule["verbs"])
+                    verbs |= set(rule["verbs"])
                     rule["resources"] = [one for one in rule["resources"] if one != resource]
             body["rules"] = [one for one in body["rules"] if one["resources"]]
             if body != role:
@@ -194,6 +193,8 @@ class RightsWorld:
     def _wait_allowed(
         self, account: str, group: str, resource: str, verbs: set[str], *, wanted: bool
     ) -> None:
+        place = RECORDS if resource == "configmaps" else NAMESPACE
+
         def is_allowed(verb: str) -> bool:
             answer = self.api.create(
                 {
@@ -202,7 +203,7 @@ class RightsWorld:
                     "metadata": {},
                     "spec": {
                         "user": f"system:serviceaccount:{NAMESPACE}:{account}",
-                        "resourceAttributes": {"namespace": NAMESPACE, "verb": verb,
+                        "resourceAttributes": {"namespace": place, "verb": verb,
                                                "group": group, "resource": resource},
                     },
                 }

@@ -15,9 +15,10 @@ from tests.support.kustomize import accumulate, render
 
 K8S = Path(__file__).resolve().parents[2] / "k8s"
 NAMESPACE = "csi-fleet"
+RECORDS = "csi-fleet-records"
 RIGHTS = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
-# Not in prod-central: an alpha gate, and a Lease that no work depends on.
-EXTRA = ("feature-cross-namespace", "feature-leader-election")
+# Not in prod-central: an alpha gate, a Lease that no work depends on, Secrets of all namespaces.
+EXTRA = ("feature-cross-namespace", "feature-leader-election", "feature-secrets")
 
 
 class Right(NamedTuple):
@@ -62,8 +63,9 @@ def rights(objects: list[JsonObject]) -> set[Right]:
 
 
 def install(api: KubeApi, *components: str) -> list[JsonObject]:
-    """Apply namespace, accounts and rights."""
-    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    """Apply namespaces, accounts and rights."""
+    for name in (NAMESPACE, RECORDS):
+        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     objects = manifests(*components)
     for item in objects:
         api.apply(item)

@@ -17,7 +17,7 @@ from tests.support.components import Components
 from tests.support.controlplane import ControlPlane
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.secure_redis import SecureRedis
-from tests.support.shipped import NAMESPACE, install, kubeconfig_for
+from tests.support.shipped import NAMESPACE, RECORDS, install, kubeconfig_for
 from tests.support.waiting import wait_until
 
 WORKERS = 2
@@ -41,7 +41,7 @@ class ShippedFleet:
         self._parts = Components(directory, self.redis)
         self._plane = plane
         addresses = [f"--csi-address={one.address}" for one in drivers]
-        self._common = [f"--namespace={NAMESPACE}", f"--controllers={controllers}"]
+        self._common = [f"--namespace={RECORDS}", f"--controllers={controllers}"]
         self._components = components
         self._worker_flags = [*addresses, *self._common, *flags]
 

@@ -40,6 +40,7 @@ _MODULES: Final = {
     Command.DRY_RUN: "dry_run",
     Command.AUDIT: "audit",
     Command.DOCTOR: "doctor",
+    Command.SECRET_ROLES: "secret_roles",
     Command.COMPLETION: "completion",
 }
 TIMEOUT_SECONDS: Final = 5.0

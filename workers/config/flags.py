@@ -35,6 +35,7 @@ class Command(StrEnum):
     AUDIT = "audit"
     DOCTOR = "doctor"
     CONFORMANCE = "conformance"
+    SECRET_ROLES = "secret-roles"  # noqa: S105 - the name of a command
     COMPLETION = "completion"
     VERSION = "version"
 
@@ -62,6 +63,10 @@ SUMMARIES = {
         "--endpoint=SOCKET",
         "does a driver keep the rules that csi-fleet needs?",
     ),
+    Command.SECRET_ROLES: (
+        "--account=NAMESPACE/NAME",
+        "Roles for the Secrets that the cluster's classes name",
+    ),
     Command.COMPLETION: ("bash | zsh | fish", "completion of commands and flags for a shell"),
     Command.VERSION: ("", "the version"),
 }
@@ -79,6 +84,7 @@ TOOLS = frozenset(
         Command.DRY_RUN,
         Command.AUDIT,
         Command.DOCTOR,
+        Command.SECRET_ROLES,
         Command.COMPLETION,
     }
 )

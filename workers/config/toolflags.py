@@ -27,6 +27,7 @@ _STATUS: Final = frozenset({Command.STATUS})
 _FAILED: Final = frozenset({Command.FAILED})
 _DRY_RUN: Final = frozenset({Command.DRY_RUN})
 _AUDIT: Final = frozenset({Command.AUDIT})
+_SECRET_ROLES: Final = frozenset({Command.SECRET_ROLES})
 _CONFORMANCE: Final = frozenset({Command.CONFORMANCE})
 
 TOOL_FLAGS: Final = (
@@ -34,8 +35,10 @@ TOOL_FLAGS: Final = (
          upstream=False, shorthand="o"),
     Flag("watch", Kind.BOOL, "false", "Show it again every two seconds until Ctrl-C.", _STATUS,
          upstream=False),
-    Flag("driver", Kind.STRING, "", "Name of the driver it is about.", _HOLDS | _FAILED | _AUDIT,
-         upstream=False),
+    Flag("driver", Kind.STRING, "", "Name of the driver it is about.",
+         _HOLDS | _FAILED | _AUDIT | _SECRET_ROLES, upstream=False),
+    Flag("account", Kind.STRINGS, "csi-fleet/worker", "NAMESPACE/NAME of the workers' service "
+         "account. May be repeated.", _SECRET_ROLES, upstream=False),
     Flag("class", Kind.STRING, "", "Name of the storage class it is about.",
          frozenset({Command.PAUSE, Command.RESUME}), upstream=False),
     Flag("reason", Kind.STRING, "", "Why; shown by explain and status.", _TIMED, upstream=False),
@@ -71,6 +74,7 @@ class ToolSettings:
     output: str = ""
     watch: bool = False
     driver: str = ""
+    accounts: tuple[str, ...] = ("csi-fleet/worker",)
     storage_class: str = ""
     reason: str = ""
     for_seconds: float = 0.0
@@ -92,6 +96,7 @@ def tool_settings(values: Mapping[str, Any]) -> ToolSettings:
         output=values["output"],
         watch=values["watch"],
         driver=values["driver"],
+        accounts=values["account"],
         storage_class=values["class"],
         reason=values["reason"],
         for_seconds=values["for"],

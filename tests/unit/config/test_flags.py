@@ -114,9 +114,9 @@ def test_flag_parses_both_ways(command, row):
 @pytest.mark.parametrize("command", list(Command))
 def test_c145_unknown_flag_is_a_usage_error_that_names_it(command):
     with pytest.raises(ConfigError, match="unknown flag: --no-such-flag") as caught:
-        parse(command, ["--no-such-flag=secret"], {})
+        parse(command, ["--no-such-flag=hunter2"], {})
     assert caught.value.exit_code == 2
-    assert "secret" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_flag_of_another_command_is_refused_by_name():

@@ -1,0 +1,125 @@
+"""`csi-fleet secret-roles`: Roles for exactly the Secrets that the cluster's classes name.
+
+Prints a Role and its RoleBinding per namespace for `kubectl apply -f -`, and changes nothing. To be
+run again when classes change; what it printed earlier and does not print any more goes with
+`kubectl apply --prune -l csi-fleet.io/secret-roles=...`.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from workers.cli import terminal
+from workers.errors import ConfigError
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
+from workers.migration import plugins
+from workers.translate.fields import text
+from workers.translate.secret_places import Places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from workers.cli.tools import Tools
+    from workers.kube.objects import JsonObject
+    from workers.kube.paths import Resource
+
+LABEL: Final = "csi-fleet.io/secret-roles"
+_RBAC: Final = "rbac.authorization.k8s.io"
+# Classes, the field with the driver, and whose namespaces a template may name.
+_CLASSES: Final = (
+    (paths.STORAGE_CLASSES, "provisioner", paths.CLAIMS, "storageClassName"),
+    (paths.SNAPSHOT_CLASSES, "driver", paths.SNAPSHOTS, "volumeSnapshotClassName"),
+    (paths.GROUP_SNAPSHOT_CLASSES, "driver", paths.GROUP_SNAPSHOTS, "volumeGroupSnapshotClassName"),
+)
+_OBJECTS: Final = (
+    (paths.VOLUMES, ("spec", "csi", "driver")),
+    (paths.SNAPSHOT_CONTENTS, ("spec", "driver")),
+    (paths.GROUP_SNAPSHOT_CONTENTS, ("spec", "driver")),
+)
+
+
+def run(tools: Tools) -> int:
+    """The command; 0 also when no class names a Secret."""
+    settings = tools.settings.tool
+    accounts = [_account(one) for one in settings.accounts]
+    places = find(tools, settings.driver)
+    name = f"csi-fleet-secrets-{settings.driver}" if settings.driver else "csi-fleet-secrets"
+    for line in places.open:
+        terminal.write(f"# {line}: those that have objects of it now are listed; run this again")
+        terminal.write("# for each new one, or give get in all (k8s/components/feature-secrets).")
+    found = [*roles(places, name, settings.driver or "all", accounts)]
+    if not found:
+        terminal.write("# no class names a Secret")
+        return 0
+    terminal.write(yaml.safe_dump_all(found, sort_keys=False, explicit_start=True).rstrip())
+    return 0
+
+
+def find(tools: Tools, driver: str) -> Places:
+    """The Secrets of one driver, or of all with ""."""
+    drivers = {driver, plugins.in_tree_name(driver)} if driver else None
+    places = Places()
+    for resource, field, users, reference in _CLASSES:
+        for one in _all(tools, resource):
+            if drivers is not None and one.get(field) not in drivers:
+                continue
+            name = one["metadata"]["name"]
+            in_use = (
+                user["metadata"]["namespace"]
+                for user in _all(tools, users)
+                if text(user, "spec", reference) == name
+            )
+            what = f"{resource.kind} {name}"
+            places.add_class(what, one.get("parameters") or {}, dict.fromkeys(in_use))
+    for resource, path in _OBJECTS:
+        for one in _all(tools, resource):
+            if drivers is None or text(one, *path) in drivers:
+                places.add_object(one)
+    return places
+
+
+def roles(
+    places: Places, name: str, label: str, accounts: list[tuple[str, str]]
+) -> Iterator[dict[str, Any]]:
+    """A Role and its RoleBinding per namespace, sorted."""
+    subjects = [
+        {"kind": "ServiceAccount", "name": account, "namespace": home} for home, account in accounts
+    ]
+    for namespace in sorted(places.whole | places.names.keys()):
+        meta = {
+            "name": name,
+            "namespace": namespace,
+            "labels": {"app.kubernetes.io/part-of": "csi-fleet", LABEL: label},
+        }
+        rule: dict[str, Any] = {"apiGroups": [""], "resources": ["secrets"]}
+        if names := places.names.get(namespace):
+            rule["resourceNames"] = sorted(names)
+        head = {"apiVersion": f"{_RBAC}/v1"}
+        yield {**head, "kind": "Role", "metadata": meta, "rules": [{**rule, "verbs": ["get"]}]}
+        reference = {"apiGroup": _RBAC, "kind": "Role", "name": name}
+        yield {
+            **head,
+            "kind": "RoleBinding",
+            "metadata": copy.deepcopy(meta),
+            "roleRef": reference,
+            "subjects": [dict(one) for one in subjects],
+        }
+
+
+def _all(tools: Tools, resource: Resource) -> Iterator[JsonObject]:
+    """Every object; none of a kind that the cluster does not have."""
+    try:
+        yield from tools.kube.list(resource)
+    except NotFoundError:
+        return
+
+
+def _account(words: str) -> tuple[str, str]:
+    home, slash, name = words.partition("/")
+    if not (home and slash and name) or "/" in name:
+        raise ConfigError(f"--account={words}: give NAMESPACE/NAME of a service account")
+    return home, name

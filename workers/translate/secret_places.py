@@ -1,0 +1,122 @@
+"""Which Secrets must workers be able to read? From classes and volumes, for `secret-roles`.
+
+Classes name Secrets by templates. What a template leaves open is opened as far as RBAC can say it:
+a name that depends on the claim opens its namespace, a namespace that depends on the claim opens
+those that have such claims now. Volumes and contents carry the names of their classes' time.
+Secrets that kubelet alone reads (node stage, publish and expand) are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from workers.constants import (
+    ANN_DELETION_SECRET_NAME,
+    ANN_DELETION_SECRET_NAMESPACE,
+    ANN_GROUP_SECRET_NAME,
+    ANN_GROUP_SECRET_NAMESPACE,
+    ANN_MODIFY_SECRET_NAME,
+    ANN_MODIFY_SECRET_NAMESPACE,
+    ANN_SNAPSHOT_SECRET_NAME,
+    ANN_SNAPSHOT_SECRET_NAMESPACE,
+)
+from workers.errors import AttemptError
+from workers.translate.fields import Json, annotations_of, text, text_map
+from workers.translate.secrets import SecretKind, expand
+from workers.translate.snapshot_secrets import SecretUse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_OURS: Final = (
+    SecretKind.PROVISIONER,
+    SecretKind.CONTROLLER_PUBLISH,
+    SecretKind.CONTROLLER_EXPAND,
+    SecretKind.CONTROLLER_MODIFY,
+    SecretKind.DEFAULT,
+)
+_ANNOTATIONS: Final = (
+    (ANN_DELETION_SECRET_NAME, ANN_DELETION_SECRET_NAMESPACE),
+    (ANN_MODIFY_SECRET_NAME, ANN_MODIFY_SECRET_NAMESPACE),
+    (ANN_SNAPSHOT_SECRET_NAME, ANN_SNAPSHOT_SECRET_NAMESPACE),
+    (ANN_GROUP_SECRET_NAME, ANN_GROUP_SECRET_NAMESPACE),
+)
+_REFERENCES: Final = ("controllerPublishSecretRef", "controllerExpandSecretRef")
+# What a namespace may be made of: the namespace of the claim, or of the snapshot.
+_NAMESPACES: Final = ("pvc.namespace", "volumesnapshot.namespace", "volumegroupsnapshot.namespace")
+
+
+@dataclass(slots=True)
+class Places:
+    """Secrets by namespace.
+
+    Attributes:
+        names: Secrets by namespace; every namespace of `whole` is missing here.
+        whole: namespaces in which any Secret may be named.
+        open: a line for each class that goes beyond: its namespaces are known only later.
+    """
+
+    names: dict[str, set[str]] = field(default_factory=dict)
+    whole: set[str] = field(default_factory=set)
+    open: list[str] = field(default_factory=list)
+
+    def add(self, namespace: str, name: str | None) -> None:
+        """One Secret, or with None each of the namespace."""
+        if name is None:
+            self.whole.add(namespace)
+            self.names.pop(namespace, None)
+        elif namespace not in self.whole:
+            self.names.setdefault(namespace, set()).add(name)
+
+    def add_class(self, what: str, parameters: Json, namespaces: Iterable[str]) -> None:
+        """What a class names.
+
+        Args:
+            what: the class, for `open`.
+            parameters: its own.
+            namespaces: which have claims (or snapshots) of it now.
+        """
+        for name, namespace in dict.fromkeys(_templates(parameters)):
+            fixed_name, place = _fixed(name), _fixed(namespace)
+            if place is not None:
+                self.add(place, fixed_name)
+                continue
+            self.open.append(f"{what} takes the namespace from {namespace}")
+            for one in namespaces:
+                try:
+                    self.add(expand(namespace, dict.fromkeys(_NAMESPACES, one)), fixed_name)
+                except AttemptError:
+                    break
+
+    def add_object(self, item: Json) -> None:
+        """What a volume or a content names."""
+        found = annotations_of(item)
+        pairs = [(found.get(name, ""), found.get(place, "")) for name, place in _ANNOTATIONS]
+        pairs += [
+            (text(item, "spec", "csi", ref, "name"), text(item, "spec", "csi", ref, "namespace"))
+            for ref in _REFERENCES
+        ]
+        for name, namespace in pairs:
+            if name and namespace:
+                self.add(namespace, name)
+
+
+def _templates(parameters: Json) -> Iterator[tuple[str, str]]:
+    known = text_map(parameters)
+    for kind in _OURS:
+        names = [known[key] for key in kind.keys("name") if known.get(key)]
+        namespaces = [known[key] for key in kind.keys("namespace") if known.get(key)]
+        yield from ((name, namespace) for name in names for namespace in namespaces)
+    for use in SecretUse:
+        name, namespace = (known.get(use.key(part), "") for part in ("name", "namespace"))
+        if name and namespace:
+            yield name, namespace
+
+
+def _fixed(template: str) -> str | None:
+    """The text of a template without variables; None with some."""
+    try:
+        return expand(template, {})
+    except AttemptError:
+        return None
