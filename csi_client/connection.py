@@ -223,12 +223,18 @@ class _Watch:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_empty = threading.Event()
+        self._round_at = time.monotonic()
+
+    def silent_seconds(self) -> float:
+        """Since the last round; 0 while there is nothing to look at."""
+        return time.monotonic() - self._round_at if self._thread is not None else 0.0
 
     def add(self, link: Link) -> None:
         with self._lock:
             self._links.add(link)
             self._is_empty.clear()
             if self._thread is None:
+                self._round_at = time.monotonic()
                 self._thread = threading.Thread(target=self._run, name="csi-links", daemon=True)
                 self._thread.start()
 
@@ -247,10 +253,16 @@ class _Watch:
                     return
             for link in links:
                 link.look()
+            self._round_at = time.monotonic()
             self._is_empty.wait(_WATCH_PERIOD_SECONDS)
 
 
 _WATCH: Final = _Watch()
+
+
+def links_silent_seconds() -> float:
+    """How long ago the process' connections were last looked at; more than a few: it hangs."""
+    return _WATCH.silent_seconds()
 
 
 def _options(

@@ -11,6 +11,7 @@ from watcher.run import Watcher, recovery_seconds
 from workers.app import make_app, publisher
 from workers.config.load import Command, HelpRequested, parse
 from workers.errors import ConfigError
+from workers.observability.health import HEARTBEATS
 from workers.observability.http import Checks
 from workers.observability.logging import configure_logging, get_logger
 from workers.observability.metrics import Metrics
@@ -74,7 +75,7 @@ def run(settings: Settings) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     metrics = Metrics()
     watcher = build(settings, metrics)
-    server = serve(settings, metrics, Checks(live=watcher.check_live, ready=watcher.check_ready))
+    server = serve(settings, metrics, Checks(live=HEARTBEATS.check, ready=watcher.check_ready))
     watcher.start()
     mark_ready(settings, _READY_FILE)
     get_logger().info("watcher started", namespace=settings.kube.namespace)

@@ -17,14 +17,13 @@ from watcher.intents import restore_intents
 from watcher.keeper import Keeper
 from watcher.machine import Machine
 from watcher.outbox import Outbox
+from workers.backoff import Backoff
 from workers.controllers.catalogue import SPECS
 from workers.controllers.provisioner.filters import keys_of_unsaved
 from workers.controllers.provisioner.served import Drivers
-from workers.kube.backoff import Backoff
 from workers.kube.resources import KubeResources
 from workers.kube.watch import Reflector
 from workers.loop import Loop
-from workers.observability.health import Heartbeats
 from workers.observability.logging import get_logger
 from workers.queue.presence import TTL_SECONDS
 
@@ -119,22 +118,19 @@ class Watcher:
         self._namespace = namespace
         self._recovery = recovery
         self._presence = presence
-        self.heartbeats = Heartbeats()
         self._recovery_seconds = recovery_seconds(resync_seconds)
         self._resync_seconds = resync_seconds
         self.loops = self._make_loops()
         self.outbox.on_waiting(self.loops["outbox"].wake)
-        self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
 
     def _make_loops(self) -> dict[str, Loop]:
         """Prepare the loops, in the order in which they start."""
-        beats, quick = self.heartbeats, Backoff(base_seconds=0.2, cap_seconds=2.0)
+        quick = Backoff(base_seconds=0.2, cap_seconds=2.0)
         loops = [
             Loop(
                 "outbox",
                 self.outbox.step,
-                heartbeats=beats,
                 trouble="Redis is away, events wait in memory",
                 backoff=quick,
                 first_wait_seconds=None,
@@ -142,14 +138,12 @@ class Watcher:
             Loop(
                 "keeper",
                 self.keeper.step,
-                heartbeats=beats,
                 trouble=_REDIS_AWAY,
                 backoff=Backoff(base_seconds=0.2, cap_seconds=2.0),
             ),
             Loop(
                 "recovery",
                 self._recover,
-                heartbeats=beats,
                 limit_seconds=_RECOVERY_LIMIT_SECONDS,
                 trouble="cannot look for lost attempts, trying again",
                 backoff=Backoff(),
@@ -161,31 +155,29 @@ class Watcher:
                 Loop(
                     "resync",
                     self._resync,
-                    heartbeats=beats,
                     first_wait_seconds=self._resync_seconds,
                 )
             )
         if self._presence is not None:
-            loops.append(Loop("presence", self._announce, heartbeats=beats, trouble=_REDIS_AWAY))
+            loops.append(Loop("presence", self._announce, trouble=_REDIS_AWAY))
         return {loop.name: loop for loop in loops}
 
     def start(self) -> None:
         """Start the threads; returns at once."""
-        for loop in self.loops.values():
+        for loop in tuple(self.loops.values()):
             loop.start()
 
     def stop(self, *, timeout_seconds: float = 3.0) -> None:
         """End all threads; what was not sent is found by the next list. Safe to call twice."""
         deadline = time.monotonic() + timeout_seconds
         self._stopped.set()
-        for loop in self.loops.values():
+        loops = tuple(self.loops.values())
+        for loop in loops:
             loop.stop()
         for reflector in tuple(self.reflectors.values()):
             reflector.stop()
-        for loop in self.loops.values():
+        for loop in loops:
             loop.join(max(0.0, deadline - time.monotonic()))
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
 
     @property
     def is_down(self) -> bool:
@@ -201,12 +193,6 @@ class Watcher:
             and all(reflector.health.is_synced for reflector in reflectors)
             and self.outbox.is_idle
         )
-
-    def check_live(self) -> str:
-        """Say which thread ended or hangs, which only a restart can mend; "" if none does."""
-        ended = [thread.name for thread in self._threads if not thread.is_alive()]
-        ended += [loop.name for loop in self.loops.values() if not loop.is_alive]
-        return f"ended: {', '.join(ended)}" if ended else self.heartbeats.check()
 
     def check_ready(self) -> str:
         """Say what keeps events from reaching the queue; "" if nothing does."""
@@ -292,20 +278,18 @@ class Watcher:
         if self._metrics is not None:
             sink = CountingSink(sink, self._metrics.watch_events, stream.resource.plural)
         name = f"watch {stream.name}"
-        reflector = Reflector(
+        reflector = self.reflectors[stream.name] = Reflector(
             self._client,
             stream.resource.path(namespace=stream.scope.namespace),
             stream.item_type,
             sink,
             metadata_only=stream.metadata_only,
             label_selector=stream.scope.label_selector,
-            on_progress=lambda: self.heartbeats.beat(name),
+            on_progress=lambda: self.loops[name].beat(),  # noqa: PLW0108 - it is made next
         )
-        self.reflectors[stream.name] = reflector
-        thread = threading.Thread(target=reflector.run, name=name, daemon=True)
-        self._threads.append(thread)
-        self.heartbeats.expect(name, _REFLECTOR_LIMIT_SECONDS)
-        thread.start()
+        # One step that lasts as long as the watcher.
+        loop = self.loops[name] = Loop(name, reflector.run, limit_seconds=_REFLECTOR_LIMIT_SECONDS)
+        loop.start()
         return reflector
 
 

@@ -1,31 +1,24 @@
 """One background thread that goes round for ever, and is seen to do so.
 
 A step returns how long to wait for the next one. No error ends the loop; the first of a row is
-logged, further ones wait longer. The loop beats at each round and while it waits, so that liveness
-sees one that hangs in a step (STR-9).
+logged, further ones wait longer. Each step has a heart, so that liveness sees one that hangs
+(STR-9). Nothing else may start a thread that goes round: tests/unit/test_threads.py.
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from workers.backoff import Backoff
 from workers.errors import ProvisionerError
-from workers.kube.backoff import Backoff
+from workers.observability.health import HEARTBEATS, LIMIT_SECONDS, Heart, Heartbeats
 from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workers.observability.health import Heartbeats
-
 _log = get_logger()
-
-# A beat at least this often while there is nothing to do.
-_BEAT_SECONDS: Final = 5.0
-# A step is one bounded piece of work: some commands to Redis, each with a time-out of seconds.
-LIMIT_SECONDS: Final = 120.0
 
 
 class Loop:
@@ -34,8 +27,9 @@ class Loop:
     Args:
         name: of the thread, and in what liveness says.
         step: does a piece of work; returns the seconds to wait then, None to wait for `wake`.
-        heartbeats: told that the loop goes round; None tells nobody.
-        limit_seconds: longest time of one step; beyond it the process counts as dead.
+        limit_seconds: longest time of one step, or between two `beat`s in it; beyond it the
+            process counts as dead.
+        heartbeats: of the process.
         trouble: what is logged when a step fails as the world does (a ProvisionerError).
         backoff: waits after failures.
         first_wait_seconds: before the first step; None waits for `wake`.
@@ -46,8 +40,8 @@ class Loop:
         name: str,
         step: Callable[[], float | None],
         *,
-        heartbeats: Heartbeats | None = None,
         limit_seconds: float = LIMIT_SECONDS,
+        heartbeats: Heartbeats = HEARTBEATS,
         trouble: str = "",
         backoff: Backoff | None = None,
         first_wait_seconds: float | None = 0.0,
@@ -63,11 +57,10 @@ class Loop:
         self._woken = threading.Event()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._heart: Heart | None = None
 
     def start(self) -> None:
         """Start the thread."""
-        if self._heartbeats is not None:
-            self._heartbeats.expect(self.name, self._limit_seconds)
         self._thread = threading.Thread(target=self.run, name=self.name, daemon=True)
         self._thread.start()
 
@@ -75,13 +68,18 @@ class Loop:
         """Ask for a step soon; a wait after a failure goes on."""
         self._woken.set()
 
+    def beat(self) -> None:
+        """From within a step of many pieces: one more is done."""
+        if self._heart is not None:
+            self._heart.beat()
+
     def stop(self) -> None:
         """End soon; safe to call twice."""
         self._stopped.set()
         self._woken.set()
 
-    def join(self, timeout_seconds: float) -> None:
-        """Wait for the end after `stop`."""
+    def join(self, timeout_seconds: float | None) -> None:
+        """Wait for the end after `stop`; None: however long it takes."""
         if self._thread is not None:
             self._thread.join(timeout_seconds)
 
@@ -102,12 +100,13 @@ class Loop:
             # Cleared first: a `wake` during the step leads to another one.
             self._woken.clear()
             try:
-                seconds = self._step()
+                with self._heartbeats.during(self.name, self._limit_seconds) as self._heart:
+                    seconds = self._step()
             except ProvisionerError as error:
                 if not self.is_failing:
                     _log.warning(self._trouble, err=str(error))
                 self._failed()
-            except Exception:  # noqa: BLE001 - the loop must outlive any defect
+            except BaseException:  # noqa: BLE001 - the loop must outlive any defect
                 if not self.is_failing:
                     _log.exception("unexpected error in a loop", loop=self.name)
                 self._failed()
@@ -124,10 +123,5 @@ class Loop:
         self._wait(self._backoff.next_seconds(), self._stopped)
 
     def _wait(self, seconds: float | None, until: threading.Event) -> None:
-        end = float("inf") if seconds is None else time.monotonic() + seconds
-        while True:
-            if self._heartbeats is not None:
-                self._heartbeats.beat(self.name)
-            left = end - time.monotonic()
-            if left <= 0 or until.wait(min(left, _BEAT_SECONDS)):
-                return
+        if seconds is None or seconds > 0:
+            until.wait(seconds)

@@ -12,7 +12,7 @@ import os
 import random
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 
 import pytest
@@ -49,6 +49,7 @@ class TwoSides:
         self.proxies: dict[str, Proxy] = {}
         self.claims = 0
         self.seen = Counter()
+        self.last_faults: deque[str] = deque(maxlen=8)
 
     def start(self) -> None:
         redis_flag = f"--redis-url={self.system.redis.url}"
@@ -120,12 +121,14 @@ class TwoSides:
 
         wait_until(calls, SECONDS, f"{side} work", interval_seconds=0.1)
 
+    def waiting(self) -> list[str]:
+        """Claims that are not bound."""
+        claims = self.scene.claims().items()
+        return [name for name, one in claims if one["status"].get("phase") != "Bound"]
+
     def feed(self) -> None:
         """A few claims that wait."""
-        waiting = [
-            one for one in self.scene.claims().values() if one["status"].get("phase") != "Bound"
-        ]
-        for _ in range(4 - len(waiting)):
+        for _ in range(4 - len(self.waiting())):
             self.claims += 1
             self.scene.claim(f"c{self.claims}", self.storage_class)
 
@@ -136,6 +139,7 @@ class TwoSides:
         kinds = OURS if side == "ours" else THEIRS
         name = self.random.choice(sorted(kinds))
         self.seen[name] += 1
+        self.last_faults.append(f"{time.time():.1f} {name}")
         names = ["worker-0", "worker-1"] if side == "ours" else [GO]
         kinds[name](self, names)
         for one in names:
@@ -147,6 +151,7 @@ class TwoSides:
         if self.random.random() < 0.3:
             self.system.flush_redis()
             self.seen["redis flushed"] += 1
+            self.last_faults.append(f"{time.time():.1f} redis flushed")
 
     def stopped(self, names: list[str]) -> None:
         """In order, one after the other or at once."""
@@ -232,6 +237,8 @@ def test_create_volume_calls_of_both_sides_never_overlap(own_plane, redis_binary
             assert min(calls["ours"], calls["go"]) > HANDOVERS / 2
         except BaseException:
             print(f"seed {SEED}: {dict(sides.seen)}", *sides.overlaps(), sep="\n")
+            print(*sides.last_faults, *sides.waiting(), *system.queue_state(), sep="\n")
+            system.show_threads()
             raise
         finally:
             sides.stop()

@@ -142,7 +142,7 @@ class System:
             name,
             [*command, *flags, f"--state-dir={state}"],
             self.directory / f"{name}.log",
-            environment(),
+            environment(PYTHONFAULTHANDLER="1"),
         )
 
     def ways(self, name: str) -> list[str]:
@@ -251,6 +251,34 @@ class System:
         """Look for Redis keys that names.py does not list; `assert_at_rest` fails on any."""
         with suppress(redis.RedisError), redis.Redis.from_url(self.redis.url) as client:
             self.undeclared |= set(undeclared_keys(client))
+
+    def queue_state(self) -> list[str]:
+        """All of the queue as Redis has it, for a failure's report."""
+        found = []
+        readers = {"hash": "hgetall", "set": "smembers", "string": "get"}
+        with redis.Redis.from_url(self.redis.url, decode_responses=True) as client:
+            found.append(f"now {client.time()}")
+            for name in sorted(client.scan_iter(count=1000)):
+                kind = client.type(name)
+                short = name.removeprefix("csifleet:").partition(":")[0]
+                if kind in readers and not short.startswith(("catalog", "capacity", "event")):
+                    value = getattr(client, readers[kind])(name)
+                elif kind == "zset":
+                    value = client.zrange(name, 0, 9, withscores=True)
+                elif kind == "list":
+                    value = (client.llen(name), client.lrange(name, -40, -1))
+                else:
+                    continue
+                found.append(f"{name}: {str(value)[:3000]}")
+        return found
+
+    def show_threads(self) -> None:
+        """Every worker writes the stacks of its threads to its log, and ends."""
+        for name in self.workers_():
+            process = self.parts[name].process
+            self.parts[name].wanted = False
+            if process is not None:
+                process.signal(signal.SIGABRT)
 
     def queue_left(self) -> list[str]:
         """Every entry of the queue structures and of Celery's lists."""

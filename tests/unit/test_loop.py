@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from tests.support.waiting import wait_until
+from workers.backoff import Backoff
 from workers.errors import QueueUnavailable
-from workers.kube.backoff import Backoff
 from workers.kube.errors import ForbiddenError
 from workers.loop import Loop
 from workers.observability.health import Heartbeats

@@ -91,9 +91,9 @@ class Elections:
         """
         self.leadership.step(self._candidates())
 
-    def run(self) -> None:
-        """Keep the Leases until `stop`; runs in its own thread."""
-        self.leadership.run(self._candidates)
+    def start(self) -> None:
+        """Keep the Leases until `stop`."""
+        self.leadership.start(self._candidates)
 
     def check(self) -> str:
         """Say which Lease of ours is overdue; "" for none (F-022)."""

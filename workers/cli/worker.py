@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery.exceptions import SecurityWarning
 
+from csi_client.connection import links_silent_seconds
 from workers.app import FleetApp, make_app, publisher
 from workers.cli.consumers import CeleryConsumers
 from workers.cli.correlator import SharedCorrelator
@@ -35,6 +36,7 @@ from workers.drivers.fleet import TICK_SECONDS, Fleet
 from workers.drivers.seats import Seats
 from workers.engine.context import Context
 from workers.engine.effects import Effects
+from workers.engine.passes import Passes, longest_pass
 from workers.engine.pausecopies import PauseCopies, PauseRestorer
 from workers.engine.periodic import Periodic
 from workers.errors import ApiError, ConfigError, QueueUnavailable
@@ -43,7 +45,7 @@ from workers.kube import paths
 from workers.kube.events import EventRecorder
 from workers.kube.resources import KubeResources
 from workers.loop import Loop
-from workers.observability.health import Heartbeats
+from workers.observability.health import HEARTBEATS, LIMIT_SECONDS, Heart
 from workers.observability.http import Checks, always_ok
 from workers.observability.metrics import Metrics
 from workers.observability.requests import csi_observer
@@ -76,27 +78,8 @@ READY_FILE: Final = "worker.ready"
 CONSUMER: Final = "consumer"
 # Celery tries to connect again each 2 to 30 s.
 CONSUMER_SECONDS: Final = 120.0
-# Liveness' name for the renewal of leases, and the longest it may take.
-LEASES: Final = "lease-heartbeat"
-LEASES_SECONDS: Final = 60.0
 # Threads that use the API connection beside the pool: events, keeper.
 SPARE_CONNECTIONS: Final = 8
-
-
-class Beating:
-    """The queue for the heartbeat of the leases: each round of it is seen by liveness."""
-
-    def __init__(self, queue: WorkQueue, beats: Heartbeats) -> None:
-        self._queue = queue
-        self._beats = beats
-        beats.expect(LEASES, LEASES_SECONDS)
-
-    def heartbeat(self) -> bool:
-        """Renew all leases of the process; True when they were lost."""
-        try:
-            return self._queue.heartbeat()
-        finally:
-            self._beats.beat(LEASES)
 
 
 class WorkerProcess:
@@ -107,11 +90,9 @@ class WorkerProcess:
         self.controllers = [catalogue.load(name) for name in settings.chosen]
         self.app: FleetApp = make_app(settings)
         self.metrics = Metrics()
-        self.heartbeats = Heartbeats()
+        self.consumer_heart: Heart | None = None
         specs = catalogue.specs(settings.chosen)
-        self.consumers = CeleryConsumers(
-            self.app, specs, on_round=lambda: self.heartbeats.beat(CONSUMER)
-        )
+        self.consumers = CeleryConsumers(self.app, specs, on_round=self.consumer_lives)
         self.tracing = Tracing.from_environment(os.environ)
         self.http: DiagnosticsServer | None = None
         self.running: list[Loop] = []
@@ -144,7 +125,7 @@ class WorkerProcess:
         )
         self.pauses.attach(self.queue)
         self.heartbeat = Heartbeat(
-            Beating(self.queue, self.heartbeats),
+            self.queue,
             interval_seconds=settings.process.lease_ttl_seconds / 4,
         )
         self.registry = DriverRegistry(redis)
@@ -216,6 +197,7 @@ class WorkerProcess:
             capacity=self.capacity,
             periodic=self.periodic,
             lasting=lasting,
+            passes=Passes(lambda: longest_pass(self.fleet.longest_call())),
             tracing=self.tracing,
             may_work=self.leadership.may_work if self.leadership is not None else None,
         )
@@ -299,16 +281,15 @@ class WorkerProcess:
                 return
 
     def loops(self) -> list[Loop]:
-        """Everything that goes round in the background; liveness sees each of them (STR-9)."""
-        beats = self.heartbeats
+        """What goes round in the background of every worker, beside what its parts have."""
         found = [
-            Loop("pump", self.pump, heartbeats=beats, limit_seconds=30.0),
-            Loop("limits", self.declare_limits, heartbeats=beats),
-            Loop("drivers", self.follow_drivers, heartbeats=beats),
-            Loop("periodic", self.periodic.step, heartbeats=beats),
+            Loop("pump", self.pump, limit_seconds=30.0),
+            Loop("limits", self.declare_limits),
+            Loop("drivers", self.follow_drivers),
+            Loop("periodic", self.periodic.step),
         ]
         if self.central is not None:
-            found.append(Loop("drivers-file", self.central.step, heartbeats=beats))
+            found.append(Loop("drivers-file", self.central.step))
         return found
 
     def start_threads(self) -> None:
@@ -316,7 +297,7 @@ class WorkerProcess:
         self.heartbeat.start()
         self.events.start()
         if self.leadership is not None:
-            threading.Thread(target=self.leadership.run, name="leases", daemon=True).start()
+            self.leadership.start()
         self.running = self.loops()
         for loop in self.running:
             loop.start()
@@ -333,7 +314,7 @@ class WorkerProcess:
             self.app.runtime.passes.expire(self.queue)
         except QueueUnavailable:
             # Without Redis there is nothing to fetch, and a restart would not bring it back.
-            self.heartbeats.beat(CONSUMER)
+            self.consumer_lives()
             raise
         return PUMP_SECONDS
 
@@ -347,9 +328,10 @@ class WorkerProcess:
         return TICK_SECONDS
 
     def check_live(self) -> str:
-        """Say what hangs: a loop, the consumer of tickets, or a pass."""
-        found = (self.heartbeats.check(), self.app.runtime.passes.check())
-        return "; ".join(filter(None, found))
+        """Say what hangs: a loop, a pass, the consumer of tickets, the look at connections."""
+        silent = links_silent_seconds()
+        links = f"csi-links: no progress for {silent:.0f} s" if silent > LIMIT_SECONDS else ""
+        return "; ".join(filter(None, (HEARTBEATS.check(), links)))
 
     def declare_limits(self) -> float:
         """After Redis lost its data: pauses first, then limits. Apart, for it may have to wait.
@@ -390,9 +372,14 @@ class WorkerProcess:
             quiet=True,
         )
         self.mark_ready()
-        self.heartbeats.expect(CONSUMER, CONSUMER_SECONDS)
-        worker.start()
+        with HEARTBEATS.during(CONSUMER, CONSUMER_SECONDS) as self.consumer_heart:
+            worker.start()
         return int(worker.exitcode or 0)
+
+    def consumer_lives(self) -> None:
+        """Tickets are fetched, or there is nowhere to fetch them from."""
+        if self.consumer_heart is not None:
+            self.consumer_heart.beat()
 
     def mark_ready(self) -> None:
         """Tells the supervisor that the start is over."""

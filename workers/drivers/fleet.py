@@ -16,7 +16,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from workers.drivers.announcing import DRIVERLESS, REGISTRATION_TTL_SECONDS, Announcing
 from workers.drivers.driver import Driver, handshake, wait_ready
@@ -25,6 +26,7 @@ from workers.drivers.health import Health, SharedHealth
 from workers.drivers.link import RETRY_SECONDS, TELL_AFTER_SECONDS, Link, open_link
 from workers.drivers.seats import default_seats
 from workers.errors import ConfigError
+from workers.observability.health import HEARTBEATS, LIMIT_SECONDS
 from workers.queue.breakers import record_text
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from workers.queue.workqueue import WorkQueue
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 CONNECT_TIMEOUT_SECONDS: Final = 30.0
 TICK_SECONDS: Final = 0.5
@@ -45,6 +48,8 @@ BREAKER_SECONDS: Final = 1.0
 LOST_AGAIN_SECONDS: Final = 2.0
 HANDSHAKE_THREADS: Final = 8
 PATIENT_THREADS: Final = 16
+# A handshake has at most so many calls.
+TALK_CALLS: Final = 8
 
 
 class Fleet:
@@ -100,6 +105,11 @@ class Fleet:
         if limit is not None:
             return limit
         return default_seats(self._settings.process.concurrency, len(self._drivers))
+
+    def longest_call(self) -> float:
+        """Seconds that any call of any driver here may last."""
+        links = list(self._links.values())
+        return max((link.spec.longest_call(self._settings) for link in links), default=0.0)
 
     def connect_all(self) -> None:
         """Connects every `--csi-address` and shakes hands (P-001 to P-010).
@@ -258,7 +268,7 @@ class Fleet:
             self._wait(link)
         elif time.monotonic() >= link.retry_at:
             pool = self._patient if link.has_failed else self._pool
-            link.shaking, link.shaking_losses = pool.submit(link.shake), losses
+            link.shaking, link.shaking_losses = pool.submit(self._seen, link, link.shake), losses
 
     def stop(self) -> None:
         """Closes all connections."""
@@ -295,6 +305,12 @@ class Fleet:
             self._seats.pop(driver.queue_name, None)
         else:
             self._seats[driver.queue_name] = spec.threads
+
+    def _seen(self, link: Link, talk: Callable[[], T]) -> T:
+        """Run what calls the driver in one of the pools, where liveness sees it hang."""
+        seconds = LIMIT_SECONDS + TALK_CALLS * link.spec.longest_call(self._settings)
+        with HEARTBEATS.during(f"driver {link.name}", seconds):
+            return talk()
 
     def _shaken(self, link: Link, queue: WorkQueue, registry: DriverRegistry) -> None:
         shaking, link.shaking = link.shaking, None
@@ -347,7 +363,7 @@ class Fleet:
             link.tell(link.diagnosis.result())
             link.diagnosis, link.waiting_since = None, now
         elif link.diagnosis is None and now - link.waiting_since > TELL_AFTER_SECONDS:
-            link.diagnosis = self._patient.submit(link.diagnose)
+            link.diagnosis = self._patient.submit(self._seen, link, link.diagnose)
 
     def _drop(self, link: Link) -> None:
         """Serve it no more; its keys wait in Redis, its registration runs out."""
@@ -409,7 +425,9 @@ class Fleet:
                 link.health.is_suspect = True
                 is_trying = link.trial is not None and not link.trial.done()
                 if state.state in {"open", "half"} and link.is_served and not is_trying:
-                    link.trial = self._patient.submit(self._try_again, link, breakers)
+                    link.trial = self._patient.submit(
+                        self._seen, link, partial(self._try_again, link, breakers)
+                    )
 
     def _try_again(self, link: Link, breakers: Breakers) -> None:
         try:

@@ -22,9 +22,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from workers.backoff import Backoff
 from workers.engine.election import Election, Leases, Standing
 from workers.errors import QueueUnavailable
-from workers.observability.health import LeaderHealth
+from workers.loop import Loop
+from workers.observability.health import HEARTBEATS, LeaderHealth
 from workers.queue.keys import lane_name
 
 if TYPE_CHECKING:
@@ -152,7 +154,7 @@ class Leadership:
         self._by_lane: dict[str, Election] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._wake = threading.Event()
+        self._loop: Loop | None = None
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lease")
 
     def check(self) -> str:
@@ -175,16 +177,13 @@ class Leadership:
             self._tell(one)
         self.look()
 
-    def run(self, candidates: Callable[[], Iterable[Candidate]]) -> None:
-        """Look after each Lease when it is due, until `stop`; never raises."""
-        while not self._stopped.is_set():
-            try:
-                wait_seconds = self._round(candidates())
-            except Exception:  # noqa: BLE001 - the loop must outlive any defect
-                _log.exception("unexpected error while keeping the leases")
-                wait_seconds = self._settings.retry_period_seconds
-            self._wake.wait(wait_seconds)
-            self._wake.clear()
+    def start(self, candidates: Callable[[], Iterable[Candidate]]) -> None:
+        """Look after each Lease when it is due, until `stop`, in a thread of its own."""
+        period = self._settings.retry_period_seconds
+        self._loop = Loop(
+            "leases", lambda: self._round(candidates()), backoff=Backoff(period / 2, period)
+        )
+        self._loop.start()
 
     def look(self) -> None:
         """Let this process follow what its elections allow now; asks nobody."""
@@ -199,7 +198,8 @@ class Leadership:
     def stop(self) -> None:
         """End `run`; the last of us gives back what is held. Call after the last work ended."""
         self._stopped.set()
-        self._wake.set()
+        if self._loop is not None:
+            self._loop.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
         for one in self._all():
             try:
@@ -251,16 +251,19 @@ class Leadership:
     def _step_alone(self, one: _Kept) -> None:
         """Telling Redis is a task of its own: while it hangs the Lease must be renewed."""
         try:
-            self._step(one)
+            with HEARTBEATS.during(f"lease {one.candidate.lease}"):
+                self._step(one)
         except Exception:  # noqa: BLE001 - nobody asks for the future's result
             _log.exception("unexpected error while lease %s was kept", one.candidate.lease)
         if not self._stopped.is_set() and (one.telling is None or one.telling.done()):
             one.telling = self._pool.submit(self._tell_alone, one)
-        self._wake.set()
+        if self._loop is not None:
+            self._loop.wake()
 
     def _tell_alone(self, one: _Kept) -> None:
         try:
-            self._tell(one)
+            with HEARTBEATS.during(f"lease {one.candidate.lease} in Redis"):
+                self._tell(one)
         except QueueUnavailable as error:
             _log.warning("lease %s: %s", one.candidate.lease, error)
         except Exception:  # noqa: BLE001 - nobody asks for the future's result

@@ -49,10 +49,18 @@ class EventQueue:
             return False
         return True
 
-    def take(self) -> list[JsonObject]:
-        """Wait for events and take up to `BATCH`; an empty list is the end."""
-        while not (self._closed.is_set() and self._queue.empty()):
-            item = self._queue.get()
+    @property
+    def is_over(self) -> bool:
+        """Closed, and all was taken."""
+        return self._closed.is_set() and self._queue.empty()
+
+    def take(self, wait_seconds: float | None = None) -> list[JsonObject]:
+        """Wait for events and take up to `BATCH`; none when it is over, or nothing came so long."""
+        while not self.is_over:
+            try:
+                item = self._queue.get(timeout=wait_seconds)
+            except queue.Empty:
+                break
             if item is not None:
                 self._hold(item[0])
                 return [item[1], *self._more()]

@@ -16,6 +16,7 @@ import uuid
 import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from workers.errors import TransientError
@@ -23,6 +24,7 @@ from workers.kube import paths
 from workers.kube.client import STRATEGIC_PATCH
 from workers.kube.errors import AwayError, NotFoundError
 from workers.kube.eventqueue import EventQueue
+from workers.loop import Loop
 from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ _log = get_logger()
 QUEUE_SIZE: Final = 1000
 _WRITE_ATTEMPTS: Final = 3
 _RETRY_SECONDS: Final = 0.5
+# A writer without events goes round this often: liveness sees that it does.
+_LOOK_SECONDS: Final = 30.0
 _DNS_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _MAX_NAME: Final = 253
 # core/v1 has no limit and client-go cuts nothing; this only bounds memory.
@@ -106,18 +110,17 @@ class EventRecorder:
         self._now = now
         self._on_drop = on_drop
         self._queues = [EventQueue(queue_size) for _ in range(threads)]
-        self._threads: list[threading.Thread] = []
+        self._loops: list[Loop] = []
         self._stopped = threading.Event()
         self._stop_at = float("inf")
 
     def start(self) -> None:
         """Start the writers."""
-        for waiting in self._queues:
-            thread = threading.Thread(
-                target=self._write_all, args=(waiting,), name="events", daemon=True
-            )
-            thread.start()
-            self._threads.append(thread)
+        for number, waiting in enumerate(self._queues):
+            step = partial(self._write_some, number, waiting)
+            self._loops.append(Loop(f"events-{number}", step))
+        for loop in self._loops:
+            loop.start()
 
     def event(
         self,
@@ -149,18 +152,24 @@ class EventRecorder:
         self._stopped.set()
         for waiting in self._queues:
             waiting.close()
-        for thread in self._threads:
-            thread.join(max(0.0, self._stop_at - time.monotonic()))
+        for loop in self._loops:
+            loop.join(max(0.0, self._stop_at - time.monotonic()))
 
-    def _write_all(self, waiting: EventQueue) -> None:
-        while events := waiting.take():
-            for event, plan in zip(events, self._plans(events), strict=True):
-                if time.monotonic() > self._stop_at:
-                    return
-                try:
-                    self._write(event, plan)
-                except Exception as error:  # noqa: BLE001 - an event is never worth a thread
-                    self._refused(event, error)
+    def _write_some(self, number: int, waiting: EventQueue) -> float:
+        loop = self._loops[number]
+        events = waiting.take(_LOOK_SECONDS)
+        for event, plan in zip(events, self._plans(events) if events else (), strict=True):
+            if time.monotonic() > self._stop_at:
+                loop.stop()
+                break
+            loop.beat()
+            try:
+                self._write(event, plan, loop.beat)
+            except Exception as error:  # noqa: BLE001 - an event is never worth a thread
+                self._refused(event, error)
+        if waiting.is_over:
+            loop.stop()
+        return 0.0
 
     def _plans(self, events: list[JsonObject]) -> list[EventPlan]:
         try:
@@ -174,13 +183,14 @@ class EventRecorder:
         _log.warning("event not written", **_fields(event), err=str(error))
         self._on_drop("refused")
 
-    def _write(self, event: JsonObject, plan: EventPlan) -> None:
+    def _write(self, event: JsonObject, plan: EventPlan, beat: Callable[[], None]) -> None:
         if plan.action == "drop":
             self._on_drop("budget")
             return
         event = {**event, "message": _shortened(plan.message), "count": plan.count}
         event["metadata"] = {**event["metadata"], "name": plan.name}
         for attempts_left in range(_WRITE_ATTEMPTS - 1, -1, -1):
+            beat()
             try:
                 self._send(plan.action, event)
             except AwayError:

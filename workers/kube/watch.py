@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from workers.backoff import Backoff
 from workers.errors import ApiError
-from workers.kube.backoff import Backoff
 from workers.kube.client import JSON
 from workers.kube.errors import GoneError, NotFoundError, error_from_status
 from workers.observability.logging import get_logger

@@ -1,87 +1,94 @@
-"""Is this process doing its work? Heartbeats that prove progress, and the Lease's health.
+"""Does every thread of this process still go round, and is the Lease renewed?
 
-A loop beats when it has really gone round (a message consumed, a watch answered), so a process
-whose threads are stuck looks dead although its sockets accept. Ages can be written to files, which
-lets a supervisor or an exec probe look into another process.
+What goes on in the background says so while it does it: a piece of work has a heart, which must
+beat, or end, within a limit. A heart that is silent for longer belongs to a thread that hangs, so
+liveness names it (STR-9). Whoever waits for work has no heart: there is nothing to be late with.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
-# Files are touched at most this often, so that a busy loop may beat on every message.
-_FILE_PERIOD_SECONDS: Final = 1.0
-
-_FILE_SUFFIX: Final = ".beat"
+LIMIT_SECONDS: Final = 120.0
+"""A step is one bounded piece of work: some commands to Redis or the API server, each with a
+time-out of seconds."""
 
 # Time beyond the lease duration before a silent leader is called unhealthy (csi-lib-utils,
 # leaderelection DefaultHealthCheckTimeout).
 _LEASE_TOLERANCE_SECONDS: Final = 20.0
 
 
+class Heart:
+    """Of one piece of work, from `Heartbeats`."""
+
+    __slots__ = ("_beaten_at", "_clock", "limit_seconds", "name")
+
+    def __init__(self, name: str, limit_seconds: float, clock: Callable[[], float]) -> None:
+        self.name = name
+        self.limit_seconds = limit_seconds
+        self._clock = clock
+        self._beaten_at = clock()
+
+    def beat(self) -> None:
+        """It went on."""
+        self._beaten_at = self._clock()
+
+    def silent_seconds(self) -> float:
+        """Since it last went on."""
+        return self._clock() - self._beaten_at
+
+
 class Heartbeats:
-    """Ages of the loops of one process.
+    """The hearts of one process; any thread may ask.
 
     Args:
-        directory: where to keep `<name>.beat` files for other processes; None keeps none.
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self, directory: Path | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._directory = directory
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._beats: dict[str, float] = {}
-        self._limits: dict[str, float] = {}
-        self._written: dict[str, float] = {}
+        self._hearts: set[Heart] = set()
 
-    def expect(self, name: str, within_seconds: float) -> None:
-        """Demand a beat of `name` in every span of that length; the first span starts now."""
+    def expect(self, name: str, within_seconds: float = LIMIT_SECONDS) -> Heart:
+        """Demand a beat in every span of that length, until `stop`."""
+        heart = Heart(name, within_seconds, self._clock)
         with self._lock:
-            self._limits[name] = within_seconds
-            self._beats.setdefault(name, self._clock())
+            self._hearts.add(heart)
+        return heart
 
-    def beat(self, name: str) -> None:
-        """Say that the loop `name` went round."""
-        now = self._clock()
+    def stop(self, heart: Heart) -> None:
+        """Expect no more of it. Safe to call twice."""
         with self._lock:
-            self._beats[name] = now
-            due = now - self._written.get(name, float("-inf")) >= _FILE_PERIOD_SECONDS
-            if due:
-                self._written[name] = now
-        if due and self._directory is not None:
-            _touch(self._directory / (name + _FILE_SUFFIX))
+            self._hearts.discard(heart)
 
-    def stop(self, name: str) -> None:
-        """Expect no more of `name`, for example while the process shuts down."""
-        with self._lock:
-            self._limits.pop(name, None)
-            self._beats.pop(name, None)
-
-    def age(self, name: str) -> float | None:
-        """Seconds since the last beat; None if `name` never beat and is not expected."""
-        with self._lock:
-            last = self._beats.get(name)
-        return None if last is None else max(0.0, self._clock() - last)
+    @contextmanager
+    def during(self, name: str, within_seconds: float = LIMIT_SECONDS) -> Iterator[Heart]:
+        """Around a piece of work: it ends, or beats, within that time."""
+        heart = self.expect(name, within_seconds)
+        try:
+            yield heart
+        finally:
+            self.stop(heart)
 
     def check(self) -> str:
-        """Say what is overdue; "" when every expected beat came in time (a liveness probe)."""
-        now = self._clock()
+        """Say what is overdue; "" when nothing is (a liveness probe)."""
         with self._lock:
-            overdue = [
-                f"{name}: no progress for {now - self._beats[name]:.0f} s"
-                for name, limit in sorted(self._limits.items())
-                if now - self._beats[name] > limit
-            ]
-        return "; ".join(overdue)
+            hearts = list(self._hearts)
+        ages = sorted((heart.name, heart.silent_seconds(), heart.limit_seconds) for heart in hearts)
+        return "; ".join(
+            f"{name}: no progress for {age:.0f} s" for name, age, limit in ages if age > limit
+        )
+
+
+HEARTBEATS: Final = Heartbeats()
+"""Those of this process, as its threads are: what `/healthz` asks."""
 
 
 class LeaderHealth:
@@ -117,19 +124,3 @@ class LeaderHealth:
         if renewed is None or self._clock() - renewed <= self._limit:
             return ""
         return f"failed election to renew leadership on lease {self._name}"
-
-
-def file_age(directory: Path, name: str) -> float | None:
-    """Seconds since another process beat `name`; None if it never did."""
-    try:
-        return max(0.0, time.time() - (directory / (name + _FILE_SUFFIX)).stat().st_mtime)
-    except FileNotFoundError:
-        return None
-
-
-def _touch(path: Path) -> None:
-    try:
-        path.touch()
-    except OSError:
-        # A full or missing disk must not stop work; the file's age tells of it.
-        return

@@ -8,11 +8,9 @@ own clock before it has heard anything (G9).
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import socket
-import threading
 import time
 import uuid
 from contextlib import suppress
@@ -20,7 +18,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from workers.backoff import Backoff
 from workers.errors import LeaseLost, QueueUnavailable
+from workers.loop import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from workers.queue.locks import Lock
 
 
-_log = logging.getLogger(__name__)
 # A process silent for so long is dead and its keys are handed over.
 TTL_SECONDS: Final = 4.0
 
@@ -164,33 +163,26 @@ class Heartbeat:
     def __init__(self, queue: Renewable, *, interval_seconds: float = 1.0) -> None:
         self._queue = queue
         self._interval_seconds = interval_seconds
-        self._wake = threading.Event()
-        self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="lease-heartbeat", daemon=True)
+        # A defect must not cost more leases than Redis being away: the process would take tickets
+        # and never work on them.
+        backoff = Backoff(interval_seconds / 2, interval_seconds)
+        self._loop = Loop("lease-heartbeat", self._step, limit_seconds=60.0, backoff=backoff)
 
     def start(self) -> None:
         """Start renewing; call once."""
-        self._thread.start()
+        self._loop.start()
 
     def wake(self) -> None:
         """Renew now: somebody noticed that the process is not registered any more."""
-        self._wake.set()
+        self._loop.wake()
 
     def stop(self) -> None:
         """Stop renewing and wait for the thread; the leases then run out by themselves."""
-        self._is_stopping = True
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._loop.stop()
+        self._loop.join(None)
 
-    def _run(self) -> None:
-        while not self._is_stopping:
-            # When Redis does not answer, the local deadline runs out by itself.
-            try:
-                with suppress(QueueUnavailable):
-                    self._queue.heartbeat()
-            except Exception:  # noqa: BLE001 - the loop must outlive any defect
-                # Without this thread the process would take tickets and never work on them.
-                _log.exception("unexpected error while leases were renewed, trying again")
-            self._wake.wait(self._interval_seconds)
-            self._wake.clear()
+    def _step(self) -> float:
+        # When Redis does not answer, the local deadline runs out by itself.
+        with suppress(QueueUnavailable):
+            self._queue.heartbeat()
+        return self._interval_seconds

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import socket
 import threading
-import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +27,7 @@ from redis.sentinel import (
     SentinelManagedSSLConnection,
 )
 
+from workers.loop import Loop
 from workers.queue.connection import FollowingMixin
 
 if TYPE_CHECKING:
@@ -68,41 +68,38 @@ class Follower:
         self._lock = threading.Lock()
         self._config_epoch = -1
         self.address: Address | None = None
-        self._thread: threading.Thread | None = None
+        self._loop: Loop | None = None
 
     def add(self, connection: Connection) -> None:
         """Watch one more; the thread starts with the first, so that a process may fork before."""
         with self._lock:
             self._connections.add(connection)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="sentinel", daemon=True)
-                self._thread.start()
+            if self._loop is None:
+                self._loop = Loop(f"sentinel {self._master}", self._step)
+                self._loop.start()
+        self._loop.wake()
 
-    def _run(self) -> None:
-        while self._is_wanted():
-            for sentinel in self._sentinels:
-                try:
-                    self._listen(sentinel)
-                except redis.RedisError as error:
-                    _log.debug("sentinel does not answer: %s", error)
-                except Exception:  # noqa: BLE001 - the loop must outlive any defect
-                    _log.exception("unexpected error while sentinels were listened to")
-                self.address = None
-            time.sleep(RETRY_SECONDS)
+    def _step(self) -> float | None:
+        for sentinel in self._sentinels:
+            try:
+                self._listen(sentinel)
+            except redis.RedisError as error:
+                _log.debug("sentinel does not answer: %s", error)
+            self.address = None
+        return RETRY_SECONDS if self._is_wanted() else None
 
     def _is_wanted(self) -> bool:
-        """Whether anybody is connected; the next one starts another thread."""
+        """Whether anybody is connected; the next one wakes the thread."""
         with self._lock:
-            if not any(getattr(one, "is_open", False) for one in self._connections):
-                self._thread = None
-            return self._thread is not None
+            return any(getattr(one, "is_open", False) for one in self._connections)
 
     def _listen(self, sentinel: redis.Redis) -> None:
         untyped: Any = sentinel
         with untyped.pubsub(ignore_subscribe_messages=True) as channel:
             channel.subscribe(_SWITCH)
             # A message says that there is something to see, for whatever master.
-            while self._is_wanted():
+            while self._loop is not None and self._is_wanted():
+                self._loop.beat()
                 self._look(sentinel)
                 channel.get_message(timeout=LOOK_SECONDS)
 

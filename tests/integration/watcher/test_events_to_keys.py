@@ -214,7 +214,6 @@ def test_c147_restarted_redis_gets_what_happened_meanwhile(
     if not keeps_data:
         wait_until(lambda: scene.register() is None, 10, "driver registered again")
     scene.wait_for_ticket(claim_text(cluster, "c1"), timeout_seconds=20)
-    assert watcher.check_live() == ""
 
 
 def test_stop_is_quick_while_watches_are_open(scene):
@@ -222,4 +221,4 @@ def test_stop_is_quick_while_watches_are_open(scene):
     started = time.monotonic()
     watcher.stop()
     assert time.monotonic() - started < 2
-    assert watcher.check_live().startswith("ended: ")
+    assert not any(loop.is_alive for loop in watcher.loops.values())

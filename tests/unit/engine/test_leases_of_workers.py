@@ -148,8 +148,7 @@ def test_a_hanging_request_holds_up_no_other_lease(leases):
     lanes = FakeLanes()
     leadership = Leadership(Api(), SETTINGS, "w1_csi-fleet-0", lanes)
     both = [Candidate("x", "stuck", ("claims",)), *ONE]
-    thread = threading.Thread(target=leadership.run, args=(lambda: both,))
-    thread.start()
+    leadership.start(lambda: both)
     try:
         assert asked.wait(10)
         wait_until(lambda: leadership.may_work("claims", "d"), 10, "the other Lease is held")
@@ -158,7 +157,6 @@ def test_a_hanging_request_holds_up_no_other_lease(leases):
     finally:
         hangs.set()
         leadership.stop()
-        thread.join()
 
 
 def test_what_may_not_be_worked_on_any_more_is_told_when_its_time_is_over(leases):
@@ -177,8 +175,7 @@ def test_what_may_not_be_worked_on_any_more_is_told_when_its_time_is_over(leases
         FakeLanes(),
         on_change=lambda _, is_back: changes.append(is_back),
     )
-    thread = threading.Thread(target=leadership.run, args=(lambda: ONE,))
-    thread.start()
+    leadership.start(lambda: ONE)
     try:
         wait_until(lambda: changes == [False], 10, "it is held")
 
@@ -192,4 +189,3 @@ def test_what_may_not_be_worked_on_any_more_is_told_when_its_time_is_over(leases
     finally:
         hangs.set()
         leadership.stop()
-        thread.join()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from workers.engine.passes import Passes
+from workers.engine.passes import LONGEST_SECONDS, Passes, longest_pass
 from workers.errors import LeaseLost
+from workers.observability.health import Heartbeats
 from workers.queue.keys import Key
 from workers.queue.workqueue import WorkQueue
 
@@ -30,25 +31,33 @@ def queue(redis_client):
 
 def test_a_stuck_pass_loses_its_lease_and_may_write_nothing_more(queue):
     clock = Clock()
-    passes = Passes(60, clock)
+    beats = Heartbeats(clock)
+    passes = Passes(lambda: 60, beats)
     lease = queue.take(KEY)
     with passes.running(lease):
         clock.now = 61
         passes.expire(queue)
-        assert KEY.text in passes.check()
+        assert KEY.text in beats.check()
         with pytest.raises(LeaseLost):
             lease.check()
         assert queue.stats()[KEY.lane].running == 0
         passes.expire(queue)  # told once, released once
-    assert passes.check() == ""
+    assert beats.check() == ""
 
 
 def test_a_pass_within_its_bound_is_left_alone(queue):
     clock = Clock()
-    passes = Passes(60, clock)
+    beats = Heartbeats(clock)
+    passes = Passes(lambda: 60, beats)
     lease = queue.take(KEY)
     with passes.running(lease):
         clock.now = 59
         passes.expire(queue)
-        assert passes.check() == ""
+        assert beats.check() == ""
         lease.check()
+
+
+@pytest.mark.parametrize("timeout_seconds", [10, 600, 3600])
+def test_a_driver_that_may_take_an_hour_for_a_call_is_not_stuck(timeout_seconds):
+    """`--timeout=1h` is allowed: such a pass must not cost its lease and the process."""
+    assert longest_pass(timeout_seconds) >= max(LONGEST_SECONDS, 2 * timeout_seconds)

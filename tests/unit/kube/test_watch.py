@@ -10,7 +10,7 @@ import pytest
 from tests.support.fake_api import FakeApi, Reply, events, page, status
 from tests.support.kube_objects import claim_json
 from tests.support.waiting import wait_until
-from workers.kube.backoff import Backoff
+from workers.backoff import Backoff
 from workers.kube.client import KubeClient
 from workers.kube.objects import Claim
 from workers.kube.watch import Reflector

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from workers.observability.health import Heartbeats, LeaderHealth, file_age
+from workers.observability.health import Heartbeats, LeaderHealth
 
 
 class Clock:
@@ -22,57 +20,35 @@ def clock():
 
 
 def test_a_loop_that_stops_is_overdue(clock):
-    beats = Heartbeats(clock=clock)
-    beats.expect("consumer", within_seconds=10)
+    beats = Heartbeats(clock)
+    heart = beats.expect("consumer", within_seconds=10)
     clock.now += 10
     assert beats.check() == ""
     clock.now += 1
     assert beats.check() == "consumer: no progress for 11 s"
-    beats.beat("consumer")
+    heart.beat()
     assert beats.check() == ""
-
-
-def test_an_unexpected_loop_may_be_silent(clock):
-    beats = Heartbeats(clock=clock)
-    beats.beat("idle")
-    clock.now += 1e6
-    assert beats.check() == ""
-    assert beats.age("idle") == 1e6
-    assert beats.age("unknown") is None
-
-
-def test_a_stopped_loop_is_expected_no_more(clock):
-    beats = Heartbeats(clock=clock)
-    beats.expect("consumer", within_seconds=1)
-    beats.stop("consumer")
     clock.now += 100
+    beats.stop(heart)
     assert beats.check() == ""
 
 
-def test_other_processes_see_the_age(tmp_path, clock):
-    beats = Heartbeats(tmp_path, clock)
-    assert file_age(tmp_path, "consumer") is None
-    beats.beat("consumer")
-    os.utime(tmp_path / "consumer.beat", (0, 0))
-    old = file_age(tmp_path, "consumer")
-    assert old is not None
-    assert old > 1e9
+def test_each_piece_of_work_has_its_own_heart_although_names_are_equal(clock):
+    """Two Leases of one name, say: the one that goes on must not hide the one that hangs."""
+    beats = Heartbeats(clock)
+    with beats.during("lease", 5), beats.during("lease", 5) as other:
+        clock.now += 6
+        other.beat()
+        assert beats.check() == "lease: no progress for 6 s"
+    assert beats.check() == ""
 
 
-def test_a_busy_loop_touches_its_file_once_a_second(tmp_path, clock):
-    beats = Heartbeats(tmp_path, clock)
-    beats.beat("consumer")
-    (tmp_path / "consumer.beat").unlink()
-    clock.now += 0.5
-    beats.beat("consumer")
-    assert file_age(tmp_path, "consumer") is None
-    clock.now += 0.5
-    beats.beat("consumer")
-    assert file_age(tmp_path, "consumer") is not None
-
-
-def test_a_missing_folder_stops_nothing(tmp_path):
-    Heartbeats(tmp_path / "absent").beat("consumer")
+def test_work_that_fails_is_over(clock):
+    beats = Heartbeats(clock)
+    with pytest.raises(ZeroDivisionError), beats.during("x", 1):
+        raise ZeroDivisionError
+    clock.now += 2
+    assert beats.check() == ""
 
 
 @pytest.mark.parametrize(("seconds", "complaint"), [

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.waiting import wait_until
 from watcher.outbox import CatalogList, Outbox
+from workers.backoff import Backoff
 from workers.errors import QueueUnavailable
-from workers.kube.backoff import Backoff
 from workers.loop import Loop
 from workers.queue.keys import Key, claim_key, volume_key
 

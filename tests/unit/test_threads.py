@@ -1,0 +1,104 @@
+"""Every thread of ours is seen by liveness: all that goes round is a `Loop` (STR-9).
+
+The list of threads is read from the source, so that a new one is either a `Loop`, whose every step
+has a heart, or stands here with the reason why it cannot hang unseen.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from workers.loop import Loop
+from workers.observability.health import Heartbeats
+
+ROOT = Path(__file__).resolve().parents[2]
+MAKERS = {"Thread", "Timer", "ThreadPoolExecutor", "ProcessPoolExecutor"}
+
+ALLOWED = {
+    "workers/loop.py": "the loop itself",
+    "workers/engine/leadership.py": "requests about Leases; each runs within HEARTBEATS.during",
+    "workers/drivers/fleet.py": "talks with drivers within _seen; a timer that closes a channel",
+    "workers/controllers/resizer/sync.py": "ends with its pass, which has a heart",
+    "workers/custom/attempt.py": "a timer that writes one record; ends with its pass",
+    "workers/observability/http.py": "serves the probes: if it hangs, they fail",
+    "csi_client/connection.py": "stands alone; worker.py asks links_silent_seconds",
+    "csi_client/registration.py": "gRPC's own pool for the kubelet's calls (node helpers)",
+    "workers/conformance/plugin.py": "a command that ends",
+    "workers/conformance/creating.py": "a command that ends",
+    "workers/node/main.py": "node helper: one driver, whose answers are what its probe asks for",
+    "workers/node/http.py": "node helper: serves the probe",
+    "workers/node/liveness.py": "node helper: one request",
+    "workers/node/probe.py": "node helper: one request with a deadline",
+}
+
+
+def made_in(path: Path) -> set[str]:
+    """Names of thread-makers that a module calls."""
+    calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    names = {
+        node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        for node in calls
+    }
+    return names & MAKERS
+
+
+def sources():
+    return [
+        path
+        for package in ("workers", "watcher", "csi_client")
+        for path in (ROOT / package).rglob("*.py")
+    ]
+
+
+def test_nothing_but_a_loop_starts_a_thread_that_goes_round():
+    """A new background loop without a heart fails here."""
+    found = {str(path.relative_to(ROOT)) for path in sources() if made_in(path)}
+    assert found == ALLOWED.keys()
+
+
+@pytest.mark.parametrize(
+    "path", ["workers/engine/leadership.py", "workers/drivers/fleet.py"], ids=["leases", "drivers"]
+)
+def test_what_a_pool_runs_has_a_heart(path):
+    """Each function given to a pool of the engine says so while it works."""
+    tree = ast.parse((ROOT / path).read_text())
+    given = {
+        ast.unparse(node.args[0])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".submit")
+    }
+    bodies = {
+        f"self.{node.name}": ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert given
+    assert [name for name in given if "HEARTBEATS.during" not in bodies[name]] == []
+
+
+def test_each_loop_of_the_product_is_named_when_it_hangs():
+    """By one mechanism: no loop is made with hearts of its own, or without."""
+    loops = [
+        node
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Loop"
+    ]
+    assert len(loops) >= 14
+    assert not [loop for loop in loops if "heartbeats" in {one.arg for one in loop.keywords}]
+    now = [0.0]
+    beats = Heartbeats(lambda: now[0])
+    seen = []
+
+    def hang() -> None:
+        now[0] += 1e6
+        seen.append(beats.check())
+        loop.stop()
+
+    loop = Loop("any", hang, heartbeats=beats)
+    loop.run()
+    assert seen == ["any: no progress for 1000000 s"]
+    assert beats.check() == ""
