@@ -15,7 +15,7 @@ from workers.observability.health import HEARTBEATS
 from workers.observability.http import Checks
 from workers.observability.logging import configure_logging, get_logger
 from workers.observability.metrics import Metrics
-from workers.process import kube_client, mark_ready, serve
+from workers.process import kube_client, mark_ready, serve, tell_liveness
 from workers.queue.catalog import CatalogWriter
 from workers.queue.connection import connect
 from workers.queue.intents import IntentStore
@@ -76,6 +76,7 @@ def run(settings: Settings) -> int:
     metrics = Metrics()
     watcher = build(settings, metrics)
     server = serve(settings, metrics, Checks(live=HEARTBEATS.check, ready=watcher.check_ready))
+    tell_liveness(settings, HEARTBEATS.check)
     watcher.start()
     mark_ready(settings, _READY_FILE)
     get_logger().info("watcher started", namespace=settings.kube.namespace)

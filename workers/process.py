@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from workers.controllers import catalogue
+from workers.loop import Loop
 from workers.observability.exposition import Exposition
 from workers.observability.http import Checks, DiagnosticsServer
 from workers.observability.lanes import LaneCollector
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
     from workers.config.settings import Settings
     from workers.kube.client import KubeClient
     from workers.observability.metrics import Metrics
+
+LIVE_FILE: Final = "live"
+"""What hangs in a part, empty for nothing; written anew each few seconds."""
+TELL_SECONDS: Final = 5.0
 
 
 def kube_client(
@@ -71,6 +77,25 @@ def mark_ready(settings: Settings, name: str) -> None:
     directory = Path(settings.process.state_dir)
     if directory.is_dir():
         (directory / name).write_text("ready\n")
+
+
+def tell_liveness(settings: Settings, check: Callable[[], str]) -> None:
+    """Keep telling the supervisor what hangs here; a process that hangs as a whole tells nothing.
+
+    Without a folder of its own nobody looks: the endpoint of the process tells the kubelet.
+    """
+    if not settings.process.state_dir:
+        return
+    path = Path(settings.process.state_dir) / LIVE_FILE
+
+    def step() -> float:
+        try:
+            path.write_text(check())
+        except OSError:  # a full disk is no reason to be started again
+            os.utime(path)
+        return TELL_SECONDS
+
+    Loop("liveness", step).start()
 
 
 def ready_file(directory: str, name: str) -> Callable[[], str]:

@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING
 from workers.cli import forking
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from workers.cli.forking import ForkedProcess
 
 PR_SET_PDEATHSIG = 1
 RESTART_BASE_SECONDS = 1.0
 RESTART_CAP_SECONDS = 30.0
+# A part tells each 5 s that it lives.
+SILENT_SECONDS = 120.0
 
 
 def die_with_parent() -> None:
@@ -36,6 +40,7 @@ class Child:
         name: watcher, worker, beat or flower; also the name in messages.
         argv: arguments after `python -m`.
         ready: True once the part has said that it works; an exit before that is fatal.
+        live: where it keeps saying what hangs in it; None or no such file: it says nothing.
     """
 
     name: str
@@ -45,6 +50,10 @@ class Child:
     process: subprocess.Popen[bytes] | ForkedProcess | None = None
     failures: int = 0
     next_start: float = field(default=0.0)
+    live: Path | None = None
+    _told: int = 0
+    _told_at: float = 0.0
+    _complaint: str = ""
 
     def start(self) -> None:
         """Starts the process in a session of its own, so that a signal to us is not one to it."""
@@ -64,11 +73,28 @@ class Child:
         code = None if self.process is None else self.process.poll()
         return code if code is None or code >= 0 else 128 - code
 
+    def hangs(self) -> str:
+        """Which thread of it hangs, or that it says nothing any more; "" for none."""
+        try:
+            told = self.live.stat().st_mtime_ns if self.live is not None else 0
+            if told != self._told:
+                self._complaint = self.live.read_text() if self.live is not None else ""
+                self._told, self._told_at = told, time.monotonic()
+        except FileNotFoundError:
+            return ""
+        # By our own clock, which stands still while the machine sleeps.
+        silent = time.monotonic() - self._told_at
+        if not self._complaint and told and silent > SILENT_SECONDS:
+            return f"silent for {silent:.0f} s"
+        return self._complaint
+
     def schedule_restart(self) -> float:
         """Plans the next start with exponential back-off; returns its delay in seconds."""
         delay = min(RESTART_BASE_SECONDS * 2.0 ** min(self.failures, 10), RESTART_CAP_SECONDS)
         self.failures += 1
         self.process = None
+        if self.live is not None:
+            self.live.unlink(missing_ok=True)
         self.next_start = time.monotonic() + delay
         return delay
 

@@ -42,6 +42,8 @@ SERVER_FLAGS: Final = frozenset(
     {"http-endpoint", "metrics-address", "metrics-path", "enable-pprof"}
 )
 GRACE_SECONDS: Final = 20.0
+# As workers.process has it, without loading it.
+LIVE_FILE: Final = "live"
 # As workers.observability.exposition has it, without loading it.
 MULTIPROCESS_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -131,8 +133,9 @@ class Supervisor:
         return str(self.metrics.directory)
 
     def check_live(self) -> str:
-        """A part that died is started again; this process is alive if it answers."""
-        return ""
+        """What hangs in a part. One that died or hangs is started again by us."""
+        complaints = {child.name: child.hangs() for child in self.children}
+        return "; ".join(f"{name}: {text}" for name, text in complaints.items() if text)
 
     def check_ready(self) -> str:
         """Says which parts are not at work."""
@@ -145,7 +148,9 @@ class Supervisor:
         directory.mkdir(exist_ok=True)
         flags = arguments_for(command, self.argv)
         state = [f"--state-dir={directory}"]
-        self.children.append(Child(name, [*module, *flags, *state], env))
+        live = directory / LIVE_FILE
+        live.unlink(missing_ok=True)
+        self.children.append(Child(name, [*module, *flags, *state], env, live=live))
 
     def watch(self) -> int:
         """Keeps the parts running until a signal; returns the exit code."""
@@ -166,6 +171,11 @@ class Supervisor:
         if not child.ready and self.is_ready(child):
             child.ready = True
         code = child.exit_code()
+        if code is None and (complaint := child.hangs()):
+            # It can't end in order; its leases run out, and others take over.
+            _log.error("%s hangs and is started again: %s", child.name, complaint)
+            child.kill()
+            code = child.exit_code()
         if code is None:
             return None
         if not child.ready and not self.stopping:

@@ -50,7 +50,7 @@ from workers.observability.http import Checks, always_ok
 from workers.observability.metrics import Metrics
 from workers.observability.requests import csi_observer
 from workers.observability.tracing import Tracing
-from workers.process import kube_client, mark_ready, ready_file, serve
+from workers.process import kube_client, mark_ready, ready_file, serve, tell_liveness
 from workers.queue.breakers import Breakers
 from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CatalogReader
@@ -357,6 +357,7 @@ class WorkerProcess:
         leader = self.leadership.check if self.leadership is not None else always_ok
         checks = Checks(live=self.check_live, ready=ready, leader=leader)
         self.http = serve(self.settings, self.metrics, checks)
+        tell_liveness(self.settings, self.check_live)
 
     def consume(self) -> int:
         """Runs Celery until a signal; returns its exit code."""

@@ -1,0 +1,93 @@
+"""A part whose thread hangs is started again by the supervisor, which says so (STR-9)."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from tests.support.waiting import wait_until
+from workers.cli import processes
+from workers.cli.processes import Child
+from workers.cli.run import LIVE_FILE as LOOKED_AT
+from workers.cli.run import Supervisor
+from workers.config.flags import Command
+from workers.config.load import parse
+from workers.process import LIVE_FILE
+
+PART = (
+    "import sys, pathlib, time; pathlib.Path(sys.argv[1]).write_text(sys.argv[2]); time.sleep(600)"
+)
+
+
+@pytest.fixture
+def supervisor(tmp_path):
+    settings = parse(Command.RUN, ["--redis-url=redis://127.0.0.1:1/0"], {})
+    return Supervisor(settings, [], tmp_path)
+
+
+@pytest.fixture
+def part(tmp_path, monkeypatch):
+    """A process that writes one word about itself, and nothing more."""
+    started = []
+
+    def start(word):
+        child = Child("worker-0", [], {}, ready=True, live=tmp_path / LIVE_FILE)
+        command = [sys.executable, "-c", PART, str(child.live), word]
+        start_process = processes.subprocess.Popen
+        monkeypatch.setattr(
+            processes.subprocess, "Popen", lambda _, **named: start_process(command, **named)
+        )
+        child.start()
+        started.append(child.process)
+        wait_until(child.live.exists, 20, "it has told")
+        return child
+
+    yield start
+    monkeypatch.undo()
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_both_sides_mean_the_same_file():
+    assert LOOKED_AT == LIVE_FILE
+
+
+def test_a_part_that_hangs_is_named_and_started_again(supervisor, part):
+    child = part("pump: no progress for 31 s")
+    supervisor.children.append(child)
+    assert supervisor.check_live() == "worker-0: pump: no progress for 31 s"
+    first = child.process
+    assert supervisor.look_after(child) is None
+    assert first.poll() is not None
+    assert child.process is None
+    assert child.next_start > 0
+    assert supervisor.check_live() == "", "the next one begins without the old word"
+
+
+def test_a_part_that_is_well_is_left_alone(supervisor, part):
+    child = part("")
+    supervisor.children.append(child)
+    assert supervisor.look_after(child) is None
+    assert child.process.poll() is None
+    assert supervisor.check_live() == ""
+
+
+def test_a_part_that_tells_nothing_any_more_hangs_as_a_whole(part, monkeypatch):
+    """Counted from when we saw its last word, by our clock: a laptop may have slept."""
+    child = part("")
+    os.utime(child.live, (1, 1))
+    now = [1000.0]
+    monkeypatch.setattr(processes.time, "monotonic", lambda: now[0])
+    assert child.hangs() == ""
+    now[0] += processes.SILENT_SECONDS + 1
+    assert child.hangs() == "silent for 121 s"
+    os.utime(child.live, (2, 2))
+    assert child.hangs() == ""
+
+
+def test_a_part_without_such_a_file_says_nothing(tmp_path):
+    assert Child("beat", [], {}, live=tmp_path / "none").hangs() == ""
+    assert Child("flower", [], {}).hangs() == ""
