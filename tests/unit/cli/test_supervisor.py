@@ -41,7 +41,7 @@ def part(tmp_path, monkeypatch):
         )
         child.start()
         started.append(child.process)
-        wait_until(child.live.exists, 20, "it has told")
+        wait_until(lambda: child.live.exists() and child.live.read_text() == word, 20, "its word")
         return child
 
     yield start
