@@ -21,7 +21,7 @@ PACKAGES := csi_client workers watcher
 TYPED := $(PACKAGES) tests/support examples
 SUITES ?= unit integration e2e parity chaos
 
-.PHONY: help venv demo test unit integration e2e compose-test parity chaos bench check lint types \
+.PHONY: help venv demo test unit integration e2e compose-test parity chaos mutants bench check lint types \
   imports spelling lock-check stubs-check shape proto lock format fetch clean
 
 help: ## list the targets
@@ -64,6 +64,9 @@ chaos: $(STAMP) ## everything dies at random, at length (CHAOS_CLAIMS=500 CHAOS_
 
 parity: $(STAMP) ## compare with the recorded cases of the Go sidecars (CASES=attacher|resizer|snapshots, ONLY=regex, JOBS=n)
 	@$(PY) -m tests.support.parity $(if $(ONLY),--only '$(ONLY)') $(if $(CASES),--folder '$(CASES)') $(if $(JOBS),--jobs $(JOBS))
+
+mutants: $(STAMP) ## breaks the code at random places; do the tests notice? hours: COUNT=n SEED=n ONLY=regex JOBS=n
+	@$(PY) -m tests.support.mutants $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only '$(ONLY)') $(if $(JOBS),--jobs $(JOBS))
 
 bench: $(STAMP) ## measure into docs/performance.md: QUICK=1 ONLY=a,b PEER=csi-provisioner ROUNDS=n
 	@$(PY) -m tests.bench
