@@ -32,11 +32,12 @@ def kube_client(
     Raises:
         ConfigError: no usable client configuration.
     """
+    from workers.engine.shadow.api import ShadowApi  # noqa: PLC0415
     from workers.kube.client import KubeClient  # noqa: PLC0415 - a supervisor never loads it
     from workers.observability.requests import api_observer  # noqa: PLC0415
 
     kube = settings.kube
-    return KubeClient.from_settings(
+    return (ShadowApi if settings.process.shadow else KubeClient).from_settings(
         kube.kubeconfig,
         kube.master,
         pool_size=pool_size,

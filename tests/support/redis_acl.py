@@ -39,6 +39,7 @@ WRITES: Final = {
     "watcher": {"queue", "counters", "intents", "catalog", "registry", "periods", "quarantine"},
     "worker": {
         "queue", "counters", "intents", "registry", "capacity", "periods", "events", "quarantine",
+        "shadow",
     },
 }  # fmt: skip
 READS: Final = {"watcher": {"capacity"}, "worker": {"catalog"}}
@@ -51,8 +52,8 @@ _SCRIPT: Final = "evalsha eval script|load script|exists"
 _TRANSACTION: Final = "multi exec discard watch unwatch"
 _OURS: Final = (
     "info time get set incr exists type rename expire pexpire del scan hget hset hsetnx hdel "
-    "hexists hgetall hkeys hlen hmget hscan sadd srem scard sismember smembers zadd zrem zcard "
-    "zcount zscore zmscore zrank zrange zrangebyscore zrangebylex zpopmin zremrangebyscore "
+    "hincrby hexists hgetall hkeys hlen hmget hscan sadd srem scard sismember smembers zadd zrem "
+    "zcard zcount zscore zmscore zrank zrange zrangebyscore zrangebylex zpopmin zremrangebyscore "
     "zscan llen lpush rpush ltrim lrange"
 )
 _CONSUME: Final = "zrevrangebyscore lpush rpush rpop brpop llen"

@@ -41,6 +41,7 @@ _MODULES: Final = {
     Command.AUDIT: "audit",
     Command.DOCTOR: "doctor",
     Command.SECRET_ROLES: "secret_roles",
+    Command.SHADOW: "shadow",
     Command.COMPLETION: "completion",
 }
 TIMEOUT_SECONDS: Final = 5.0

@@ -24,8 +24,9 @@ from csi_client.connection import links_silent_seconds
 from workers.app import FleetApp, make_app, publisher
 from workers.cli.consumers import CeleryConsumers
 from workers.cli.correlator import SharedCorrelator
+from workers.cli.discovery import discovered_gates
 from workers.cli.elections import Elections
-from workers.config.gates import VAC_OFF_MESSAGE
+from workers.cli.shadowing import Shadowing
 from workers.controllers import catalogue
 from workers.controllers.capacity.publishing import Publishing
 from workers.controllers.provisioner.clusters import Clusters
@@ -39,9 +40,8 @@ from workers.engine.effects import Effects
 from workers.engine.passes import Passes, longest_pass
 from workers.engine.pausecopies import PauseCopies, PauseRestorer
 from workers.engine.periodic import Periodic
-from workers.errors import ApiError, ConfigError, QueueUnavailable
+from workers.errors import ConfigError, QueueUnavailable
 from workers.explain.lasting import Lasting
-from workers.kube import paths
 from workers.kube.events import EventRecorder
 from workers.kube.resources import KubeResources
 from workers.loop import Loop
@@ -66,7 +66,6 @@ from workers.queue.workqueue import WorkQueue
 from workers.tasks.registry import register
 
 if TYPE_CHECKING:
-    from workers.config.gates import FeatureGates
     from workers.config.settings import Settings
     from workers.kube.client import KubeClient
     from workers.observability.http import DiagnosticsServer
@@ -108,6 +107,7 @@ class WorkerProcess:
             metrics=self.metrics,
         )
         self.kube = KubeResources(client)
+        self.shadowing = Shadowing(client)
         settings = self.settings = replace(settings, gates=discovered_gates(settings, self.kube))
         redis = connect(settings.redis.url_with_credentials())
         seal = Seal.of_lines(settings.redis.record_keys)
@@ -124,6 +124,7 @@ class WorkerProcess:
             seal=seal,
         )
         self.pauses.attach(self.queue)
+        self.shadowing.start(redis, self.metrics, self.fleet)
         self.heartbeat = Heartbeat(
             self.queue,
             interval_seconds=settings.process.lease_ttl_seconds / 4,
@@ -242,6 +243,7 @@ class WorkerProcess:
             consumers=self.consumers,
             on_breaker=lambda name, is_open: self.metrics.breaker_open.labels(name).set(is_open),
             controllers=self.controllers,
+            make_client=self.shadowing.make_client,
         )
         path = settings.driver.drivers_file
         self.central = (
@@ -287,6 +289,7 @@ class WorkerProcess:
             Loop("limits", self.declare_limits),
             Loop("drivers", self.follow_drivers),
             Loop("periodic", self.periodic.step),
+            *self.shadowing.loops(),
         ]
         if self.central is not None:
             found.append(Loop("drivers-file", self.central.step))
@@ -419,19 +422,6 @@ def run(settings: Settings) -> int:
         return process.consume()
     finally:
         process.stop()
-
-
-def discovered_gates(settings: Settings, kube: KubeResources) -> FeatureGates:
-    """P-703: attributes classes are off where the API server does not serve them."""
-    try:
-        served: bool | None = kube.is_served(paths.ATTRIBUTES_CLASSES)
-    except ApiError as error:
-        _log.warning("discovery of VolumeAttributesClass failed, the gate stays on: %s", error)
-        served = None
-    gates = settings.gates.with_discovery(attributes_class_served=served)
-    if gates is not settings.gates:
-        _log.warning("%s", VAC_OFF_MESSAGE)
-    return gates
 
 
 def _stop_early(signum: int, frame: object) -> None:

@@ -109,6 +109,8 @@ def _check_logging(settings: Settings) -> None:
 
 
 def _check_node(settings: Settings) -> None:
+    if settings.node.enabled and settings.process.shadow:
+        raise ConfigError("--shadow asks no driver about its node: not with --node-deployment")
     if settings.node.enabled and not settings.node.node_name:
         raise ConfigError(
             "The NODE_NAME environment variable must be set when using --node-deployment.",

@@ -34,6 +34,7 @@ class Command(StrEnum):
     DRY_RUN = "dry-run"
     AUDIT = "audit"
     DOCTOR = "doctor"
+    SHADOW = "shadow"
     CONFORMANCE = "conformance"
     SECRET_ROLES = "secret-roles"  # noqa: S105 - the name of a command
     COMPLETION = "completion"
@@ -59,6 +60,7 @@ SUMMARIES = {
     Command.DRY_RUN: ("pvc NAMESPACE/NAME | -f FILE", "the request the driver would get"),
     Command.AUDIT: ("--csi-address=SOCKET", "volumes without a PV, PVs without a volume"),
     Command.DOCTOR: ("", "is everything there that csi-fleet needs?"),
+    Command.SHADOW: ("report", "how far a shadow agrees with the sidecar beside it"),
     Command.CONFORMANCE: (
         "--endpoint=SOCKET",
         "does a driver keep the rules that csi-fleet needs?",
@@ -85,6 +87,7 @@ TOOLS = frozenset(
         Command.AUDIT,
         Command.DOCTOR,
         Command.SECRET_ROLES,
+        Command.SHADOW,
         Command.COMPLETION,
     }
 )

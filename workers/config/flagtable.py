@@ -137,6 +137,9 @@ OWN_FLAGS: Final = (
          "given to others.", _RUN_WORKER | {Command.BEAT}, upstream=False),
     Flag("resync-period", _DURATION, "15m", "Period in which every unfinished claim and volume is "
          "looked at again.", _SCHEDULE, upstream=False),
+    Flag("shadow", _BOOL, "false", "Decide and write nothing: neither the API server nor a driver "
+         "is changed. What would have been done is compared with what the sidecar beside it does: "
+         "docs/shadow.md.", _RUN_WORKER, upstream=False),
     Flag("state-dir", _STRING, "", "Folder for pid, health and metric files and the data of the "
          "embedded Redis. Default: csi-fleet-<uid> in the temporary folder.",
          _ALL, upstream=False, env="CSI_FLEET_STATE_DIR"),

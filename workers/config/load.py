@@ -125,6 +125,9 @@ def _parts(
     provisioner = own.get("provisioner", {})
     in_node_mode = any(found.get("node-deployment") for found in own.values())
     read = {spec.name: spec.read_settings(own[spec.name]) for spec in specs}
+    if values["shadow"] and "capacity" in read:
+        # All of a capacity object is the driver's answer, and a shadow does not ask.
+        read["capacity"] = replace(read["capacity"], enabled=False)
     namespace = values["namespace"] or _own_namespace(environ, namespace_file)
     return {
         "controllers": read,
@@ -138,7 +141,7 @@ def _parts(
         "leader": _leader(
             values,
             _own_namespace(environ, namespace_file),
-            in_node_mode=in_node_mode,
+            is_apart=in_node_mode or values["shadow"],
         ),
         "http": _http(values, in_node_mode=in_node_mode),
         "redis": _redis(values, environ),
@@ -247,11 +250,11 @@ def _node(
 
 
 def _leader(
-    values: Mapping[str, Any], own_namespace: str, *, in_node_mode: bool
+    values: Mapping[str, Any], own_namespace: str, *, is_apart: bool
 ) -> settings.LeaderSettings:
     return settings.LeaderSettings(
-        # One Lease for all nodes would leave all but one idle (F-021).
-        enabled=values["leader-election"] and not in_node_mode,
+        # One Lease for all nodes would leave all but one idle (F-021); a shadow writes none.
+        enabled=values["leader-election"] and not is_apart,
         namespace=values["leader-election-namespace"] or own_namespace,
         lease_duration_seconds=values["leader-election-lease-duration"],
         renew_deadline_seconds=values["leader-election-renew-deadline"],
@@ -319,6 +322,7 @@ def _process(
         or max(1, min(2 * threads or MAX_DEFAULT_CONCURRENCY, MAX_DEFAULT_CONCURRENCY)),
         lease_ttl_seconds=values["lease-ttl"],
         state_dir=values["state-dir"] or str(Path(temporary) / f"csi-fleet-{os.getuid()}"),
+        shadow=values["shadow"],
     )
 
 

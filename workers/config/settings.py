@@ -269,6 +269,9 @@ class ProcessSettings:
     state_dir: str = ""
     """Folder for pid, health and metric files; made by `run`, mode 0700."""
 
+    shadow: bool = False
+    """Whether nothing is written to the API server or asked of a driver; default no."""
+
 
 @dataclass(frozen=True, slots=True)
 class FlowerSettings:

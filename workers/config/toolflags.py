@@ -18,6 +18,7 @@ _REPORTS: Final = frozenset(
         Command.DRY_RUN,
         Command.AUDIT,
         Command.DOCTOR,
+        Command.SHADOW,
         Command.CONFORMANCE,
     }
 )
@@ -28,6 +29,7 @@ _FAILED: Final = frozenset({Command.FAILED})
 _DRY_RUN: Final = frozenset({Command.DRY_RUN})
 _AUDIT: Final = frozenset({Command.AUDIT})
 _SECRET_ROLES: Final = frozenset({Command.SECRET_ROLES})
+_SHADOW: Final = frozenset({Command.SHADOW})
 _CONFORMANCE: Final = frozenset({Command.CONFORMANCE})
 
 TOOL_FLAGS: Final = (
@@ -36,7 +38,7 @@ TOOL_FLAGS: Final = (
     Flag("watch", Kind.BOOL, "false", "Show it again every two seconds until Ctrl-C.", _STATUS,
          upstream=False),
     Flag("driver", Kind.STRING, "", "Name of the driver it is about.",
-         _HOLDS | _FAILED | _AUDIT | _SECRET_ROLES, upstream=False),
+         _HOLDS | _FAILED | _AUDIT | _SECRET_ROLES | _SHADOW, upstream=False),
     Flag("account", Kind.STRINGS, "csi-fleet/worker", "NAMESPACE/NAME of the workers' service "
          "account. May be repeated.", _SECRET_ROLES, upstream=False),
     Flag("class", Kind.STRING, "", "Name of the storage class it is about.",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from workers.drivers.announcing import DRIVERLESS, REGISTRATION_TTL_SECONDS, Announcing
 from workers.drivers.driver import Driver, handshake, wait_ready
 from workers.drivers.driversfile import DriverSpec
-from workers.drivers.health import Health, SharedHealth
+from workers.drivers.health import Health, SharedHealth, WatchedClient
 from workers.drivers.link import RETRY_SECONDS, TELL_AFTER_SECONDS, Link, open_link
 from workers.drivers.seats import default_seats
 from workers.errors import ConfigError
@@ -61,6 +61,7 @@ class Fleet:
         consumers: told whose tickets to fetch.
         on_breaker: told a driver's name and whether its breaker is open, about once a second.
         controllers: those of this process.
+        make_client: makes a driver's client.
     """
 
     def __init__(
@@ -72,8 +73,10 @@ class Fleet:
         consumers: Consumers | None = None,
         on_breaker: Callable[[str, bool], None] = lambda *_: None,
         controllers: Sequence[Controller] = (),
+        make_client: Callable[..., WatchedClient] = WatchedClient,
     ) -> None:
         self._settings = settings
+        self._make_client = make_client
         self._announcing = Announcing(settings, controllers)
         self._observer = observer
         self._breakers = breakers
@@ -286,7 +289,7 @@ class Fleet:
                 driver = link.driver
                 self._observer(driver.name if driver else names["name"], method, code, seconds)
 
-        link = open_link(spec, self._settings, health, observe)
+        link = open_link(spec, self._settings, health, observe, self._make_client)
         return link
 
     def _adopt(self, link: Link, driver: Driver) -> None:

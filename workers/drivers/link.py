@@ -128,6 +128,7 @@ def open_link(
     base: Settings,
     health: Health,
     observer: Callable[[str, str, float], None] | None,
+    make_client: Callable[..., WatchedClient] = WatchedClient,
 ) -> Link:
     """A link that begins to connect in the background.
 
@@ -136,7 +137,7 @@ def open_link(
     """
     settings = spec.settings(base)
     try:
-        client = WatchedClient(
+        client = make_client(
             spec.endpoint,
             health,
             timeout_seconds=settings.driver.timeout_seconds,

@@ -44,6 +44,7 @@ class Metrics:
         self._declare_work_queues()
         self._declare_process()
         self._declare_own()
+        self._declare_shadow()
 
     def provisioned(self, claim: Mapping[str, Any], seconds: float) -> None:
         """Count a claim whose volume was created and saved, after `seconds` (L-095)."""
@@ -204,6 +205,15 @@ class Metrics:
             "not included in this value.",
             "livemostrecent",
             "driver_name",
+        )
+
+    def _declare_shadow(self) -> None:
+        self.shadow_verdicts = self._counter(
+            "csi_fleet_shadow_verdicts_total",
+            "What a shadow expected, compared with what the sidecar did: agrees, differs, "
+            "unforeseen, driver-failed, gone.",
+            "driver_name",
+            "verdict",
         )
 
     def _declare_own(self) -> None:

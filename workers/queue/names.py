@@ -25,6 +25,7 @@ Owner = Literal[
     "capacity",
     "periods",
     "events",
+    "shadow",
     "quarantine",
 ]
 
@@ -127,6 +128,11 @@ NAMES: Final = {
         _family("spam", "hash", "events", "token bucket of source+object; 125 min"),
         # What happened to each key lately, for `explain`.
         _family("trail", "list", "events", "kind|object|uid: last 40 notes 'ms event'; 1 h"),
+        # What a shadow expects and how it compared, per driver; 30 days after the last.
+        _family("shadow_open", "hash", "shadow", "driver: object's path -> prediction json"),
+        _family("shadow_counts", "hash", "shadow", "driver: verdict -> how often"),
+        _family("shadow_notes", "list", "shadow", "driver: last 200 differences, json"),
+        _family("shadow_known", "set", "shadow", "driver: paths that were predicted or judged"),
         # What could not be read.
         RedisName("quarantine", "hash", "quarantine", "'key field' -> raw value; 7 days"),
         _family("quarantined", "string", "quarantine", "renamed wrong-typed key, any type; 7 days"),

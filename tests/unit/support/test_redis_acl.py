@@ -40,4 +40,4 @@ def test_acl_file_is_made_from_the_declared_keys():
 def test_every_owner_of_keys_was_thought_of():
     owners = {entry.owner for entry in NAMES.values()}
     assert owners == WRITES["worker"] | READS["worker"]
-    assert owners - {"events"} == WRITES["watcher"] | READS["watcher"]
+    assert owners - {"events", "shadow"} == WRITES["watcher"] | READS["watcher"]

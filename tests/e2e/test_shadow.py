@@ -1,0 +1,135 @@
+"""A shadow beside a csi-fleet that plays the sidecar's part, over one driver.
+
+The shadow has the cluster to itself first, so it cannot but predict; nothing may change then. What
+the other one does afterwards is what the shadow compares.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from tests.support.attach_cluster import ATTACHMENTS, CAPABILITIES, CSI_NODES
+from tests.support.csi_driver import DirectoryDriver
+from tests.support.fleet import ROOT, Fleet, environment, program
+from tests.support.waiting import wait_until
+
+CONTROLLERS = "--controllers=provisioner,attacher"
+CLAIMS = 5
+ASKED = {
+    "Probe",
+    "GetPluginInfo",
+    "GetPluginCapabilities",
+    "ControllerGetCapabilities",
+    "NodeGetCapabilities",
+}
+
+
+@pytest.fixture(scope="module")
+def driver():
+    with DirectoryDriver(arguments=[f"--capabilities={CAPABILITIES}"]) as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def shadow(tmp_path_factory, kubeconfig, driver):
+    directory = tmp_path_factory.mktemp("shadow")
+    flags = (CONTROLLERS, "--shadow", "--leader-election", "--flower-port=0", "-v=2")
+    with Fleet(directory, kubeconfig, [driver], *flags) as fleet:
+        yield fleet
+
+
+def report(shadow, driver):
+    """What `csi-fleet shadow report` says of the driver."""
+    command = [*program(), "shadow", "report", f"--redis-url={shadow.redis_url}", "-o", "json"]
+    found = subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert found.returncode in {0, 1}, found.stderr
+    return json.loads(found.stdout).get(driver.name, {"counts": {}, "open": 0, "differences": []})
+
+
+def wait_open(shadow, driver, count):
+    def enough():
+        found = report(shadow, driver)
+        assert found["open"] >= count, found
+        return True
+
+    wait_until(enough, 60, "the shadow has predicted", interval_seconds=1)
+
+
+def attach(api, scene, driver, node, volume):
+    """A node that has the driver and a volume that shall be attached to it."""
+    made = {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": node}}
+    entry = {"name": driver.name, "nodeID": f"id-{node}", "topologyKeys": None}
+    api.create({**made, "spec": {"drivers": [entry]}})
+    name = f"va-{node}"
+    source = {"persistentVolumeName": volume}
+    body = {"attacher": driver.name, "nodeName": node, "source": source}
+    metadata = {"name": name}
+    api.create(
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "VolumeAttachment",
+            "metadata": metadata,
+            "spec": body,
+        }
+    )
+    return f"{ATTACHMENTS}/{name}"
+
+
+def leases(api):
+    """Names of the Leases there are."""
+    return {one["metadata"]["name"] for one in api.items("/apis/coordination.k8s.io/v1/leases")}
+
+
+def test_shadow_agrees_and_changes_nothing(api, scene, kubeconfig, driver, shadow, tmp_path):
+    """Issue 22: no write, no call but those of the handshake, agreement with what is done then."""
+    before = leases(api)
+    storage_class = scene.storage_class(driver.name, reclaimPolicy="Delete")
+    names = [f"data-{index}" for index in range(CLAIMS)]
+    for name in names:
+        scene.claim(name, storage_class)
+    wait_open(shadow, driver, CLAIMS)
+    assert scene.volumes() == []
+    assert {reason for name in names for reason in scene.reasons(name)} == set()
+    assert leases(api) == before
+    assert {call.method for call in driver.calls()} <= ASKED
+
+    flags = (CONTROLLERS, "--flower-port=0")
+    with Fleet(tmp_path / "sidecar", kubeconfig, [driver], *flags) as sidecar:
+        scene.wait_bound(*names)
+        agree(shadow, driver, CLAIMS)
+        sidecar.stop()
+        volume = scene.volumes()[0]["metadata"]["name"]
+        place = attach(api, scene, driver, f"{scene.name}-n", volume)
+        for name in names[1:]:
+            scene.delete(name)
+        # The attachment, its volume's finalizer, and the deletions of the other volumes.
+        wait_open(shadow, driver, 2)
+        assert api.find(place).get("status", {}).get("attached") in {None, False}
+        sidecar.start()
+        wait_until(lambda: api.find(place).get("status", {}).get("attached"), 60, "it is attached")
+        agree(shadow, driver, CLAIMS + 2)
+        api.delete(place)
+        wait_until(lambda: api.find(place) is None, 60, "it is detached")
+        scene.delete(names[0])
+        scene.wait_gone()
+    api.delete(f"{CSI_NODES}/{scene.name}-n")
+    assert "Traceback" not in shadow.log_text()
+    assert len(driver.calls("CreateVolume")) == CLAIMS
+
+
+def agree(shadow, driver, count):
+    """Until so many predictions agree; none may differ."""
+
+    def done():
+        found = report(shadow, driver)
+        assert not found["counts"].get("differs"), found["differences"]
+        assert not found["counts"].get("unforeseen"), found
+        assert found["counts"].get("agrees", 0) >= count, found
+        return True
+
+    wait_until(done, 90, f"{count} predictions agree", interval_seconds=1)

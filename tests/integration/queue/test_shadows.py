@@ -1,0 +1,128 @@
+"""From a prediction to a verdict in the report, over a real Redis and objects in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.memory_api import MemoryApi
+from workers.cli.shadow import gather
+from workers.engine.shadow.judging import LOOK_SECONDS, Judge
+from workers.engine.shadow.recording import Prediction
+from workers.kube import paths
+from workers.observability.metrics import Metrics
+from workers.queue import shadows
+from workers.queue.keys import Key
+from workers.queue.shadows import Shadows
+
+pytestmark = pytest.mark.integration
+
+DRIVER = "d.example.org"
+KEY = Key("attachments", DRIVER, "va")
+VA = paths.ATTACHMENTS.path("va")
+PV = paths.VOLUMES.path("pvc-1")
+CALL = {"method": "Controller/ControllerPublishVolume", "request": {"secrets": "***stripped***"}}
+
+
+class World:
+    def __init__(self, redis_client):
+        self.api, self.now = MemoryApi(), 1_000_000.0
+        self.shadows, self.metrics = Shadows(redis_client), Metrics()
+        # The judge reads objects by their paths, as a client does.
+        self.judge = Judge(
+            self.shadows,
+            self.api.kube,
+            self.metrics,
+            drivers=lambda: [DRIVER],
+            now=lambda: self.now,
+            settle_seconds=30.0,
+        )
+        self.va = self.api.add(paths.ATTACHMENTS, {"metadata": {"name": "va"}, "status": {}})
+
+    def predict(self, path, base, wanted):
+        self.judge.predict(KEY, Prediction(path, base, wanted, (CALL,), self.now))
+
+    def attached(self, value=True):
+        return {**self.va, "status": {"attached": value}}
+
+    def counts(self):
+        self.judge.step()
+        return gather(self.shadows)[DRIVER]["counts"] if self.shadows.drivers() else {}
+
+
+@pytest.fixture
+def world(redis_client):
+    return World(redis_client)
+
+
+def test_it_waits_for_the_sidecar_and_agrees(world):
+    """However long the sidecar takes."""
+    world.predict(VA, world.va, world.attached())
+    world.now += 3600
+    assert world.counts() == {}
+    world.api.change(paths.ATTACHMENTS, "va", {"status": {"attached": True}})
+    assert world.counts() == {"agrees": 1}
+    report = gather(world.shadows)[DRIVER]
+    assert (report["agreement"], report["open"], report["differences"]) == (1.0, 0, [])
+    assert world.counts() == {"agrees": 1}, "a verdict counts once"
+
+
+def test_a_difference_is_told_after_the_sidecar_had_time(world):
+    """It may need several writes; the note names field, values and calls."""
+    world.predict(VA, world.va, world.attached())
+    world.api.change(paths.ATTACHMENTS, "va", {"metadata": {"labels": {"a": "b"}}})
+    assert world.counts() == {}
+    world.now += 31
+    assert world.counts() == {"differs": 1}
+    report = gather(world.shadows)[DRIVER]
+    (note,) = report["differences"]
+    assert note["found"] == ["status.attached: True, -"]
+    assert note["calls"] == [CALL]
+    assert report["agreement"] == 0.0
+
+
+def test_a_later_prediction_keeps_the_earlier_base(world):
+    """The sidecar's first write wakes us: what came before it is still to be compared."""
+    marked = {**world.va, "metadata": {**world.va["metadata"], "finalizers": ["ours"]}}
+    world.predict(VA, world.va, {**marked, "status": {"attached": True}})
+    theirs = world.api.change(paths.ATTACHMENTS, "va", {"metadata": {"finalizers": ["theirs"]}})
+    world.predict(VA, theirs, {**theirs, "metadata": marked["metadata"], "status": {}})
+    world.counts()
+    world.now += 31
+    world.counts()
+    (note,) = gather(world.shadows)[DRIVER]["differences"]
+    assert note["found"] == ["metadata.finalizers[ours]: ours, -"]
+
+
+def test_volume_that_nobody_foresaw(world):
+    """Silence of the shadow must not look like agreement."""
+    made = "2100-01-01T00:00:00Z"
+    annotations = {"pv.kubernetes.io/provisioned-by": DRIVER}
+    for name, whose in (("pvc-1", DRIVER), ("pvc-2", DRIVER), ("pvc-3", "other")):
+        annotations = {"pv.kubernetes.io/provisioned-by": whose}
+        metadata = {"name": name, "creationTimestamp": made, "annotations": annotations}
+        world.api.add(paths.VOLUMES, {"metadata": metadata, "spec": {}})
+    known = world.api.of(paths.VOLUMES, "pvc-1")
+    world.predict(PV, None, known)
+    world.now += LOOK_SECONDS
+    assert world.counts() == {"agrees": 1, "unforeseen": 1}
+    world.now += LOOK_SECONDS
+    assert world.counts() == {"agrees": 1, "unforeseen": 1}
+
+
+def test_open_predictions_have_a_bound(world, monkeypatch):
+    """A sidecar that stands still must not fill Redis."""
+    monkeypatch.setattr(shadows, "MOST_OPEN", 1)
+    world.predict(VA, world.va, world.attached())
+    world.predict(PV, None, {"metadata": {"name": "pvc-1"}, "spec": {}})
+    report = gather(world.shadows)[DRIVER]
+    assert (report["open"], report["counts"]) == (1, {"dropped": 1})
+
+
+def test_metric_counts_as_the_report_does(world):
+    """csi_fleet_shadow_verdicts_total."""
+    world.predict(VA, world.va, world.attached())
+    world.api.drop(paths.ATTACHMENTS, "va")
+    assert world.counts() == {"gone": 1}
+    name = "csi_fleet_shadow_verdicts_total"
+    labels = {"driver_name": DRIVER, "verdict": "gone"}
+    assert world.metrics.registry.get_sample_value(name, labels) == 1

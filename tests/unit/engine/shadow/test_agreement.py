@@ -1,0 +1,77 @@
+"""Each controller, once as a shadow and once in the sidecar's place, comes to the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.attach_world import AttachWorld
+from tests.support.shadow_world import foresee, verdicts
+from workers.kube import paths
+
+VA, PV = "volumeattachments/pv1-node1", "persistentvolumes/pv1"
+
+
+def attach(**options):
+    world = AttachWorld()
+    world.add_volume(**options.pop("volume", {}))
+    return world, world.add_attachment(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "touched"),
+    [
+        pytest.param({}, {VA}, id="attach"),
+        pytest.param({"volume": {"finalizers": None}}, {VA, PV}, id="attach, volume unprotected"),
+        pytest.param({"is_marked": True, "node_id": "old"}, {VA}, id="node id renewed"),
+        pytest.param({"is_marked": True, "attached": True}, set(), id="nothing to do"),
+        pytest.param({"is_marked": True, "attached": True, "is_deleting": True}, {VA}, id="detach"),
+    ],
+)
+def test_attacher_agrees_with_itself(options, touched):
+    """What a shadow foresees is what the same controller then does."""
+    world, key = attach(**options)
+    before = world.api.objects.copy()
+    expected = foresee(world, lambda: world.run(key))
+    assert (world.api.objects, world.api.writes, world.client.calls) == (before, [], [])
+    world.run(key)
+    assert verdicts(world, expected) == dict.fromkeys(touched, "agrees")
+
+
+def test_publish_context_is_the_drivers():
+    """What only the driver knows is no difference."""
+    world, key = attach()
+    expected = foresee(world, lambda: world.run(key))
+    world.client.respond({"ControllerPublishVolume": [{"publish_context": {"a": "b"}}]})
+    world.run(key)
+    assert verdicts(world, expected) == {VA: "agrees"}
+
+
+def test_driver_that_fails_is_no_difference():
+    """The shadow never asked it."""
+    world, key = attach()
+    expected = foresee(world, lambda: world.run(key))
+    world.client.respond({"ControllerPublishVolume": [{"code": "INTERNAL", "message": "no"}]})
+    world.run(key)
+    assert verdicts(world, expected)[VA].startswith("driver-failed")
+
+
+def test_sidecar_with_another_name_is_told():
+    """A finalizer of another spelling is what the report must show."""
+    world, key = attach()
+    expected = foresee(world, lambda: world.run(key))
+    world.api.change(
+        paths.ATTACHMENTS,
+        "pv1-node1",
+        {"metadata": {"finalizers": ["other/attacher"]}, "status": {"attached": True}},
+    )
+    found = verdicts(world, expected)[VA]
+    assert found.startswith("waits")
+    assert "metadata.finalizers[external-attacher/csi-test]" in found
+
+
+def test_calls_are_told_without_secrets():
+    """The report shows what the driver would have been asked."""
+    world, key = attach()
+    expected = foresee(world, lambda: world.run(key))
+    (prediction,) = expected.values()
+    assert [one["method"] for one in prediction.calls] == ["Controller/ControllerPublishVolume"]

@@ -1,0 +1,67 @@
+"""`csi-fleet shadow report`: how far a shadow agrees with the sidecar beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.cli import terminal
+from workers.engine.shadow.comparing import Verdict
+from workers.errors import ConfigError
+from workers.explain.words import moment
+from workers.queue.shadows import Shadows
+
+if TYPE_CHECKING:
+    from workers.cli.tools import Tools
+
+UNFORESEEN: Final = "unforeseen"
+_HEAD: Final = ("DRIVER", "AGREES", "DIFFERS", "AGREEMENT", "UNFORESEEN", "FAILED", "GONE", "OPEN")
+_SHOWN_DIFFERENCES: Final = 20
+
+
+def run(tools: Tools) -> int:
+    """The command; 0 when nothing differs, 1 when something does."""
+    if tools.settings.arguments != ("report",):
+        raise ConfigError("give `csi-fleet shadow report`, with --driver=NAME for one driver")
+    report = gather(Shadows(tools.redis), tools.settings.tool.driver)
+    if tools.is_json:
+        terminal.write_json(report)
+    else:
+        show(report)
+    return 1 if any(one["counts"].get(Verdict.DIFFERS) for one in report.values()) else 0
+
+
+def gather(shadows: Shadows, driver: str = "") -> dict[str, dict[str, Any]]:
+    """By driver: counts, agreement from 0 to 1 (None: nothing compared yet), differences."""
+    names = [driver] if driver else shadows.drivers()
+    found = {name: shadows.report(name) for name in names}
+    for one in found.values():
+        agrees, differs = (one["counts"].get(name, 0) for name in (Verdict.AGREES, Verdict.DIFFERS))
+        one["agreement"] = agrees / (agrees + differs) if agrees + differs else None
+    return found
+
+
+def show(report: dict[str, dict[str, Any]]) -> None:
+    """For people."""
+    if not report:
+        terminal.write("no shadow has compared anything here: is `--shadow` on, is it this Redis?")
+        return
+    rows = []
+    for name, one in report.items():
+        counts, share = one["counts"], one["agreement"]
+        rows.append(
+            (
+                name,
+                counts.get(Verdict.AGREES, 0),
+                counts.get(Verdict.DIFFERS, 0),
+                "-" if share is None else f"{100 * share:.1f} %",
+                counts.get(UNFORESEEN, 0),
+                counts.get(Verdict.FAILED, 0),
+                counts.get(Verdict.GONE, 0),
+                one["open"],
+            )
+        )
+    terminal.write_table("Shadow", _HEAD, rows)
+    for name, one in report.items():
+        for note in one["differences"][:_SHOWN_DIFFERENCES]:
+            said = "; ".join(note["found"]) or note["verdict"]
+            terminal.write(f"{moment(note['at'])} {name} {note['verdict']} {note['path']}: {said}")

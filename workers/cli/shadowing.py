@@ -1,0 +1,57 @@
+"""How a worker process becomes a shadow: both ports of effects, and who compares."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from workers.drivers.health import WatchedClient
+from workers.drivers.standin import ShadowClient
+from workers.engine.shadow.api import ShadowApi
+from workers.engine.shadow.judging import Judge
+from workers.kube.resources import KubeResources
+from workers.loop import Loop
+from workers.queue.shadows import Shadows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.drivers.fleet import Fleet
+    from workers.kube.client import KubeClient
+    from workers.observability.metrics import Metrics
+    from workers.queue.connection import RedisClient
+
+
+class Shadowing:
+    """The shadow's part of a worker process; nothing at all without `--shadow`.
+
+    Args:
+        client: the API client of the process, which says whether it is a shadow's.
+    """
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._judge: Judge | None = None
+
+    @property
+    def make_client(self) -> Callable[..., WatchedClient]:
+        """Makes the client of a driver."""
+        if isinstance(self._client, ShadowApi):
+            return partial(ShadowClient, views=self._client.views)
+        return WatchedClient
+
+    def start(self, redis: RedisClient, metrics: Metrics, fleet: Fleet) -> None:
+        """Predictions are kept from now on."""
+        if isinstance(self._client, ShadowApi):
+            self._judge = self._client.views.store = Judge(
+                Shadows(redis),
+                KubeResources(self._client),
+                metrics,
+                drivers=lambda: [driver.name for driver in fleet.drivers()],
+            )
+
+    def loops(self) -> list[Loop]:
+        """What goes round in the background."""
+        if self._judge is None:
+            return []
+        return [Loop("shadow", self._judge.step)]

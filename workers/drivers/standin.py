@@ -1,0 +1,111 @@
+"""The driver as a shadow sees it: asked who it is and what it can do, never to do anything.
+
+Calls that would work on volumes are answered here as a driver would that does exactly what it is
+asked; what only a driver can give is `comparing.UNKNOWN`. Calls that would only read are refused:
+the shadow has no answer to make up.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from csi_client import messages as csi
+from csi_client.errors import UNIMPLEMENTED, CsiError
+from csi_client.redact import redact
+from workers.drivers.health import WatchedClient
+from workers.drivers.operations import OPERATIONS, READING
+from workers.engine.shadow.comparing import UNKNOWN
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from google.protobuf.message import Message
+
+    from workers.engine.shadow.recording import Views
+
+    _Answer = TypeVar("_Answer", bound=Message)
+
+ASKED: Final = frozenset(
+    {
+        "Identity/Probe",
+        "Identity/GetPluginInfo",
+        "Identity/GetPluginCapabilities",
+        "Controller/ControllerGetCapabilities",
+        "GroupController/GroupControllerGetCapabilities",
+        "Node/NodeGetCapabilities",
+    }
+)
+"""All that the driver itself is asked."""
+
+
+class ShadowClient(WatchedClient):
+    """A client that calls nothing but `ASKED`."""
+
+    def __init__(self, *arguments: Any, views: Views, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._views = views
+
+    def _call(
+        self,
+        method: str,
+        request: Message,
+        answer_type: type[_Answer],
+        timeout_seconds: float | None,
+        **options: Any,
+    ) -> _Answer:
+        """As the base's; the one door for every call."""
+        if method in ASKED:
+            return super()._call(method, request, answer_type, timeout_seconds, **options)
+        if OPERATIONS.get(method) in READING or method not in OPERATIONS:
+            raise CsiError(UNIMPLEMENTED, "a shadow does not ask the driver", rpc=method)
+        self._views.called(method, json.loads(redact(request)))
+        return cast("_Answer", answer_to(request) or answer_type())
+
+
+def answer_to(request: Message) -> Message | None:
+    """What a driver would answer that does just what it is asked; None for an empty answer."""
+    if isinstance(request, csi.CreateVolumeRequest):
+        return _volume(request)
+    if isinstance(request, csi.CreateSnapshotRequest):
+        return csi.CreateSnapshotResponse(snapshot=_snapshot(request.source_volume_id))
+    if isinstance(request, csi.ControllerExpandVolumeRequest):
+        # Most drivers want the node to grow the file system; kubelet's part is not compared.
+        return csi.ControllerExpandVolumeResponse(
+            capacity_bytes=request.capacity_range.required_bytes, node_expansion_required=True
+        )
+    if isinstance(request, csi.CreateVolumeGroupSnapshotRequest):
+        return _group(request)
+    return None
+
+
+def _volume(request: csi.CreateVolumeRequest) -> csi.CreateVolumeResponse:
+    wanted = request.accessibility_requirements
+    places = list(wanted.preferred or wanted.requisite)[:1]
+    volume = csi.Volume(
+        volume_id=f"{UNKNOWN}-{request.name}",
+        capacity_bytes=request.capacity_range.required_bytes,
+        accessible_topology=places,
+    )
+    if request.HasField("volume_content_source"):
+        volume.content_source.CopyFrom(request.volume_content_source)
+    return csi.CreateVolumeResponse(volume=volume)
+
+
+def _snapshot(volume_id: str) -> csi.Snapshot:
+    snapshot = csi.Snapshot(
+        snapshot_id=f"{UNKNOWN}-{volume_id}", source_volume_id=volume_id, ready_to_use=True
+    )
+    snapshot.creation_time.FromNanoseconds(time.time_ns())
+    return snapshot
+
+
+def _group(request: csi.CreateVolumeGroupSnapshotRequest) -> csi.CreateVolumeGroupSnapshotResponse:
+    name = f"{UNKNOWN}-{request.name}"
+    members = [_snapshot(one) for one in request.source_volume_ids]
+    for member in members:
+        member.group_snapshot_id = name
+    group = csi.VolumeGroupSnapshot(group_snapshot_id=name, snapshots=members, ready_to_use=True)
+    group.creation_time.FromNanoseconds(time.time_ns())
+    return csi.CreateVolumeGroupSnapshotResponse(group_snapshot=group)

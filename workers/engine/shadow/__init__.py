@@ -1,0 +1,1 @@
+"""A controller that decides, writes nothing, and is compared with the sidecar beside it."""

@@ -1,0 +1,172 @@
+"""Did the sidecar do what the shadow would have done? One object at a time, pure.
+
+What only the driver can know (handles, sizes it rounds, topology, contexts) is not compared: the
+shadow never asked it. Of a created object everything else is compared both ways; of a changed one
+each field that the shadow would have changed.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.translate import quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from workers.kube.objects import JsonObject
+
+
+class Verdict(StrEnum):
+    """What became of a prediction."""
+
+    AGREES = "agrees"
+    DIFFERS = "differs"
+    WAITS = "waits"
+    GONE = "gone"
+    FAILED = "driver-failed"
+
+
+UNKNOWN: Final = "csi-fleet-shadow"
+"""What the stand-in of the driver answers for a name that only the driver can give."""
+
+_SERVER: Final = (
+    r"metadata\.(uid|resourceVersion|generation|creationTimestamp|managedFields|selfLink"
+    r"|deletionTimestamp|deletionGracePeriodSeconds|generateName)"
+)
+# Annotations and finalizers that others than the sidecar put on.
+_OTHERS: Final = (
+    r"|metadata\.annotations\.pv\.kubernetes\.io/(bound-by-controller|bind-completed)"
+    r"|metadata\.labels.*|metadata\.finalizers.*"
+)
+_DRIVERS: Final = {
+    "persistentvolumes": r"|status.*|spec\.csi\.(volumeHandle|volumeAttributes.*)"
+    r"|spec\.nodeAffinity.*|spec\.claimRef\.resourceVersion",
+    "persistentvolumeclaims": r"|status\.(capacity|conditions|allocatedResourceStatuses).*"
+    r"|status\.phase",
+    "volumeattachments": r"|status\.attachmentMetadata.*",
+    "volumesnapshotcontents": r"|status\.(creationTime|restoreSize|snapshotHandle|readyToUse).*",
+    "volumesnapshots": r"|status\.(creationTime|restoreSize|readyToUse).*",
+    "volumegroupsnapshotcontents": r"|status\.(creationTime|readyToUse|.*[hH]andle.*)",
+    "volumegroupsnapshots": r"|status\.(creationTime|readyToUse)",
+}
+# Times of the moment, whoever writes them.
+_TIMES: Final = r"|.*\.(time|lastTransitionTime|lastProbeTime)"
+_DEFAULTS: Final = {"spec.volumeMode": "Filesystem"}
+_AT_LEAST: Final = re.compile(r"spec\.capacity\.storage")
+_ERRORS: Final = ("attachError", "detachError", "error")
+_IDENTITY: Final = ("type", "name", "uid")
+
+
+def plural_of(path: str) -> str:
+    """`persistentvolumes` of an object's path."""
+    return path.rsplit("/", 2)[-2]
+
+
+def compare(
+    path: str, base: JsonObject | None, wanted: JsonObject | None, live: JsonObject | None
+) -> tuple[Verdict, tuple[str, ...]]:
+    """Return the verdict and, for people, what is different: `field: ours, theirs`.
+
+    Args:
+        path: of the object.
+        base: before the shadow's reconcile; None: there was none.
+        wanted: after it; None: deleted.
+        live: as it is now; None: there is none.
+    """
+    if live is not None and base is not None and _uid(live) != _uid(base):
+        live = None  # another one of that name
+    if wanted is None or (wanted["metadata"].get("deletionTimestamp") and not _is_marked(base)):
+        is_ended = live is None or _is_marked(live)
+        return (Verdict.AGREES if is_ended else Verdict.WAITS), ()
+    if live is None:
+        return (Verdict.WAITS if base is None else Verdict.GONE), ()
+    ignored = re.compile("(" + _SERVER + _TIMES + _DRIVERS.get(plural_of(path), "") + ")")
+    if base is None:
+        found = _created(wanted, live, ignored)
+        return (Verdict.DIFFERS if found else Verdict.AGREES), found
+    found = _changed(base, wanted, live, ignored)
+    if not found:
+        return Verdict.AGREES, ()
+    if _has_new_error(base, live):
+        return Verdict.FAILED, found
+    return Verdict.WAITS, found
+
+
+def _created(wanted: JsonObject, live: JsonObject, ignored: re.Pattern[str]) -> tuple[str, ...]:
+    """Both ways: what ours has and what theirs has besides."""
+    ours, theirs = dict(leaves(wanted)), dict(leaves(live))
+    others = re.compile("(" + ignored.pattern + _OTHERS + ")")
+    names = [one for one in sorted(ours.keys() | theirs.keys()) if not others.fullmatch(one)]
+    found = [
+        f"{name}: {_shown(ours.get(name))}, {_shown(theirs.get(name))}"
+        for name in names
+        if not _is_equal(name, ours.get(name), theirs.get(name))
+    ]
+    missing = set(wanted["metadata"].get("finalizers") or ()) - set(
+        live["metadata"].get("finalizers") or ()
+    )
+    return (*found, *(f"metadata.finalizers: {one}, -" for one in sorted(missing)))
+
+
+def _changed(
+    base: JsonObject, wanted: JsonObject, live: JsonObject, ignored: re.Pattern[str]
+) -> tuple[str, ...]:
+    """Each field that ours changes, as it is live."""
+    before, ours, theirs = (dict(leaves(one)) for one in (base, wanted, live))
+    names = [
+        name
+        for name in sorted(before.keys() | ours.keys())
+        if before.get(name) != ours.get(name) and not ignored.fullmatch(name)
+    ]
+    return tuple(
+        f"{name}: {_shown(ours.get(name))}, {_shown(theirs.get(name))}"
+        for name in names
+        if not _is_equal(name, ours.get(name), theirs.get(name))
+    )
+
+
+def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value by its path; members of lists by what identifies them, not by place."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from leaves(inner, f"{place}.{name}" if place else str(name))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            if isinstance(inner, dict):
+                named = next((inner[one] for one in _IDENTITY if one in inner), index)
+                yield from leaves(inner, f"{place}[{named}]")
+            else:
+                yield f"{place}[{inner}]", inner
+    elif value not in (None, "", {}):
+        yield place, value
+
+
+def _is_equal(name: str, ours: Any, theirs: Any) -> bool:
+    if ours == theirs:
+        return True
+    if isinstance(ours, str) and UNKNOWN in ours:
+        return theirs is not None
+    if _AT_LEAST.fullmatch(name) and ours is not None and theirs is not None:
+        return quantity.parse(theirs) >= quantity.parse(ours)  # the driver may give more
+    default = _DEFAULTS.get(name)
+    return default is not None and {ours, theirs} <= {None, default}
+
+
+def _has_new_error(base: JsonObject, live: JsonObject) -> bool:
+    before, now = base.get("status") or {}, live.get("status") or {}
+    return any(now.get(name) and now.get(name) != before.get(name) for name in _ERRORS)
+
+
+def _is_marked(item: JsonObject | None) -> bool:
+    return bool(((item or {}).get("metadata") or {}).get("deletionTimestamp"))
+
+
+def _uid(item: JsonObject) -> str:
+    return str(item["metadata"].get("uid", ""))
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else str(value)[:200]

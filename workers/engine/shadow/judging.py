@@ -1,0 +1,158 @@
+"""Looks at what the sidecar did with each object that a shadow has a prediction for.
+
+One step reads the open predictions and their objects. A prediction stays open until the sidecar
+acted: a driver that fails leaves nothing to compare. When the sidecar changed the object and it
+still is not what was predicted after a while, that is a difference.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from workers import constants as k
+from workers.engine.shadow.comparing import Verdict, compare
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
+from workers.observability.logging import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from workers.engine.shadow.recording import Prediction
+    from workers.kube.objects import JsonObject
+    from workers.kube.resources import KubeResources
+    from workers.observability.metrics import Metrics
+    from workers.queue.keys import Key
+    from workers.queue.shadows import Shadows
+
+_log = get_logger()
+
+STEP_SECONDS: Final = 2.0
+# A sidecar may need several writes for what is one prediction.
+SETTLE_SECONDS: Final = 30.0
+# Objects that were made without any prediction are looked for so often.
+LOOK_SECONDS: Final = 20.0
+UNFORESEEN: Final = "unforeseen"
+
+
+class Judge:
+    """One per process; several may look at the same records, each verdict counts once.
+
+    Args:
+        shadows: the records.
+        kube: reads objects.
+        metrics: counts verdicts.
+        drivers: names of the drivers served here.
+        now: unix seconds.
+        settle_seconds: see `SETTLE_SECONDS`.
+    """
+
+    def __init__(
+        self,
+        shadows: Shadows,
+        kube: KubeResources,
+        metrics: Metrics,
+        *,
+        drivers: Callable[[], Iterable[str]],
+        now: Callable[[], float] = time.time,
+        settle_seconds: float = SETTLE_SECONDS,
+    ) -> None:
+        self._shadows = shadows
+        self._kube = kube
+        self._metrics = metrics
+        self._drivers = drivers
+        self._now = now
+        self._settle_seconds = settle_seconds
+        self._started = now()
+        self._changed_at: dict[tuple[str, str], float] = {}
+        self._look_at = now() + LOOK_SECONDS
+
+    def predict(self, key: Key, prediction: Prediction) -> None:
+        """Keep a prediction (the port `recording.Store`)."""
+        record = {
+            "key": key.text,
+            "base": _without_noise(prediction.base),
+            "wanted": _without_noise(prediction.wanted),
+            "calls": list(prediction.calls),
+            "at": prediction.at,
+        }
+        self._shadows.put(key.driver, prediction.path, record)
+
+    def step(self) -> float:
+        """Judge what can be judged now; returns seconds until the next look.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+            ApiError: the API server does not.
+        """
+        for driver in (*self._drivers(), ""):
+            for path, record in self._shadows.open(driver).items():
+                self._judge(driver, path, record)
+        if self._now() >= self._look_at:
+            self._look_at = self._now() + LOOK_SECONDS
+            self._look_for_unforeseen()
+        return STEP_SECONDS
+
+    def _judge(self, driver: str, path: str, record: dict[str, Any]) -> None:
+        live = self._read(path)
+        verdict, found = compare(path, record["base"], record["wanted"], live)
+        if verdict is Verdict.WAITS and found:
+            verdict = self._patience(driver, path, record, live)
+        if verdict is Verdict.WAITS:
+            return
+        self._changed_at.pop((driver, path), None)
+        note = None
+        if verdict is not Verdict.AGREES:
+            note = {"at": self._now(), "found": list(found)[:20], "calls": record["calls"]}
+            _log.info("shadow", verdict=verdict.value, object=path, found="; ".join(found))
+        self._shadows.close(driver, path, verdict.value, note)
+        self._count(driver, verdict.value)
+
+    def _patience(
+        self, driver: str, path: str, record: dict[str, Any], live: JsonObject | None
+    ) -> Verdict:
+        """Changed since the prediction, and not (yet) as predicted."""
+        place = (driver, path)
+        if live is None or _version(live) == _version(record["base"]):
+            return Verdict.WAITS
+        since = self._changed_at.setdefault(place, self._now())
+        return Verdict.DIFFERS if self._now() - since > self._settle_seconds else Verdict.WAITS
+
+    def _look_for_unforeseen(self) -> None:
+        """Volumes made since the start of which no reconcile of ours knew anything."""
+        names = set(self._drivers())
+        for volume in self._kube.list(paths.VOLUMES):
+            metadata = volume["metadata"]
+            driver = (metadata.get("annotations") or {}).get(k.ANN_PROVISIONED_BY, "")
+            place = paths.VOLUMES.path(metadata["name"])
+            if driver not in names or _seconds(metadata) <= self._started:
+                continue
+            if not self._shadows.is_known(driver, place):
+                self._shadows.tell(driver, place, UNFORESEEN, {"at": self._now(), "found": []})
+                self._count(driver, UNFORESEEN)
+
+    def _read(self, path: str) -> JsonObject | None:
+        try:
+            return _without_noise(self._kube.client.get(path))
+        except NotFoundError:
+            return None
+
+    def _count(self, driver: str, verdict: str) -> None:
+        self._metrics.shadow_verdicts.labels(driver, verdict).inc()
+
+
+def _without_noise(item: JsonObject | None) -> JsonObject | None:
+    if item is None:
+        return None
+    kept = {name: value for name, value in item["metadata"].items() if name != "managedFields"}
+    return {**item, "metadata": kept}
+
+
+def _version(item: JsonObject | None) -> str:
+    return str(((item or {}).get("metadata") or {}).get("resourceVersion", ""))
+
+
+def _seconds(metadata: dict[str, Any]) -> float:
+    made = metadata.get("creationTimestamp")
+    return time.mktime(time.strptime(made, "%Y-%m-%dT%H:%M:%SZ")) - time.timezone if made else 0.0

@@ -1,0 +1,121 @@
+"""What a shadow expects the sidecar to do, and how often the sidecar did just that.
+
+Per driver: the open predictions by object, counts of the verdicts, the last differences. All of it
+may be lost: the next reconcile predicts again.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.queue.connection import redis_errors
+from workers.queue.names import NAMES
+from workers.queue.scripts import text
+
+if TYPE_CHECKING:
+    import redis
+
+_OPEN: Final = NAMES["shadow_open"].full
+_COUNTS: Final = NAMES["shadow_counts"].full
+_NOTES: Final = NAMES["shadow_notes"].full
+_KNOWN: Final = NAMES["shadow_known"].full
+# So many predictions of one driver wait at most; further ones are counted as `dropped`.
+MOST_OPEN: Final = 20_000
+MOST_NOTES: Final = 200
+_LIFE_SECONDS: Final = 30 * 86_400
+# Whose reconciles belong to no driver.
+SYSTEM: Final = "-"
+
+
+class Shadows:
+    """The records of all shadows of one installation. Methods raise QueueUnavailable."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    def put(self, driver: str, path: str, record: dict[str, Any]) -> None:
+        """Keep a prediction; of an open one of the same object the base stays."""
+        name = driver or SYSTEM
+        with redis_errors():
+            known = self._client.hget(_OPEN + name, path)
+            if known is not None:
+                earlier = json.loads(known)
+                same = _uid(earlier.get("base")) == _uid(record["base"])
+                record |= {"base": earlier["base"]} if same or earlier["base"] is None else {}
+            elif int(self._client.hlen(_OPEN + name)) >= MOST_OPEN:
+                self.count(name, "dropped")
+                return
+            pipe = self._client.pipeline(transaction=False)
+            pipe.hset(_OPEN + name, path, json.dumps(record))
+            pipe.expire(_OPEN + name, _LIFE_SECONDS)
+            pipe.sadd(_KNOWN + name, path)
+            pipe.expire(_KNOWN + name, _LIFE_SECONDS)
+            pipe.execute()
+
+    def open(self, driver: str) -> dict[str, dict[str, Any]]:
+        """The predictions that no verdict closed yet, by the object's path."""
+        with redis_errors():
+            found = self._client.hgetall(_OPEN + (driver or SYSTEM))
+        return {text(path): json.loads(value) for path, value in found.items()}
+
+    def is_known(self, driver: str, path: str) -> bool:
+        """Whether something was ever predicted for the object."""
+        with redis_errors():
+            return bool(self._client.sismember(_KNOWN + (driver or SYSTEM), path))
+
+    def close(self, driver: str, path: str, verdict: str, note: dict[str, Any] | None) -> None:
+        """A verdict; `note` tells of a difference."""
+        name = driver or SYSTEM
+        with redis_errors():
+            is_first = self._client.hdel(_OPEN + name, path)
+        if is_first:
+            self.tell(name, path, verdict, note)
+
+    def tell(self, driver: str, path: str, verdict: str, note: dict[str, Any] | None) -> None:
+        """Count a verdict on an object, and keep what it says."""
+        name = driver or SYSTEM
+        self.count(name, verdict)
+        with redis_errors():
+            pipe = self._client.pipeline(transaction=False)
+            pipe.sadd(_KNOWN + name, path)
+            pipe.expire(_KNOWN + name, _LIFE_SECONDS)
+            if note is not None:
+                pipe.lpush(_NOTES + name, json.dumps({"path": path, "verdict": verdict, **note}))
+                pipe.ltrim(_NOTES + name, 0, MOST_NOTES - 1)
+                pipe.expire(_NOTES + name, _LIFE_SECONDS)
+            pipe.execute()
+
+    def count(self, driver: str, verdict: str) -> None:
+        """Count alone."""
+        with redis_errors():
+            pipe = self._client.pipeline(transaction=False)
+            pipe.hincrby(_COUNTS + driver, verdict, 1)
+            pipe.expire(_COUNTS + driver, _LIFE_SECONDS)
+            pipe.execute()
+
+    def report(self, driver: str) -> dict[str, Any]:
+        """Counts by verdict, open predictions and the last differences of one driver."""
+        name = driver or SYSTEM
+        with redis_errors():
+            counts = self._client.hgetall(_COUNTS + name)
+            waiting = self._client.hlen(_OPEN + name)
+            notes = self._client.lrange(_NOTES + name, 0, MOST_NOTES - 1)
+        return {
+            "counts": {text(one): int(value) for one, value in counts.items()},
+            "open": int(waiting),
+            "differences": [json.loads(note) for note in notes],
+        }
+
+    def drivers(self) -> list[str]:
+        """Those with records."""
+        names: set[str] = set()
+        with redis_errors():
+            for family in (_OPEN, _COUNTS):
+                found = self._client.scan_iter(match=f"{family}*", count=1000)
+                names |= {text(name).removeprefix(family) for name in found}
+        return sorted(names)
+
+
+def _uid(item: dict[str, Any] | None) -> str:
+    return str(((item or {}).get("metadata") or {}).get("uid", ""))
