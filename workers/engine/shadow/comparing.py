@@ -49,7 +49,7 @@ _DRIVERS: Final = {
     "volumeattachments": r"|status\.attachmentMetadata.*",
     "volumesnapshotcontents": r"|status\.(creationTime|restoreSize|snapshotHandle|readyToUse).*",
     "volumesnapshots": r"|status\.(creationTime|restoreSize|readyToUse).*",
-    "volumegroupsnapshotcontents": r"|status\.(creationTime|readyToUse|.*[hH]andle.*)",
+    "volumegroupsnapshotcontents": r"|status\.(creationTime|readyToUse|.*Handle.*)",
     "volumegroupsnapshots": r"|status\.(creationTime|readyToUse)",
 }
 # Times of the moment, whoever writes them.
