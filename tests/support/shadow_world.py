@@ -82,7 +82,8 @@ def foresee(world: FakeWorld, act: Callable[[], object]) -> dict[str, Prediction
     kube, client, lease_of = world.context.kube, world.driver.client, world.lease
     with reading(world) as api:
         api.views.store = kept
-        world.context.kube, world.driver.client = KubeResources(api), StandIn(api.views)
+        world.driver.client = StandIn(api.views)
+        world.context.kube = world.context.effects.kube = KubeResources(api)
 
         def lease(key: Any) -> Any:
             made = lease_of(key)
@@ -95,7 +96,8 @@ def foresee(world: FakeWorld, act: Callable[[], object]) -> dict[str, Prediction
             act()
         finally:
             CURRENT.set(None)
-            world.context.kube, world.driver.client = kube, client
+            world.context.kube = world.context.effects.kube = kube
+            world.driver.client = client
             world.lease = lease_of  # type: ignore[method-assign]
             world.queue.marks, world.queue.added = marks, added
             world.fails.clear()
