@@ -1,6 +1,7 @@
 """`make demo`: starts everything, shows it, cleans up. See `story` for what is shown.
 
-Exit code 0 when every claim was Bound and the deleted one's volume was gone, 1 otherwise.
+Exit code 0 when every claim was Bound, one grew, was snapshot, restored and attached, and the
+deleted one's volume was gone; 1 otherwise.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
-from examples.demo import story
+from examples.demo import life, story
 from examples.demo.screen import Screen
 from examples.demo.stack import Stack
 from tests.support.go_build import GoBuildError
@@ -57,11 +58,17 @@ def run(stack: Stack, screen: Screen, *, once: bool, is_own_cluster: bool) -> No
     with KubeApi(stack.kubeconfig) as api:
         scene = story.Scene(api, stack, screen)
         story.prepare(scene)
+        if is_own_cluster:
+            life.prepare(scene)
         try:
             stack.start_fleet()
             with screen:
                 story.create_claims(scene)
                 story.show_binding(scene)
+                life.show_growth(scene)
+                if is_own_cluster:  # in a user's we make no node and install no API
+                    life.show_snapshot(scene)
+                    life.show_attachment(scene)
                 story.show_deletion(scene)
                 screen.say(f"Flower: {stack.flower_url}  login {stack.flower_login}")
                 if not once:

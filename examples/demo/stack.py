@@ -30,6 +30,12 @@ START_TIMEOUT_SECONDS = 60.0  # 4 s on two free cores
 # The Go provisioner's default of 5 requests per second is kept as the product's default; a person
 # who watches does not want to wait for it.
 API_RATE = ("--kube-api-qps=100", "--kube-api-burst=200")
+CONTROLLERS = "--controllers=all"
+# What the example driver is asked to do here; its default set is smaller.
+CAPABILITIES = (
+    "CONTROLLER_SERVICE,CREATE_DELETE_VOLUME,LIST_VOLUMES,EXPAND_VOLUME,CREATE_DELETE_SNAPSHOT,"
+    "LIST_SNAPSHOTS,PUBLISH_UNPUBLISH_VOLUME,ONLINE"
+)
 
 
 class PartEndedError(RuntimeError):
@@ -116,6 +122,7 @@ class Stack:
                         *(sys.executable, "-m", "examples.directory_driver"),
                         *("--endpoint", f"unix://{driver.socket}"),
                         *("--root", str(driver.root), "--name", driver.name),
+                        f"--capabilities={CAPABILITIES}",
                     ],
                 )
             for driver in self.drivers:
@@ -126,11 +133,11 @@ class Stack:
         addresses = [f"--csi-address={driver.socket}" for driver in self.drivers]
         cluster = [f"--kubeconfig={self.kubeconfig}", *API_RATE]
         with self._step(f"csi-fleet: watcher, {WORKERS} workers, beat, Flower"):
-            self._part("watcher", ["watcher", *cluster])
+            self._part("watcher", ["watcher", CONTROLLERS, *cluster])
             for number in range(1, WORKERS + 1):
                 own = [f"--namespace={self.namespace}", *addresses]
-                self._part(f"worker-{number}", ["worker", *cluster, *own])
-            self._part("beat", ["beat"])
+                self._part(f"worker-{number}", ["worker", CONTROLLERS, *cluster, *own])
+            self._part("beat", ["beat", CONTROLLERS])
             self._part("flower", ["flower", f"--flower-port={self.flower_port}"])
             for name in ("watcher", *(f"worker-{n}" for n in range(1, WORKERS + 1))):
                 self._wait_ready(name)

@@ -42,6 +42,21 @@ class Scene:
         """The collection of the demo's claims."""
         return f"/api/v1/namespaces/{self.stack.namespace}/persistentvolumeclaims"
 
+    def wait(self, condition: Callable[[], bool], timeout_seconds: float, what: str) -> None:
+        """Show the claims until it is so.
+
+        Raises:
+            DemoFailedError: not in time, or a part of the stack has ended.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while not condition():
+            self.screen.show(rows_of(self, self.api.items(self.claims_path)))
+            if ended := self.stack.ended_parts():
+                raise DemoFailedError(f"{ended[0].name} ended:\n{ended[0].log_tail()}")
+            if time.monotonic() > deadline:
+                raise DemoFailedError(f"not within {timeout_seconds:.0f} s: {what}")
+            time.sleep(POLL_SECONDS)
+
 
 def prepare(scene: Scene) -> None:
     """Create the namespace and one storage class per driver."""
@@ -53,10 +68,11 @@ def prepare(scene: Scene) -> None:
             {
                 "apiVersion": "storage.k8s.io/v1",
                 "kind": "StorageClass",
-                "metadata": {"name": _class_name(driver)},
+                "metadata": {"name": class_name(driver)},
                 "provisioner": driver.name,
                 "reclaimPolicy": "Delete",
                 "volumeBindingMode": "Immediate",
+                "allowVolumeExpansion": True,
             }
         )
 
@@ -66,18 +82,22 @@ def create_claims(scene: Scene) -> None:
     for driver in scene.stack.drivers:
         for number in range(1, CLAIMS_PER_DRIVER + 1):
             name = f"{driver.name.partition('-')[0]}-{number}"
-            scene.api.create(
-                {
-                    "apiVersion": "v1",
-                    "kind": "PersistentVolumeClaim",
-                    "metadata": {"name": name, "namespace": scene.stack.namespace},
-                    "spec": {
-                        "accessModes": ["ReadWriteOnce"],
-                        "storageClassName": _class_name(driver),
-                        "resources": {"requests": {"storage": f"{number}Gi"}},
-                    },
-                }
-            )
+            resources = {"requests": {"storage": f"{number}Gi"}}
+            scene.api.create(claim(scene, driver, name, resources))
+
+
+def claim(scene: Scene, driver: Driver, name: str, resources: JsonObject) -> JsonObject:
+    """A claim in the class of a driver."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": scene.stack.namespace},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": class_name(driver),
+            "resources": resources,
+        },
+    }
 
 
 def show_binding(scene: Scene) -> None:
@@ -96,7 +116,7 @@ def show_binding(scene: Scene) -> None:
         scene.screen.show(rows_of(scene, claims))
         return len(scene.bound_after) == CLAIMS_PER_DRIVER * len(scene.stack.drivers)
 
-    _wait(scene, all_bound, BOUND_TIMEOUT_SECONDS, "all claims are Bound")
+    scene.wait(all_bound, BOUND_TIMEOUT_SECONDS, "all claims are Bound")
 
 
 def show_deletion(scene: Scene) -> None:
@@ -120,7 +140,7 @@ def show_deletion(scene: Scene) -> None:
         volume_object = scene.api.find(f"/api/v1/persistentvolumes/{volume}")
         return volume_object is None and handle not in driver.volume_names()
 
-    _wait(scene, is_gone, GONE_TIMEOUT_SECONDS, f"volume {volume} is gone at the driver")
+    scene.wait(is_gone, GONE_TIMEOUT_SECONDS, f"volume {volume} is gone at the driver")
     left = len(driver.volume_names())
     scene.screen.say(f"PV {volume} is gone, {left} volumes left at {driver.name}")
 
@@ -144,15 +164,15 @@ def clean_up(scene: Scene) -> None:
         volumes = scene.api.items("/api/v1/persistentvolumes")
         return not any(one["spec"].get("csi", {}).get("driver") in names for one in volumes)
 
-    _wait(scene, all_gone, GONE_TIMEOUT_SECONDS, "the demo's volumes are gone")
+    scene.wait(all_gone, GONE_TIMEOUT_SECONDS, "the demo's volumes are gone")
     for driver in scene.stack.drivers:
-        scene.api.delete(f"/apis/storage.k8s.io/v1/storageclasses/{_class_name(driver)}")
+        scene.api.delete(f"/apis/storage.k8s.io/v1/storageclasses/{class_name(driver)}")
     scene.api.delete(f"/api/v1/namespaces/{scene.stack.namespace}")
 
 
 def rows_of(scene: Scene, claims: list[JsonObject]) -> list[Row]:
     """Table rows of claims, with the newest event of each."""
-    drivers = {_class_name(driver): driver.name for driver in scene.stack.drivers}
+    drivers = {class_name(driver): driver.name for driver in scene.stack.drivers}
     found = scene.api.items(f"/api/v1/namespaces/{scene.stack.namespace}/events")
     events: dict[str, str] = {}
     for event in sorted(found, key=lambda one: int(one["metadata"]["resourceVersion"])):
@@ -174,15 +194,6 @@ def rows_of(scene: Scene, claims: list[JsonObject]) -> list[Row]:
     return rows
 
 
-def _class_name(driver: Driver) -> str:
+def class_name(driver: Driver) -> str:
+    """The storage class of a driver, and its class of snapshots."""
     return driver.name.partition(".")[0]
-
-
-def _wait(scene: Scene, condition: Callable[[], bool], timeout_seconds: float, what: str) -> None:
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        if ended := scene.stack.ended_parts():
-            raise DemoFailedError(f"{ended[0].name} ended:\n{ended[0].log_tail()}")
-        if time.monotonic() > deadline:
-            raise DemoFailedError(f"not within {timeout_seconds:.0f} s: {what}")
-        time.sleep(POLL_SECONDS)
