@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from workers.constants import ANN_RECORD_DRIVER
 from workers.observability.logging import get_logger
 from workers.queue.keys import KIND_CLAIMS, KIND_VOLUMES, Key
 
@@ -90,4 +91,8 @@ def _read(config_map: JsonObject) -> tuple[bytes, Key]:
     text = config_map["data"][FIELD_RECORD].encode()
     record = msgspec.json.decode(text, type=dict[str, Any])
     seal = config_map["data"].get(FIELD_SEAL, "").encode()
-    return (seal + text if seal else text), Key.parse(record["key"])
+    key = Key.parse(record["key"])
+    annotations = config_map["metadata"].get("annotations") or {}
+    if annotations.get(ANN_RECORD_DRIVER, key.driver_name) != key.driver_name:
+        raise ValueError("another driver's worker wrote it")
+    return (seal + text if seal else text), key

@@ -8,6 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 # Annotations of claims.
+# Whose attempt a record is: the admission policy lets no worker write that of another driver.
+ANN_RECORD_DRIVER: Final = "csi-fleet.io/driver"
+
 ANN_STORAGE_PROVISIONER: Final = "volume.kubernetes.io/storage-provisioner"
 ANN_STORAGE_PROVISIONER_BETA: Final = "volume.beta.kubernetes.io/storage-provisioner"
 ANN_STORAGE_CLASS_BETA: Final = "volume.beta.kubernetes.io/storage-class"

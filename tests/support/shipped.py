@@ -16,7 +16,10 @@ from tests.support.kustomize import accumulate, render
 K8S = Path(__file__).resolve().parents[2] / "k8s"
 NAMESPACE = "csi-fleet"
 RECORDS = "csi-fleet-records"
-RIGHTS = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+RIGHTS = {
+    "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding",
+    "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+}  # fmt: skip
 # Not in prod-central: an alpha gate, a Lease that no work depends on, Secrets of all namespaces.
 EXTRA = ("feature-cross-namespace", "feature-leader-election", "feature-secrets")
 
@@ -48,7 +51,7 @@ def rights(objects: list[JsonObject]) -> set[Right]:
     }
     found = set()
     for binding in objects:
-        if not binding["kind"].endswith("Binding"):
+        if not binding["kind"].endswith("Binding") or "roleRef" not in binding:
             continue
         place = binding["metadata"].get("namespace", "")
         for rule in rules[binding["roleRef"]["kind"], binding["roleRef"]["name"]]:

@@ -48,6 +48,11 @@ class Key:
         return "|".join(map(_quote, (self.kind, self.driver, self.object, self.uid)))
 
     @property
+    def driver_name(self) -> str:
+        """The CSI driver, without the node of a driver that serves on each node."""
+        return self.driver.partition("@")[0]
+
+    @property
     def lane(self) -> str:
         """Keys of one lane share a concurrency limit, a rate and an order (G11)."""
         return f"{_quote(self.kind)}|{_quote(self.driver)}"

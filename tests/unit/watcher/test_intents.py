@@ -93,3 +93,16 @@ def test_a_snapshots_attempt_is_read_by_its_own_controller():
     keys = restore_intents(resources, "system", intents, DRIVERS)
     assert [key.text for key in keys] == ["contents|foo|snapcontent-u1|"]
     assert intents == {}
+
+
+def test_sec_3_a_record_written_by_another_drivers_worker_is_skipped():
+    """The admission policy lets a worker write its own drivers' records, whatever they hold."""
+    forged = config_map("pvc-u1", json.dumps({"key": KEY}))
+    forged["metadata"]["annotations"] = {"csi-fleet.io/driver": "bar"}
+    mine = config_map("pvc-u2", json.dumps({"key": "claims|foo@node-1|default/claim2|u2"}))
+    mine["metadata"]["annotations"] = {"csi-fleet.io/driver": "foo"}
+    intents = FakeIntents()
+    drivers = {"foo", "foo@node-1"}
+    found = restore_intents(FakeResources(forged, mine), "system", intents, drivers)
+    assert [key.object for key in found] == ["default/claim2"]
+    assert list(intents) == ["pvc-u2"]

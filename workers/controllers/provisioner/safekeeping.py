@@ -11,9 +11,11 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from workers.constants import ANN_RECORD_DRIVER
 from workers.errors import ApiError, TransientError
 from workers.kube.errors import AwayError, NotFoundError
 from workers.queue.catalogkinds import KIND_CLASSES
+from workers.queue.keys import Key
 from workers.queue.seal import content
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ class Safekeeping:
                 "name": f"{NAME_PREFIX}{domain}",
                 "namespace": self._namespace,
                 "labels": {LABEL_INTENT: "true"},
+                "annotations": {ANN_RECORD_DRIVER: Key.parse(kept.key).driver_name},
             },
             "data": {
                 FIELD_RECORD: record.decode(),

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
+from workers.constants import ANN_RECORD_DRIVER
 from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.errors import NotFoundError, ServerError, Unreachable
+from workers.translate.fields import annotations_of
 from workers.translate.secrets import SecretRef
 
 if TYPE_CHECKING:
@@ -112,6 +114,7 @@ def write_copy(kube: KubeResources, namespace: str, key: Key, intent: Intent) ->
             "name": copy_name(key),
             "namespace": namespace,
             "labels": {LABEL_INTENT: "true"},
+            "annotations": {ANN_RECORD_DRIVER: key.driver_name},
         },
         "data": {
             FIELD_RECORD: msgspec.json.encode({"key": key.text, **intent.record()}).decode(),
@@ -132,6 +135,9 @@ def read_copy(kube: KubeReader, namespace: str, key: Key) -> Intent | None:
     try:
         found = kube.get(paths.CONFIG_MAPS, copy_name(key), namespace=namespace)
     except NotFoundError:
+        return None
+    if annotations_of(found).get(ANN_RECORD_DRIVER, key.driver_name) != key.driver_name:
+        _log.warning("ConfigMap %s is another driver's: it is not believed", copy_name(key))
         return None
     try:
         record = msgspec.json.decode(found["data"][FIELD_RECORD], type=dict[str, Any])

@@ -1,0 +1,429 @@
+"""A part of csi-fleet is taken over: what does its token get from a real API server?
+
+All accounts, rights and policies of k8s/ are installed, RBAC and admission are real. The
+matrix asks for everything that each account may do, in every namespace that matters; the
+attacks then play the taken-over worker of docs/security.md.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.fleet import environment, program
+from tests.support.kube_api import KubeApi, KubeApiError
+from tests.support.rights_table import ACCOUNTS, Grant, everything, granted, page
+from tests.support.shipped import NAMESPACE, RECORDS
+from tests.support.waiting import wait_until
+from workers.controllers import catalogue
+from workers.migration.plugins import PLUGINS
+
+SERVED, FOREIGN = "csi.example.org", "other.example.org"
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+VOLUMES = "/api/v1/persistentvolumes"
+ATTACHMENTS = "/apis/storage.k8s.io/v1/volumeattachments"
+CONTENTS = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents"
+MAPS = f"/api/v1/namespaces/{RECORDS}/configmaps"
+PLACES = [NAMESPACE, RECORDS, "csi-driver-example", "csi-driver-node-example", "default"]
+# What every authenticated user may ask about itself.
+MADE: list[str] = []
+EVERYBODY = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
+
+
+@pytest.fixture(scope="module")
+def admin(kubeconfig):
+    """Everything of k8s/ installed; taken away again, for others use this cluster too."""
+    with KubeApi(kubeconfig) as api:
+        for name in PLACES[:4]:
+            api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        objects = everything()
+        for item in objects:
+            api.apply(item)
+        yield api
+        for path in MADE:
+            api.delete(path)
+        MADE.clear()
+        for item in objects:
+            if item["kind"] != "ServiceAccount":
+                api.delete(f"{api._collection(item)}/{item['metadata']['name']}")
+
+
+@pytest.fixture(scope="module")
+def login(admin, kubeconfig, tmp_path_factory):
+    """Opens the API with the real token of an account."""
+    folder, opened = tmp_path_factory.mktemp("tokens"), {}
+
+    def login(account):
+        if account not in opened:
+            opened[account] = KubeApi(kubeconfig_of(admin, kubeconfig, account, folder))
+        return opened[account]
+
+    yield login
+    for one in opened.values():
+        one.close()
+
+
+def kubeconfig_of(admin, kubeconfig, account, folder):
+    namespace, name = account
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+    token = admin.request("POST", path, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
+    config = yaml.safe_load(kubeconfig.read_text())
+    config["users"] = [{"name": "taken", "user": {"token": token}}]
+    for context in config["contexts"]:
+        context["context"]["user"] = "taken"
+    path = folder / f"{namespace}-{name}"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+@pytest.fixture(scope="module")
+def worker(admin, login):
+    """The token of central mode's workers, once RBAC and the policies hold it."""
+    worker = login(ACCOUNTS["worker"])
+
+    def is_held():
+        # Each policy is compiled a moment after it was stored.
+        refused = [
+            refusal(worker, "POST", VOLUMES, volume("probe", FOREIGN)),
+            refusal(worker, "POST", MAPS, record("probe", FOREIGN)),
+            refusal(worker, "PATCH", f"{ATTACHMENTS}/{attachment(admin, FOREIGN)}", TOUCH),
+            refusal(worker, "PATCH", claim_path(admin, FOREIGN), TOUCH),
+        ]
+        return all("csi-fleet" in one for one in refused)
+
+    wait_until(is_held, 60, "the policies are in force")
+    return worker
+
+
+def refusal(api, verb, path, body=None, *, dry=True):
+    """The API server's words when it refuses, else ""."""
+    kind = "application/merge-patch+json" if verb == "PATCH" else "application/json"
+    params = {"dryRun": "All"} if dry else {}
+    try:
+        api.request(verb, path, body, content_type=kind, params=params)
+    except KubeApiError as error:
+        return str(error)
+    return ""
+
+
+TOUCH = {"metadata": {"finalizers": ["example.org/x"]}}
+
+
+def volume(name, driver, **spec):
+    source = spec.pop("source", {"csi": {"driver": driver, "volumeHandle": "h"}})
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {
+            "name": name,
+            "annotations": {"pv.kubernetes.io/provisioned-by": spec.pop("made_by", driver)},
+        },
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Delete",
+            "claimRef": {"namespace": "default", "name": "data", "uid": "u"},
+            **source,
+            **spec,
+        },
+    }
+
+
+def record(name, driver):
+    annotations = {"csi-fleet.io/driver": driver} if driver else {}
+    meta = {"name": name, "namespace": RECORDS, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"record": "{}"}}
+
+
+def made(admin, path, body):
+    """An object of somebody else, made once; returns its name."""
+    name = body["metadata"]["name"]
+    if f"{path}/{name}" not in MADE:
+        MADE.append(f"{path}/{name}")
+        admin.request("POST", path, body)
+    return name
+
+
+def attachment(admin, driver):
+    body = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "VolumeAttachment",
+        "metadata": {"name": f"attack-{driver}"},
+        "spec": {
+            "attacher": driver, "nodeName": "n", "source": {"persistentVolumeName": "pv"}
+        },
+    }  # fmt: skip
+    return made(admin, ATTACHMENTS, body)
+
+
+def content(admin, driver):
+    body = {
+        "apiVersion": "snapshot.storage.k8s.io/v1",
+        "kind": "VolumeSnapshotContent",
+        "metadata": {"name": f"attack-{driver}"},
+        "spec": {
+            "driver": driver,
+            "deletionPolicy": "Delete",
+            "source": {"volumeHandle": "h"},
+            "volumeSnapshotRef": {"name": "s", "namespace": "default"},
+        },
+    }
+    return made(admin, CONTENTS, body)
+
+
+def claim_path(admin, driver):
+    path = "/api/v1/namespaces/default/persistentvolumeclaims"
+    body = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": f"attack-{driver}",
+            "namespace": "default",
+            "annotations": {"volume.kubernetes.io/storage-provisioner": driver},
+        },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "storageClassName": "none-such",
+        },
+    }
+    return f"{path}/{made(admin, path, body)}"
+
+
+def existing(admin, driver):
+    claim = {"namespace": "default", "name": "data"}
+    return made(admin, VOLUMES, volume(f"attack-{driver}", driver, claimRef=claim))
+
+
+# The matrix.
+
+
+@pytest.mark.parametrize("account", ACCOUNTS.values(), ids=ACCOUNTS)
+def test_the_api_server_grants_what_the_manifests_say_and_nothing_else(login, account):
+    """Every verb on every resource and name, in each namespace (SEC-2, SEC-3, SEC-5)."""
+    known = granted(everything()).get(account, set())
+    for namespace in PLACES:
+        review = login(account).create(
+            {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview",
+             "metadata": {}, "spec": {"namespace": namespace}}
+        )  # fmt: skip
+        found = {
+            Grant("", group, resource, verb, name)
+            for rule in review["status"]["resourceRules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+            for name in rule.get("resourceNames") or [""]
+            if resource not in EVERYBODY
+        }
+        wanted = {one._replace(namespace="") for one in known if one.namespace in {"", namespace}}
+        assert found == wanted, namespace
+
+
+def test_manifests_give_nothing_that_no_spec_asks_for():
+    """Rights over the whole cluster come from the controllers' specs alone."""
+    asked = {
+        (one.group, resource, verb)
+        for spec in catalogue.SPECS
+        for one in spec.permissions
+        for resource in one.resources
+        for verb in one.verbs
+    }
+    given = {
+        (one.group, one.resource, one.verb)
+        for grants in granted(everything()).values()
+        for one in grants
+        if not one.namespace and one.group != "csi-fleet.io"
+    }
+    assert given <= asked
+    assert ("", "secrets", "get") not in given
+
+
+def test_the_page_shows_the_table():
+    """`python -m tests.support.rights_table` writes it."""
+    assert (Path(__file__).parents[2] / "docs/security.md").read_text() == page()
+
+
+# The attacks.
+
+MAKING = [
+    pytest.param({"source": {"hostPath": {"path": "/"}}}, "hostPath", id="the node's root"),
+    pytest.param({"source": {"local": {"path": "/dev"}}}, "local", id="a local path"),
+    pytest.param({"source": {"nfs": {"server": "s", "path": "/"}}}, "nfs", id="nfs"),
+    pytest.param({"driver": FOREIGN}, FOREIGN, id="another driver's volume"),
+    pytest.param({"claimRef": None}, "for a claim", id="of no claim"),
+    pytest.param({"made_by": FOREIGN}, "its own driver", id="in another's name"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), MAKING)
+def test_sec_2_a_taken_worker_makes_no_volume_but_its_drivers(worker, change, words):
+    """With the PV in Redis, or without any Redis: the API server itself refuses."""
+    change = dict(change)
+    body = volume("forged", change.pop("driver", SERVED), **change)
+    if body["spec"].get("local"):
+        term = {"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}
+        body["spec"]["nodeAffinity"] = {"required": {"nodeSelectorTerms": [term]}}
+    assert words in refusal(worker, "POST", VOLUMES, body)
+
+
+def test_volumes_of_its_driver_are_made(worker):
+    assert refusal(worker, "POST", VOLUMES, volume("mine", SERVED)) == ""
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda one: one.source_field)
+def test_a_volume_of_a_migrated_plugin_is_its_drivers(worker, plugin):
+    """Each row of the policy's table is the one of workers/migration (P-601)."""
+    sources = {
+        "gcePersistentDisk": {"pdName": "x"},
+        "awsElasticBlockStore": {"volumeID": "x"},
+        "cinder": {"volumeID": "x"},
+        "azureDisk": {"diskName": "x", "diskURI": "/subscriptions/x", "kind": "Managed"},
+        "azureFile": {"secretName": "x", "shareName": "x", "secretNamespace": "default"},
+        "vsphereVolume": {"volumePath": "x"},
+        "portworxVolume": {"volumeID": "x"},
+    }
+    body = volume("x", "", source={plugin.source_field: sources[plugin.source_field]})
+    assert f"serve driver {plugin.driver_name}" in refusal(worker, "POST", VOLUMES, body)
+
+
+CHANGES = [
+    pytest.param({"spec": {"claimRef": {"name": "victim"}}}, id="another claim"),
+    pytest.param({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}, id="policy"),
+    pytest.param({"spec": {"mountOptions": ["suid"]}}, id="mount options"),
+    pytest.param({"metadata": {"labels": {"a": "b"}}}, id="labels"),
+    pytest.param(
+        {"metadata": {"annotations": {
+            "volume.kubernetes.io/provisioner-deletion-secret-name": "victim"}}},
+        id="the secret of its deletion",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_sec_2_fields_that_are_not_a_workers_stay(admin, worker, change):
+    name = existing(admin, SERVED)
+    assert "csi-fleet: " in refusal(worker, "PATCH", f"{VOLUMES}/{name}", change)
+
+
+def test_own_fields_of_own_volumes_change(admin, worker):
+    """Finalizer, size, the resizer's annotation."""
+    change = {
+        "metadata": {
+            "finalizers": ["kubernetes.io/pv-protection", "external-attacher/csi-example-org"],
+            "annotations": {"volume.alpha.kubernetes.io/pre-resize-capacity": "1Gi"},
+        },
+        "spec": {"capacity": {"storage": "2Gi"}},
+    }
+    assert refusal(worker, "PATCH", f"{VOLUMES}/{existing(admin, SERVED)}", change) == ""
+
+
+@pytest.mark.parametrize("driver", [SERVED, FOREIGN])
+def test_sec_2_no_living_volume_is_deleted(admin, worker, driver):
+    words = "only released" if driver == SERVED else f"serve driver {FOREIGN}"
+    assert words in refusal(worker, "DELETE", f"{VOLUMES}/{existing(admin, driver)}")
+
+
+def test_released_volumes_of_its_driver_are_deleted(admin, worker):
+    """Kubernetes finds that the claim of this UID is gone."""
+    name = made(admin, VOLUMES, volume("attack-released", SERVED))
+    wait_until(lambda: refusal(worker, "DELETE", f"{VOLUMES}/{name}") == "", 30, "it may be")
+
+
+@pytest.mark.parametrize(("path", "make"), [(ATTACHMENTS, attachment), (CONTENTS, content)])
+def test_objects_of_other_drivers_stay_as_they_are(admin, worker, path, make):
+    """Own ones change; the foreign finalizer, the foreign status and the driver do not."""
+    own, foreign = make(admin, SERVED), make(admin, FOREIGN)
+    assert refusal(worker, "PATCH", f"{path}/{own}", TOUCH) == ""
+    assert f"serve driver {FOREIGN}" in refusal(worker, "PATCH", f"{path}/{foreign}", TOUCH)
+    status = {"status": {"attached": False}} if path == ATTACHMENTS else {"status": {}}
+    assert "csi-fleet" in refusal(worker, "PATCH", f"{path}/{foreign}/status", status)
+
+
+CLAIMS = [
+    pytest.param(SERVED, TOUCH, "", id="protects a source"),
+    pytest.param(FOREIGN, TOUCH, f"not serve {FOREIGN}", id="another driver's"),
+    pytest.param(SERVED, {"spec": {"volumeName": "x"}}, "its owner's", id="binds it"),
+    pytest.param(SERVED, {"metadata": {"labels": {"a": "b"}}}, "not a worker's", id="labels"),
+    pytest.param(
+        SERVED,
+        {"metadata": {"annotations": {"volume.kubernetes.io/storage-provisioner": "x"}}},
+        "not a worker's",
+        id="gives it away",
+    ),
+]
+
+
+@pytest.mark.parametrize(("driver", "change", "words"), CLAIMS)
+def test_claims_stay_their_owners(admin, worker, driver, change, words):
+    found = refusal(worker, "PATCH", claim_path(admin, driver), change)
+    assert (words in found) if words else found == ""
+
+
+def test_sec_3_no_worker_reaches_the_configuration(admin, login):
+    """The script beside Redis' passwords, and where drivers are."""
+    for account in ACCOUNTS.values():
+        for name in ("redis-config", "drivers"):
+            path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{name}"
+            for verb in ("GET", "PATCH", "DELETE"):
+                body = {"data": {"x": "y"}} if verb == "PATCH" else None
+                assert "forbidden" in refusal(login(account), verb, path, body)
+        made_up = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new"}}
+        path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+        assert "forbidden" in refusal(login(account), "POST", path, made_up)
+
+
+def test_sec_3_records_are_written_by_their_drivers_workers(admin, worker):
+    """Forging or dropping another driver's attempt would leak its volume; pauses are people's."""
+    made(admin, MAPS, record("theirs", FOREIGN))
+    made(admin, MAPS, record("csi-fleet-pauses", ""))
+    assert refusal(worker, "POST", MAPS, record("mine", SERVED)) == ""
+    assert "does not serve" in refusal(worker, "POST", MAPS, record("forged", FOREIGN))
+    for name in ("theirs", "csi-fleet-pauses"):
+        stolen = {"metadata": {"annotations": {"csi-fleet.io/driver": SERVED}}}
+        assert "does not serve" in refusal(worker, "PATCH", f"{MAPS}/{name}", stolen)
+        assert "does not serve" in refusal(worker, "DELETE", f"{MAPS}/{name}")
+
+
+def test_secrets_are_those_that_classes_name(admin, login, kubeconfig):
+    """No Secret as shipped; with what `secret-roles` prints those of the classes, by name."""
+    worker = login(ACCOUNTS["worker"])
+    place = f"vault-{uuid.uuid4().hex[:6]}"
+    admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": place}})
+    names = ("used", "other")
+    for name in names:
+        meta = {"name": name, "namespace": place}
+        admin.create({"apiVersion": "v1", "kind": "Secret", "metadata": meta})
+    prefix = "csi.storage.k8s.io/provisioner-secret"
+    storage_class = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": place},
+        "provisioner": f"{place}.example.org",
+        "parameters": {f"{prefix}-name": "used", f"{prefix}-namespace": place},
+    }
+    admin.create(storage_class)
+    paths = {name: f"/api/v1/namespaces/{place}/secrets/{name}" for name in names}
+    passwords = f"/api/v1/namespaces/{NAMESPACE}/secrets/redis-passwords"
+    assert all("forbidden" in refusal(worker, "GET", one) for one in (*paths.values(), passwords))
+    text = subprocess.run(
+        [*program(), "secret-roles", f"--driver={place}.example.org", f"--kubeconfig={kubeconfig}",
+         "--account=csi-fleet/worker"],
+        check=True, capture_output=True, text=True, env=environment(),
+    ).stdout  # fmt: skip
+    for item in yaml.safe_load_all(text):
+        admin.apply(item)
+    wait_until(lambda: refusal(worker, "GET", paths["used"]) == "", 30, "RBAC follows")
+    assert "forbidden" in refusal(worker, "GET", paths["other"])
+    assert "forbidden" in refusal(worker, "GET", f"/api/v1/namespaces/{place}/secrets")
+    admin.delete(f"/apis/storage.k8s.io/v1/storageclasses/{place}")
+    admin.delete(f"/api/v1/namespaces/{place}")
+
+
+def test_an_administrator_is_not_held(admin, worker):
+    body = volume("by-hand", FOREIGN, source={"hostPath": {"path": "/srv"}})
+    assert refusal(admin, "POST", VOLUMES, body) == ""
