@@ -53,6 +53,7 @@ def main() -> None:
         segments=dict(options.topology),
         node_id=options.node_id,
         needs_node_expansion=options.node_expansion_required,
+        mounts=options.mount,
     )
     journal = Journal(root / "calls.jsonl", with_digests=options.record_secret_digests)
     stop = threading.Event()
@@ -73,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--root", required=True, type=Path, help="directory for volumes and records")
     add("--name", default="directory.csi.example.org", help="driver name")
     add("--node-id", default="node-1", help="answer of NodeGetInfo")
+    add("--mount", action="store_true", help="mount for real: needs root and mount(8)")
     add("--node-expansion-required", action="store_true", help="answered when a volume grows")
     add("--capabilities", default="", help="comma separated enum names; replaces the default set")
     add("--topology", action="append", default=[], type=_pair, metavar="KEY=VALUE")

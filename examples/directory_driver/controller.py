@@ -6,12 +6,14 @@ and finds each method by the snake_case form of its RPC's name.
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
 from csi_client import messages as csi
 from examples.directory_driver.attaching import Attaching, Published
 from examples.directory_driver.changing import Changing, snapshot_message
+from examples.directory_driver.mounting import Mounting
 from examples.directory_driver.storage import (
     DirectoryStore,
     StorageError,
@@ -31,7 +33,7 @@ GROUP_TYPES = csi.GroupControllerServiceCapability.RPC.Type
 CONTROLLER_TYPES = csi.ControllerServiceCapability.RPC.Type
 
 
-class DirectoryDriver(Attaching, Changing):
+class DirectoryDriver(Attaching, Changing, Mounting):
     """The services of one driver.
 
     Args:
@@ -42,6 +44,7 @@ class DirectoryDriver(Attaching, Changing):
         capabilities: enum value names of plugin services, expansion modes, controller and group
             controller RPCs, mixed.
         segments: topology of this node, and of volumes that no requirement places elsewhere.
+        mounts: whether it has a Node service that mounts.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class DirectoryDriver(Attaching, Changing):
         segments: Mapping[str, str],
         node_id: str,
         needs_node_expansion: bool = False,
+        mounts: bool = False,
     ) -> None:
         self._name = name
         self._store = store
@@ -64,6 +68,8 @@ class DirectoryDriver(Attaching, Changing):
         self._node_id = node_id
         self._published = published
         self._needs_node_expansion = needs_node_expansion
+        self._mounts = mounts
+        self._mount_lock = threading.Lock()
         self._has_topology = "VOLUME_ACCESSIBILITY_CONSTRAINTS" in self._capabilities
 
     def get_plugin_info(self, _: csi.GetPluginInfoRequest) -> csi.GetPluginInfoResponse:
@@ -242,12 +248,6 @@ class DirectoryDriver(Attaching, Changing):
             ],
             next_token=token,
         )
-
-    def node_get_capabilities(
-        self, _: csi.NodeGetCapabilitiesRequest
-    ) -> csi.NodeGetCapabilitiesResponse:
-        """Return none: this driver mounts nothing."""
-        return csi.NodeGetCapabilitiesResponse()
 
     def node_get_info(self, _: csi.NodeGetInfoRequest) -> csi.NodeGetInfoResponse:
         """Return the id and the topology of this node."""

@@ -13,6 +13,7 @@ import json
 import os
 import threading
 import time
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,8 @@ class Journal:
         self._lock = threading.Lock()
         self._running: dict[str, Running] = {}
         self._count = 0
+        # Not the process id: that is 1 in every container.
+        self._process = uuid.uuid4().hex[:8]
 
     def start(
         self,
@@ -56,7 +59,7 @@ class Journal:
         """
         with self._lock:
             self._count += 1
-            identity = f"{os.getpid()}-{self._count}"
+            identity = f"{self._process}-{self._count}"
             running = Running(identity, method, frozenset(volumes), is_awaited)
             others = [o for o in self._running.values() if o.volumes & running.volumes]
             self._running[identity] = running

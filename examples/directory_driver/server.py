@@ -12,6 +12,7 @@ import re
 import threading
 from concurrent import futures
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -22,7 +23,6 @@ from examples.directory_driver.storage import StorageError, entry_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from google.protobuf.message import Message
 
@@ -175,7 +175,9 @@ def _serialize(answer: Message | bytes) -> bytes:
 def _bind(server: grpc.Server, endpoint: str, tls: TlsServerFiles | None) -> int:
     scheme, _, place = endpoint.partition("://")
     if scheme == "unix":
-        return server.add_insecure_port(f"unix:{place}")
+        port = server.add_insecure_port(f"unix:{place}")
+        Path(place).chmod(0o660)  # for a worker of the same group, which is not root
+        return port
     if scheme != "tcp":
         raise SystemExit(f"endpoint {endpoint!r} is neither unix:///path nor tcp://host:port")
     if tls is None:

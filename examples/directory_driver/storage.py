@@ -6,22 +6,27 @@
 <root>/snapshots/<snapshot_id>/metadata.json, data/
 ```
 An entry is made under a hidden name and renamed into place, so a SIGKILL leaves a whole entry or
-none. The disk is the only state: a restarted driver knows all its volumes. An id is a hash of the
-name, which is what makes creation idempotent by name without an index.
+none. The disk is the only state: a restarted driver knows all its volumes, and several drivers may
+work over one root. An id is a hash of the name, which is what makes creation idempotent by name
+without an index.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import shutil
+import subprocess
 import threading
 import time
 import uuid
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
@@ -68,23 +73,23 @@ def entry_id(kind: str, name: str) -> str:
 
 
 class DirectoryStore:
-    """All volumes and snapshots below one root. Thread-safe; one process per root."""
+    """All volumes and snapshots below one root. Safe for several threads and processes."""
 
     def __init__(self, root: Path) -> None:
-        self._lock = threading.RLock()
         self._volumes_dir = root / "volumes"
         self._snapshots_dir = root / "snapshots"
-        for folder in (self._volumes_dir, self._snapshots_dir):
-            folder.mkdir(parents=True, exist_ok=True)
-            for leftover in folder.glob(".*"):
-                shutil.rmtree(leftover, ignore_errors=True)
-        self._volumes = _load(self._volumes_dir, Volume)
-        self._snapshots = _load(self._snapshots_dir, Snapshot)
+        self._volumes = _Entries(self._volumes_dir, Volume)
+        self._snapshots = _Entries(self._snapshots_dir, Snapshot)
+        self._lock = _RootLock(root / ".lock")
+        with self._lock:  # drafts are made under it: what is there now, a dead driver left
+            for folder in (self._volumes_dir, self._snapshots_dir):
+                for leftover in folder.glob(".*"):
+                    shutil.rmtree(leftover, ignore_errors=True)
 
-    def volumes(self) -> list[Volume]:
-        """Return all volumes, oldest first."""
-        with self._lock:
-            return sorted(self._volumes.values(), key=lambda v: (v.created_at, v.volume_id))
+    def volumes(self, ids: Iterable[str] | None = None) -> list[Volume]:
+        """Return all volumes, or those of the given ids that exist; oldest first."""
+        found = self._volumes.all() if ids is None else map(self._volumes.get, ids)
+        return sorted((v for v in found if v), key=lambda v: (v.created_at, v.volume_id))
 
     def volume(self, volume_id: str) -> Volume:
         """Return one volume.
@@ -92,15 +97,18 @@ class DirectoryStore:
         Raises:
             StorageError: NOT_FOUND.
         """
-        with self._lock:
-            if volume_id not in self._volumes:
-                raise StorageError("NOT_FOUND", f"volume {volume_id} does not exist")
-            return self._volumes[volume_id]
+        found = self._volumes.get(volume_id)
+        if found is None:
+            raise StorageError("NOT_FOUND", f"volume {volume_id} does not exist")
+        return found
+
+    def content(self, volume_id: str) -> Path:
+        """Where a volume's content is, whether it exists or not."""
+        return self._volumes_dir / volume_id / "data"
 
     def snapshots(self) -> list[Snapshot]:
         """Return all snapshots, oldest first."""
-        with self._lock:
-            return sorted(self._snapshots.values(), key=lambda s: (s.created_at, s.snapshot_id))
+        return sorted(self._snapshots.all(), key=lambda s: (s.created_at, s.snapshot_id))
 
     def snapshot(self, snapshot_id: str) -> Snapshot:
         """Return one snapshot.
@@ -108,15 +116,14 @@ class DirectoryStore:
         Raises:
             StorageError: NOT_FOUND.
         """
-        with self._lock:
-            if snapshot_id not in self._snapshots:
-                raise StorageError("NOT_FOUND", f"snapshot {snapshot_id} does not exist")
-            return self._snapshots[snapshot_id]
+        found = self._snapshots.get(snapshot_id)
+        if found is None:
+            raise StorageError("NOT_FOUND", f"snapshot {snapshot_id} does not exist")
+        return found
 
     def find_volume(self, name: str) -> Volume | None:
         """Return the volume made under that name, if any."""
-        with self._lock:
-            return self._volumes.get(entry_id("vol", name))
+        return self._volumes.get(entry_id("vol", name))
 
     def add_volume(self, volume: Volume) -> Volume:
         """Make the directory and copy the source's content into it.
@@ -133,7 +140,6 @@ class DirectoryStore:
                 return known
             content = self._source_content(volume.source)
             _write(self._volumes_dir, volume.volume_id, volume, content)
-            self._volumes[volume.volume_id] = volume
             return volume
 
     def change_volume(self, volume: Volume) -> None:
@@ -143,12 +149,11 @@ class DirectoryStore:
             draft = folder / "metadata.draft"
             draft.write_text(json.dumps(asdict(volume), sort_keys=True))
             draft.replace(folder / "metadata.json")
-            self._volumes[volume.volume_id] = volume
 
     def remove_volume(self, volume_id: str) -> None:
         """Remove the volume; does nothing when it is gone already."""
         with self._lock:
-            if self._volumes.pop(volume_id, None) is not None:
+            if self._volumes.get(volume_id) is not None:
                 _remove(self._volumes_dir, volume_id)
 
     def add_snapshot(self, name: str, source_volume_id: str) -> Snapshot:
@@ -170,13 +175,12 @@ class DirectoryStore:
             )
             content = self._volumes_dir / source_volume_id / "data"
             _write(self._snapshots_dir, snapshot_id, snapshot, content)
-            self._snapshots[snapshot_id] = snapshot
             return snapshot
 
     def remove_snapshot(self, snapshot_id: str) -> None:
         """Remove the snapshot; does nothing when it is gone already."""
         with self._lock:
-            if self._snapshots.pop(snapshot_id, None) is not None:
+            if self._snapshots.get(snapshot_id) is not None:
                 _remove(self._snapshots_dir, snapshot_id)
 
     def source_size(self, source: str) -> int:
@@ -199,11 +203,53 @@ class DirectoryStore:
         return None
 
 
-def _load(folder: Path, kind: type[_Entry]) -> dict[str, _Entry]:
-    return {
-        path.parent.name: kind(**json.loads(path.read_text()))
-        for path in folder.glob("[!.]*/metadata.json")
-    }
+class _Entries(Generic[_Entry]):
+    """Records of one kind, read from disk again when they have changed."""
+
+    def __init__(self, folder: Path, kind: type[_Entry]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._kind: type[_Entry] = kind
+        self._read: dict[str, tuple[tuple[int, int], _Entry]] = {}
+
+    def get(self, identifier: str) -> _Entry | None:
+        path = self._folder / identifier / "metadata.json"
+        try:
+            status = path.stat()
+            version = (status.st_ino, status.st_mtime_ns)
+            known = self._read.get(identifier)
+            if known is None or known[0] != version:
+                known = version, self._kind(**json.loads(path.read_text()))
+                self._read[identifier] = known
+        except (FileNotFoundError, NotADirectoryError):
+            self._read.pop(identifier, None)
+            return None
+        return known[1]
+
+    def all(self) -> list[_Entry]:
+        names = [one.name for one in self._folder.iterdir() if not one.name.startswith(".")]
+        return [entry for entry in map(self.get, names) if entry is not None]
+
+
+class _RootLock:
+    """Between threads and, by flock, between processes; reentrant."""
+
+    def __init__(self, path: Path) -> None:
+        self._threads = threading.RLock()
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        self._threads.acquire()
+        self._depth += 1
+        if self._depth == 1:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._threads.release()
 
 
 def _write(folder: Path, identifier: str, entry: Volume | Snapshot, content: Path | None) -> None:
@@ -211,8 +257,11 @@ def _write(folder: Path, identifier: str, entry: Volume | Snapshot, content: Pat
     draft.mkdir()
     if content is None:
         (draft / "data").mkdir()
+        (draft / "data").chmod(0o777)  # pods write as any user
     else:
-        shutil.copytree(content, draft / "data", symlinks=True)
+        # Keeps owners, and the holes of a block volume's file.
+        command = ["cp", "-a", "--reflink=auto", "--sparse=always", content, draft / "data"]
+        subprocess.run(command, check=True, capture_output=True)
     (draft / "metadata.json").write_text(json.dumps(asdict(entry), sort_keys=True))
     draft.rename(folder / identifier)
 

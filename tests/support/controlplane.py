@@ -71,6 +71,9 @@ class ControlPlane:
         api_server_flags: further kube-apiserver flags; later ones win.
         controllers: further controllers of kube-controller-manager.
         detached: let the processes outlive this one (`up`).
+        within: command that puts a process into the namespaces of `tests.support.node`.
+        address: where the API server listens and is found.
+        disabled_admission: plugins of the API server that are off.
     """
 
     def __init__(
@@ -83,6 +86,10 @@ class ControlPlane:
         feature_gates: Mapping[str, bool] = FEATURE_GATES,
         controllers: Sequence[str] = (),
         detached: bool = False,
+        within: Sequence[str] = (),
+        address: str = "127.0.0.1",
+        # No kubelet mounts tokens here, so pods need no service account.
+        disabled_admission: Sequence[str] = ("ServiceAccount",),
     ) -> None:
         self.directory = directory.resolve()
         self.kubeconfig = self.directory / "kubeconfig"
@@ -93,6 +100,9 @@ class ControlPlane:
         self._api_server_flags = list(api_server_flags)
         self._feature_gates = dict(feature_gates)
         self._controllers = [*CONTROLLERS, *controllers]
+        self._within = list(within)
+        self._address = address
+        self._disabled_admission = list(disabled_admission)
         self._detached = detached
         self._processes: dict[str, Process] = {}
         self.ports = Ports(free_port(), free_port(), free_port())
@@ -100,7 +110,7 @@ class ControlPlane:
     @property
     def server(self) -> str:
         """The API server's address."""
-        return f"https://127.0.0.1:{self.ports.api}"
+        return f"https://{self._address}:{self.ports.api}"
 
     def start(self) -> ControlPlane:
         """Start all parts and wait until the API is ready, CRDs are served and kcm works.
@@ -205,7 +215,7 @@ class ControlPlane:
         }[part]()
         process = start_process(
             part,
-            [binaries_directory() / part, *command],
+            [*self._within, binaries_directory() / part, *command],
             log=self.directory / f"{part}.log",
             cwd=self.directory,
             detached=self._detached,
@@ -249,7 +259,7 @@ class ControlPlane:
         audit = ["--audit-policy-file=audit-policy.json", f"--audit-log-path={self.audit_log}"]
         return [
             f"--etcd-servers=http://127.0.0.1:{self.ports.etcd}",
-            "--bind-address=127.0.0.1",
+            f"--bind-address={self._address}",
             f"--advertise-address={ADVERTISED_ADDRESS}",
             f"--secure-port={self.ports.api}",
             "--cert-dir=certs",
@@ -260,8 +270,7 @@ class ControlPlane:
             "--token-auth-file=tokens.csv",
             "--authorization-mode=Node,RBAC",
             "--allow-privileged=true",
-            # No kubelet mounts tokens here, so pods need no service account.
-            "--disable-admission-plugins=ServiceAccount",
+            f"--disable-admission-plugins={','.join(self._disabled_admission)}",
             "--enable-priority-and-fairness=true",
             *([f"--feature-gates={gates}"] if gates else []),
             *(audit if self._audited else []),

@@ -1,4 +1,4 @@
-"""Where etcd, kube-apiserver and kube-controller-manager come from.
+"""Where etcd, kube-apiserver and kube-controller-manager come from, and a node's kubelet.
 
 In this order: the folder `KUBEBUILDER_ASSETS` when it holds all three; our cache; the official
 release downloads, checked against their published SHA-256; a build from the Go modules pinned in
@@ -28,6 +28,7 @@ from tests.support.go_build import GoBuildError, build_with_go
 KUBERNETES_VERSION = "v1.36.1"
 ETCD_VERSION = "v3.6.8"
 BINARIES = ("etcd", "kube-apiserver", "kube-controller-manager")
+NODE_BINARIES = (*BINARIES, "kube-scheduler", "kubelet")  # what tests/support/node runs
 KUBERNETES_DOWNLOADS = "https://dl.k8s.io/release"
 ETCD_DOWNLOADS = "https://github.com/etcd-io/etcd/releases/download"
 CONNECT_TIMEOUT_SECONDS = 5  # unreachable means: build instead, so do not wait long
@@ -59,30 +60,30 @@ def cache_directory() -> Path:
     return cache_root() / "controlplane" / name
 
 
-def binaries_directory(say: Say = say_to_stderr) -> Path:
-    """Return a folder with all of `BINARIES`, preparing it if need be (minutes, the first time).
+def binaries_directory(say: Say = say_to_stderr, names: tuple[str, ...] = BINARIES) -> Path:
+    """Return a folder with all of `names`, preparing it if need be (minutes, the first time).
 
     Raises:
         GoBuildError: nothing to download, and the build failed; says what to do.
     """
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets:
-        lacking = _missing(Path(assets))
+        lacking = _missing(Path(assets), names)
         if not lacking:
             return Path(assets)
         say(f"KUBEBUILDER_ASSETS lacks {', '.join(lacking)}: not used")
     cache = cache_directory()
-    if not _missing(cache):
+    if not _missing(cache, names):
         return cache
     with _exclusive(cache.with_name(f"{cache.name}.lock"), say):
-        lacking = _missing(cache)
+        lacking = _missing(cache, names)
         if lacking:
             _prepare(cache, lacking, say)
     return cache
 
 
-def _missing(folder: Path) -> list[str]:
-    return [name for name in BINARIES if not os.access(folder / name, os.X_OK)]
+def _missing(folder: Path, names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if not os.access(folder / name, os.X_OK)]
 
 
 def _prepare(cache: Path, names: list[str], say: Say) -> None:
@@ -188,4 +189,11 @@ def _exclusive(path: Path, say: Say) -> Iterator[None]:
         yield
 
 
-__all__ = ["BINARIES", "GoBuildError", "binaries_directory", "cache_directory", "say_to_stderr"]
+__all__ = [
+    "BINARIES",
+    "NODE_BINARIES",
+    "GoBuildError",
+    "binaries_directory",
+    "cache_directory",
+    "say_to_stderr",
+]

@@ -1,0 +1,230 @@
+"""A cluster of one node: its parts, their order, and what a test may do to them.
+
+```
+with NodeCluster(directory) as cluster:       # the node is Ready
+    cluster.api ...                           # as administrator
+    cluster.restart("kubelet")
+```
+Etcd, API server, full controller manager and scheduler see the node's network only; containerd and
+kubelet live in its mount and process namespaces too. There is no kube-proxy: `dns` answers with
+addresses of pods, and the API server listens at its own ClusterIP.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.controlplane import ControlPlane
+from tests.support.controlplane_binaries import NODE_BINARIES, binaries_directory
+from tests.support.fleet import ROOT
+from tests.support.kube_api import JsonObject
+from tests.support.node import cgroups, debian, images, settings
+from tests.support.node.namespaces import Inside, Namespaces, NamespacesError
+from tests.support.processes import start_process
+from tests.support.waiting import wait_until
+
+NODE = "node-1"
+LABELS = "topology.kubernetes.io/zone=z1"
+PARTS = ("containerd", "kubelet")
+
+
+class PartEndedError(RuntimeError):
+    """A part of the node is not running."""
+
+
+class NodeCluster:
+    """Gone without trace after `stop`, or when this process dies.
+
+    Args:
+        images: further images for the node's pods.
+    """
+
+    def __init__(self, images: Sequence[images.Image] = ()) -> None:
+        # Short: sockets are made below it, and their paths have at most 107 bytes.
+        self.directory = Path(tempfile.mkdtemp(prefix="csi-node-"))
+        self.directory.chmod(0o755)
+        self._images = list(images)
+        self._cgroup = f"/csi-fleet-{uuid.uuid4().hex[:8]}"
+        self._parts: dict[str, Inside] = {}
+        self.namespaces = Namespaces(self.directory)
+        self._debian = debian.programs()
+        self._binaries = binaries_directory(names=NODE_BINARIES)
+        self.plane = ControlPlane(self.directory / "plane")
+
+    def start(self) -> Self:
+        """Start everything and wait until the node is Ready."""
+        atexit.register(self.stop)
+        self.namespaces.start()
+        entered = self.namespaces.entered()
+        node_user = f"system:node:{NODE}"
+        self.plane = ControlPlane(
+            self.directory / "plane",
+            users={node_user: ("system:nodes",)},
+            controllers=["*"],
+            within=entered,
+            address=self.namespaces.address,
+            disabled_admission=(),
+            api_server_flags=[
+                f"--advertise-address={self.namespaces.address}",
+                "--bind-address=0.0.0.0",
+                "--kubelet-preferred-address-types=InternalIP",
+            ],
+        )
+        # The port of the service `kubernetes`, whose ClusterIP the node has.
+        self.plane.ports = replace(self.plane.ports, api=443)
+        self.plane.start()
+        self.api = self.plane.api()
+        self._configure()
+        self._import_and_start()
+        start_process(
+            "dns",
+            [*entered, *_python("dns"), self.plane.kubeconfig, self.namespaces.address],
+            log=self.directory / "dns.log",
+            cwd=ROOT,
+        )
+        start_process(
+            "kube-scheduler",
+            [
+                *entered, self._binaries / "kube-scheduler",
+                f"--kubeconfig={self.plane.kubeconfig}", "--leader-elect=false", "--secure-port=0",
+            ],
+            log=self.directory / "kube-scheduler.log",
+        )  # fmt: skip
+        wait_until(self.is_ready, 120, "the node is Ready", fatal=PartEndedError)
+        return self
+
+    def stop(self) -> None:
+        """End everything and remove its files, mounts, cgroups and loop devices."""
+        atexit.unregister(self.stop)
+        self.plane.stop()
+        self.namespaces.stop()
+        _detach_loops(self.directory)
+        cgroups.remove(self._cgroup.strip("/"))
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def is_ready(self) -> bool:
+        """Whether the kubelet says so.
+
+        Raises:
+            PartEndedError: it, or containerd, has ended; with the end of its log.
+        """
+        for part in self._parts.values():
+            if not part.is_running():
+                raise PartEndedError(f"{part.process.name} ended:\n{part.process.log_tail()}")
+        node = self.api.get(f"/api/v1/nodes/{NODE}")
+        return any(
+            one["type"] == "Ready" and one["status"] == "True"
+            for one in node["status"].get("conditions", [])
+        )
+
+    def stop_part(self, part: str, number: int = signal.SIGTERM) -> None:
+        """End containerd or the kubelet; pods go on."""
+        self._parts.pop(part).stop(number)
+
+    def start_part(self, part: str) -> None:
+        """Start it (again)."""
+        command = {"containerd": self._containerd, "kubelet": self._kubelet}[part]()
+        process = start_process(
+            part,
+            [*self.namespaces.entered(fully=True), *command],
+            log=self.directory / f"{part}.log",
+            env={**os.environ, "PATH": debian.search_path(self._debian)},
+        )
+        self._parts[part] = Inside(process)
+
+    def ctr(self, *arguments: str) -> str:
+        """One command of containerd's own client, in the namespace of Kubernetes."""
+        program = str(self._debian / "usr/bin/ctr")
+        socket = f"{self.directory}/containerd.sock"
+        return self.namespaces.run(program, "-a", socket, "-n", "k8s.io", *arguments)
+
+    def mounts(self, text: str) -> list[str]:
+        """Lines of the node's mount table with that text."""
+        table = Path(f"/proc/{self.namespaces.pid}/mountinfo").read_text()
+        return [line for line in table.splitlines() if text in line]
+
+    def logs(self, namespace: str, pod: str, container: str) -> str:
+        """What a container printed."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log?container={container}"
+        return self.api.text(path)
+
+    def csi_node(self) -> JsonObject:
+        """Its CSINode."""
+        return self.api.get(f"/apis/storage.k8s.io/v1/csinodes/{NODE}")
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _configure(self) -> None:
+        cgroups.make(self._cgroup.strip("/"))
+        (self.directory / "cni").mkdir()
+        (self.directory / "cni/10-pods.conflist").write_text(settings.network(self.directory))
+        content = settings.containerd(self.directory, self._debian)
+        (self.directory / "containerd.toml").write_text(content)
+        content = settings.kubelet(self.directory, self.namespaces.address, self._cgroup)
+        (self.directory / "kubelet.yaml").write_text(content)
+
+    def _import_and_start(self) -> None:
+        self.start_part("containerd")
+        with tempfile.TemporaryDirectory(dir=self.directory) as scratch:
+            archive = Path(scratch, "images.tar")
+            images.write_archive(archive, [*images.standard_images(Path(scratch)), *self._images])
+            wait_until(lambda: self.ctr("version"), 60, "containerd answers")
+            self.ctr("images", "import", str(archive))
+        self.start_part("kubelet")
+
+    def _containerd(self) -> list[str]:
+        program = f"{self._debian}/usr/bin/containerd"
+        return [program, "--config", f"{self.directory}/containerd.toml", "--log-level=warn"]
+
+    def _kubelet(self) -> list[str]:
+        return [
+            f"{self._binaries}/kubelet",
+            f"--config={self.directory}/kubelet.yaml",
+            f"--kubeconfig={self.plane.kubeconfig_for(f'system:node:{NODE}')}",
+            f"--hostname-override={NODE}",
+            f"--node-ip={self.namespaces.address}",
+            f"--node-labels={LABELS}",
+        ]
+
+
+def _python(module: str) -> list[str]:
+    return [sys.executable, "-m", f"tests.support.node.{module}"]
+
+
+def _detach_loops(directory: Path) -> None:
+    """A loop device outlives the namespace in which it was made."""
+    listed = subprocess.run(
+        ["losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE"],
+        check=False, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    for line in listed.splitlines():
+        if str(directory) in line:
+            subprocess.run(["losetup", "--detach", line.split()[0]], check=False)
+
+
+__all__ = ["NODE", "NamespacesError", "NodeCluster"]
