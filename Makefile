@@ -19,9 +19,10 @@ LOCK_FLAGS := --quiet --universal --generate-hashes --no-emit-index-url --no-hea
   --all-extras --group build --group test --group lint --python-version 3.11
 PACKAGES := csi_client workers watcher
 TYPED := $(PACKAGES) tests/support examples
-SUITES ?= unit integration e2e parity chaos
+SUITES ?= unit integration e2e node parity chaos
 
-.PHONY: help venv demo test unit integration e2e compose-test parity chaos mutants bench check lint types \
+.PHONY: help venv demo test unit integration e2e compose-test node node-test parity chaos mutants bench check \
+  lint types \
   imports spelling lock-check stubs-check shape proto lock format fetch clean
 
 help: ## list the targets
@@ -45,15 +46,22 @@ $(STAMP): $(LOCK) pyproject.toml
 
 venv: $(STAMP) ## prepare .venv from the lock file
 
-demo: $(STAMP) ## two drivers, claims becoming Bound, Flower; KUBECONFIG=... for an own cluster, DEMO_EXIT=1 to run once
-	@$(PY) -m examples.demo $(if $(filter command line,$(origin KUBECONFIG)),--kubeconfig '$(KUBECONFIG)') \
+demo: $(STAMP) ## two drivers, claims becoming Bound, Flower; KUBECONFIG=... for an own cluster, DEMO_EXIT=1 to run once, NODE=1 for pods
+	@$(if $(NODE),exec $(PY) -m tests.support.node --demo $(if $(DEMO_EXIT),--exit);) \
+	$(PY) -m examples.demo $(if $(filter command line,$(origin KUBECONFIG)),--kubeconfig '$(KUBECONFIG)') \
 	  $(if $(DEMO_EXIT),--exit)
 
-test: $(STAMP) ## all suites: unit, integration, e2e, parity, short chaos (SUITES="unit e2e" for some)
+test: $(STAMP) ## all suites: unit, integration, e2e, node, parity, short chaos (SUITES="unit e2e" for some)
 	@$(PY) -m tests.support.suites $(SUITES)
 
 unit integration e2e: $(STAMP) ## one suite
 	@$(PY) -m tests.support.suites $@
+
+node: $(STAMP) ## a real cluster of one node with csi-fleet in its pods, until Ctrl-C (needs root, Debian)
+	@$(PY) -m tests.support.node
+
+node-test: $(STAMP) ## pods mount volumes on that node; the suite `node` of make test
+	@$(PY) -m tests.support.suites node
 
 compose-test: $(STAMP) ## compose.yaml for real on a Docker engine of its own (needs root, Debian); part of e2e
 	@$(PY) -m pytest -q tests/e2e/test_compose.py

@@ -1,6 +1,6 @@
 """Runs test suites one after the other and closes with one summary line: `make test`.
 
-    python -m tests.support.suites unit integration e2e parity chaos
+    python -m tests.support.suites unit integration e2e node parity chaos
 
 Each suite is its own pytest: unit and e2e tests share the cores, the others own the machine. A
 failed suite does not keep the next from running. In suites of many real processes a few failed
@@ -23,9 +23,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TESTS_FAILED, NO_TESTS_COLLECTED = 1, 5  # pytest's exit codes
 # pytest-xdist processes. Files of e2e mostly wait; each process has a control plane of its own.
 WORKERS = {"unit": ("-n", "2"), "e2e": ("-n", "2", "--dist", "loadfile")}
-TRIED_AGAIN = {"integration", "e2e", "chaos"}
+TRIED_AGAIN = {"integration", "e2e", "node", "chaos"}
 MOST_TRIED_AGAIN = 3  # more failures than that are no accident
-FOLDERS = ("unit", "integration", "e2e", "chaos")
+FOLDERS = ("unit", "integration", "e2e", "node", "chaos")
 
 
 @dataclass(frozen=True, slots=True)

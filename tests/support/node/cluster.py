@@ -29,10 +29,10 @@ from typing import Self
 from tests.support.controlplane import ControlPlane
 from tests.support.controlplane_binaries import NODE_BINARIES, binaries_directory
 from tests.support.fleet import ROOT
-from tests.support.kube_api import JsonObject
+from tests.support.kube_api import JsonObject, KubeApi
 from tests.support.node import cgroups, debian, images, settings
 from tests.support.node.namespaces import Inside, Namespaces, NamespacesError
-from tests.support.processes import start_process
+from tests.support.processes import Process, start_process
 from tests.support.waiting import wait_until
 
 NODE = "node-1"
@@ -58,10 +58,18 @@ class NodeCluster:
         self._images = list(images)
         self._cgroup = f"/csi-fleet-{uuid.uuid4().hex[:8]}"
         self._parts: dict[str, Inside] = {}
+        self._helpers: list[Process] = []
         self.namespaces = Namespaces(self.directory)
         self._debian = debian.programs()
         self._binaries = binaries_directory(names=NODE_BINARIES)
         self.plane = ControlPlane(self.directory / "plane")
+        self._api: KubeApi | None = None
+
+    @property
+    def api(self) -> KubeApi:
+        """The cluster as its administrator sees it."""
+        assert self._api is not None, "the cluster is not started"
+        return self._api
 
     def start(self) -> Self:
         """Start everything and wait until the node is Ready."""
@@ -85,31 +93,27 @@ class NodeCluster:
         # The port of the service `kubernetes`, whose ClusterIP the node has.
         self.plane.ports = replace(self.plane.ports, api=443)
         self.plane.start()
-        self.api = self.plane.api()
+        self._api = self.plane.api()
         self._configure()
         self._import_and_start()
-        start_process(
-            "dns",
-            [*entered, *_python("dns"), self.plane.kubeconfig, self.namespaces.address],
-            log=self.directory / "dns.log",
-            cwd=ROOT,
-        )
-        start_process(
-            "kube-scheduler",
-            [
-                *entered, self._binaries / "kube-scheduler",
-                f"--kubeconfig={self.plane.kubeconfig}", "--leader-elect=false", "--secure-port=0",
-            ],
-            log=self.directory / "kube-scheduler.log",
-        )  # fmt: skip
+        self._help("dns", [*_python("dns"), self.plane.kubeconfig, self.namespaces.address])
+        scheduler = self._binaries / "kube-scheduler"
+        flags = [f"--kubeconfig={self.plane.kubeconfig}", "--leader-elect=false", "--secure-port=0"]
+        self._help("kube-scheduler", [scheduler, *flags])
         wait_until(self.is_ready, 120, "the node is Ready", fatal=PartEndedError)
         return self
 
     def stop(self) -> None:
         """End everything and remove its files, mounts, cgroups and loop devices."""
         atexit.unregister(self.stop)
+        if self._api is not None:
+            self._api.close()
+        for helper in self._helpers:
+            helper.kill()
         self.plane.stop()
         self.namespaces.stop()
+        for part in self._parts.values():
+            part.process.kill()
         _detach_loops(self.directory)
         cgroups.remove(self._cgroup.strip("/"))
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -179,6 +183,12 @@ class NodeCluster:
     ) -> None:
         self.stop()
 
+    def _help(self, name: str, command: list[str | Path]) -> None:
+        """A program that needs the node's network alone."""
+        command = [*self.namespaces.entered(), *command]
+        log = self.directory / f"{name}.log"
+        self._helpers.append(start_process(name, command, log=log, cwd=ROOT))
+
     def _configure(self) -> None:
         cgroups.make(self._cgroup.strip("/"))
         (self.directory / "cni").mkdir()
@@ -212,7 +222,7 @@ class NodeCluster:
         ]
 
 
-def _python(module: str) -> list[str]:
+def _python(module: str) -> list[str | Path]:
     return [sys.executable, "-m", f"tests.support.node.{module}"]
 
 

@@ -73,6 +73,7 @@ def kubelet(directory: Path, address: str, cgroup: str) -> str:
             "evictionHard": {"nodefs.available": "0%", "nodefs.inodesFree": "0%",
                              "imagefs.available": "0%", "memory.available": "1Mi"},
             "imageGCHighThresholdPercent": 100,
-            "volumeStatsAggPeriod": "10s",
+            # How long a mounted volume may wait until it is grown; a minute by default.
+            "syncFrequency": "10s",
         }
     )  # fmt: skip

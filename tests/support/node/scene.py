@@ -1,0 +1,220 @@
+"""Claims, pods and snapshots of one test on the node, in a namespace that goes with it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Self
+
+from tests.support.kube_api import JsonObject
+from tests.support.node.cluster import NodeCluster
+from tests.support.node.images import BUSYBOX_IMAGE
+from tests.support.node.workloads import DRIVER
+from tests.support.waiting import wait_until
+
+SECONDS = 180  # a machine three times slower, and the kubelet's own periods
+SNAPSHOTS = "snapshot.storage.k8s.io/v1"
+CLASS = "node-test"
+
+
+class NodeScene:
+    """Makes objects and waits for them; leaving removes the namespace and all in it."""
+
+    def __init__(self, cluster: NodeCluster) -> None:
+        self.cluster = cluster
+        self.api = cluster.api
+        self.namespace = f"node-{uuid.uuid4().hex[:6]}"
+
+    def __enter__(self) -> Self:
+        meta = {"name": self.namespace}
+        self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+        self.api.apply(
+            {
+                "apiVersion": "storage.k8s.io/v1",
+                "kind": "StorageClass",
+                "metadata": {"name": CLASS},
+                "provisioner": DRIVER,
+                "volumeBindingMode": "WaitForFirstConsumer",
+                "allowVolumeExpansion": True,
+            }
+        )
+        self.api.apply(
+            {
+                "apiVersion": SNAPSHOTS,
+                "kind": "VolumeSnapshotClass",
+                "metadata": {"name": CLASS},
+                "driver": DRIVER,
+                "deletionPolicy": "Delete",
+            }
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        path = f"/api/v1/namespaces/{self.namespace}"
+        for kind in ("pods", "persistentvolumeclaims"):
+            for one in self.api.items(f"{path}/{kind}"):
+                self.api.delete(f"{path}/{kind}/{one['metadata']['name']}")
+        for one in self.api.items(self.snapshots):
+            self.api.delete(f"{self.snapshots}/{one['metadata']['name']}")
+        self.api.delete(path)
+        wait_until(lambda: self.api.find(path) is None, SECONDS, f"{self.namespace} is gone")
+
+    @property
+    def snapshots(self) -> str:
+        """Path of the namespace's snapshots."""
+        return f"/apis/{SNAPSHOTS}/namespaces/{self.namespace}/volumesnapshots"
+
+    def claim(
+        self,
+        name: str,
+        *,
+        source: JsonObject | None = None,
+        block: bool = False,
+        size: str = "64Mi",
+    ) -> None:
+        """A claim of the driver's class."""
+        self._create(
+            "v1", "PersistentVolumeClaim", name, claim_spec(source, block=block, size=size)
+        )
+
+    def snapshot(self, name: str, claim: str) -> None:
+        """A snapshot of a claim, ready to use."""
+        source = {"persistentVolumeClaimName": claim}
+        spec = {"volumeSnapshotClassName": CLASS, "source": source}
+        self._create(SNAPSHOTS, "VolumeSnapshot", name, spec)
+        wait_until(
+            lambda: self.api.get(f"{self.snapshots}/{name}").get("status", {}).get("readyToUse"),
+            SECONDS,
+            f"snapshot {name} is ready",
+        )
+
+    def pod(self, name: str, script: str, *volumes: JsonObject, block: bool = False) -> None:
+        """A busybox pod that runs `script`; its volumes are at /v0, /v1, ..."""
+        mounts = [{"name": f"v{n}", "mountPath": f"/v{n}"} for n in range(len(volumes))]
+        devices = [{"name": f"v{n}", "devicePath": f"/v{n}"} for n in range(len(volumes))]
+        container = {
+            "name": "main",
+            "image": BUSYBOX_IMAGE,
+            "command": ["sh", "-ec", f"trap 'exit 0' TERM; {script}"],
+            **({"volumeDevices": devices} if block else {"volumeMounts": mounts}),
+        }
+        named = [{"name": f"v{n}", **volume} for n, volume in enumerate(volumes)]
+        spec = {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 5,
+            "automountServiceAccountToken": False,
+            "containers": [container],
+            "volumes": named,
+        }
+        self._create("v1", "Pod", name, spec)
+
+    def phase(self, name: str) -> str:
+        """Of a pod."""
+        found: str = self.api.get(self.pod_path(name))["status"]["phase"]
+        return found
+
+    def pod_path(self, name: str) -> str:
+        """Path of a pod."""
+        return f"/api/v1/namespaces/{self.namespace}/pods/{name}"
+
+    def wait_phase(self, name: str, phase: str) -> None:
+        """Until the pod has it.
+
+        Raises:
+            RuntimeError: the pod failed.
+        """
+
+        def reached() -> bool:
+            now = self.phase(name)
+            if now == "Failed" != phase:
+                raise RuntimeError(f"pod {name} failed: {self.log(name)}")
+            return now == phase
+
+        wait_until(reached, SECONDS, f"pod {name} is {phase}", fatal=RuntimeError)
+
+    def printed(self, name: str, script: str, *volumes: JsonObject, block: bool = False) -> str:
+        """What a pod that runs to its end printed; the pod is deleted."""
+        self.pod(name, script, *volumes, block=block)
+        self.wait_phase(name, "Succeeded")
+        found = self.log(name)
+        self.delete_pod(name)
+        return found
+
+    def log(self, name: str) -> str:
+        """What a pod printed."""
+        return self.cluster.logs(self.namespace, name, "main").strip()
+
+    def delete_pod(self, name: str) -> None:
+        """Delete and wait until it is gone, with its mounts."""
+        self.api.delete(self.pod_path(name))
+        path = self.pod_path(name)
+        wait_until(lambda: self.api.find(path) is None, SECONDS, f"pod {name} is gone")
+
+    def grow(self, claim: str, size: str) -> None:
+        """Ask for more and wait until the claim has it."""
+        path = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims/{claim}"
+        self.api.patch(path, {"spec": {"resources": {"requests": {"storage": size}}}})
+        wait_until(
+            lambda: self.api.get(path)["status"]["capacity"]["storage"] == size,
+            SECONDS,
+            f"claim {claim} has {size}",
+        )
+
+    def volume_of(self, claim: str) -> JsonObject:
+        """The PersistentVolume of a bound claim."""
+        path = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims/{claim}"
+        name = self.api.get(path)["spec"]["volumeName"]
+        return self.api.get(f"/api/v1/persistentvolumes/{name}")
+
+    def _create(self, version: str, kind: str, name: str, spec: JsonObject) -> None:
+        meta = {"name": name, "namespace": self.namespace}
+        self.api.create({"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec})
+
+
+def claim_spec(
+    source: JsonObject | None = None, *, block: bool = False, size: str = "64Mi"
+) -> JsonObject:
+    """The specification of a claim, also of a generic ephemeral volume."""
+    return {
+        "storageClassName": CLASS,
+        "accessModes": ["ReadWriteOnce"],
+        "volumeMode": "Block" if block else "Filesystem",
+        "resources": {"requests": {"storage": size}},
+        **({"dataSource": source} if source else {}),
+    }
+
+
+def of_claim(name: str) -> JsonObject:
+    """A pod's volume."""
+    return {"persistentVolumeClaim": {"claimName": name}}
+
+
+def from_snapshot(name: str) -> JsonObject:
+    """A claim's source."""
+    return {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": name}
+
+
+def from_claim(name: str) -> JsonObject:
+    """A claim's source."""
+    return {"kind": "PersistentVolumeClaim", "name": name}
+
+
+def remains(cluster: NodeCluster) -> Sequence[str]:
+    """What volumes left on the node, in the API server and in the driver's storage."""
+    path = "/apis/storage.k8s.io/v1/volumeattachments"
+    attached = [one["metadata"]["name"] for one in cluster.api.items(path)]
+    volumes = [
+        one["metadata"]["name"]
+        for one in cluster.api.items("/api/v1/persistentvolumes")
+        if one["spec"]["csi"]["driver"] == DRIVER
+    ]
+    contents = cluster.api.items(f"/apis/{SNAPSHOTS}/volumesnapshotcontents")
+    storage = cluster.directory / "kubelet/plugins" / DRIVER / "storage"
+    stored = [
+        str(one)
+        for kind in ("volumes", "snapshots", "published")
+        for one in (storage / kind).iterdir()
+    ]
+    mounted = cluster.mounts("kubernetes.io~csi") + cluster.mounts("kubernetes.io/csi/")
+    snapshots = [one["metadata"]["name"] for one in contents]
+    return [*attached, *volumes, *snapshots, *stored, *mounted]
