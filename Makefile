@@ -21,8 +21,7 @@ PACKAGES := csi_client workers watcher
 TYPED := $(PACKAGES) tests/support examples
 SUITES ?= unit integration e2e node parity chaos
 
-.PHONY: help venv demo test unit integration e2e compose-test node node-test parity chaos mutants bench check \
-  lint types \
+.PHONY: help venv demo test unit integration e2e compose-test node node-test parity chaos mutants bench check lint types \
   imports spelling lock-check stubs-check shape proto lock format fetch clean
 
 help: ## list the targets

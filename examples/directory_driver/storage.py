@@ -260,8 +260,8 @@ def _write(folder: Path, identifier: str, entry: Volume | Snapshot, content: Pat
         (draft / "data").chmod(0o777)  # pods write as any user
     else:
         # Keeps owners, and the holes of a block volume's file.
-        command = ["cp", "-a", "--reflink=auto", "--sparse=always", content, draft / "data"]
-        subprocess.run(command, check=True, capture_output=True)
+        command = ["cp", "-a", "--reflink=auto", "--sparse=always"]
+        subprocess.run([*command, content, draft / "data"], check=True, capture_output=True)
     (draft / "metadata.json").write_text(json.dumps(asdict(entry), sort_keys=True))
     draft.rename(folder / identifier)
 

@@ -149,7 +149,8 @@ class ControlPlane:
 
     def kill(self, part: str, number: signal.Signals = signal.SIGKILL) -> None:
         """End (or SIGSTOP, SIGCONT) one part as a fault does, without waiting."""
-        self._processes[part].signal(number)
+        if process := self._processes.get(part):
+            process.signal(number)
 
     def restart(self, part: str) -> None:
         """Bring one part up again with the same ports and data, and wait until it serves."""

@@ -19,6 +19,9 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.controlplane_binaries import cache_root
+from tests.support.processes import start_process
+
 ROOT = Path(__file__).resolve().parents[2]
 TESTS_FAILED, NO_TESTS_COLLECTED = 1, 5  # pytest's exit codes
 # pytest-xdist processes. Files of e2e mostly wait; each process has a control plane of its own.
@@ -69,6 +72,16 @@ def run_pytest(suite: str) -> Outcome:
     return Outcome(suite, ok, passed, failed or int(not ok), skipped, flaky, seconds)
 
 
+def prepare_node() -> None:
+    """Begin the node's builds, which the other suites need not wait for; the suite itself does."""
+    start_process(
+        "node-binaries",
+        ["nice", "-n", "19", sys.executable, "-m", "tests.support.node.prepare"],
+        log=cache_root() / "node-binaries.log",
+        cwd=ROOT,
+    )
+
+
 def count(report: Path) -> tuple[int, int, int]:
     """Passed, failed (with errors) and skipped tests of a JUnit report."""
     passed = failed = skipped = 0
@@ -108,6 +121,8 @@ def main(suites: list[str]) -> int:
         print(f"suites: {', '.join((*FOLDERS, 'parity'))}", file=sys.stderr)
         return 2
     outcomes = []
+    if "node" in suites:
+        prepare_node()
     for suite in suites:
         print(f"\n=== {suite} ===", flush=True)
         outcomes.append(run_parity() if suite == "parity" else run_pytest(suite))

@@ -110,8 +110,10 @@ class NodeCluster:
             self._api.close()
         for helper in self._helpers:
             helper.kill()
-        self.plane.stop()
         self.namespaces.stop()
+        for part in ("kube-controller-manager", "kube-apiserver", "etcd"):
+            self.plane.kill(part)  # nothing of it is kept, so nothing is worth a clean end
+        self.plane.stop()
         for part in self._parts.values():
             part.process.kill()
         _detach_loops(self.directory)

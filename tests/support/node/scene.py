@@ -15,6 +15,7 @@ from tests.support.waiting import wait_until
 SECONDS = 180  # a machine three times slower, and the kubelet's own periods
 SNAPSHOTS = "snapshot.storage.k8s.io/v1"
 CLASS = "node-test"
+IMMEDIATE = f"{CLASS}-immediate"
 
 
 class NodeScene:
@@ -28,16 +29,17 @@ class NodeScene:
     def __enter__(self) -> Self:
         meta = {"name": self.namespace}
         self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
-        self.api.apply(
-            {
-                "apiVersion": "storage.k8s.io/v1",
-                "kind": "StorageClass",
-                "metadata": {"name": CLASS},
-                "provisioner": DRIVER,
-                "volumeBindingMode": "WaitForFirstConsumer",
-                "allowVolumeExpansion": True,
-            }
-        )
+        for name, mode in ((CLASS, "WaitForFirstConsumer"), (IMMEDIATE, "Immediate")):
+            self.api.apply(
+                {
+                    "apiVersion": "storage.k8s.io/v1",
+                    "kind": "StorageClass",
+                    "metadata": {"name": name},
+                    "provisioner": DRIVER,
+                    "volumeBindingMode": mode,
+                    "allowVolumeExpansion": True,
+                }
+            )
         self.api.apply(
             {
                 "apiVersion": SNAPSHOTS,

@@ -62,7 +62,9 @@ def sidecar() -> list[JsonObject]:
         objects += [one for one in yaml.safe_load_all(path.read_text()) if one]
     for item in objects:
         spec = pod_spec(item)
-        for container in spec["containers"] if spec else ():
+        if spec is None:
+            continue
+        for container in spec["containers"]:
             if container["image"].startswith("example.invalid/"):
                 _be_the_driver(spec, container)
             if container.get("args", [""])[0] in {"watcher", "worker"}:
@@ -107,7 +109,7 @@ def _for_driver(binding: JsonObject) -> JsonObject:
 
 def install(api: KubeApi, objects: list[JsonObject], secrets: Path) -> None:
     """Apply everything, with fresh passwords and certificates; does not wait."""
-    command = ["sh", ROOT / "k8s/make-secrets.sh", secrets, "csi-fleet"]
+    command = ["sh", str(ROOT / "k8s/make-secrets.sh"), str(secrets), "csi-fleet"]
     made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     order = sorted(objects, key=lambda one: one["kind"] not in CLUSTER_KINDS)
     for item in sorted(order, key=lambda one: one["kind"] != "Namespace"):
