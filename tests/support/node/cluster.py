@@ -114,8 +114,8 @@ class NodeCluster:
         for part in ("kube-controller-manager", "kube-apiserver", "etcd"):
             self.plane.kill(part)  # nothing of it is kept, so nothing is worth a clean end
         self.plane.stop()
-        for part in self._parts.values():
-            part.process.kill()
+        for inside in self._parts.values():
+            inside.process.kill()
         _detach_loops(self.directory)
         cgroups.remove(self._cgroup.strip("/"))
         shutil.rmtree(self.directory, ignore_errors=True)
