@@ -1,17 +1,27 @@
-"""Attachments per second, latency, CPU and API requests of one system with N drivers."""
+"""Attachments of one system with N drivers: rate and CPU of a burst; SIGKILL during a publish.
+
+`PEER_ATTACHER=/path/to/csi-attacher` measures the Go one in the same run.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from tests.bench.systems import System
+import redis
+
+from tests.bench.systems import Ours, Peer, System
 from tests.bench.throughput import cpu_per_claim
 from tests.bench.usage import memory, sample
+from tests.support.attach_cluster import CAPABILITIES
+from tests.support.csi_driver import DirectoryDriver
 from tests.support.kube_api import KubeApi, KubeApiError
 from tests.support.waiting import wait_until
 
@@ -19,6 +29,33 @@ NODES = 20
 CLIENTS = 8
 ATTACHMENTS = "/apis/storage.k8s.io/v1/volumeattachments"
 STORAGE = "storage.k8s.io/v1"
+
+
+class PeerAttacher(Peer):
+    """csi-attacher, one process per driver."""
+
+    program = "csi-attacher"
+    started = "Starting CSI attacher"
+
+
+class LeadingAttacher(PeerAttacher):
+    """A replica that works."""
+
+    flags = ("--leader-election", "--leader-election-namespace=default")
+
+
+class WaitingAttacher(LeadingAttacher):
+    """A replica that waits for the Lease."""
+
+    started = "ttempting to acquire leader lease"
+
+
+class OneDriver:
+    """A driver in the way systems take several."""
+
+    def __init__(self, driver: DirectoryDriver) -> None:
+        self.names = [driver.name]
+        self.address = lambda _: driver.address
 
 
 def attach(api: KubeApi, system: System, drivers: Sequence[str], count: int) -> dict[str, Any]:
@@ -128,3 +165,48 @@ def clean_up(api: KubeApi, names: Sequence[str], nodes: Sequence[str]) -> None:
 
     each(names, remove)
     each(nodes, lambda name: api.delete(f"/apis/{STORAGE}/csinodes/{name}"))
+
+
+def killed(api: KubeApi, kubeconfig: Path, peer: Path | None) -> list[dict[str, Any]]:
+    """Seconds from the SIGKILL of who publishes to `attached`, with a second one at hand."""
+    found = []
+    for name in ("csi-fleet",) if peer is None else ("csi-fleet", "reference"):
+        with DirectoryDriver(arguments=[f"--capabilities={CAPABILITIES}"]) as driver:
+            host: Any = OneDriver(driver)
+            if peer is None or name == "csi-fleet":
+                with Ours(kubeconfig, host, "--controllers=attacher", workers=2) as system:
+                    url = system.fleet.redis_url
+                    seconds = killed_once(api, driver, lambda url=url: owner(url))
+            else:
+                with LeadingAttacher(peer, kubeconfig, host) as first:
+                    victim = first.groups()["csi-attacher"][0]
+                    with WaitingAttacher(peer, kubeconfig, host):
+                        seconds = killed_once(api, driver, lambda pid=victim: pid)
+        found.append({"killed during a publish": name, "attached after s": round(seconds, 1)})
+    return found
+
+
+def killed_once(api: KubeApi, driver: DirectoryDriver, victim: Callable[[], int]) -> float:
+    """One publish that would hang; whoever made it dies."""
+    mark = f"k{uuid.uuid4().hex[:6]}"
+    driver.set_rules({"method": "ControllerPublishVolume", "hang": True, "times": 1})
+    api.create(csi_node(mark, [driver.name]))
+    api.create(volume(mark, driver.name))
+    api.create(attachment(mark, driver.name, mark))
+    wait_until(lambda: bool(driver.calls("ControllerPublishVolume")), 60, "the call runs")
+    time.sleep(1)
+    os.kill(victim(), signal.SIGKILL)
+    started = time.monotonic()
+    wait_until(lambda: attached(api, mark) == 1, 120, "attached", interval_seconds=0.05)
+    seconds = time.monotonic() - started
+    api.delete(f"{ATTACHMENTS}/{mark}")
+    wait_until(lambda: attached(api, mark) == 0, 60, "detached")
+    clean_up(api, [mark], [mark])
+    return seconds
+
+
+def owner(redis_url: str) -> int:
+    """Process id of who holds the only lease: `... <host>:<pid>:<random> ...`."""
+    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+        (lease,) = client.hvals("csifleet:leases")
+    return int(lease.split(" ")[1].split(":")[-2])

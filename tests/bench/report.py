@@ -30,6 +30,7 @@ def tables(results: Mapping[str, Any]) -> str:
     for name, title in (
         ("recovery", "### SIGKILL under 20 claims/s (driver 200 ms, two workers)"),
         ("attachments", "### Attachments in a burst, then deleted"),
+        ("attachments-killed", "### SIGKILL during a publish, a second worker or replica at hand"),
         ("scaling", "### Worker processes, driver 200 ms, 4 threads each"),
         ("resizing", "### Expansions in a burst, with pods in the cluster"),
         ("cluster", "### Watcher before a full cluster (MiB)"),

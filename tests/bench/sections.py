@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.bench import attaching
 from tests.bench import resizing as expansions
-from tests.bench.attaching import attach
 from tests.bench.drivers import BenchDrivers
 from tests.bench.load import Load
 from tests.bench.systems import Ours, Peer, System
@@ -228,8 +228,7 @@ def queue(plan: Plan) -> None:
 def resizing(plan: Plan) -> None:
     """500 expansions in a burst with 10,000 pods in the cluster; PEER_RESIZER= the Go one."""
     claims, pods = (100, 1000) if plan.is_quick else (500, 10_000)
-    given = os.environ.get("PEER_RESIZER")
-    peer = Path(given) if given else None
+    peer = given_peer("PEER_RESIZER")
     for record in expansions.measured(
         plan.api, plan.kubeconfig, peer, claims=claims, others=pods, delay=0.0
     ):
@@ -250,24 +249,39 @@ def tool(module: str, *arguments: str) -> str:
 
 
 def attachments(plan: Plan) -> None:
-    """500 attachments in a burst, then their deletion, at 1 and 10 drivers."""
+    """500 attachments in a burst, then their deletion, at 1 and 10 drivers; PEER_ATTACHER=."""
     count = 200 if plan.is_quick else 500
+    peer = given_peer("PEER_ATTACHER")
     for _, drivers in itertools.product(range(plan.rounds), (1, 10)):
         with bench_drivers(drivers, attaches=True) as host:
             made: list[Callable[[], System]] = [
                 lambda host=host: Ours(plan.kubeconfig, host, "--controllers=attacher")
             ]
-            if peer := os.environ.get("PEER_ATTACHER"):
-                binary = Path(peer)
-                made.append(lambda host=host, one=binary: Peer(one, plan.kubeconfig, host))
+            if peer is not None:
+                made.append(
+                    lambda host=host, one=peer: attaching.PeerAttacher(one, plan.kubeconfig, host)
+                )
             for make in made:
                 with make() as system:
-                    plan.add("attachments", attach(plan.api, system, host.names, count))
+                    plan.add("attachments", attaching.attach(plan.api, system, host.names, count))
+
+
+def attachments_killed(plan: Plan) -> None:
+    """SIGKILL during a publish, ours and csi-attacher with a second replica."""
+    for record in attaching.killed(plan.api, plan.kubeconfig, given_peer("PEER_ATTACHER")):
+        plan.add("attachments-killed", record)
+
+
+def given_peer(variable: str) -> Path | None:
+    """The binary of another reference than csi-provisioner."""
+    given = os.environ.get(variable)
+    return Path(given) if given else None
 
 
 SECTIONS: dict[str, Callable[[Plan], None]] = {
     "throughput": throughput,
     "attachments": attachments,
+    "attachments-killed": attachments_killed,
     "recovery": recovery,
     "scaling": scaling,
     "cluster": cluster,

@@ -29,6 +29,7 @@ from tests.support.fake_cluster import FakeCatalog, FakeEvents
 from tests.support.memory_api import MemoryApi
 from workers.engine.effects import Effects
 from workers.errors import LeaseLost
+from workers.observability.metrics import Metrics
 from workers.queue.keys import Key
 from workers.queue.leases import CatalogState
 from workers.queue.locks import Lock, Mode
@@ -288,7 +289,7 @@ class FakeWorld:
             ),
             catalog=self.catalog,
             settings=SimpleNamespace(controllers=dict(self.settings)),
-            metrics=None,
+            metrics=Metrics(),
             pauses=None,
         )
 

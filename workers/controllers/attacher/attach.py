@@ -68,7 +68,7 @@ def attach(work: Work) -> Outcome:
         work.patch("save-attached", writes.attached_patch(work.attachment, context), status=True)
     except (NotFoundError, ConflictError):
         return done("attachment is gone")
-    work.set_mark("end-call", records.ended(work.lease.mark))
+    work.set_mark("end-call", records.succeeded(work.lease.mark))
     return done("attached")
 
 

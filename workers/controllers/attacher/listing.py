@@ -98,6 +98,19 @@ def _gce_handle(handle: str, node_id: str) -> str:
     return f"projects/{project}/{disk['scope']}/{place}/disks/{disk['disk']}"
 
 
+STATES: Final = ("attached", "attaching", "detaching", "failing")
+
+
+def state(attachment: JsonObject) -> str:
+    """One of `STATES`, for the metric (A-113)."""
+    status = attachment.get("status") or {}
+    if attachment["metadata"].get("deletionTimestamp"):
+        return "failing" if status.get("detachError") else "detaching"
+    if status.get("attachError"):
+        return "failing"
+    return "attached" if status.get("attached") else "attaching"
+
+
 def differs(attachment: JsonObject, *, is_found: bool) -> bool:
     """A-094: whether status and driver disagree."""
     return bool((attachment.get("status") or {}).get("attached")) != is_found

@@ -7,6 +7,8 @@ what it stands for (DA-011, MA-041). Published pairs without an attachment are l
 from __future__ import annotations
 
 import time
+from collections import Counter
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from csi_client import errors
@@ -28,7 +30,7 @@ from workers.kube.errors import NotFoundError
 from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from csi_client.client import CsiClient
     from workers.controllers.attacher.settings import AttacherSettings
@@ -41,6 +43,16 @@ if TYPE_CHECKING:
     from workers.queue.leases import Lease
 
 _log = get_logger()
+
+
+class Finding(StrEnum):
+    """What one attachment's comparison says; the label of the metric (A-113)."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    UNTOLD = "untold"  # the driver lists the volume without a status
+    SKIPPED = "skipped"  # volume, node id or handle cannot be told
+
 
 GET_AT_MOST: Final = 50
 """PVs read one by one; for more of them a list of all costs the API server less."""
@@ -59,6 +71,16 @@ def reconcile(
     del key
     if not can_compare(driver):
         return done("the driver does not list publications")
+    started = time.monotonic()
+    try:
+        return compare(context, driver, lease, settings)
+    finally:
+        seconds = time.monotonic() - started
+        context.metrics.compare_seconds.labels(driver.name).observe(seconds)
+
+
+def compare(context: Context, driver: Driver, lease: Lease, settings: AttacherSettings) -> Outcome:
+    """One run for a driver that lists publications."""
     # Before the listing, so that an attachment that changes meanwhile is told by its version.
     attachments = [
         item
@@ -73,7 +95,11 @@ def reconcile(
         _log.error("Failed to reconcile VolumeAttachment", err=f"failed to ListVolumes: {error}")
         return done("listing failed")
     volumes = Volumes(context, is_many=len(attachments) > GET_AT_MOST)
-    found = [item for item in attachments if is_contradicted(volumes, driver, item, truth)]
+    findings = [finding(volumes, driver, item, truth) for item in attachments]
+    tell(context, driver, attachments, findings)
+    found = [
+        item for item, one in zip(attachments, findings, strict=True) if one is Finding.DIFFERENT
+    ]
     if listing.are_too_many(len(found), len(attachments)):
         _log.error(
             "the driver contradicts too many attachments, none is repaired",
@@ -133,9 +159,23 @@ def pages(client: CsiClient, settings: AttacherSettings) -> Iterator[csi.ListVol
         seen.add(token)
 
 
-def is_contradicted(
+def tell(
+    context: Context,
+    driver: Driver,
+    attachments: Sequence[JsonObject],
+    findings: Sequence[Finding],
+) -> None:
+    """The run's figures (A-113)."""
+    for one, count in Counter(findings).items():
+        context.metrics.compared.labels(driver.name, one).inc(count)
+    states = Counter(map(listing.state, attachments))
+    for state in listing.STATES:
+        context.metrics.attachments.labels(driver.name, state).set(states[state])
+
+
+def finding(
     volumes: Volumes, driver: Driver, attachment: JsonObject, truth: listing.Published
-) -> bool:
+) -> Finding:
     """Whether the driver says something else; what cannot be judged is skipped (A-093)."""
     name = attachment["metadata"]["name"]
     try:
@@ -144,9 +184,11 @@ def is_contradicted(
         handle = listing.listed_handle(source, node_id, driver.name)
     except (AttachError, listing.UnknownHandleError) as error:
         _log.warning("attachment not compared", attachment=name, err=str(error))
-        return False
+        return Finding.SKIPPED
     is_found = truth.says(handle, node_id)
-    return is_found is not None and listing.differs(attachment, is_found=is_found)
+    if is_found is None:
+        return Finding.UNTOLD
+    return Finding.DIFFERENT if listing.differs(attachment, is_found=is_found) else Finding.SAME
 
 
 def find_source(volumes: Volumes, attachment: JsonObject) -> Source:

@@ -50,6 +50,12 @@ def ended(mark: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in mark.items() if name != "call"}
 
 
+def succeeded(mark: Mapping[str, Any]) -> dict[str, Any]:
+    """The mark of a published volume: what its detach needs, and no count of failures."""
+    passing = {"call", "aborted", "timeouts"}
+    return {name: value for name, value in mark.items() if name not in passing}
+
+
 def to_text(wanted: Record) -> str:
     """As the annotation holds it."""
     return json.dumps(wanted, sort_keys=True, separators=(",", ":"))

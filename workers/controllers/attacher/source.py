@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from workers.controllers.attacher import texts
 from workers.errors import AttemptError
-from workers.migration.plugins import in_tree_source
+from workers.migration.plugins import in_tree_source, of_volume
 from workers.migration.to_csi import volume_to_csi
 
 if TYPE_CHECKING:
@@ -112,9 +112,11 @@ def volume_source(volume: JsonObject) -> Source:
 
 
 def foreign_driver(volume: JsonObject, driver: str) -> str:
-    """The other driver that a PV belongs to, "" when it is ours or still to be translated.
+    """The other driver that a PV belongs to, migrated or not; "" when it is ours or nobody's.
 
     The reference sends such a volume's handle to the wrong driver (DA-032).
     """
+    plugin = of_volume(volume)
     found = str((volume["spec"].get("csi") or {}).get("driver") or "")
+    found = found if plugin is None else plugin.driver_name
     return found if found and found != driver else ""

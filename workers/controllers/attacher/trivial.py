@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from workers.controllers.attacher import writes
 from workers.controllers.attacher.attach import Busy
 from workers.controllers.attacher.detach import release
 from workers.engine.outcome import done
@@ -18,8 +19,8 @@ def pretend(work: Work) -> Outcome:
     """Attached, without a call; finalizers of a time when the driver could attach go."""
     try:
         if not work.is_attached:
-            status = {"attached": True}
-            body = {"metadata": {"uid": work.attachment["metadata"]["uid"]}, "status": status}
+            # Errors and metadata of a time when the driver could attach go as well.
+            body = writes.attached_patch(work.attachment, {})
             work.patch("save-attached", body, status=True)
         if work.is_deleting and work.has_finalizer:
             work.warn(

@@ -6,7 +6,8 @@ in the attachment (finalizer, node id) and, for convenience, in the key's mark:
     {"record": {...},            what a detach needs once the PV is gone (MA-030)
      "nodes": ["old-id"],        earlier node ids that a publish was sent with (MA-032)
      "call": {"until": 17e8},    a publish that may run until then, seconds since 1970 (MA-016)
-     "aborted": 2}               answers ABORTED in a row (MA-014)
+     "aborted": 2,               answers ABORTED in a row (MA-014)
+     "timeouts": 3}              calls without an answer in a row (MA-015)
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ _log = get_logger()
 
 ABORTED_TRIES: Final = 5
 """So often "another operation is pending" is no failure of its own (MA-014)."""
+
+TIMEOUTS: Final = 3
+"""After so many of them in a row an attachment shares one place of its node (MA-015)."""
 
 
 @dataclass(slots=True)
@@ -151,7 +155,8 @@ class Work:
         """One call at a time for a volume of one node; several nodes in parallel for the others.
 
         Static PVs may share a handle, so it is the handle that is locked. With a limit per node
-        the calls of one node share so many places (`limits: {attach: {per: node}}`).
+        the calls of one node share so many places (`limits: {attach: {per: node}}`). Those that
+        time out again and again share one, so that a dead node holds up a single call (MA-015).
         """
         mode = Mode.SHARED if multi_node else Mode.EXCLUSIVE
         locks = [Lock(f"{self.driver.name}#{handle}", mode)]
@@ -159,6 +164,8 @@ class Work:
         if places:
             place = crc32(self.key.uid.encode()) % places
             locks.append(Lock(f"{self.driver.name}@{node_id}#{place}"))
+        if self.lease.mark.get("timeouts", 0) >= TIMEOUTS:
+            locks.append(Lock(f"{self.driver.name}@{node_id}#slow"))
         return self.context.queue.acquire(self.lease, *locks)
 
     # The driver.
@@ -233,9 +240,13 @@ class Work:
     def again(self, code: int | None, reason: str) -> Outcome:
         """Back-off; ABORTED waits the first interval a few times, for it is no failure (MA-014)."""
         start = self.settings.retry_interval_start_seconds
-        aborted = int(self.lease.mark.get("aborted", 0)) + 1 if code == errors.ABORTED else 0
-        mark = {name: value for name, value in self.lease.mark.items() if name != "aborted"}
-        self.set_mark("note-aborted", mark | {"aborted": aborted} if aborted else mark)
+        mark = dict(self.lease.mark)
+        for name, counted in (("aborted", errors.ABORTED), ("timeouts", errors.DEADLINE_EXCEEDED)):
+            count = int(mark.pop(name, 0)) + 1
+            if code == counted:
+                mark[name] = count
+        self.set_mark("note-failure", mark)
+        aborted = mark.get("aborted", 0)
         if 0 < aborted <= ABORTED_TRIES:
             spread = random.uniform(1, 1.5)  # noqa: S311 - no secret
             return wait(start * spread, f"{reason}: another operation is pending")

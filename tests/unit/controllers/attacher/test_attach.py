@@ -431,3 +431,13 @@ def test_ta069_volume_of_another_driver(world):
     assert "driver other" in world.message()
     assert "csi/test" in world.message()
     assert (world.volume_finalizers(), world.finalizers(), world.calls) == ([], [], [])
+
+
+def test_da032_in_tree_volume_that_another_driver_stands_for(world):
+    """DA-032: compared as what it is translated to."""
+    disk = {"pdName": "d"}
+    world.add_volume(finalizers=None)
+    world.api.change(paths.VOLUMES, "pv1", {"spec": {"csi": None, "gcePersistentDisk": disk}})
+    world.run(world.add_attachment())
+    assert "driver pd.csi.storage.gke.io" in world.message()
+    assert (world.volume_finalizers(), world.calls) == ([], [])

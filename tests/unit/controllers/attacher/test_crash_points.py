@@ -196,7 +196,7 @@ def test_every_effect_was_met():
         met |= set(world.steps.reached)
     assert met == {
         *("protect-volume", "mark-attachment", "note-node", "record-call", "publish"),
-        *("save-attached", "end-call", "save-attach-error", "note-aborted", "keep-finalizer"),
+        *("save-attached", "end-call", "save-attach-error", "note-failure", "keep-finalizer"),
         *("unpublish", "release-attachment", "save-detached", "save-detach-error"),
         *("release-volume", "add-forced"),
     }

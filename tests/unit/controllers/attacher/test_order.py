@@ -158,3 +158,34 @@ def test_ma016_forced_publish_of_a_dead_worker(world):
     outcome = world.run(key)
     assert outcome.action.value == "wait"
     assert 6 < outcome.delay_seconds <= 7
+
+
+@pytest.mark.parametrize(
+    ("codes", "is_alone"),
+    [
+        pytest.param(["DEADLINE_EXCEEDED"] * 3, True, id="three in a row"),
+        pytest.param(["DEADLINE_EXCEEDED"] * 2, False, id="two"),
+        pytest.param(
+            ["DEADLINE_EXCEEDED"] * 2 + ["INTERNAL", "DEADLINE_EXCEEDED"], False, id="interrupted"
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_deleting", [False, True], ids=["attach", "detach"])
+def test_ma015_calls_that_time_out_share_one_place_of_their_node(
+    world, codes, is_alone, is_deleting
+):
+    """MA-015: a dead node holds up one call; an answer of any kind gives the place back."""
+    steps = [*({"code": code, "message": "boom", "times": 1} for code in codes), {}]
+    world.client.respond({"ControllerPublishVolume": steps, "ControllerUnpublishVolume": steps})
+    key = world.add_attachment(is_marked=is_deleting, is_deleting=is_deleting)
+    for _ in codes:
+        world.run(key)
+    world.queue.busy["csi/test@nodeID1#slow"] = Mode.EXCLUSIVE
+    before = len(world.calls)
+    outcome = world.run(key)
+    assert (outcome.action.value == "blocked") is is_alone
+    assert (len(world.calls) == before) is is_alone
+    world.queue.busy.clear()
+    world.run(key)
+    assert len(world.calls) == before + 1
+    assert "timeouts" not in world.queue.marks.get(key.text, {}) or is_deleting

@@ -271,3 +271,24 @@ def test_many_volumes_are_listed_not_read_one_by_one(world):
     read = [one.path for one in world.api.requests if one.path.startswith("persistentvolumes")]
     assert read == ["persistentvolumes"]
     assert forced(world) == []
+
+
+def test_a113_what_a_comparison_tells(world):
+    """A-113: states of the attachments, findings, duration; no label is an attachment."""
+    error = {"time": "2026-01-01T00:00:00Z", "message": "boom"}
+    world.add_attachment("same", is_marked=True, attached=True)
+    world.add_attachment("new", node="node2", is_marked=True)
+    world.add_attachment("fails", node="node3", is_marked=True, attachError=error)
+    world.add_attachment("goes", node="node4", is_marked=True, attached=True, is_deleting=True)
+    world.add_attachment("lost", source={"persistentVolumeName": "gone"}, attached=True)
+    listing(world, HERE)
+    world.compare()
+    value = world.context.metrics.registry.get_sample_value
+    labels = {"driver_name": "csi/test"}
+    states = {"attached": 2, "attaching": 1, "failing": 1, "detaching": 1}
+    found = {one: value("csi_fleet_attachments", labels | {"state": one}) for one in states}
+    assert found == states
+    compared = "csi_fleet_attachments_compared_total"
+    findings = {"same": 2, "skipped": 1, "different": 2, "untold": None}
+    assert {one: value(compared, labels | {"finding": one}) for one in findings} == findings
+    assert value("csi_fleet_attachments_compare_seconds_count", labels) == 1

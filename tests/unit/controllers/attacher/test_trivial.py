@@ -38,6 +38,13 @@ def test_ta086_attached_false_written_later(world):
     assert world.status() == {"attached": True}
 
 
+def test_errors_and_metadata_of_better_times_go(world):
+    """A-075: as the reference, which writes the whole result of an attach without a call."""
+    error = {"time": "2026-01-01T00:00:00Z", "message": "boom"}
+    world.run(world.add_attachment(attachError=error, attachmentMetadata={"a": "b"}))
+    assert world.status() == {"attached": True}
+
+
 def test_ta087_attachment_of_another_driver(world):
     world.run(world.add_attachment(attacher="other"))
     assert world.written == []
