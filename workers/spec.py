@@ -39,6 +39,8 @@ class Kind:
         subject: the resource its events, trail and `explain` are about; None for none.
         noun: the word for that in logs and on the command line, such as `va`.
         has_driver: False for kinds whose work belongs to no driver.
+        limits_each: its reconcile keeps the limit of each of its operations, so that the lane is as
+            wide as the widest; else the narrowest limit of the operations holds for the lane.
         group_by: the field of a cluster-scoped subject that stands before its name in the keys,
             where others have a namespace: the queue is fair between its values.
     """
@@ -50,6 +52,7 @@ class Kind:
     subject: Resource | None = None
     noun: str = ""
     has_driver: bool = True
+    limits_each: bool = False
     group_by: tuple[str, ...] = ()
 
 

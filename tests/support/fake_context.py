@@ -249,6 +249,7 @@ class FakeWorld:
     in_tree_name: str | None = None
     has_driver: bool = True
     per_node: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.api, self.client, self.queue = MemoryApi(), ScriptedClient(), FakeQueue()
@@ -274,6 +275,7 @@ class FakeWorld:
                 supports=lambda name: name in names,
                 timeout_seconds=lambda _operation, _class_name="": None,
                 per_node=lambda operation: self.per_node.get(operation, 0),
+                limits=dict(self.limits),
             )
             if self.has_driver
             else None

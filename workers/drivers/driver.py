@@ -42,6 +42,7 @@ class Driver:
         health: told of calls that were not answered.
         timeouts: seconds by operation (`create`, `expand`) that the drivers file names.
         class_timeouts: the same by storage class.
+        limits: calls at once, by operation, that the drivers file names.
         limits_per_node: calls at once for one node, by operation.
         told: what it answered to the further questions of `Spec.asks`, by their names.
     """
@@ -60,6 +61,7 @@ class Driver:
     health: Health = field(default_factory=Health)
     timeouts: Mapping[str, float] = field(default_factory=dict)
     class_timeouts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
     limits_per_node: Mapping[str, int] = field(default_factory=dict)
     told: Mapping[str, frozenset[str]] = field(default_factory=dict)
     names: tuple[str, ...] = field(init=False)

@@ -164,10 +164,19 @@ class DriverSpec:
     def lane_limits(self, kind: Kind, default: int) -> LaneLimits:
         """Limits of the keys of one kind; the file's win over the controller's own.
 
-        Keys of a kind with several operations share a lane: the narrowest limit keeps them all.
+        Keys of a kind with several operations share a lane: the narrowest limit keeps them all,
+        unless the reconcile keeps that of each itself (`Kind.limits_each`).
         """
         own = [self.limits[name] for name in kind.operations if name in self.limits]
-        return min(own, key=lambda one: one.concurrency) if own else LaneLimits(default)
+        if not own:
+            return LaneLimits(default)
+        narrowest = min(own, key=lambda one: one.concurrency)
+        if not kind.limits_each:
+            return narrowest
+        widest = max(
+            self.limits.get(name, LaneLimits(default)).concurrency for name in kind.operations
+        )
+        return replace(narrowest, concurrency=widest)
 
 
 def read_text(path: Path) -> str:

@@ -97,6 +97,7 @@ class Link:
             health=self.health,
             timeouts=self.spec.timeouts,
             class_timeouts=self.spec.class_timeouts,
+            limits={name: one.concurrency for name, one in self.spec.limits.items()},
             limits_per_node=self.spec.limits_per_node,
         )
 

@@ -179,3 +179,23 @@ def test_limit_for_each_node():
     spec = one("  limits: {attach: {per: node}, detach: {per: node, concurrency: 2}}\n")
     assert spec.limits_per_node == {"attach": 1, "detach": 2}
     assert spec.limits == {}
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        pytest.param("{modify: {concurrency: 2}}", LaneLimits(10), id="the other one's default"),
+        pytest.param(
+            "{expand: {concurrency: 20}, modify: {concurrency: 2, rate: 1}}",
+            LaneLimits(20, 1.0, 1),
+            id="the widest; a rate counts for both",
+        ),
+        pytest.param(
+            "{expand: {concurrency: 3}, modify: {concurrency: 2}}", LaneLimits(3), id="both narrow"
+        ),
+    ],
+)
+def test_mr012_lane_of_two_operations_that_are_limited_each(limits, expected):
+    """MR-012: as wide as the widest; the narrower one has places of its own in it."""
+    spec = one(f"  limits: {limits}\n")
+    assert spec.lane_limits(catalogue.kinds()["changes"], 10) == expected

@@ -45,12 +45,13 @@ class ExpandStep:
     resizer: Resizer
     part: str
     name: str = effects.EXPAND_VOLUME
+    operation: str = "expand"
     _request: csi.ControllerExpandVolumeRequest | None = None
 
     @property
     def target(self) -> tuple[str, str]:
         """What is asked for, to compare plans."""
-        return ("expand", str(self.plan.target.size_bytes))
+        return (self.operation, str(self.plan.target.size_bytes))
 
     def begin(self, edit: ClaimEdit) -> None:
         """The first write."""
@@ -91,7 +92,7 @@ class ExpandStep:
                 "Controller/ControllerExpandVolume",
                 self._request,
                 csi.ControllerExpandVolumeResponse,
-                timeout_seconds=self.work.timeout_seconds("expand"),
+                timeout_seconds=self.work.timeout_seconds(self.operation),
             )
         except CsiError as error:
             return error

@@ -10,12 +10,16 @@ keeps their claims apart.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from workers.constants import ANN_PROVISIONED_BY
+from workers.controllers.resizer.words import OPERATIONS
 from workers.queue.locks import Lock, Mode
 from workers.translate.fields import annotations_of, text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from workers.drivers.driver import Driver
     from workers.kube.objects import JsonObject
 
@@ -41,3 +45,26 @@ def locks(volume: JsonObject, driver: Driver, *, expands: bool, in_use: bool) ->
         if is_alone:
             found.append(Lock(name))  # shared by publications of the other volume
     return tuple(found)
+
+
+def places(
+    driver: Driver, uid: str, operations: Iterable[str], *, workers: int
+) -> tuple[Lock, ...]:
+    """One place for each operation whose limit is narrower than the lane (MR-012).
+
+    `limits: {expand: {concurrency: 8}, modify: {concurrency: 1}}` makes a lane of eight in which
+    one modifies at a time.
+
+    Args:
+        driver: with the limits of the drivers file.
+        uid: the claim's; it chooses the place.
+        operations: what is about to be called.
+        workers: the limit of operations that the file does not name.
+    """
+    limits = {name: driver.limits.get(name, workers) for name in OPERATIONS}
+    lane = max(limits.values())
+    return tuple(
+        Lock(f"{driver.name}~{name}#{crc32(uid.encode()) % limits[name]}")
+        for name in operations
+        if limits[name] < lane
+    )

@@ -37,6 +37,7 @@ class ModifyStep:
     work: Work
     plan: Modify
     name: str = effects.MODIFY_VOLUME
+    operation: str = "modify"
     _parameters: dict[str, str] = field(default_factory=dict)
     _refusal: str = ""
     _request: csi.ControllerModifyVolumeRequest | None = None
@@ -44,7 +45,7 @@ class ModifyStep:
     @property
     def target(self) -> tuple[str, str]:
         """What is asked for, to compare plans."""
-        return ("modify", self.plan.class_name)
+        return (self.operation, self.plan.class_name)
 
     def read_class(self) -> None:
         """Read the class live, before anything is written about it."""
@@ -117,7 +118,7 @@ class ModifyStep:
                 "Controller/ControllerModifyVolume",
                 self._request,
                 csi.ControllerModifyVolumeResponse,
-                timeout_seconds=self.work.timeout_seconds("modify"),
+                timeout_seconds=self.work.timeout_seconds(self.operation),
             )
         except CsiError as error:
             return error

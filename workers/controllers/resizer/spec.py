@@ -14,6 +14,7 @@ from workers.controllers.resizer.settings import (
     GATE_RECOVERY,
     read_settings,
 )
+from workers.controllers.resizer.words import OPERATIONS
 from workers.engine.leasename import sanitize_name
 from workers.kube import paths
 from workers.kube.objects import Attachment, AttributesClass, Claim, Volume
@@ -119,7 +120,8 @@ SPEC: Final = Spec(
             KIND,
             task="changes.sync",
             work_queue="csi-resizer-pvc",
-            operations=("expand", "modify"),
+            operations=OPERATIONS,
+            limits_each=True,
             subject=paths.CLAIMS,
             noun="pvc",
         ),

@@ -131,9 +131,15 @@ class Reconcile:
             expands=isinstance(expansion, Expand),
             in_use=work.marks.in_use,
         )
+        wanted += locking.places(
+            self._driver,
+            self._key.uid,
+            [step.operation for step in steps],
+            workers=self._settings.workers,
+        )
         busy = self._context.queue.acquire(self._lease, *wanted)
         if busy is not None:
-            return blocked(busy, f"the volume is busy: {busy.name}")
+            return blocked(busy, f"{busy.name} is busy")
         return self._carry_out(work, steps, (expansion, modification))
 
     # Looking.

@@ -8,6 +8,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
+OPERATIONS: Final = ("expand", "modify")
+"""As limits, deadlines and breaker name the calls."""
+
 ANN_RESIZER: Final = "volume.kubernetes.io/storage-resizer"
 ANN_NOT_REQUIRED: Final = "volume.kubernetes.io/node-expansion-not-required"
 ANN_PRE_RESIZE: Final = "volume.alpha.kubernetes.io/pre-resize-capacity"

@@ -13,6 +13,7 @@ from workers.controllers.resizer.settings import read_settings
 from workers.controllers.resizer.spec import FLAGS, SPEC
 from workers.errors import ConfigError, DriverAway
 from workers.kube import paths
+from workers.queue.locks import Mode
 
 
 def values(**changes):
@@ -196,3 +197,36 @@ def test_deadlines_are_the_controllers_own():
     world = both(timeout_seconds=7.0)
     world.run()
     assert world.client.timeouts == [7.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("limits", "size", "places"),
+    [
+        pytest.param({}, 2, [], id="no limits"),
+        pytest.param({"expand": 10, "modify": 10}, 2, [], id="as wide as the lane"),
+        pytest.param({"modify": 1}, 1, ["csi/test~modify#0"], id="a narrow modify"),
+        pytest.param({"modify": 1}, 2, ["csi/test~modify#0"], id="beside a free expand"),
+        pytest.param({"expand": 1, "modify": 1}, 2, [], id="both narrow: the lane itself is"),
+        pytest.param({"expand": 1}, 2, ["csi/test~expand#0"], id="a narrow expand"),
+    ],
+)
+def test_mr012_each_operation_has_its_own_limit(limits, size, places):
+    """MR-012: one lane, in which the operation with the narrower limit has so many places."""
+    world = ResizerWorld()
+    world.driver.limits = limits
+    world.attributes_class("b", iops="4567")
+    world.claim(size, 1, volumeAttributesClassName="b")
+    world.run()
+    assert [lock.name for lock in world.queue.acquired if "~" in lock.name] == places
+    assert len(world.parameters()) == 1
+
+
+def test_mr012_a_claim_waits_for_its_place():
+    """MR-012: parked on the place, woken by who gives it back; nothing is written."""
+    world = ResizerWorld()
+    world.driver.limits = {"expand": 1}
+    world.queue.busy["csi/test~expand#0"] = Mode.EXCLUSIVE
+    world.claim(2, 1)
+    outcome = world.run()
+    assert (outcome.action.value, outcome.lock.name) == ("blocked", "csi/test~expand#0")
+    assert world.api.writes == []
