@@ -47,7 +47,7 @@ class LeadingAttacher(PeerAttacher):
 class WaitingAttacher(LeadingAttacher):
     """A replica that waits for the Lease."""
 
-    started = "ttempting to acquire leader lease"
+    started = "to acquire leader lease"
 
 
 class OneDriver:

@@ -45,6 +45,7 @@ from workers.explain.lasting import Lasting
 from workers.kube.events import EventRecorder
 from workers.kube.resources import KubeResources
 from workers.loop import Loop
+from workers.migration import plugins
 from workers.observability.health import HEARTBEATS, LIMIT_SECONDS, Heart
 from workers.observability.http import Checks, always_ok
 from workers.observability.metrics import Metrics
@@ -238,7 +239,7 @@ class WorkerProcess:
         settings = self.settings
         self.fleet = Fleet(
             settings,
-            observer=csi_observer(self.metrics),
+            observer=csi_observer(self.metrics, lambda name: plugins.of_driver(name) is not None),
             breakers=breakers,
             consumers=self.consumers,
             on_breaker=lambda name, is_open: self.metrics.breaker_open.labels(name).set(is_open),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
 from workers.observability import tracing, trail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from workers.observability.metrics import Metrics
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 _CORE_SEGMENTS: Final = 2
 _GROUP_SEGMENTS: Final = 3
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+_MIGRATED: Final = ContextVar("migrated", default=False)
 
 
 def resource_of(url: str) -> tuple[str, str]:
@@ -54,11 +58,29 @@ def api_observer(metrics: Metrics) -> Callable[[str, str, int, float], None]:
     return observe
 
 
-def csi_observer(metrics: Metrics) -> Callable[[str, str, str | None, float], None]:
-    """Return the observer of all drivers' calls: driver, method, code in Go's spelling, seconds."""
+@contextmanager
+def about_volume(*, is_migrated: bool) -> Iterator[None]:
+    """Calls of this thread meanwhile are about a volume that is in-tree, or is not (A-072)."""
+    token = _MIGRATED.set(is_migrated)
+    try:
+        yield
+    finally:
+        _MIGRATED.reset(token)
+
+
+def csi_observer(
+    metrics: Metrics, replaces_in_tree: Callable[[str], bool] = lambda _: False
+) -> Callable[[str, str, str | None, float], None]:
+    """Return the observer of all drivers' calls: driver, method, code in Go's spelling, seconds.
+
+    Args:
+        metrics: where they are counted.
+        replaces_in_tree: told a driver's name; only such drivers have the label `migrated` (P-009).
+    """
 
     def observe(driver: str, method: str, code: str | None, seconds: float) -> None:
-        metrics.csi_observer(driver)(method, code, seconds)
+        migrated = _MIGRATED.get() if replaces_in_tree(driver) else None
+        metrics.csi_observer(driver, migrated=migrated)(method, code, seconds)
         tracing.call(
             method.rpartition("/")[2],
             seconds,

@@ -6,6 +6,7 @@ import pytest
 
 from workers.controllers import catalogue
 from workers.observability.metrics import Metrics, claim_labels
+from workers.observability.requests import about_volume, csi_observer
 
 PROVISION = "controller_persistentvolumeclaim_provision"
 DELETE = "controller_persistentvolume_delete"
@@ -150,3 +151,23 @@ def test_two_instances_count_apart():
     first.provisioned(CLAIM, 1)
     labels = {"class": "class1", "source": "VolumeSnapshot"}
     assert value(second, f"{PROVISION}_total", **labels) is None
+
+
+@pytest.mark.parametrize(
+    ("replaces", "label"), [(True, ["false", "true", "false"]), (False, [None] * 3)]
+)
+def test_label_migrated_follows_the_volume(metrics, replaces, label):
+    """P-009, A-006: on every call of a driver that replaces an in-tree plugin, and on no other."""
+    observe = csi_observer(metrics, lambda _: replaces)
+    observe("d", "/before", "OK", 0.1)
+    with about_volume(is_migrated=True):
+        observe("d", "/during", "OK", 0.1)
+    observe("d", "/after", "OK", 0.1)
+    names = ("/before", "/during", "/after")
+    found = {
+        sample.labels["method_name"]: sample.labels["migrated"] or None
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == f"{CSI}_count"
+    }
+    assert [found[name] for name in names] == label

@@ -23,14 +23,16 @@ from csi_client import errors
 from csi_client.errors import CsiError
 from workers.controllers.attacher import writes
 from workers.controllers.attacher.names import attachment_name, finalizer, keys_of
-from workers.controllers.attacher.source import AttachError
+from workers.controllers.attacher.source import AttachError, volume_name
 from workers.engine.outcome import Action, Outcome, done, wait
 from workers.errors import ApiError, AttemptError
 from workers.kube import paths
 from workers.kube.client import MERGE_PATCH
 from workers.kube.errors import AwayError, NotFoundError
+from workers.migration.plugins import in_tree_source
 from workers.observability import trail
 from workers.observability.logging import get_logger
+from workers.observability.requests import about_volume
 from workers.queue.locks import Lock, Mode
 from workers.translate import secrets as secret_rules
 
@@ -171,17 +173,21 @@ class Work:
     # The driver.
 
     def call(self, operation: str, request: Message, answer: type[Any]) -> Any:
-        """Publish or unpublish.
+        """Publish or unpublish; counted as migrated for in-tree and inline volumes (A-072, DA-018).
 
         Raises:
             AttachError: the driver refused, or did not answer in time.
         """
         method = {"attach": "ControllerPublishVolume", "detach": "ControllerUnpublishVolume"}
         seconds = self.timeout(operation)
+        is_migrated = not volume_name(self.attachment) or (
+            self.volume is not None and in_tree_source(self.volume) is not None
+        )
         try:
-            return self.context.effects.client(self.driver).call(
-                f"Controller/{method[operation]}", request, answer, timeout_seconds=seconds
-            )
+            with about_volume(is_migrated=is_migrated):
+                return self.context.effects.client(self.driver).call(
+                    f"Controller/{method[operation]}", request, answer, timeout_seconds=seconds
+                )
         except CsiError as error:
             raise AttachError(str(error), code=error.code) from None
 

@@ -19,6 +19,7 @@ from workers.errors import AttemptError, DriverAway, State
 from workers.kube.errors import RefusedError
 from workers.migration.classes import dropped_parameters, is_migrated, translate_class
 from workers.migration.to_in_tree import volume_to_in_tree
+from workers.observability.requests import about_volume
 from workers.topology.affinity import node_affinity
 from workers.topology.pin import Pin
 from workers.topology.requirements import TopologyInputs, accessibility_requirements
@@ -262,9 +263,10 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     def call(self, prepared: Prepared) -> csi.CreateVolumeResponse:
         """Step 22, its errors classified (P-410)."""
         try:
-            return self.work.runtime.effects.client(self.work.driver).create_volume(
-                prepared.request, on_slow=self.keep_copy, timeout_seconds=self.timeout_seconds
-            )
+            with about_volume(is_migrated=prepared.migrated):
+                return self.work.runtime.effects.client(self.work.driver).create_volume(
+                    prepared.request, on_slow=self.keep_copy, timeout_seconds=self.timeout_seconds
+                )
         except DriverAway:
             # It may have arrived: finished when the driver is back, without event or back-off.
             self.remember_background()
@@ -335,11 +337,12 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         for _ in range(CLEAN_UP_TRIES):
             self.work.runtime.effects.reach(Step.CLEAN_UP, self.work.lease)
             try:
-                client.delete_volume(
-                    volume_id,
-                    dict(prepared.request.secrets),
-                    timeout_seconds=max(0.001, end - time.monotonic()),
-                )
+                with about_volume(is_migrated=prepared.migrated):
+                    client.delete_volume(
+                        volume_id,
+                        dict(prepared.request.secrets),
+                        timeout_seconds=max(0.001, end - time.monotonic()),
+                    )
             except CsiError as error:
                 last = error
             else:

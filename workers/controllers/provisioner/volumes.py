@@ -25,6 +25,7 @@ from workers.migration.classes import class_to_csi, is_migrated
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
 from workers.observability import trail
+from workers.observability.requests import about_volume
 from workers.queue.locks import stored_volume
 from workers.topology.affinity import is_accessible
 from workers.translate import capability
@@ -155,11 +156,12 @@ class VolumePass:
             self.check_not_attached(volume)
         self.runtime.effects.reach(Step.DELETE_VOLUME, self.lease)
         try:
-            self.runtime.effects.client(self.driver).delete_volume(
-                handle,
-                secrets,
-                timeout_seconds=self.driver.timeout_seconds("delete", class_of(volume)),
-            )
+            with about_volume(is_migrated=migrated):
+                self.runtime.effects.client(self.driver).delete_volume(
+                    handle,
+                    secrets,
+                    timeout_seconds=self.driver.timeout_seconds("delete", class_of(volume)),
+                )
         except CsiError as error:
             raise AttemptError(str(error), State.FINISHED, code=error.code) from None
 

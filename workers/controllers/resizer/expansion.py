@@ -18,7 +18,9 @@ from workers.controllers.resizer.words import Part
 from workers.controllers.resizer.work import AWAY, Work, patch_failed
 from workers.engine.outcome import Action, Outcome, done, retry
 from workers.errors import ApiError, AttemptError
+from workers.migration.plugins import in_tree_source
 from workers.observability import trail
+from workers.observability.requests import about_volume
 from workers.translate.quantity import canonical, parse
 
 if TYPE_CHECKING:
@@ -87,13 +89,15 @@ class ExpandStep:
                 capacity_bytes=self.plan.target.size_bytes, node_expansion_required=True
             )
         trail.note("rpc", f"ControllerExpandVolume {self.plan.target.text}")
+        is_migrated = in_tree_source(self.work.writer.volume) is not None
         try:
-            return self.work.context.effects.client(self.work.driver).call(
-                "Controller/ControllerExpandVolume",
-                self._request,
-                csi.ControllerExpandVolumeResponse,
-                timeout_seconds=self.work.timeout_seconds(self.operation),
-            )
+            with about_volume(is_migrated=is_migrated):
+                return self.work.context.effects.client(self.work.driver).call(
+                    "Controller/ControllerExpandVolume",
+                    self._request,
+                    csi.ControllerExpandVolumeResponse,
+                    timeout_seconds=self.work.timeout_seconds(self.operation),
+                )
         except CsiError as error:
             return error
 

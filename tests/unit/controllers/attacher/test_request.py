@@ -8,6 +8,8 @@ from csi_client import messages as csi
 from tests.support.attach_world import PUBLISHES, AttachWorld
 from workers.controllers.attacher.request import unpublish_request
 from workers.kube import paths
+from workers.migration.plugins import GCE_PD
+from workers.observability.requests import csi_observer
 
 MODE = csi.VolumeCapability.AccessMode
 MULTI = PUBLISHES | {"SINGLE_NODE_MULTI_WRITER"}
@@ -139,3 +141,34 @@ def test_volume_of_no_csi_driver():
     world.api.add(paths.VOLUMES, {"metadata": {"name": "pv1"}, "spec": spec})
     assert published(world) is None
     assert world.message() == "pv spec contained non-csi source that was not migrated"
+
+
+@pytest.mark.parametrize(
+    ("source", "is_migrated"),
+    [
+        pytest.param(
+            {"csi": {"driver": GCE_PD.driver_name, "volumeHandle": "h"}}, "false", id="csi"
+        ),
+        pytest.param({"csi": None, "gcePersistentDisk": {"pdName": "d"}}, "true", id="in-tree"),
+        pytest.param(None, "true", id="inline"),
+    ],
+)
+def test_a072_calls_for_migrated_volumes_are_counted_apart(source, is_migrated):
+    """A-072, and DA-018 for inline volumes: label `migrated` of csi_sidecar_operations_seconds."""
+    world = AttachWorld(driver=GCE_PD.driver_name)
+    observe = csi_observer(world.context.metrics, lambda _: True)
+
+    def answer(_):
+        observe("d", "/publish", "OK", 0.1)
+        return {}
+
+    world.client.respond({"ControllerPublishVolume": [answer]})
+    world.add_volume(finalizers=None, modes=["ReadWriteOnce"])
+    inline = {"accessModes": ["ReadWriteOnce"], "csi": {"driver": "d", "volumeHandle": "h"}}
+    if source is not None:
+        world.api.change(paths.VOLUMES, "pv1", {"spec": source})
+    world.run(world.add_attachment(source=None if source else {"inlineVolumeSpec": inline}))
+    name = "csi_sidecar_operations_seconds_count"
+    labels = {"driver_name": "d", "method_name": "/publish", "grpc_status_code": "OK"}
+    value = world.context.metrics.registry.get_sample_value
+    assert value(name, labels | {"migrated": is_migrated}) == 1
