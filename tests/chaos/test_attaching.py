@@ -104,7 +104,7 @@ def overlaps(chaos: AttachChaos) -> list[str]:
 
 @pytest.mark.timeout(1800)
 def test_driver_and_api_server_say_the_same_at_rest(own_plane, redis_binary, tmp_path, capsys):
-    """I-1, I-3, I-4, I-5, I-6: nothing published that no attachment names, no finalizer stuck."""
+    """MA-060, I-1 to I-6: nothing published that no attachment names, no finalizer stuck."""
     directory = Path(os.environ.get("CHAOS_KEEP", tmp_path)) / f"attach-{SEED}"
     with capsys.disabled():
         print(f"\nCHAOS_SEED={SEED} CHAOS_ATTACHMENTS={COUNT}")

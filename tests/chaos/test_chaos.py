@@ -166,7 +166,7 @@ def overlaps_without_fault(system: System, lease_ends: list[float]) -> list[str]
 
 @pytest.mark.timeout(3600)
 def test_nothing_is_lost_and_nothing_is_left(own_plane, redis_binary, tmp_path, capsys):
-    """G1 to G9, I-6, I-7: C-056, C-057, C-147, C-148, C-149, C-150 all at once."""
+    """MR-060, G1 to G9, I-6, I-7: C-056, C-057, C-147, C-148, C-149, C-150 all at once."""
     directory = Path(os.environ.get("CHAOS_KEEP", tmp_path)) / f"seed-{SEED}"
     with capsys.disabled():
         print(f"\nCHAOS_SEED={SEED} CHAOS_CLAIMS={CLAIMS} CHAOS_DELETES={DELETES} faults={FAULTS}")

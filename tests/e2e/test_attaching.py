@@ -211,7 +211,7 @@ def test_ta114_driver_is_lost_and_comes_back(cluster, attaching):
 
 
 def test_ta118_worker_is_killed_during_the_publish(cluster, attaching, program):
-    """MA-016, I-6: another one repeats the call at once; nothing waits for a Lease."""
+    """DA-031, MA-016, I-6: another one repeats the call at once; nothing waits for a Lease."""
     (node,) = cluster.add_nodes(1)
     rule = {"method": "ControllerPublishVolume", "delay_seconds": 60, "times": 1}
     attaching[0].set_rules(rule)

@@ -189,6 +189,7 @@ def test_broken_answer_is_an_error_and_ends_the_connection(serve, parts, error):
 
 
 def test_silence_is_a_timeout(serve):
+    """DA-026."""
     _, transport = serve([b"HTTP/1.1 200 OK\r\n"], [OK])
     with pytest.raises(TimeoutError, match="no answer within"):
         get(transport, timeout_seconds=0.05)

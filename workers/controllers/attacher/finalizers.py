@@ -1,5 +1,7 @@
 """One PV that may lose our finalizer: it is deleted, or its migration was taken back (A-067).
 
+Nowhere else does it leave a PV (A-068); it stays where the driver was uninstalled (DA-030).
+
 The key's lease holds the lock on the PV's name, so that no attach is between its look at the PV
 and its publish (MA-021, DA-016). The catalog says which attachments to look at; each is read live.
 """

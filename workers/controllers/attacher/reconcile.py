@@ -81,7 +81,7 @@ def reconcile(
 
 def compare(context: Context, driver: Driver, lease: Lease, settings: AttacherSettings) -> Outcome:
     """One run for a driver that lists publications."""
-    # Before the listing, so that an attachment that changes meanwhile is told by its version.
+    # Before the listing (A-092): an attachment that changes meanwhile is told by its version.
     attachments = [
         item
         for item in context.kube.list(paths.ATTACHMENTS)

@@ -3,6 +3,7 @@
 Unlike the reference's, an event that only echoes our own write is none (DA-009): what we write
 ourselves (finalizer, node id, errors) is left out of the comparison. Settled attachments, attached
 with our finalizer or deleting without it, are forgotten; a resync touches the rest alone (MA-003).
+So less is kept than MA-002 allows, and CSIDriver objects are not read (A-077).
 """
 
 from __future__ import annotations

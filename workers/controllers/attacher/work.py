@@ -121,7 +121,10 @@ class Work:
         return self.volume
 
     def read_node(self) -> JsonObject | None:
-        """The CSINode, None when it does not exist; live, for a node may be made anew (DA-003)."""
+        """The CSINode, None when it does not exist.
+
+        Live: no cache is waited for (A-009, DA-002), and a node may be made anew (DA-003).
+        """
         try:
             return self.context.kube.get_csi_node(self.node)
         except NotFoundError:
@@ -264,7 +267,10 @@ class Work:
         )
 
     def warn(self, reason: str, message: str) -> None:
-        """Tell the owner of the volume's claim; nobody else could act on it (DA-024)."""
+        """Tell the owner of the volume's claim; nobody else could act on it (DA-024).
+
+        The reference writes no event (A-111).
+        """
         claim = ((self.volume or {}).get("spec") or {}).get("claimRef")
         if not claim:
             return

@@ -134,7 +134,7 @@ def _is_equal(old: Any, new: Any) -> bool:
 
 
 def mark_resizing(edit: ClaimEdit, plan: Expand, part: str) -> None:
-    """R-035, and R-090 without the recovery states.
+    """R-035, and R-090 without the recovery states; no sizes in the condition (DR-034).
 
     A size that failed as infeasible is in progress again before it is asked for once more, so that
     an answer that gets lost pins it (DR-007, MR-030).

@@ -84,7 +84,7 @@ class ExpandStep:
 
     def answer(self) -> csi.ControllerExpandVolumeResponse | CsiError:
         """The call."""
-        if self._request is None:
+        if self._request is None:  # the node alone; its bound is the node's to know (DR-031)
             return csi.ControllerExpandVolumeResponse(
                 capacity_bytes=self.plan.target.size_bytes, node_expansion_required=True
             )
@@ -127,6 +127,7 @@ class ExpandStep:
             self.plan.target.size_bytes,
             work.secrets(volume),
             default_fs_type=work.settings.default_fs_type,
+            # As the handshake told it: no call of its own (DR-003).
             multi_writer="SINGLE_NODE_MULTI_WRITER" in work.driver.controller_capabilities,
         )
 

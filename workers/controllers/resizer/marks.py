@@ -1,9 +1,9 @@
 """What is remembered of a claim between two reconciles (MR-020), and how it is spelled in Redis?
 
-Only what the claim itself cannot say. Lost marks cost nothing but time: without one, a call for
-the size in `allocatedResources` or the class in `modifyVolumeStatus` counts as one that may still
-run, as after a restart of the reference (MR-021). So a mark that says less than that is taken back
-before the next call, and no mark is written on the way of a call that simply succeeds.
+Only what the claim itself cannot say (MR-010). Lost marks cost nothing but time: without one, a
+call for the size in `allocatedResources` or the class in `modifyVolumeStatus` counts as one that
+may still run, as after a restart of the reference (MR-021). So a mark that says less than that is
+taken back before the next call, and no mark is written on the way of a call that simply succeeds.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Remembered are the claims with work left, and of each volume of a driver in use its driver. Events
 that only echo what we write ourselves (states, conditions, allocated size) wake nobody (DR-008);
-what a claim may be waiting for does: its volume, its class, the end of an attachment (DR-011,
-DR-018, DR-019).
+what a claim may be waiting for does, unlike in the reference (R-011): its volume, its class, the
+end of an attachment (DR-011, DR-018, DR-019).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class ResizerSettings:
     """What one driver's resizer does.
 
     Attributes:
-        timeout_seconds: deadline of each expansion and modification, `--timeout`.
+        timeout_seconds: deadline of each expansion and modification, `--timeout` (DR-032).
         workers: claims at work at the same time, `--workers`.
         retry_interval_start_seconds: first retry interval.
         retry_interval_max_seconds: longest one, and the pause after an infeasible size or class.

@@ -94,12 +94,12 @@ PERMISSIONS: Final = (
 
 
 def lease_name(driver_name: str) -> str:
-    """Name of the Lease of csi-resizer for one driver (R-005)."""
+    """Name of the Lease of csi-resizer for one driver (R-005, MR-051)."""
     return f"external-resizer-{sanitize_name(driver_name)}"
 
 
 def _modifies(drivers: Records) -> bool:
-    """Whether a driver modifies, and the API server serves classes (R-002)."""
+    """Whether a driver modifies, and the API server serves classes (R-002, DR-026)."""
     return any(
         "MODIFY_VOLUME" in (one.get("controller_capabilities") or ())
         and one.get("attributes_classes", True)
@@ -119,7 +119,7 @@ SPEC: Final = Spec(
         Kind(
             KIND,
             task="changes.sync",
-            work_queue="csi-resizer-pvc",
+            work_queue="csi-resizer-pvc",  # one, unlike DR-025
             operations=OPERATIONS,
             limits_each=True,
             subject=paths.CLAIMS,

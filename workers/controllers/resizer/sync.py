@@ -145,6 +145,7 @@ class Reconcile:
     # Looking.
 
     def _read(self) -> Work | Outcome:
+        """Claim and volume live: no cache is waited for, or goes back (R-007, R-012, DR-028)."""
         kube = self._context.kube
         namespace, _, name = self._key.object.partition("/")
         try:

@@ -278,6 +278,7 @@ def test_ta024_driver_refuses(world):
 
 
 def test_ta025_full_node_is_told_by_its_code(world):
+    """A-121."""
     fail(world, "RESOURCE_EXHAUSTED")
     world.run(world.add_attachment())
     assert world.status()["attachError"]["errorCode"] == 8

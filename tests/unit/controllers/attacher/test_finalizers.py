@@ -68,6 +68,7 @@ def test_ta074_attachment_of_another_driver(world):
 
 
 def test_ta075_volume_that_stays(world):
+    """A-068."""
     world.add_volume()
     world.release()
     assert world.volume_finalizers() == [FIN]

@@ -39,7 +39,7 @@ def test_da020_unchanged_error_is_not_written_again(world):
 
 
 def test_ma014_aborted_is_no_failure_at_first(world):
-    """MA-014: five times the first interval, then back-off."""
+    """A-121, MA-014: five times the first interval, then back-off."""
     fail(world, "ABORTED", times=7)
     key = world.add_attachment()
     outcomes = [world.run(key) for _ in range(6)]
@@ -59,7 +59,7 @@ def test_ma013_busy_volume_parks_the_key(world):
     ("modes", "is_blocked"), [(["ReadWriteOnce"], True), (["ReadWriteMany"], False)]
 )
 def test_ma011_calls_for_several_nodes(world, modes, is_blocked):
-    """MA-011: side by side only for volumes that may be on several nodes."""
+    """DA-022, MA-011: side by side only for volumes that may be on several nodes."""
     world.add_volume(modes=modes)
     world.queue.busy["csi/test#handle1"] = Mode.SHARED
     outcome = world.run(world.add_attachment())

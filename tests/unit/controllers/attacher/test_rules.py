@@ -153,7 +153,7 @@ def test_da004_deleted_attachment_is_forgotten(rules):
 
 
 def test_deletion_that_was_missed(rules):
-    """A list without the attachment says so."""
+    """DA-029: A list without the attachment says so."""
     see(rules, attachment())
     rules.begin_list(paths.ATTACHMENTS)
     assert list(rules.end_list(paths.ATTACHMENTS)) == FORGOTTEN

@@ -69,7 +69,7 @@ def test_unknown_gate(controllers, is_refused):
 
 
 def test_a110_permissions():
-    """A-110: no more than the reference's, but for events; secrets only as a feature."""
+    """A-077, A-110: no more than the reference's, but for events; secrets only as a feature."""
     base = {(one.group, name): one.verbs for one in SPEC.permissions if not one.feature
             for name in one.resources}  # fmt: skip
     assert base == {

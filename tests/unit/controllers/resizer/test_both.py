@@ -90,7 +90,7 @@ def test_the_flags_make_the_settings():
 
 
 def test_tr159_the_lease_has_upstreams_name():
-    """R-005, A-020."""
+    """MR-051, R-005, A-020."""
     assert SPEC.lease_name is not None
     assert SPEC.lease_name("a.b_") == "external-resizer-a-b-X"
 
@@ -193,7 +193,7 @@ def test_what_the_user_did_during_the_call_follows_at_once():
 
 
 def test_deadlines_are_the_controllers_own():
-    """R-120: `--timeout`, unless the class has one of its own."""
+    """DR-032, R-120: `--timeout`, unless the class has one of its own."""
     world = both(timeout_seconds=7.0)
     world.run()
     assert world.client.timeouts == [7.0, 7.0]

@@ -45,7 +45,7 @@ def test_tr100_a_refused_volume_in_use_is_not_asked_for_again():
 
 
 def test_dr013_the_refusal_is_said_once():
-    """One event and one write per episode."""
+    """DR-013: One event and one write per episode."""
     world = marked()
     world.pod()
     for _ in range(5):

@@ -136,7 +136,7 @@ def test_what_users_and_kubelet_change_wakes_and_echoes_do_not(told, item, expec
 
 
 def test_tr004_tr142_a_volume_that_arrives_wakes_its_claim():
-    """DR-011, DR-019: whichever is seen first."""
+    """R-011, DR-011, DR-019: whichever is seen first."""
     told = Told()
     assert told.claim(claim()) == []
     assert told.volume(volume()) == [KEY]

@@ -184,7 +184,7 @@ def test_a_volume_without_a_csi_form_is_reported_or_left(annotated):
 
 
 def test_a_larger_volume_is_never_written_smaller():
-    """MR-041: somebody wrote a larger size while the call ran."""
+    """DR-017, MR-041: somebody wrote a larger size while the call ran."""
     world = ResizerWorld()
 
     def grown(request):
