@@ -43,6 +43,7 @@ class AttachChaos(Faults):
         """Every kind of fault once, attachments made and deleted before and after each."""
         schedule = sorted(self.fault_kinds)
         self.random.shuffle(schedule)
+        print("faults:", schedule)
         share = -(-COUNT // len(schedule))
         for name in schedule:
             self.step(share)

@@ -45,6 +45,7 @@ class Metrics:
         self._declare_process()
         self._declare_own()
         self._declare_shadow()
+        self._declare_attachments()
 
     def provisioned(self, claim: Mapping[str, Any], seconds: float) -> None:
         """Count a claim whose volume was created and saved, after `seconds` (L-095)."""
@@ -226,25 +227,6 @@ class Metrics:
             "snapshot_type",
             "operation_status",
         )
-        self.attachments = self._gauge(
-            "csi_fleet_attachments",
-            "VolumeAttachments by state, for drivers that are compared with ListVolumes.",
-            "livemostrecent",
-            "driver_name",
-            "state",
-        )
-        self.compared = self._counter(
-            "csi_fleet_attachments_compared_total",
-            "VolumeAttachments compared with ListVolumes, by finding.",
-            "driver_name",
-            "finding",
-        )
-        self.compare_seconds = self._histogram(
-            "csi_fleet_attachments_compare_seconds",
-            "Seconds of a comparison of the VolumeAttachments with ListVolumes, all pages.",
-            _CSI_BUCKETS,
-            "driver_name",
-        )
         self.claim_seconds = self._histogram(
             "csi_fleet_claim_to_volume_seconds",
             "Seconds from the creation of a claim, or the choice of its node, to its saved PV.",
@@ -310,6 +292,27 @@ class Metrics:
             "Objects received by the watcher, by resource and event type.",
             "resource",
             "type",
+        )
+
+    def _declare_attachments(self) -> None:
+        self.attachments = self._gauge(
+            "csi_fleet_attachments",
+            "VolumeAttachments by state, for drivers that are compared with ListVolumes.",
+            "livemostrecent",
+            "driver_name",
+            "state",
+        )
+        self.compared = self._counter(
+            "csi_fleet_attachments_compared_total",
+            "VolumeAttachments compared with ListVolumes, by finding.",
+            "driver_name",
+            "finding",
+        )
+        self.compare_seconds = self._histogram(
+            "csi_fleet_attachments_compare_seconds",
+            "Seconds of a comparison of the VolumeAttachments with ListVolumes, all pages.",
+            _CSI_BUCKETS,
+            "driver_name",
         )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:

@@ -163,8 +163,10 @@ class Work:
         the calls of one node share so many places (`limits: {attach: {per: node}}`). Those that
         time out again and again share one, so that a dead node holds up a single call (MA-015).
         """
-        mode = Mode.SHARED if multi_node else Mode.EXCLUSIVE
-        locks = [Lock(f"{self.driver.name}#{handle}", mode)]
+        volume = f"{self.driver.name}#{handle}"
+        locks = [Lock(volume, Mode.SHARED if multi_node else Mode.EXCLUSIVE)]
+        if multi_node:  # two attachments of one pair, of which one is on its way out (I-3)
+            locks.append(Lock(f"{volume}@{node_id}"))
         places = self.driver.per_node(operation) or self.settings.max_ops_per_node
         if places:
             place = crc32(self.key.uid.encode()) % places

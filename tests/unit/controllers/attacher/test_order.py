@@ -67,6 +67,13 @@ def test_ma011_calls_for_several_nodes(world, modes, is_blocked):
     assert bool(world.calls) is not is_blocked
 
 
+def test_i3_two_attachments_of_one_volume_and_node(world):
+    """MA-060, I-3: the second publishes after the first one's unpublish, not beside it."""
+    world.queue.busy["csi/test#handle1@nodeID1"] = Mode.EXCLUSIVE
+    assert world.run(world.add_attachment()).action.value == "blocked"
+    assert world.calls == []
+
+
 @pytest.mark.parametrize("is_by_file", [False, True], ids=["flag", "drivers file"])
 def test_ma010_limit_per_node(is_by_file):
     """MA-010: with one place per node a second call for it waits."""
