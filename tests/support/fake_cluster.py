@@ -95,7 +95,7 @@ class FakeKube:
         stored = self.objects["persistentvolumes", "", name]
         if stored["metadata"].get("finalizers"):
             stored["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-            return deepcopy(stored)
+            return self.add("persistentvolumes", stored)
         self.drop("persistentvolumes", name)
         return found
 
@@ -158,7 +158,7 @@ class FakeKube:
             raise ConflictError(409, "Conflict", "the UID in the precondition does not match")
         stored["metadata"]["finalizers"] = change(stored["metadata"].get("finalizers") or [])
         self.writes.append((call, name))
-        self.add("persistentvolumes", stored)
+        stored = self.add("persistentvolumes", stored)
         if not stored["metadata"]["finalizers"] and stored["metadata"].get("deletionTimestamp"):
             self.drop("persistentvolumes", name)
         return stored

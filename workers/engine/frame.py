@@ -197,7 +197,7 @@ class Pass:
         """What the queue does with the key; False when the lease was another's by now."""
         queue = self.context.queue
         if outcome.action is Action.DONE:
-            return queue.done(lease, finish_intent=outcome.finish_intent)
+            return queue.done(lease, finish_intent=outcome.finish_intent, known=outcome.known)
         if outcome.action is Action.RETRY:
             self.context.metrics.work_retries.labels(self.kind.work_queue).inc()
             start, longest = self.retry_intervals()

@@ -29,6 +29,8 @@ class Outcome:
             the back-off says.
         base_seconds, cap_seconds: RETRY: back-off of this key; None takes the settings'.
         finish_intent: DONE: also drop the volume's intent and unsaved PV, in the same step.
+        known: DONE: newest resourceVersion of the key's object that the pass read or wrote; its
+            own event is no reason for another pass.
         memo: RETRY: kept with the key and handed to its next pass.
         may_give_up: RETRY: whether the driver's threshold of failures counts (L-016).
         give_up_after: RETRY: no more once so many failures were counted before, 0 for never.
@@ -41,6 +43,7 @@ class Outcome:
     base_seconds: float | None = None
     cap_seconds: float | None = None
     finish_intent: bool = False
+    known: str = ""
     memo: str = ""
     may_give_up: bool = True
     give_up_after: int = 0
@@ -48,9 +51,9 @@ class Outcome:
     reason: str = ""
 
 
-def done(reason: str = "", *, finish_intent: bool = False) -> Outcome:
+def done(reason: str = "", *, finish_intent: bool = False, known: str = "") -> Outcome:
     """The key needs nothing more."""
-    return Outcome(Action.DONE, reason=reason, finish_intent=finish_intent)
+    return Outcome(Action.DONE, reason=reason, finish_intent=finish_intent, known=known)
 
 
 def retry(reason: str = "", *, not_before_seconds: float = 0.0) -> Outcome:

@@ -110,6 +110,7 @@ def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
         pipe.hmget(NAMES["limits"].full + lane, "concurrency", "rate", "burst")
         pipe.hget(NAMES["leases"].full, name)
         pipe.sismember(NAMES["dirty"].full, name)
+        pipe.hexists(NAMES["news"].full, name)
         pipe.hget(NAMES["blocked"].full, name)
         pipe.zscore(NAMES["delayed"].full, name)
         pipe.zscore(NAMES["abandoned"].full, name)
@@ -124,7 +125,7 @@ def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
         now = seconds + microseconds / 1e6
         ready, ready_count, retry, retry_count, _, ticketed = islice(answers, 6)
         ticket, running, ghosts, limits, lease = islice(answers, 5)
-        dirty, blocked, due, abandoned = islice(answers, 4)
+        dirty, news, blocked, due, abandoned = islice(answers, 5)
         since, fails, memo, pauses, intent, unsaved, notes = islice(answers, 7)
         holder = _holder(client, text(blocked)) if blocked else ""
     rank = ready if ready is not None else retry
@@ -137,7 +138,7 @@ def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
         since=_seconds(since),
         ticket_at=_seconds(ticket),
         lease=_lease(text(lease)) if lease else None,
-        is_dirty=bool(dirty),
+        is_dirty=bool(dirty or news),
         blocked_by=holder,
         due=_seconds(due),
         fails=int(fails or 0),

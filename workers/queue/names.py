@@ -71,6 +71,7 @@ NAMES: Final = {
         RedisName("waiters", "zset", "queue", "'lock NUL key', score 0; read by lex range"),
         RedisName("reserved", "hash", "queue", "lock -> 'ms key' of the exclusive waiter in front"),
         RedisName("dirty", "set", "queue", "keys added while running; emptied at release"),
+        RedisName("news", "hash", "queue", "running key -> version of an event; until its release"),
         _family("seen", "hash", "queue", "minute: key -> version of its newest event; 3 min"),
         RedisName("delayed", "zset", "queue", "key -> due ms; removed when due or taken"),
         RedisName("since", "hash", "queue", "waiting key -> ms of its first add; until taken"),

@@ -260,19 +260,22 @@ class WorkQueue:
         """
         return self._remembered.marks_of(keys)
 
-    def done(self, lease: Lease, *, finish_intent: bool = False) -> bool:
+    def done(self, lease: Lease, *, finish_intent: bool = False, known: str = "") -> bool:
         """Success: forget the failures, release.
 
         Args:
             lease: from `take`.
             finish_intent: also delete the domain's intent and unsaved PV (M-010 step 5).
+            known: the newest resourceVersion of the key's object that the pass read or wrote:
+                events up to it, of its own writes say, lead to no further pass. "" for none.
 
         Returns:
             False when the lease had been lost; then nothing was changed. True for a repeated call.
         """
         if finish_intent:
             lease.written.clear()
-        return bool(self._leases.end("done", lease, lease.domain if finish_intent else "")[0])
+        domain = lease.domain if finish_intent else ""
+        return bool(self._leases.end("done", lease, domain, known)[0])
 
     def fail(
         self,

@@ -68,3 +68,56 @@ def test_events_are_remembered_for_a_minute_at_least_and_not_for_ever(bench, que
     bench.advance(120)
     queue.add_events({KEY: "5"})
     assert bench.tickets == [KEY]
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["while it runs", "after it"])
+@pytest.mark.parametrize(
+    ("event", "passes"), [("9", 0), ("10", 0), ("11", 1)], ids=["older", "own", "newer"]
+)
+def test_the_event_of_a_pass_own_write_leads_to_no_further_pass(
+    bench, queue, event, passes, is_late
+):
+    """One reconcile per deletion: what the pass wrote itself, or read later, it knows (COR-15)."""
+    queue.add_events({KEY: "5"})
+    lease = bench.run_next(queue)
+    if not is_late:
+        queue.add_events({KEY: event})
+    queue.done(lease, known="10")
+    if is_late:
+        queue.add_events({KEY: event})
+    assert bench.tickets == [KEY] * passes
+
+
+def test_an_add_for_another_reason_counts_whatever_the_pass_knows(bench, queue):
+    """A list after a gap, a detached volume: those carry no version and are never dropped."""
+    queue.add_events({KEY: "5"})
+    lease = bench.run_next(queue)
+    queue.add([KEY])
+    queue.add_events({KEY: "9"})
+    queue.done(lease, known="10")
+    assert bench.tickets == [KEY]
+
+
+@pytest.mark.parametrize("end", ["fail", "release"])
+def test_a_pass_that_does_not_end_well_knows_nothing(bench, queue, end):
+    """L-011: the event that came meanwhile leads to the next try at once."""
+    queue.add_events({KEY: "5"})
+    lease = bench.run_next(queue)
+    queue.add_events({KEY: "6"})
+    if end == "fail":
+        queue.fail(lease, base_seconds=100, cap_seconds=100)
+    else:
+        queue.release(lease, delay_seconds=100)
+    assert bench.tickets == [KEY]
+
+
+def test_an_event_is_not_lost_with_its_process(bench, queue, start_queue):
+    """The key of a dead process is worked on again in any case, once."""
+    queue.add_events({KEY: "5"})
+    bench.run_next(queue)
+    queue.add_events({KEY: "6"})
+    queue.close()
+    other = start_queue()
+    assert bench.tickets == [KEY]
+    other.done(bench.run_next(other))
+    assert bench.tickets == []

@@ -213,5 +213,6 @@ class VolumePass:
         if k.FINALIZER_VOLUME in finalizers:
             self.runtime.effects.reach(Step.RELEASE_OBJECT, self.lease)
             with contextlib.suppress(NotFoundError, ConflictError):
-                kube.remove_volume_finalizer(name, k.FINALIZER_VOLUME, uid=uid)
-        return done("deleted")
+                left = kube.remove_volume_finalizer(name, k.FINALIZER_VOLUME, uid=uid)
+        # What we did to the object comes back as events; one pass for a deletion is enough.
+        return done("deleted", known=(left.get("metadata") or {}).get("resourceVersion", ""))

@@ -1,5 +1,5 @@
--- DONE(key, process, token, epoch, volume, note...): forget failures, release; with a volume's name
--- its intent and unsaved PV go in the same step.
+-- DONE(key, process, token, epoch, volume, known, note...): forget failures, release; with a volume's
+-- name its intent and unsaved PV go in the same step. Events up to version `known` need no pass.
 -- Returns {tickets, 1 = done (or done before), 0 = lease was lost}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
@@ -10,8 +10,10 @@ if lease then
     redis.call('HDEL', K.unsaved, ARGV[6])
     redis.call('SET', K.saved .. ARGV[6], '1', 'EX', 600)
   end
-  trail_pass(key, 7, 'done')
-  if unlease(key, lane) then enqueue(key, lane, false) end
+  trail_pass(key, 8, 'done')
+  local known = ARGV[7]
+  if unlease(key, lane, known) then enqueue(key, lane, false) end
+  if known ~= '' then is_news(key, known) end -- those that come late
   free_all(key, lease)
   admit(lane)
 end

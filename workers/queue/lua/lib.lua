@@ -381,11 +381,40 @@ local function free_all(key, lease)
   for _, lock in ipairs(lease.locks) do free(key, lock) end
 end
 
--- End a lease: the slot and the dirty mark go; returns true when the key was dirty.
+-- Is resourceVersion a newer than b? Integers of any length: numbers of Lua lose digits above 2^53.
+local function is_newer(a, b)
+  a, b = string.gsub(a, '^0+', ''), string.gsub(b, '^0+', '')
+  if #a ~= #b then return #a > #b end
+  return a > b
+end
+
+-- The version of the key's newest event in the last minutes, nil for none.
+local function newest_seen(key)
+  local minute = math.floor(now / 60000)
+  return redis.call('HGET', K.seen .. minute, key) or redis.call('HGET', K.seen .. (minute - 1), key)
+end
+
+-- Note an event of the key; returns false for one that is not newer than what was noted.
+local function is_news(key, version)
+  local newest = newest_seen(key)
+  if newest and not is_newer(version, newest) then return false end
+  local seen = K.seen .. math.floor(now / 60000)
+  redis.call('HSET', seen, key, version)
+  redis.call('EXPIRE', seen, 180)
+  return true
+end
+
+-- End a lease: the slot and the dirty mark go; returns true when the key was dirty, by an event only
+-- if that is newer than version `known`, the last that the pass read or wrote ('' or nil: none).
 -- The caller puts the key where it belongs, frees the locks and then admits its lane.
-local function unlease(key, lane)
+local function unlease(key, lane, known)
   redis.call('HDEL', K.leases, key)
   redis.call('ZREM', K.leased .. lane, key)
+  local event = redis.call('HGET', K.news, key)
+  if event then
+    redis.call('HDEL', K.news, key)
+    if (known or '') == '' or is_newer(event, known) then redis.call('SADD', K.dirty, key) end
+  end
   return redis.call('SREM', K.dirty, key) == 1
 end
 
@@ -428,11 +457,4 @@ local function take_back(key, lease)
     free_all(key, lease)
   end
   admit(lane)
-end
-
--- Is resourceVersion a newer than b? Integers of any length: numbers of Lua lose digits above 2^53.
-local function is_newer(a, b)
-  a, b = string.gsub(a, '^0+', ''), string.gsub(b, '^0+', '')
-  if #a ~= #b then return #a > #b end
-  return a > b
 end

@@ -54,6 +54,17 @@ def test_c060_a_released_volume_is_deleted_in_storage_and_api(world):
     assert world.events.seen == []
 
 
+@pytest.mark.parametrize("finalizers", [[FINALIZER_VOLUME], [FINALIZER_VOLUME, PROTECTION]])
+def test_c060_a_deletion_knows_the_events_of_its_own_writes(world, finalizers):
+    """One reconcile per deletion: the DELETE comes back as an event while the pass runs."""
+    volume = add_volume(world)
+    world.volumes()[NAME]["metadata"]["finalizers"] = finalizers
+    outcome = world.volume_pass(NAME)
+    written = [one["metadata"]["resourceVersion"] for one in world.volumes().values()]
+    assert int(outcome.known) > int(volume["metadata"]["resourceVersion"])
+    assert written == [outcome.known] * (len(finalizers) - 1)
+
+
 def test_c060_a_volume_of_another_provisioner_is_left_alone(world):
     add_volume(world, annotations={"pv.kubernetes.io/provisioned-by": "other"})
     assert world.volume_pass(NAME).action is Action.DONE
