@@ -27,20 +27,16 @@ from tests.support.fleet import environment, program
 from tests.support.kube_api import KubeApi
 from tests.support.processes import Process, start_process
 from tests.support.proxy import Proxy, kubeconfig_through
+from tests.support.queue_state import is_left
 from tests.support.redis_fixtures import undeclared_keys
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
+from workers.queue.names import NAMES, PREFIX
 
 ROOT = Path(__file__).resolve().parents[2]
 INTENTS = "csi-fleet.io/intent=true"
 COPY_PREFIX = "csi-fleet-intent-"
 RESTART_SECONDS = 1.0
-# Structures of the queue that must be empty at rest; families by their prefix.
-QUEUE_KEYS = (
-    *("leases", "domains", "blocked", "waiters", "dirty", "delayed", "since"),
-    *("lanes", "fails", "memos", "abandoned", "intents", "unsaved"),
-)
-QUEUE_FAMILIES = ("ready", "retry", "ticketed", "running", "share", "share_retry")
 
 
 @dataclass
@@ -287,8 +283,8 @@ class System:
             left = []
             for raw in client.scan_iter(count=1000):
                 name = raw.decode()
-                short = name.removeprefix("csifleet:")
-                if short in QUEUE_KEYS or short.partition(":")[0] in QUEUE_FAMILIES:
+                # Marks go with their objects, of which some stay.
+                if name.startswith(PREFIX) and name != NAMES["marks"].full and is_left(name):
                     left.append(name)
                 elif name.startswith("drv."):
                     left.append(f"{name} ({client.llen(name)})")

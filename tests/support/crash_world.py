@@ -23,6 +23,7 @@ from tests.support.fake_cluster import (
     JsonObject,
     default_answer,
 )
+from tests.support.queue_state import is_left
 from watcher.intents import restore_intents
 from workers.config.settings import Settings
 from workers.constants import (
@@ -46,7 +47,7 @@ from workers.queue.catalog import CatalogReader, CatalogWriter
 from workers.queue.intents import IntentStore
 from workers.queue.keys import Key, claim_key, lane_name, volume_key
 from workers.queue.leases import Lease
-from workers.queue.names import PREFIX, declared
+from workers.queue.names import PREFIX
 from workers.queue.recovery import Recovery
 from workers.queue.workqueue import WorkQueue
 
@@ -55,13 +56,6 @@ ZONE = "topology.example.org/zone"
 CLAIM = ("persistentvolumeclaims", "default", "data")
 UID = "u1"
 VOLUME = f"pvc-{UID}"
-# What may stay in Redis at rest: settings, identities, clocks. Queue state and records may not.
-RESTING = {
-    *("epoch", "procs", "fence", "limits", "declared", "paused", "class_pauses", "breakers"),
-    *("saved", "check_guard", "sweep_guard", "recovery_guard"),
-    *("quiet", "patience", "swept", "lost"),
-}
-LEAVING = {"queue", "counters", "intents"}
 
 
 class Death(BaseException):
@@ -401,12 +395,8 @@ class CrashWorld:
 
     def left_in_redis(self) -> list[str]:
         """Keys that are neither settings, catalog nor budgets (I-2 to I-5)."""
-        left = []
-        for raw in self.client.scan_iter(f"{PREFIX}*"):
-            entry = declared(raw.decode())
-            if entry is None or (entry.owner in LEAVING and entry.name not in RESTING):
-                left.append(raw.decode())
-        return sorted(left)
+        names = [raw.decode() for raw in self.client.scan_iter(f"{PREFIX}*")]
+        return sorted(name for name in names if is_left(name))
 
     def finalizers_of_snapshot(self) -> list[str]:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workers.queue.names import NAMES
+from workers.queue.names import NAMES, declared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,3 +75,18 @@ def check(client: Any, model: QueueModel, lanes: Iterable[str]) -> None:
     assert set(read_hash(client, "since")) == set(model.ready) | set(model.ticketed) | set(
         model.blocked
     )
+
+
+# What stays when nothing waits and nothing runs: settings, clocks, what ends by its TTL.
+RESTING = {
+    *("epoch", "procs", "fence", "limits", "declared", "paused", "class_pauses", "said"),
+    *("saved", "seen", "ghosts", "breakers", "check_guard", "sweep_guard", "recovery_guard"),
+    *("quiet", "patience", "swept", "lost"),
+}
+LEAVING = {"queue", "counters", "intents"}
+
+
+def is_left(name: str) -> bool:
+    """Whether a Redis key of ours tells of work that is not over (I-2 to I-5)."""
+    entry = declared(name)
+    return entry is None or (entry.owner in LEAVING and entry.name not in RESTING)

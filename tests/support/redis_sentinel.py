@@ -11,7 +11,6 @@ with ReplicatedRedis(binary, folder) as fleet:
 from __future__ import annotations
 
 import signal
-import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ import redis
 
 from tests.support.processes import Process, free_port, start_process
 from tests.support.waiting import wait_until
+from workers.observability.health import HEARTBEATS
 
 MASTER = "csi-fleet"
 SENTINELS = 3
@@ -237,9 +237,9 @@ def let_followers_end() -> None:
     """
     with suppress(TimeoutError):
         wait_until(
-            lambda: all(one.name != "sentinel" for one in threading.enumerate()),
+            lambda: not any(name.startswith("sentinel ") for name in HEARTBEATS.working()),
             10,
-            "no follower runs",
+            "no follower listens",
         )
 
 

@@ -77,6 +77,11 @@ class Heartbeats:
         finally:
             self.stop(heart)
 
+    def working(self) -> set[str]:
+        """Names of what is at work now."""
+        with self._lock:
+            return {heart.name for heart in self._hearts}
+
     def check(self) -> str:
         """Say what is overdue; "" when nothing is (a liveness probe)."""
         with self._lock:
