@@ -2,6 +2,7 @@
 
     CHAOS_SEED=n CHAOS_CLAIMS=500 CHAOS_DELETES=250 pytest tests/chaos/test_chaos.py -s
 
+The driver serves calls of one name side by side, as many do, and works on after its caller is gone.
 The schedule follows from the seed (processes keep their own timing). `CHAOS_KEEP=dir` keeps logs.
 """
 
@@ -11,6 +12,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,6 +44,7 @@ class Chaos(Faults):
         # Times after which a lease may have been lost while its call went on.
         self.lease_ends: list[float] = []
         self.doomed = 0
+        self.others: list[Scene] = []
         self.started = time.monotonic()
         self.changes = Changes(system, scene, self.random)
 
@@ -140,11 +143,47 @@ class Chaos(Faults):
         if what == "secret":  # made anew by its chart; else an operator has to look
             self.insist(lambda: api.create({"apiVersion": "v1", "kind": "Secret", **secret}))
 
+    def doom_grant(self) -> None:
+        """A clone of another namespace's volume; the permission goes, then everything else."""
+        self.doomed += 1
+        name = f"doomed-{self.doomed}"
+        api, other = self.system.api, Scene(self.system.api)
+        self.others.append(other)
+        own_class = self.insist(lambda: self.scene.storage_class(self.system.driver.name, name))
+        self.insist(lambda: other.claim(name, own_class))
+        wait_until(lambda: other.get(name)["status"]["phase"] == "Bound", 120, "a source")
+        source = {"kind": "PersistentVolumeClaim", "name": name}
+        grant = {
+            "apiVersion": "gateway.networking.k8s.io/v1beta1",
+            "kind": "ReferenceGrant",
+            "metadata": {"name": name, "namespace": other.namespace},
+            "spec": {
+                "from": [{"group": "", "kind": source["kind"], "namespace": self.scene.namespace}],
+                "to": [{"group": "", **source}],
+            },
+        }
+        self.insist(lambda: api.create(grant))
+        wanted = {**source, "apiGroup": "", "namespace": other.namespace}
+        self.insist(lambda: self.scene.claim(name, own_class, dataSourceRef=wanted))
+        calls = len(self.system.driver.calls("CreateVolume"))
+        with suppress(TimeoutError):  # with or without an attempt under way, as it comes
+            wait_until(
+                lambda: len(self.system.driver.calls("CreateVolume")) > calls,
+                self.random.uniform(0, 5),
+                "an attempt",
+            )
+        path = f"/apis/gateway.networking.k8s.io/v1beta1/namespaces/{other.namespace}"
+        self.insist(lambda: api.delete(f"{path}/referencegrants/{name}"))
+        self.insist(lambda: self.scene.delete(name))
+        self.insist(lambda: other.delete(name))
+        self.insist(lambda: self.scene.delete_class(own_class))
+
     fault_kinds: ClassVar[dict[str, Callable[[Any], object]]] = {
         **Faults.fault_kinds,
         "class deleted": lambda self: self.doom("class"),
         "secret deleted": lambda self: self.doom("secret"),
         "namespace deleted": lambda self: self.doom("namespace"),
+        "grant deleted": lambda self: self.doom_grant(),
     }
 
 
@@ -170,7 +209,7 @@ def test_nothing_is_lost_and_nothing_is_left(own_plane, redis_binary, tmp_path, 
     directory = Path(os.environ.get("CHAOS_KEEP", tmp_path)) / f"seed-{SEED}"
     with capsys.disabled():
         print(f"\nCHAOS_SEED={SEED} CHAOS_CLAIMS={CLAIMS} CHAOS_DELETES={DELETES} faults={FAULTS}")
-    flags = ("--resync-period=10s",)
+    flags = ("--resync-period=10s", "--feature-gates=CrossNamespaceVolumeDataSource=true")
     worker_flags = (
         "--timeout=5s",
         "--retry-interval-max=5s",
@@ -229,5 +268,6 @@ def test_nothing_is_lost_and_nothing_is_left(own_plane, redis_binary, tmp_path, 
             print("\n".join(system.stories(set(system.driver.volumes()) - system.handles())))
             raise
         finally:
-            scene.clean_up()
+            for one in (scene, *chaos.others):
+                one.clean_up()
             chaos.changes.clean_up()

@@ -22,7 +22,7 @@ from tests.support.kube_api import JsonObject, KubeApiError
 GIB = 2**30
 EXPAND, MODIFY = "ControllerExpandVolume", "ControllerModifyVolume"
 CLASSES = ("bronze", "silver", "gold")
-CAPABILITIES = "CONTROLLER_SERVICE,CREATE_DELETE_VOLUME,EXPAND_VOLUME,MODIFY_VOLUME"
+CAPABILITIES = "CONTROLLER_SERVICE,CREATE_DELETE_VOLUME,CLONE_VOLUME,EXPAND_VOLUME,MODIFY_VOLUME"
 DRIVER_ARGUMENTS = ("--capabilities", CAPABILITIES, "--node-expansion-required")
 AWAY = (requests.RequestException, KubeApiError)
 # What some volumes' calls meet, by the end of their id; each kind a few times per run.
