@@ -7,8 +7,8 @@
     make bench ROUNDS=3 CSI_FLEET_TEST_KUBECONFIG=...   a cluster to use; it is filled with claims
 
 Without that a control plane of its own is started. Nothing is asserted. Sections: throughput,
-topology, steady, recovery, scaling, cluster, queue, resizing, attachments, attachments-killed. A
-run of some sections replaces theirs only.
+topology, steady, recovery, scaling, cluster, queue, resizing, attachments, attachments-killed,
+snapshots. A run of some sections replaces theirs only.
 """
 
 from __future__ import annotations

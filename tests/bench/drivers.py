@@ -39,10 +39,12 @@ class BenchDrivers(DriverHost):
         has_topology: bool = False,
         expands: bool = False,
         attaches: bool = False,
+        snapshots: bool = False,
     ) -> None:
         super().__init__(folder, names)
         kind = "topology" if has_topology else "light"
         kind = "expanding" if expands else "attaching" if attaches else kind
+        kind = "snapshots" if snapshots else kind
         self._plan = {"names": self.names, "delay": delay_seconds, "kind": kind}
 
     @property
@@ -137,7 +139,43 @@ class AttachingDriver(LightDriver):
         )
 
 
+class SnapshotDriver(LightDriver):
+    """Cuts any volume; a snapshot is ready at once and called after its name."""
+
+    def _methods(self) -> dict[str, dict[str, Any]]:
+        methods = super()._methods()
+        for name, work in (("CreateSnapshot", self.cut), ("DeleteSnapshot", self.drop)):
+            methods["csi.v1.Controller"][name] = grpc.unary_unary_rpc_method_handler(
+                work,
+                getattr(csi, f"{name}Request").FromString,
+                lambda answer: answer.SerializeToString(),
+            )
+        return methods
+
+    async def cut(self, request: Any, context: Any) -> csi.CreateSnapshotResponse:
+        await self._misbehave(context)
+        answer = csi.CreateSnapshotResponse()
+        answer.snapshot.snapshot_id = f"s-{request.name}"
+        answer.snapshot.source_volume_id = request.source_volume_id
+        answer.snapshot.creation_time.GetCurrentTime()
+        answer.snapshot.ready_to_use = True
+        return answer
+
+    async def drop(self, _: Any, context: Any) -> csi.DeleteSnapshotResponse:
+        await self._misbehave(context)
+        return csi.DeleteSnapshotResponse()
+
+    async def controller(self, _: Any, __: Any) -> csi.ControllerGetCapabilitiesResponse:
+        rpc = csi.ControllerServiceCapability.RPC(
+            type=csi.ControllerServiceCapability.RPC.Type.CREATE_DELETE_SNAPSHOT
+        )
+        return csi.ControllerGetCapabilitiesResponse(
+            capabilities=[csi.ControllerServiceCapability(rpc=rpc)]
+        )
+
+
 KINDS = {
+    "snapshots": SnapshotDriver,
     "light": LightDriver,
     "topology": TopologyDriver,
     "expanding": ExpandingDriver,

@@ -33,6 +33,7 @@ def tables(results: Mapping[str, Any]) -> str:
         ("attachments-killed", "### SIGKILL during a publish, a second worker or replica at hand"),
         ("scaling", "### Worker processes, driver 200 ms, 4 threads each"),
         ("resizing", "### Expansions in a burst, with pods in the cluster"),
+        ("snapshots", "### Snapshots in a burst, then deleted"),
         ("cluster", "### Watcher before a full cluster (MiB)"),
     ):
         if found := results.get(name):

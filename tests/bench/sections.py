@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.bench import attaching
 from tests.bench import resizing as expansions
+from tests.bench import snapshotting
 from tests.bench.drivers import BenchDrivers
 from tests.bench.load import Load
 from tests.bench.systems import Ours, Peer, System
@@ -235,6 +236,12 @@ def resizing(plan: Plan) -> None:
         plan.add("resizing", record)
 
 
+def snapshots(plan: Plan) -> None:
+    """80 snapshots in a burst, then deleted; PEER_SNAPSHOTTER and PEER_SNAPSHOT_CONTROLLER."""
+    for record in snapshotting.measured(plan.api, plan.kubeconfig, 20 if plan.is_quick else 80):
+        plan.add("snapshots", record)
+
+
 def tool(module: str, *arguments: str) -> str:
     """The output of one of the other measurements."""
     done = subprocess.run(
@@ -289,4 +296,5 @@ SECTIONS: dict[str, Callable[[Plan], None]] = {
     "steady": steady,
     "topology": topology,
     "resizing": resizing,
+    "snapshots": snapshots,
 }

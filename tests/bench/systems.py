@@ -96,11 +96,13 @@ class Peer:
         program: what the process is called.
         started: what its log says once it works.
         flags: further ones of its own.
+        has_address: it serves a driver; without one there is a single process.
     """
 
     program = "csi-provisioner"
     started = "Started provisioner controller"
     flags: tuple[str, ...] = ()
+    has_address = True
 
     def __init__(
         self, binary: Path, kubeconfig: Path, drivers: BenchDrivers, *, is_throttled: bool = False
@@ -116,13 +118,14 @@ class Peer:
 
     def __enter__(self) -> Self:
         folder = Path(self._folder.name)
-        for number, name in enumerate(self._drivers.names):
+        addresses = [f"--csi-address={self._drivers.address(one)}" for one in self._drivers.names]
+        for number, address in enumerate(addresses if self.has_address else [""]):
             process = start_process(
                 self.program,
                 [
                     str(self._binary),
                     f"--kubeconfig={self._kubeconfig}",
-                    f"--csi-address={self._drivers.address(name)}",
+                    *([address] if address else []),
                     *self._rate,
                     *self.flags,
                     "--v=1",
@@ -132,7 +135,7 @@ class Peer:
                 cwd=ROOT,
             )
             self._processes.append(process)
-        logs = [folder / f"{number}.log" for number in range(len(self._drivers.names))]
+        logs = [folder / f"{number}.log" for number in range(len(self._processes))]
         wait_until(
             lambda: all(self.started in log.read_text() for log in logs),
             60,

@@ -1,0 +1,162 @@
+"""What both halves promise to each other and to the engine, whatever a pass is about."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from csi_client import errors
+from csi_client.errors import CsiError
+from tests.support.snapshot_world import (
+    ANN_CREATED,
+    CONTENT,
+    CONTENT_KEY,
+    CUT,
+    SNAPSHOT_KEY,
+    SnapshotWorld,
+    content_body,
+)
+from workers.controllers.snapshot_controller.spec import SPEC as CONTROLLER
+from workers.controllers.snapshotter.rules import SnapshotterRules
+from workers.controllers.snapshotter.spec import SPEC as SNAPSHOTTER
+from workers.errors import LeaseLost
+from workers.kube import paths
+from workers.kube.errors import ConflictError
+from workers.kube.objects import Snapshot, SnapshotContent
+
+CONFLICT = ConflictError(409, "Conflict", "the object has been modified")
+STATUS = {"status": {"snapshotHandle": "sh", "readyToUse": True}}
+
+
+def test_the_api_that_is_spoken():
+    """SNA-001: v1 only, status apart; SNQ-002: keys by name, the snapshot's without a driver."""
+    assert {paths.SNAPSHOTS.api_version, paths.SNAPSHOT_CONTENTS.api_version} == {
+        "snapshot.storage.k8s.io/v1"
+    }
+    assert CONTENT_KEY.text == f"contents|snap.test|{CONTENT}|"
+    assert SNAPSHOT_KEY.text == "snapshots||ns/s|"
+
+
+def test_the_fields_that_are_read():
+    """SNA-002, SNA-003: as the API server writes them."""
+    text = b"""{"metadata": {"name": "s"}, "spec": {"source": {"volumeSnapshotContentName": "c"}},
+        "status": {"boundVolumeSnapshotContentName": "c", "readyToUse": true, "restoreSize": "1Gi",
+                   "creationTime": "2026-01-01T00:00:00Z", "volumeGroupSnapshotName": "g",
+                   "error": {"time": "2026-01-01T00:00:00Z", "message": "m"}}}"""
+    snapshot = msgspec.json.decode(text, type=Snapshot)
+    assert snapshot.spec.source.volume_snapshot_content_name == "c"
+    assert snapshot.status is not None
+    assert (snapshot.status.ready_to_use, snapshot.status.restore_size) == (True, "1Gi")
+    text = b"""{"metadata": {"name": "c"}, "spec": {"driver": "d", "deletionPolicy": "Delete",
+        "source": {"snapshotHandle": "h"}, "volumeSnapshotRef": {"namespace": "n", "name": "s"}},
+        "status": {"snapshotHandle": "h", "creationTime": 1767323045000000000, "restoreSize": 7}}"""
+    content = msgspec.json.decode(text, type=SnapshotContent)
+    assert content.status is not None
+    assert (content.status.creation_time, content.status.restore_size) == (1767323045 * 10**9, 7)
+
+
+def test_work_queues_have_the_names_of_the_reference():
+    """SNS-090, SNC-090: for its metrics."""
+    assert [kind.work_queue for kind in SNAPSHOTTER.kinds] == [
+        "csi-snapshotter-content",
+        "csi-snapshotter-groupsnapshotcontent",
+    ]
+    assert [kind.work_queue for kind in CONTROLLER.kinds] == [
+        "snapshot-controller-snapshot",
+        "snapshot-controller-content",
+        "snapshot-controller-group-snapshot",
+        "snapshot-controller-group-content",
+    ]
+
+
+def test_the_back_off_is_the_flags():
+    """SNA-008: per key, from --retry-interval-start to --retry-interval-max, never given up."""
+    world = SnapshotWorld(retry_start_seconds=2.0, retry_max_seconds=7.0)
+    world.add_snapshot()  # its claim is not there
+    outcomes = [world.run_snapshot()]
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [CsiError(errors.INTERNAL, "no")]})
+    for outcome in [*outcomes, world.run_content()]:
+        assert outcome.action.value == "retry"
+        assert (outcome.base_seconds, outcome.cap_seconds) == (2.0, 7.0)
+        assert outcome.give_up_after == 0
+
+
+def test_a_resync_names_whatever_is_undecided():
+    """SNA-010; what is ready has nothing to do."""
+    rules = SnapshotterRules()
+    rules.set_drivers([{"name": "snap.test", "queue_name": "snap.test"}])
+    bodies = [content_body(), content_body(metadata={"name": "done", "uid": "d"}, **STATUS)]
+    for body in bodies:
+        item = msgspec.convert(body, SnapshotContent)
+        list(rules.seen(paths.SNAPSHOT_CONTENTS, item, is_listed=True))
+    assert [key.text for key in rules.all_keys()] == [CONTENT_KEY.text]
+
+
+def test_a_conflict_is_read_and_decided_again():
+    """SNQ-006, SNA-011: no event, no back-off step; what the other wrote stays."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [CUT]})
+    foreign = {"metadata": {"annotations": {"example.org/mine": "x"}}}
+
+    def write() -> None:
+        world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, foreign)
+
+    world.api.before("patch", f"volumesnapshotcontents/{CONTENT}", write)
+    assert world.run_content().action.value == "done"
+    content = world.content()
+    assert content is not None
+    assert content["status"]["snapshotHandle"] == "sh"
+    assert content["metadata"]["annotations"] == {"example.org/mine": "x"}
+    assert world.reasons == []
+
+
+def test_conflicts_without_end_are_no_error_of_the_object():
+    """SNQ-006: at most three writes a pass."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.api.fail("patch", f"volumesnapshotcontents/{CONTENT}", *[CONFLICT] * 3)
+    with pytest.raises(ConflictError):
+        world.run_content()
+    assert world.client.methods == []
+    assert world.reasons == []
+
+
+@pytest.mark.parametrize("effect", ["create-snapshot", "delete-snapshot"])
+def test_no_call_without_the_lease(effect):
+    """SNQ-007: a worker whose lease ran out asks the driver for nothing."""
+    world = SnapshotWorld()
+    going = {"annotations": {"snapshot.storage.kubernetes.io/volumesnapshot-being-deleted": "yes"}}
+    world.add_content(**({} if effect == "create-snapshot" else {"metadata": going, **STATUS}))
+    if effect == "delete-snapshot":
+        world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
+
+    def reach(step, lease):
+        lease.is_lost = step == effect
+        lease.check()
+
+    world.steps.reach = reach  # type: ignore[method-assign]
+    with pytest.raises(LeaseLost):
+        world.run_content()
+    assert world.client.methods == []
+
+
+def test_what_the_cache_would_say_does_not_matter():
+    """SNQ-008, SNA-009, SNT-097: each pass reads live, so nothing stale is acted upon."""
+    world = SnapshotWorld()
+    world.add_content(**STATUS)
+    stale = {"annotations": {ANN_CREATED: "yes"}}
+    world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, {"metadata": stale})
+    assert world.run_content().action.value == "done"
+    assert world.client.methods == []
+    assert [one.verb for one in world.api.requests[:1]] == ["get"]
+
+
+def test_only_the_call_itself_is_made():
+    """SND-024, SNQ-004: one CreateSnapshot; name and capabilities are known from the start."""
+    world = SnapshotWorld("LIST_SNAPSHOTS")
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [CUT]})
+    world.run_content()
+    assert world.client.methods == ["CreateSnapshot"]
