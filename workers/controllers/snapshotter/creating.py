@@ -14,7 +14,12 @@ from csi_client import errors
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.snapshotter import orphans, request
-from workers.controllers.snapshotter.decide import is_final, made_nothing
+from workers.controllers.snapshotter.decide import (
+    Action,
+    is_final,
+    made_nothing,
+    may_have_made,
+)
 from workers.controllers.snapshotter.intent import SLOW_AFTER_SECONDS, Intent
 from workers.controllers.snapshotter.work import AWAY, ContentPass, Gone, busy, poll
 from workers.engine.outcome import Outcome, done, wait
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.translate.secrets import SecretRef
 
+CREATES: Final = frozenset({Action.CREATE, Action.REPEAT, Action.LAST_CALL})
 # CSI: the request itself is wrong, so that repeating it soon cannot help (SND-033).
 _SLOW_CODES: Final = frozenset({errors.INVALID_ARGUMENT, errors.UNIMPLEMENTED})
 
@@ -42,7 +48,8 @@ class Creation:
 
     Args:
         work: the pass.
-        is_first: the content has no status yet; it decides the words of an error (SNS-023).
+        action: CREATE while the content has no status yet, which decides the words of an error
+            (SNS-023); LAST_CALL before it goes, unannounced: only what is there is looked for.
     """
 
     calls: ClassVar[orphans.Calls] = orphans.SNAPSHOTS
@@ -53,9 +60,10 @@ class Creation:
     )
     input_words: ClassVar[str] = "create snapshot for content"
 
-    def __init__(self, work: ContentPass, *, is_first: bool) -> None:
+    def __init__(self, work: ContentPass, action: Action) -> None:
         self.work = work
-        self.reason, self.prefix = self.words[0 if is_first else 1]
+        self.is_last = action is Action.LAST_CALL
+        self.reason, self.prefix = self.words[0 if action is Action.CREATE else 1]
 
     def run(self, snapshot_class: JsonObject | None) -> Outcome:
         """Prepare everything, then call."""
@@ -226,6 +234,8 @@ class Creation:
         was_open = work.is_announced() or known is not None
         may_have_copy = work.is_announced() if known is None else known.has_copy
         work.remember(wanted.with_copy() if may_have_copy else wanted)
+        if self.is_last:
+            return True
         work.annotate()
         if is_deleting(work.content) and not was_open:
             work.forget()
@@ -235,7 +245,12 @@ class Creation:
     def failed(self, error: CsiError, before: Intent | None) -> Outcome:
         """After an answer that is no snapshot (SNS-021, SNS-023)."""
         work = self.work
-        if is_final(error) or self.may_give_up(error, before):
+        if is_final(error) and self.is_last:
+            work.forget()
+            return wait(0, "nothing was left")
+        if is_final(error) and self.may_be_there(error, before):
+            work.close()
+        elif is_final(error) or self.may_give_up(error, before):
             work.forget()
         elif work.intent is not None:
             self.keep_open(error, before)
@@ -243,12 +258,17 @@ class Creation:
         slow = work.settings.retry_max_seconds if error.code in _SLOW_CODES else 0.0
         return work.failed(error.code_name, not_before_seconds=slow)
 
+    def may_be_there(self, error: CsiError, before: Intent | None) -> bool:
+        """True if a final answer does not prove that there is no snapshot of this name."""
+        is_uncertain = before is not None and (before.is_open or before.is_failed)
+        return self.handle() is None and (is_uncertain or may_have_made(error))
+
     def keep_open(self, error: CsiError, before: Intent | None) -> None:
         """The snapshot may be in the making."""
         work = self.work
         if not made_nothing(error):
             work.copy_intent()
-        elif work.intent is not None and (before is None or not before.is_open):
+        elif work.intent is not None and (before is None or before.is_full):
             work.remember(work.intent.as_full())
 
     def may_give_up(self, error: CsiError, before: Intent | None) -> bool:
@@ -256,7 +276,7 @@ class Creation:
         work = self.work
         if not (work.is_wanted_gone() and made_nothing(error) and work.is_announced()):
             return False
-        was_closed = before is not None and not before.is_open
+        was_closed = before is not None and before.is_full
         return was_closed or orphans.is_volume_without_snapshots(work)
 
     def finish(

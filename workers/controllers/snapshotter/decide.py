@@ -24,6 +24,7 @@ class Action(Enum):
     IGNORE = "not ours"
     DELETE = "delete the snapshot, then let the object go"
     RELEASE = "let the object go"
+    LAST_CALL = "ask once more what is there"
     WAIT_FINALIZER = "waits for its finalizer"
     WAIT_DELETION = "deleted by hand, its snapshot lives"
     CREATE = "create"
@@ -76,7 +77,11 @@ def handle_to_delete(content: Json, *, takes_source_handle: bool) -> str:
 
 
 def decide(
-    content: Json, *, takes_source_handle: bool = True, has_open_call: bool = False
+    content: Json,
+    *,
+    takes_source_handle: bool = True,
+    has_open_call: bool = False,
+    has_failed_call: bool = False,
 ) -> Action:
     """The first row of SNS-010 that matches.
 
@@ -85,9 +90,12 @@ def decide(
         takes_source_handle: see `handle_to_delete`.
         has_open_call: our own record says that a CreateSnapshot may be working. Then the object
             stays although its annotation is gone: another program wrote over it (SND-003).
+        has_failed_call: a failed CreateSnapshot may have left a snapshot all the same.
     """
     is_open = has_open_call and objects.status_handle(content) is None
     if should_delete(content) and not is_open:
+        if has_failed_call and objects.status_handle(content) is None:
+            return Action.LAST_CALL
         found = handle_to_delete(content, takes_source_handle=takes_source_handle)
         return Action.DELETE if found else Action.RELEASE
     is_dynamic = objects.volume_handle(content) is not None
@@ -140,6 +148,11 @@ def is_final(error: CsiError) -> bool:
     if error.code is None or error.code in _OPEN_CODES:
         return False
     return error.is_final or not error.from_transport
+
+
+def may_have_made(error: CsiError) -> bool:
+    """True for final answers that drivers give after a time-out of their own, too."""
+    return error.code in {errors.INTERNAL, errors.UNKNOWN}
 
 
 def made_nothing(error: CsiError) -> bool:

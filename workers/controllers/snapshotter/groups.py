@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.snapshotter import orphans, request
-from workers.controllers.snapshotter.creating import Creation
+from workers.controllers.snapshotter.creating import CREATES, Creation
 from workers.controllers.snapshotter.decide import Action
 from workers.controllers.snapshotter.deleting import refused, release, secrets_for_deletion
 from workers.controllers.snapshotter.intent import SLOW_AFTER_SECONDS, Intent
@@ -115,6 +115,8 @@ def decide(work: ContentPass) -> Action:
     has_open_call = work.intent is not None and work.intent.is_open
     is_open = has_open_call and not text(content, "status", "volumeGroupSnapshotHandle")
     if should_delete(work) and not is_open:
+        if work.intent is not None and work.intent.is_failed:
+            return Action.LAST_CALL
         handle = text(content, "status", "volumeGroupSnapshotHandle")
         if work.settings.deletes_unread:
             handle = group_handle(content)
@@ -158,9 +160,8 @@ def _act(work: ContentPass, action: Action, group_class: JsonObject | None) -> O
         return done("ready")
     if action is Action.QUERY:
         return _query(work, group_class)
-    if action in {Action.CREATE, Action.REPEAT}:
-        created = GroupCreation(work, is_first=action is Action.CREATE).run(group_class)
-        return work.settle(created)
+    if action in CREATES:
+        return work.settle(GroupCreation(work, action).run(group_class))
     return done(action.value)
 
 

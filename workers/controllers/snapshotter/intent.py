@@ -49,7 +49,11 @@ class Intent:
         volumes: the source volumes' handles; one for a snapshot.
         parameters: as the driver gets them.
         secret: where its secrets are; never what they say.
-        is_open: a call may still be working. False: all calls so far found the pool full (SND-032).
+        is_open: a call may still be working. False: all calls so far found the pool full (SND-032),
+            or the last one failed for good.
+        is_failed: it did, and may have left a snapshot all the same: a call before had no known
+            end, or the answer was INTERNAL, as drivers say after a time-out of their own. Who
+            deletes the object then asks once more.
         has_copy: a ConfigMap may exist.
     """
 
@@ -58,6 +62,7 @@ class Intent:
     parameters: dict[str, str] = field(default_factory=dict)
     secret: SecretRef | None = None
     is_open: bool = True
+    is_failed: bool = False
     has_copy: bool = False
 
     @classmethod
@@ -72,6 +77,7 @@ class Intent:
             parameters=dict(record.get("parameters") or {}),
             secret=SecretRef(*secret) if secret else None,
             is_open=bool(record.get("open", True)),
+            is_failed=bool(record.get("failed")),
             has_copy=bool(record.get("copy")),
         )
 
@@ -84,8 +90,14 @@ class Intent:
             "parameters": self.parameters if is_small else {},
             "secret": [self.secret.name, self.secret.namespace] if self.secret else None,
             "open": self.is_open,
+            "failed": self.is_failed,
             "copy": self.has_copy,
         }
+
+    @property
+    def is_full(self) -> bool:
+        """All calls so far found no space and made nothing."""
+        return not (self.is_open or self.is_failed)
 
     def with_copy(self) -> Self:
         """The same, known to stand in a ConfigMap too."""
@@ -94,6 +106,10 @@ class Intent:
     def as_full(self) -> Self:
         """The same after a call that found no space and made nothing."""
         return replace(self, is_open=False)
+
+    def as_failed(self) -> Self:
+        """The same after a final answer that proves nothing; nobody is at work, so no copy."""
+        return replace(self, is_open=False, is_failed=True, has_copy=False)
 
 
 def copy_name(key: Key) -> str:

@@ -54,7 +54,10 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
     try:
         handle, members = calls.create(work, known, secrets)
     except CsiError as error:
-        if is_final(error) or (made_nothing(error) and not known.is_open):
+        if is_final(error) and known.is_open:
+            work.close()  # once more: a failed call says nothing of the one before
+            return work.failed(error.code_name)
+        if is_final(error) or (made_nothing(error) and known.is_full):
             work.forget()
             return done("nothing was left")
         work.copy_intent()

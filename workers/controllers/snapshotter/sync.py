@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workers.controllers.snapshotter import orphans
-from workers.controllers.snapshotter.creating import Creation
+from workers.controllers.snapshotter.creating import CREATES, Creation
 from workers.controllers.snapshotter.decide import Action, decide, handle_to_delete, is_ours
 from workers.controllers.snapshotter.deleting import delete, release
 from workers.controllers.snapshotter.querying import query
@@ -36,6 +36,7 @@ def sync_content(context: Context, driver: Driver, key: Key, lease: Lease) -> Ou
         work.content,
         takes_source_handle=work.settings.deletes_unread,
         has_open_call=work.intent is not None and work.intent.is_open,
+        has_failed_call=work.intent is not None and work.intent.is_failed,
     )
     try:
         return _act(work, action, snapshot_class)
@@ -56,7 +57,6 @@ def _act(work: ContentPass, action: Action, snapshot_class: JsonObject | None) -
         return query(work, snapshot_class)
     if action is Action.NOTHING:
         return poll(work)
-    if action in {Action.CREATE, Action.REPEAT}:
-        created = Creation(work, is_first=action is Action.CREATE).run(snapshot_class)
-        return work.settle(created)
+    if action in CREATES:
+        return work.settle(Creation(work, action).run(snapshot_class))
     return done(action.value)

@@ -195,7 +195,12 @@ class ContentPass:
         self.intent = known
         intents.write_copy(self.context.effects.kube, self.namespace, self.key, known)
 
-    def forget(self, *, polls: int = 0) -> None:
+    def close(self) -> None:
+        """Nobody is at work any more, but a snapshot may be there: only the record stays."""
+        assert self.intent is not None  # of the call that ended
+        self.forget(kept=self.intent.as_failed())
+
+    def forget(self, *, polls: int = 0, kept: Intent | None = None) -> None:
         """Nothing is under way any more: the copy goes, the annotation, then the record.
 
         In this order, so that a copy never outlives what points to it. An announcement without a
@@ -209,7 +214,7 @@ class ContentPass:
             with suppress(Gone):
                 self.clear_annotation()
         if self.intent is not None or polls != self.polls:
-            self.remember(None, polls=polls)
+            self.remember(kept, polls=polls)
 
     # Writing. Single members are merged in, so that what others write meanwhile stays (SND-003).
 

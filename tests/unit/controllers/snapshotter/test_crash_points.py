@@ -66,6 +66,8 @@ PLANS: dict[str, list[Any]] = {
     "answer lost": [("after", TIMEOUT), TIMEOUT],
     "final, then ok": [INTERNAL],
     "open, then final": [TIMEOUT, INTERNAL],
+    "answer lost, then final": [("after", TIMEOUT), INTERNAL],
+    "made, but INTERNAL": [("after", INTERNAL)],
     "full, then ok": [FULL],
 }
 

@@ -93,9 +93,37 @@ def test_snt063_a_final_error_takes_the_announcement_back(code):
     world.client.respond({"CreateSnapshot": [refused(code)]})
     assert world.run_content().action.value == "retry"
     assert ANN_CREATED not in notes(world.content())
-    assert world.queue.marks == {}
+    # INTERNAL is what drivers say after a time-out of their own, too: the record stays.
+    assert bool(world.queue.marks) is (code in {"INTERNAL", "UNKNOWN"})
     world.run_content()
     assert world.reasons == ["SnapshotCreationFailed", "SnapshotContentCheckandUpdateFailed"]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_last_call_before_a_content_goes(is_there):
+    """SND-004, SNT-065: UNAVAILABLE, then INTERNAL: only asking again tells what is there."""
+    world = SnapshotWorld()
+    world.add_content()
+    answers = [
+        refused("UNAVAILABLE"),
+        refused("INTERNAL"),
+        CUT if is_there else refused("INTERNAL"),
+    ]
+    world.client.respond({"CreateSnapshot": answers})
+    world.run_content()
+    world.run_content()
+    change = {"metadata": {"annotations": {ANN_DELETED: "yes"}}}
+    world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, change)
+    world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
+    events = len(world.reasons)
+    assert world.run_content().action.value == "wait"
+    assert ANN_CREATED not in notes(world.content())
+    world.run_content()
+    assert world.content() is None
+    assert ("DeleteSnapshot" in world.client.methods) is is_there
+    assert world.client.methods.count("CreateSnapshot") == 3
+    assert len(world.reasons) == events
+    assert world.queue.marks == {}
 
 
 def test_requests_that_cannot_become_right_are_repeated_slowly():
