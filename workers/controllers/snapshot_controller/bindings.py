@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workers.constants import FINALIZER_CONTENT
+from workers.constants import ANN_BEING_DELETED, FINALIZER_CONTENT
 from workers.controllers.snapshot_controller import decide as rules
 from workers.controllers.snapshot_controller.deletion import mark_deleted
 from workers.controllers.snapshot_controller.keys import snapshot_key
@@ -51,6 +51,6 @@ def sync_binding(context: Context, key: Key, lease: Lease) -> Outcome:
     ):
         context.queue.add([snapshot_key(namespace, name)])
     if objects.is_deletion_candidate(snapshot):
-        mark_deleted(work, work.item)
+        mark_deleted(work, work.resource, work.item, ANN_BEING_DELETED)
         return done("marked as deleted")
     return done("nothing to do")

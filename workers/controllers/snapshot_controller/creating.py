@@ -19,6 +19,7 @@ from workers.translate.fields import text, value_at
 from workers.translate.go_text import quote
 
 if TYPE_CHECKING:
+    from workers.controllers.snapshot_controller.frame import BindingPass
     from workers.kube.objects import JsonObject
     from workers.translate.secrets import SecretRef
 
@@ -66,7 +67,7 @@ def source_driver(work: ObjectPass) -> str:
     return text(volume, "spec", "csi", "driver")
 
 
-def create_content(work: ObjectPass, snapshot_class: JsonObject | None) -> JsonObject:
+def create_content(work: BindingPass) -> JsonObject:
     """Protect the claim, then make the content (SNC-043).
 
     Raises:
@@ -75,13 +76,13 @@ def create_content(work: ObjectPass, snapshot_class: JsonObject | None) -> JsonO
     """
     try:
         claims.protect(work)
-        return _create(work, snapshot_class)
+        return _create(work, work.chosen_class)
     except AttemptError as error:
         words = f"Failed to create snapshot content with error {error.message}"
         raise Refusal("SnapshotContentCreationFailed", words) from error
 
 
-def _create(work: ObjectPass, snapshot_class: JsonObject | None) -> JsonObject:
+def _create(work: BindingPass, snapshot_class: JsonObject | None) -> JsonObject:
     key = work.key.object
     try:
         volume, secret = _input(work, snapshot_class)
@@ -122,7 +123,7 @@ def _input(
     return volume, contents.secret_of(work.item, snapshot_class)
 
 
-def _post(work: ObjectPass, body: JsonObject) -> JsonObject:
+def _post(work: BindingPass, body: JsonObject) -> JsonObject:
     """POST; a content that exists already must be ours (SND-009)."""
     work.reach("create-content")
     try:
@@ -131,7 +132,7 @@ def _post(work: ObjectPass, body: JsonObject) -> JsonObject:
         found = work.find_content(body["metadata"]["name"])
         if found is None:
             raise _fail("the content vanished while it was looked at") from None
-        rules.check_content(work.item, found)
+        work.check_content(found)
         return found
     except AWAY:
         raise

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workers.constants import (
-    ANN_DEFAULT_SNAPSHOT_CLASS,
     FINALIZER_CONTENT,
     FINALIZER_SNAPSHOT_AS_SOURCE,
     FINALIZER_SNAPSHOT_BOUND,
@@ -19,7 +18,6 @@ from workers.constants import (
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import (
     Json,
-    annotations_of,
     has_finalizer,
     is_deleting,
     text,
@@ -28,7 +26,7 @@ from workers.translate.fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 
 class Refusal(Exception):  # noqa: N818 - a verdict about an object, not a failure of ours
@@ -67,37 +65,6 @@ def expected_content(snapshot: Json) -> str:
     return objects.content_name(snapshot) if named is None else named
 
 
-def check_content(snapshot: Json, content: Json) -> None:
-    """Is this content fit for this snapshot? SNC-051, SNC-052.
-
-    Raises:
-        Refusal: `SnapshotContentMismatch` or `SnapshotContentMisbound`.
-    """
-    name, key = objects.name_of(content), objects.full_name(snapshot)
-    is_named = objects.source_content(snapshot) is not None
-    if is_named and objects.source_handle(content) is None:
-        raise Refusal(
-            "SnapshotContentMismatch",
-            "VolumeSnapshotContent is dynamically provisioned while expecting a pre-provisioned "
-            "one",
-            cause=f"snapshot {key} expects a pre-provisioned VolumeSnapshotContent {name} but "
-            "gets a dynamically provisioned one",
-        )
-    if not is_named and objects.volume_handle(content) is None:
-        raise Refusal(
-            "SnapshotContentMismatch",
-            f"VolumeSnapshotContent {name} is pre-provisioned while expecting a dynamically "
-            "provisioned one",
-            cause=f"snapshot {key} expects a dynamically provisioned VolumeSnapshotContent {name} "
-            "but gets a pre-provisioned one",
-        )
-    if not objects.refers_to(content, snapshot, unbound_is_fine=is_named):
-        raise Refusal(
-            "SnapshotContentMisbound",
-            f"VolumeSnapshotContent [{name}] is bound to a different snapshot",
-        )
-
-
 def missing_finalizers(snapshot: Json, content: Json | None) -> list[str]:
     """What a live snapshot still lacks (SNC-030)."""
     wanted = [FINALIZER_SNAPSHOT_AS_SOURCE]
@@ -125,50 +92,6 @@ def left_finalizers(
 def is_settled(snapshot: Json) -> bool:
     """Ready and bound: nothing is copied from the content any more (SNC-056)."""
     return objects.is_ready(snapshot) and bool(objects.bound_content(snapshot))
-
-
-def default_class(classes: Iterable[Json], driver: str) -> Json:
-    """The default class of a driver (SNC-011).
-
-    Raises:
-        Refusal: there is none, or more than one; readyToUse stays as it is.
-    """
-    found = [
-        one
-        for one in classes
-        if annotations_of(one).get(ANN_DEFAULT_SNAPSHOT_CLASS) == "true"
-        and text(one, "driver") == driver
-    ]
-    if len(found) == 1:
-        return found[0]
-    problem = (
-        f"{len(found)} default snapshot classes were found"
-        if found
-        else "cannot find default snapshot class"
-    )
-    raise no_default(problem)
-
-
-def no_default(cause: object) -> Refusal:
-    """The error of a snapshot whose class could not be chosen (SNC-011)."""
-    return Refusal(
-        "SetDefaultSnapshotClassFailed",
-        f"Failed to set default snapshot class with error {cause}",
-        unsets_ready=False,
-    )
-
-
-def needs_class(snapshot: Json) -> bool:
-    """Neither pre-provisioned snapshots nor members of a group get a default class (SNC-011)."""
-    return objects.source_content(snapshot) is None and not objects.is_group_member(snapshot)
-
-
-def needs_binding(snapshot: Json, content: Json) -> bool:
-    """SNC-040 rows 4 and 5; a content that could not be changed is left alone (SND-020)."""
-    if not objects.ref_uid(content):
-        return True
-    wanted = objects.class_name(snapshot)
-    return objects.class_name(content) is None and wanted is not None
 
 
 def needs_content_finalizer(content: Json) -> bool:

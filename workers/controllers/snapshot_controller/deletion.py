@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from workers.constants import ANN_BEING_DELETED
@@ -10,7 +11,6 @@ from workers.controllers.snapshot_controller import decide as rules
 from workers.controllers.snapshot_controller.work import AWAY, Gone, ObjectPass
 from workers.engine.outcome import Outcome, done
 from workers.errors import ApiError
-from workers.kube import paths
 from workers.kube.errors import ConflictError, ForbiddenError, NotFoundError
 from workers.translate import references
 from workers.translate import snapshot_objects as objects
@@ -19,10 +19,12 @@ from workers.translate.fields import annotations_of, object_list, text, text_lis
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from workers.controllers.snapshot_controller.frame import BindingPass
     from workers.kube.objects import JsonObject
+    from workers.kube.paths import Resource
 
 
-def delete(work: ObjectPass) -> Outcome:
+def delete(work: BindingPass) -> Outcome:
     """SNC-057, SNC-058. The class does not matter any more (SND-011)."""
     content = own_content(work)
     if not objects.is_deletion_candidate(work.item):
@@ -43,7 +45,7 @@ def delete(work: ObjectPass) -> Outcome:
         return work.failed("its group exists")
     waits = False
     if content is not None:
-        mark_deleted(work, content)
+        mark_deleted(work, work.words.contents, content, ANN_BEING_DELETED)
         if objects.is_deleted_with_snapshot(content):
             waits = True
             if not delete_content(work, content):
@@ -59,47 +61,48 @@ def delete(work: ObjectPass) -> Outcome:
     return let_go(work, content, waits_for_content=waits)
 
 
-def own_content(work: ObjectPass) -> JsonObject | None:
-    """The content that points back to this snapshot (SNC-057)."""
-    name = objects.bound_content(work.item)
-    if not name and objects.source_claim(work.item) is not None:
-        name = objects.content_name(work.item)
-    content = work.find_content(name)
-    if content is None or not objects.refers_to(content, work.item):
-        return None
-    return content
+def own_content(work: BindingPass) -> JsonObject | None:
+    """The content that points back to this object (SNC-057).
+
+    Found by its computed name too, when no status names it yet (SND-023).
+    """
+    name = text(work.item, "status", work.words.bound_field)
+    if not name and work.named_content is None:
+        name = work.computed_content
+    content = work.find(work.words.contents, name)
+    return content if content is not None and work.refers_back(content) else None
 
 
-def mark_deleted(work: ObjectPass, content: JsonObject) -> None:
+def mark_deleted(
+    work: ObjectPass, resource: Resource, content: JsonObject, annotation: str
+) -> None:
     """Tell the sidecar that the snapshot's side wants the deletion (SNQ-011 f)."""
 
     def patch(item: JsonObject) -> JsonObject | None:
-        if ANN_BEING_DELETED in annotations_of(item):
+        if annotation in annotations_of(item):
             return None
-        return {"metadata": {"annotations": {ANN_BEING_DELETED: "yes"}}}
+        return {"metadata": {"annotations": {annotation: "yes"}}}
 
-    try:
-        work.write_to(paths.SNAPSHOT_CONTENTS, content, "mark-deleted", patch)
-    except Gone:
-        return
+    with suppress(Gone):
+        work.write_to(resource, content, "mark-deleted", patch)
 
 
-def delete_content(work: ObjectPass, content: JsonObject) -> bool:
+def delete_content(work: BindingPass, content: JsonObject) -> bool:
     """DELETE the content, only this one; False if the API server refused."""
     if text(content, "metadata", "deletionTimestamp"):
         return True
     work.reach("delete-content")
     try:
         work.context.effects.kube.delete(
-            paths.SNAPSHOT_CONTENTS, objects.name_of(content), uid=objects.uid_of(content)
+            work.words.contents, objects.name_of(content), uid=objects.uid_of(content)
         )
     except (NotFoundError, ConflictError):
         return True
     except AWAY:
         raise
     except ApiError:
-        words = "Failed to delete snapshot content API object"
-        work.event("Warning", "SnapshotContentObjectDeleteError", words)
+        message = f"Failed to delete {work.words.noun} content API object"
+        work.event("Warning", f"{work.words.subject}ContentObjectDeleteError", message)
         return False
     return True
 

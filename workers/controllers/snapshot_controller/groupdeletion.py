@@ -5,27 +5,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workers import constants as k
-from workers.controllers.snapshot_controller import groupinput as inputs
+from workers.controllers.snapshot_controller.deletion import (
+    delete_content,
+    mark_deleted,
+    own_content,
+)
 from workers.controllers.snapshot_controller.work import AWAY, Gone, ObjectPass
 from workers.engine.outcome import Outcome, done
 from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.errors import ConflictError, NotFoundError
 from workers.translate import snapshot_objects as objects
-from workers.translate.fields import annotations_of, has_finalizer, object_list, text, text_list
+from workers.translate.fields import has_finalizer, object_list, text, text_list
 from workers.translate.references import is_being_restored, restores_from
 
 if TYPE_CHECKING:
+    from workers.controllers.snapshot_controller.frame import BindingPass
     from workers.kube.objects import JsonObject
 
-_BOUND_FIELD = "boundVolumeGroupSnapshotContentName"
 
-
-def delete_group(work: ObjectPass) -> Outcome:
+def delete_group(work: BindingPass) -> Outcome:
     """One pass over a group snapshot with a deletionTimestamp."""
     if not has_finalizer(work.item, k.FINALIZER_GROUP_BOUND):
         return done("nothing to do")
-    content = _own_content(work)
+    content = own_content(work)
     members = _members(work)
     if (pending := _restored_member(work, members)) is not None:
         words = (
@@ -36,9 +39,9 @@ def delete_group(work: ObjectPass) -> Outcome:
         return work.failed("is being restored")
     waits = False
     if content is not None:
-        _mark_deleted(work, content)
+        mark_deleted(work, work.words.contents, content, k.ANN_GROUP_BEING_DELETED)
         waits = objects.is_deleted_with_snapshot(content)
-        if waits and not _delete_content(work, content):
+        if waits and not delete_content(work, content):
             return work.failed("content not deleted")
     if not _delete_members(work, members):
         return work.failed("members not deleted")
@@ -55,15 +58,6 @@ def delete_group(work: ObjectPass) -> Outcome:
     except Gone:
         return done("gone")
     return done("released")
-
-
-def _own_content(work: ObjectPass) -> JsonObject | None:
-    """The content that points back, found by its computed name too (SND-023)."""
-    name = text(work.item, "status", _BOUND_FIELD)
-    if not name and inputs.named_content(work.item) is None:
-        name = inputs.content_name(work.item)
-    content = work.find(paths.GROUP_SNAPSHOT_CONTENTS, name)
-    return content if content is not None and inputs.refers_to(content, work.item) else None
 
 
 def _members(work: ObjectPass) -> list[JsonObject]:
@@ -89,37 +83,6 @@ def _restored_member(work: ObjectPass, members: list[JsonObject]) -> str | None:
         ):
             return name
     return None
-
-
-def _mark_deleted(work: ObjectPass, content: JsonObject) -> None:
-    def patch(item: JsonObject) -> JsonObject | None:
-        if k.ANN_GROUP_BEING_DELETED in annotations_of(item):
-            return None
-        return {"metadata": {"annotations": {k.ANN_GROUP_BEING_DELETED: "yes"}}}
-
-    try:
-        work.write_to(paths.GROUP_SNAPSHOT_CONTENTS, content, "mark-deleted", patch)
-    except Gone:
-        return
-
-
-def _delete_content(work: ObjectPass, content: JsonObject) -> bool:
-    if text(content, "metadata", "deletionTimestamp"):
-        return True
-    work.reach("delete-content")
-    try:
-        work.context.effects.kube.delete(
-            paths.GROUP_SNAPSHOT_CONTENTS, objects.name_of(content), uid=objects.uid_of(content)
-        )
-    except (NotFoundError, ConflictError):
-        return True
-    except AWAY:
-        raise
-    except ApiError:
-        words = "Failed to delete group snapshot content API object"
-        work.event("Warning", "GroupSnapshotContentObjectDeleteError", words)
-        return False
-    return True
 
 
 def _delete_members(work: ObjectPass, members: list[JsonObject]) -> bool:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workers.constants import ANN_DEFAULT_GROUP_CLASS
 from workers.controllers.snapshot_controller import decide as rules
-from workers.controllers.snapshot_controller.decide import Refusal
 from workers.errors import AttemptError, State
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import (
     Json,
-    annotations_of,
     object_list,
     optional_mapping,
     optional_text,
@@ -25,8 +22,6 @@ from workers.translate.fields import (
 from workers.translate.go_text import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from workers.controllers.snapshot_controller.work import ObjectPass
     from workers.kube.objects import JsonObject
 
@@ -41,25 +36,9 @@ def selector_of(group: Json) -> Json | None:
     return optional_mapping(group, "spec", "source", "selector")
 
 
-def class_name(obj: Json) -> str | None:
-    """The class that a group snapshot or its content names."""
-    return optional_text(obj, "spec", "volumeGroupSnapshotClassName")
-
-
 def content_name(group: Json) -> str:
     """The name of the content that is made for a dynamic group snapshot (SNA-007)."""
     return f"groupsnapcontent-{objects.uid_of(group)}"
-
-
-def refers_to(content: Json, group: Json, *, unbound_is_fine: bool = False) -> bool:
-    """Whether the group content points back to the group snapshot."""
-    ref = ("spec", "volumeGroupSnapshotRef")
-    if text(content, *ref, "name") != objects.name_of(group):
-        return False
-    if text(content, *ref, "namespace") != objects.namespace_of(group):
-        return False
-    uid = text(content, *ref, "uid")
-    return uid == objects.uid_of(group) or (unbound_is_fine and not uid)
 
 
 def selector_text(selector: Json) -> str:
@@ -124,31 +103,3 @@ def source_driver(work: ObjectPass) -> str:
         key = work.key.object
         raise _fail(f"snapshotting non-CSI volumes is not supported, group snapshot:{key}")
     return text(first, "spec", "csi", "driver")
-
-
-def default_class(classes: Iterable[Json], driver: str) -> Json:
-    """The default group class of a driver.
-
-    Raises:
-        Refusal: there is none, or more than one.
-    """
-    found = [
-        one
-        for one in classes
-        if annotations_of(one).get(ANN_DEFAULT_GROUP_CLASS) == "true"
-        and text(one, "driver") == driver
-    ]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise no_default(f"{len(found)} default snapshot classes were found")
-    raise no_default("cannot find default group snapshot class")
-
-
-def no_default(cause: object) -> Refusal:
-    """The class of a group could not be chosen."""
-    return Refusal(
-        "SetDefaultGroupSnapshotClassFailed",
-        f"Failed to set default group snapshot class with error {cause}",
-        unsets_ready=False,
-    )
