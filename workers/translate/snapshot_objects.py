@@ -160,22 +160,6 @@ def ref_uid(content: Json) -> str:
     return text(content, "spec", "volumeSnapshotRef", "uid")
 
 
-def refers_to(content: Json, snapshot: Json, *, unbound_is_fine: bool = False) -> bool:
-    """Tell whether the content points back to the snapshot by name, namespace and UID.
-
-    Args:
-        content: the content.
-        snapshot: the snapshot.
-        unbound_is_fine: an empty UID in the content counts as equal.
-    """
-    if text(content, "spec", "volumeSnapshotRef", "name") != name_of(snapshot):
-        return False
-    if text(content, "spec", "volumeSnapshotRef", "namespace") != namespace_of(snapshot):
-        return False
-    uid = ref_uid(content)
-    return uid == uid_of(snapshot) or (unbound_is_fine and not uid)
-
-
 def is_deleted_with_snapshot(content: Json) -> bool:
     """Tell whether the deletion policy is `Delete`."""
     return text(content, "spec", "deletionPolicy") == POLICY_DELETE

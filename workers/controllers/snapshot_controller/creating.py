@@ -15,7 +15,7 @@ from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
 from workers.queue.locks import Lock, Mode
 from workers.translate import snapshot_objects as objects
-from workers.translate.fields import text, value_at
+from workers.translate.fields import Json, text, value_at
 from workers.translate.go_text import quote
 
 if TYPE_CHECKING:
@@ -40,9 +40,20 @@ def source_volume(work: ObjectPass, claim_name: str) -> JsonObject:
     if claim is None:
         missing = objects.not_listed("persistentvolumeclaim", claim_name)
         raise _fail(f"failed to retrieve PVC {claim_name} from the lister: {quote(missing)}")
+    volume = bound_volume(work, claim, "a snapshot")
+    return volume_to_csi(volume) if in_tree_source(volume) is not None else volume
+
+
+def bound_volume(work: ObjectPass, claim: Json, wanted: str) -> JsonObject:
+    """The volume that a claim is bound to; `wanted` is what is to be taken of it.
+
+    Raises:
+        AttemptError: it is bound to none, or the volume is another's.
+    """
     if text(claim, "status", "phase") != "Bound":
         raise _fail(
-            f"the PVC {claim_name} is not yet bound to a PV, will not attempt to take a snapshot"
+            f"the PVC {objects.name_of(claim)} is not yet bound to a PV, will not attempt to take "
+            f"{wanted}"
         )
     name = text(claim, "spec", "volumeName")
     try:
@@ -52,7 +63,7 @@ def source_volume(work: ObjectPass, claim_name: str) -> JsonObject:
         raise _fail(f"failed to retrieve PV {name} from the API server: {cause}") from error
     if not rules.is_bound_volume(volume, claim):
         raise _fail("claim in dataSource not bound or invalid")
-    return volume_to_csi(volume) if in_tree_source(volume) is not None else volume
+    return volume
 
 
 def source_driver(work: ObjectPass) -> str:

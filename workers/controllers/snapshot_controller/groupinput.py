@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workers.controllers.snapshot_controller import decide as rules
+from workers.controllers.snapshot_controller.creating import bound_volume
 from workers.errors import AttemptError, State
 from workers.kube import paths
-from workers.kube.errors import NotFoundError
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import (
     Json,
@@ -19,7 +18,6 @@ from workers.translate.fields import (
     text_map,
     value_at,
 )
-from workers.translate.go_text import quote
 
 if TYPE_CHECKING:
     from workers.controllers.snapshot_controller.work import ObjectPass
@@ -72,24 +70,7 @@ def volumes_of(work: ObjectPass) -> list[JsonObject]:
     )
     if not claims:
         raise _fail(f"label selector {selector} for group snapshot not applied to any PVC")
-    return [_volume_of(work, claim) for claim in claims]
-
-
-def _volume_of(work: ObjectPass, claim: JsonObject) -> JsonObject:
-    if text(claim, "status", "phase") != "Bound":
-        raise _fail(
-            f"the PVC {objects.name_of(claim)} is not yet bound to a PV, will not attempt to take "
-            "a group snapshot"
-        )
-    name = text(claim, "spec", "volumeName")
-    try:
-        volume = work.context.kube.get_volume(name)
-    except NotFoundError as error:
-        cause = quote(str(error))
-        raise _fail(f"failed to retrieve PV {name} from the API server: {cause}") from error
-    if not rules.is_bound_volume(volume, claim):
-        raise _fail("claim in dataSource not bound or invalid")
-    return volume
+    return [bound_volume(work, claim, "a group snapshot") for claim in claims]
 
 
 def source_driver(work: ObjectPass) -> str:
