@@ -67,16 +67,17 @@ class Creation:
 
     def run(self, snapshot_class: JsonObject | None) -> Outcome:
         """Prepare everything, then call."""
-        work = self.work
+        work, known = self.work, self.work.intent
         try:
             wanted = self.prepared(snapshot_class)
             secrets = self.secrets(wanted.secret)
         except AttemptError as error:
-            known = work.intent
             if known is None or not is_deleting(work.content):
                 self.blame(error.message)
                 return work.failed("not prepared")
             # The class may be gone for good; what was asked before can be asked again.
+            wanted, secrets = known, orphans.secrets_of(work, known)
+        if self.is_last and known is not None:  # with other parameters it may be refused
             wanted, secrets = known, orphans.secrets_of(work, known)
         # Volumes are deleted under the same locks, alone (workers.controllers.provisioner).
         locks = [stored_volume(work.driver.name, one, Mode.SHARED) for one in wanted.volumes]
@@ -233,9 +234,9 @@ class Creation:
         work, known = self.work, self.work.intent
         was_open = work.is_announced() or known is not None
         may_have_copy = work.is_announced() if known is None else known.has_copy
-        work.remember(wanted.with_copy() if may_have_copy else wanted)
+        work.remember(replace(wanted, is_open=True, is_failed=False, has_copy=may_have_copy))
         if self.is_last:
-            return True
+            return True  # nobody else has to know
         work.annotate()
         if is_deleting(work.content) and not was_open:
             work.forget()
