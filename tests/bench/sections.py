@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench import attaching
+from tests.bench import attaching, snapshotting
 from tests.bench import resizing as expansions
-from tests.bench import snapshotting
 from tests.bench.drivers import BenchDrivers
 from tests.bench.load import Load
 from tests.bench.systems import Ours, Peer, System
