@@ -20,7 +20,7 @@ import redis
 from tests.bench.systems import Ours, Peer, System
 from tests.bench.throughput import cpu_per_claim
 from tests.bench.usage import memory, sample
-from tests.support.attach_cluster import CAPABILITIES
+from tests.support.attach_cluster import CAPABILITIES, AttachCluster
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.kube_api import KubeApi, KubeApiError
 from tests.support.waiting import wait_until
@@ -188,21 +188,22 @@ def killed(api: KubeApi, kubeconfig: Path, peer: Path | None) -> list[dict[str, 
 
 def killed_once(api: KubeApi, driver: DirectoryDriver, victim: Callable[[], int]) -> float:
     """One publish that would hang; whoever made it dies."""
-    mark = f"k{uuid.uuid4().hex[:6]}"
     driver.set_rules({"method": "ControllerPublishVolume", "hang": True, "times": 1})
-    api.create(csi_node(mark, [driver.name]))
-    api.create(volume(mark, driver.name))
-    api.create(attachment(mark, driver.name, mark))
-    wait_until(lambda: bool(driver.calls("ControllerPublishVolume")), 60, "the call runs")
-    time.sleep(1)
-    os.kill(victim(), signal.SIGKILL)
-    started = time.monotonic()
-    wait_until(lambda: attached(api, mark) == 1, 120, "attached", interval_seconds=0.05)
-    seconds = time.monotonic() - started
-    api.delete(f"{ATTACHMENTS}/{mark}")
-    wait_until(lambda: attached(api, mark) == 0, 60, "detached")
-    clean_up(api, [mark], [mark])
-    return seconds
+    cluster = AttachCluster(api, [driver])
+    try:
+        (node,), (name,) = cluster.add_nodes(1), cluster.add_volumes(driver, 1)
+        api.create(attachment(name, driver.name, node))
+        wait_until(lambda: bool(driver.calls("ControllerPublishVolume")), 60, "the call runs")
+        time.sleep(1)
+        os.kill(victim(), signal.SIGKILL)
+        started = time.monotonic()
+        wait_until(lambda: attached(api, name) == 1, 120, "attached", interval_seconds=0.05)
+        seconds = time.monotonic() - started
+        api.delete(f"{ATTACHMENTS}/{name}")
+        wait_until(lambda: not cluster.published(), 60, "detached")
+        return seconds
+    finally:
+        cluster.clean_up()
 
 
 def owner(redis_url: str) -> int:

@@ -59,9 +59,6 @@ DRIVER_FLAGS: Final = {
 }
 """Flags of csi-provisioner that a driver may have its own value of, and their settings' fields."""
 
-PER_NODE: Final = frozenset({"attach", "detach"})
-"""Operations that may be limited for each node."""
-
 NOT_SERIAL: Final[dict[str, LaneLimits]] = {}
 """`serial: false`: the limits of `defaults` are not this driver's."""
 
@@ -347,8 +344,11 @@ def _limits_per_node(entry: Entry) -> dict[str, int]:
         numbers = value.mapping({"concurrency", "rate", "burst", "per"})
         if "per" not in numbers:
             continue
-        if numbers["per"].text() != "node" or name not in PER_NODE:
-            raise numbers["per"].error(f"per: node is for {' and '.join(sorted(PER_NODE))} alone")
+        per_node = {
+            one for kind in catalogue.kinds().values() if kind.group_by for one in kind.operations
+        }
+        if numbers["per"].text() != "node" or name not in per_node:
+            raise numbers["per"].error(f"per: node is for {' and '.join(sorted(per_node))} alone")
         if {"rate", "burst"} & numbers.keys():
             raise numbers["per"].error("per: node goes with concurrency alone")
         own = numbers.get("concurrency")
