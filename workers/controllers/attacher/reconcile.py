@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from workers.engine.context import Context
     from workers.engine.outcome import Outcome
     from workers.kube.objects import JsonObject
+    from workers.kube.paths import Resource
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
 
@@ -55,7 +56,7 @@ class Finding(StrEnum):
 
 
 GET_AT_MOST: Final = 50
-"""PVs read one by one; for more of them a list of all costs the API server less."""
+"""PVs and nodes read one by one; for more of them a list of all costs the API server less."""
 
 
 def can_compare(driver: Driver) -> bool:
@@ -94,8 +95,10 @@ def compare(context: Context, driver: Driver, lease: Lease, settings: AttacherSe
     except CsiError as error:
         _log.error("Failed to reconcile VolumeAttachment", err=f"failed to ListVolumes: {error}")
         return done("listing failed")
-    volumes = Volumes(context, is_many=len(attachments) > GET_AT_MOST)
-    findings = [finding(volumes, driver, item, truth) for item in attachments]
+    is_many = len(attachments) > GET_AT_MOST
+    volumes = Objects(context, paths.VOLUMES, is_many=is_many)
+    nodes = Objects(context, paths.CSI_NODES, is_many=is_many)
+    findings = [finding(volumes, nodes, driver.name, item, truth) for item in attachments]
     tell(context, driver, attachments, findings)
     found = [
         item for item, one in zip(attachments, findings, strict=True) if one is Finding.DIFFERENT
@@ -111,24 +114,24 @@ def compare(context: Context, driver: Driver, lease: Lease, settings: AttacherSe
     return done(f"{len(found)} differences")
 
 
-class Volumes:
-    """PVs as they are during one run: each by a request of its own, or all by a list."""
+class Objects:
+    """Objects as they are during one run: each by a request of its own, or all by a list."""
 
-    def __init__(self, context: Context, *, is_many: bool) -> None:
-        self.context = context
-        self._all: dict[str, JsonObject] | None = None
-        if is_many:
-            found = context.kube.list(paths.VOLUMES)
-            self._all = {item["metadata"]["name"]: item for item in found}
+    def __init__(self, context: Context, resource: Resource, *, is_many: bool) -> None:
+        self._kube, self._resource, self._is_complete = context.kube, resource, is_many
+        listed = self._kube.list(resource) if is_many else ()
+        self._known: dict[str, JsonObject | None] = {
+            item["metadata"]["name"]: item for item in listed
+        }
 
     def get(self, name: str) -> JsonObject | None:
-        """One PV, None when it does not exist."""
-        if self._all is not None:
-            return self._all.get(name)
-        try:
-            return self.context.kube.get_volume(name)
-        except NotFoundError:
-            return None
+        """One object, None when it does not exist."""
+        if name not in self._known and not self._is_complete:
+            try:
+                self._known[name] = self._kube.get(self._resource, name)
+            except NotFoundError:
+                self._known[name] = None
+        return self._known.get(name)
 
 
 def pages(client: CsiClient, settings: AttacherSettings) -> Iterator[csi.ListVolumesResponse]:
@@ -174,14 +177,14 @@ def tell(
 
 
 def finding(
-    volumes: Volumes, driver: Driver, attachment: JsonObject, truth: listing.Published
+    volumes: Objects, nodes: Objects, driver: str, attachment: JsonObject, truth: listing.Published
 ) -> Finding:
     """Whether the driver says something else; what cannot be judged is skipped (A-093)."""
     name = attachment["metadata"]["name"]
     try:
         source = find_source(volumes, attachment)
-        node_id = find_node_id(volumes.context, attachment, driver.name)
-        handle = listing.listed_handle(source, node_id, driver.name)
+        node_id = find_node_id(nodes, attachment, driver)
+        handle = listing.listed_handle(source, node_id, driver)
     except (AttachError, listing.UnknownHandleError) as error:
         _log.warning("attachment not compared", attachment=name, err=str(error))
         return Finding.SKIPPED
@@ -191,7 +194,7 @@ def finding(
     return Finding.DIFFERENT if listing.differs(attachment, is_found=is_found) else Finding.SAME
 
 
-def find_source(volumes: Volumes, attachment: JsonObject) -> Source:
+def find_source(volumes: Objects, attachment: JsonObject) -> Source:
     """The volume; as a detach sees it."""
     name = volume_name(attachment)
     if not name:
@@ -202,17 +205,21 @@ def find_source(volumes: Volumes, attachment: JsonObject) -> Source:
     return volume_source(volume)
 
 
-def find_node_id(context: Context, attachment: JsonObject, driver: str) -> str:
-    """What the publish was sent with, else the node's id (A-056, DA-003)."""
-    known = annotated_id(attachment)
-    if known:
+def find_node_id(nodes: Objects, attachment: JsonObject, driver: str) -> str:
+    """Where the forced pass would send its call (A-056, A-093).
+
+    A publish goes to the node's present id, so a node that was made again is published to; an
+    unpublish to the id that the publish was sent with (DA-003).
+    """
+    known, node = annotated_id(attachment), attachment["spec"]["nodeName"]
+    if known and attachment["metadata"].get("deletionTimestamp"):
         return known
-    node = attachment["spec"]["nodeName"]
     try:
-        csi_node: JsonObject | None = context.kube.get_csi_node(node)
-    except NotFoundError:
-        csi_node = None
-    return registered_id(node, csi_node, driver)
+        return registered_id(node, nodes.get(node), driver)
+    except AttachError:
+        if known:
+            return known
+        raise
 
 
 def force(context: Context, driver: Driver, lease: Lease, attachments: list[JsonObject]) -> None:

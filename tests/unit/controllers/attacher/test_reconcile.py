@@ -219,7 +219,8 @@ GCE_NODE = "projects/p/zones/us-east1-a/instances/n"
 )
 def test_migrated_handle_is_completed_first(listed, difference):
     """A-071."""
-    world = AttachWorld(driver=GCE, capabilities=LISTS)
+    world = AttachWorld(driver=GCE, capabilities=LISTS, has_node=False)
+    world.add_node(node_id=GCE_NODE)
     metadata = {"name": "pv1", "labels": {"topology.kubernetes.io/zone": "us-east1-a"}}
     spec = {"accessModes": ["ReadWriteOnce"], "gcePersistentDisk": {"pdName": "d"}}
     world.api.add(paths.VOLUMES, {"metadata": metadata, "spec": spec})
@@ -292,3 +293,26 @@ def test_a113_what_a_comparison_tells(world):
     findings = {"same": 2, "skipped": 1, "different": 2, "untold": None}
     assert {one: value(compared, labels | {"finding": one}) for one in findings} == findings
     assert value("csi_fleet_attachments_compare_seconds_count", labels) == 1
+
+
+@pytest.mark.parametrize(
+    ("is_deleting", "wanted"),
+    [
+        pytest.param(False, [("publish", "handle1", "nodeID1")], id="published to the new one"),
+        pytest.param(True, [], id="taken off the old one, which is still to come"),
+    ],
+)
+def test_a093_node_that_was_made_again(world, is_deleting, wanted):
+    """A-056, A-093, DA-003: attached by its status, but not to the node of now."""
+    world.add_attachment(is_marked=True, attached=True, node_id="old", is_deleting=is_deleting)
+    listing(world, HERE | {"published_node_ids": ["old"]})
+    compare(world)
+    assert world.calls == wanted
+
+
+def test_a093_node_that_is_gone(world):
+    """A-056: what the publish was sent with is all there is."""
+    world.api.drop(paths.CSI_NODES, "node1")
+    world.add_attachment(is_marked=True, attached=True)
+    listing(world, HERE)
+    assert compare(world) == []
