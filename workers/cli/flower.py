@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import parse_qsl, urlsplit
 
 from workers.app import make_app
+from workers.config.checks import OIDC_PROVIDERS
 from workers.config.redisurl import is_sentinel, parse_sentinels
 
 if TYPE_CHECKING:
@@ -27,6 +29,17 @@ def arguments(settings: Settings) -> list[str]:
     ]
     if flower.basic_auth:
         found.append(f"--basic_auth={','.join(flower.basic_auth)}")
+    if all(flower.tls):
+        certificate, key = (str(Path(one).resolve()) for one in flower.tls)
+        found += [f"--certfile={certificate}", f"--keyfile={key}"]
+    if (oidc := flower.oidc) is not None:
+        found += [
+            f"--auth_provider=flower.views.auth.{OIDC_PROVIDERS[oidc.provider]}",
+            f"--auth={oidc.allowed}",
+            f"--oauth2_key={oidc.client_id}",
+            f"--oauth2_secret={oidc.secret}",
+            f"--oauth2_redirect_uri={oidc.redirect_uri}",
+        ]
     return found
 
 

@@ -17,7 +17,7 @@ from workers.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from workers.config.settings import RedisSettings, Settings
+    from workers.config.settings import FlowerSettings, RedisSettings, Settings
 
 _DRIVER_COMMANDS: Final = {Command.RUN, Command.WORKER}
 _CLUSTER_COMMANDS: Final = _DRIVER_COMMANDS | {Command.WATCHER}
@@ -44,6 +44,13 @@ _NOT_NEGATIVE: Final = (
 )
 # Characters of a key that signs records.
 _SHORTEST_KEY: Final = 32
+# By the word of --flower-oidc-provider; Flower's class for it.
+OIDC_PROVIDERS: Final = {
+    "google": "GoogleAuth2LoginHandler",
+    "github": "GithubLoginHandler",
+    "gitlab": "GitLabLoginHandler",
+    "okta": "OktaLoginHandler",
+}
 _LOOPBACK: Final = {"127.0.0.1", "::1", "localhost"}
 
 
@@ -237,10 +244,35 @@ def _check_flower(settings: Settings) -> None:
         raise ConfigError("--flower-port must be 0 to 65535")
     if any(not all(entry.partition(":")[::2]) for entry in flower.basic_auth):
         raise ConfigError("Flower's login must be lines of user:password")
+    _check_flower_oidc(flower)
+    if any(flower.tls) and not all(flower.tls):
+        raise ConfigError("give both --flower-tls-cert-file and --flower-tls-key-file, or neither")
     public = flower.address not in _LOOPBACK
     started = settings.command in {Command.RUN, Command.FLOWER} and flower.port
-    if started and public and not flower.basic_auth:
+    if started and public and not flower.basic_auth and flower.oidc is None:
         raise ConfigError(
             f"--flower-address={flower.address} is open to others: give Flower a login with "
-            "--flower-basic-auth-file or the variable CSI_FLEET_FLOWER_BASIC_AUTH"
+            "--flower-basic-auth-file, the variable CSI_FLEET_FLOWER_BASIC_AUTH or "
+            "--flower-oidc-provider"
         )
+    if started and public and not any(flower.tls) and not flower.plain_http:
+        raise ConfigError(
+            f"--flower-address={flower.address} is open to others: give --flower-tls-cert-file and "
+            "--flower-tls-key-file, or say --flower-plain-http where something before Flower "
+            "encrypts"
+        )
+
+
+def _check_flower_oidc(flower: FlowerSettings) -> None:
+    oidc = flower.oidc
+    if oidc is None:
+        return
+    if oidc.provider not in OIDC_PROVIDERS:
+        raise ConfigError(f"--flower-oidc-provider must be one of {', '.join(OIDC_PROVIDERS)}")
+    if not (oidc.allowed and oidc.client_id and oidc.secret and oidc.redirect_uri):
+        raise ConfigError(
+            "--flower-oidc-provider also needs --flower-oidc-allowed, --flower-oidc-client-id, "
+            "--flower-oidc-secret-file and --flower-oidc-redirect-uri"
+        )
+    if flower.basic_auth:
+        raise ConfigError("give Flower one login: --flower-oidc-provider or user and password")

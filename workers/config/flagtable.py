@@ -147,6 +147,22 @@ OWN_FLAGS: Final = (
          upstream=False),
     Flag("flower-port", _UINT, "5555", "Port of Flower; 0 does not start it.", _FLOWER,
          upstream=False),
+    Flag("flower-tls-cert-file", _STRING, "", "Certificate with which Flower serves HTTPS.",
+         _FLOWER, upstream=False),
+    Flag("flower-tls-key-file", _STRING, "", "Its key.", _FLOWER, upstream=False),
+    Flag("flower-plain-http", _BOOL, "false", "Serve plain HTTP also at an address open to others: "
+         "something before Flower encrypts.", _FLOWER, upstream=False),
+    Flag("flower-oidc-provider", _STRING, "", "Log in to Flower by google, github, gitlab or okta "
+         "in place of a password (FLOWER_... variables of Flower name further details).", _FLOWER,
+         upstream=False),
+    Flag("flower-oidc-allowed", _STRING, "", "Regular expression of the addresses that may enter.",
+         _FLOWER, upstream=False),
+    Flag("flower-oidc-client-id", _STRING, "", "Flower's id at the provider.", _FLOWER,
+         upstream=False),
+    Flag("flower-oidc-secret-file", _STRING, "", "File with Flower's secret at the provider.",
+         _FLOWER, upstream=False),
+    Flag("flower-oidc-redirect-uri", _STRING, "", "Flower's own address with /login, as the "
+         "provider knows it.", _FLOWER, upstream=False),
     Flag("flower-basic-auth-file", _STRING, "", "File with user:password lines for Flower. The "
          "environment variable CSI_FLEET_FLOWER_BASIC_AUTH (comma separated) does the same.",
          _FLOWER, upstream=False),

@@ -336,6 +336,23 @@ def _flower(values: Mapping[str, Any], environ: Mapping[str, str]) -> settings.F
         address=values["flower-address"],
         port=values["flower-port"],
         basic_auth=tuple(login.strip() for login in logins if login.strip()),
+        tls=(values["flower-tls-cert-file"], values["flower-tls-key-file"]),
+        plain_http=values["flower-plain-http"],
+        oidc=_flower_oidc(values),
+    )
+
+
+def _flower_oidc(values: Mapping[str, Any]) -> settings.OidcSettings | None:
+    provider = values["flower-oidc-provider"]
+    if not provider:
+        return None
+    path = values["flower-oidc-secret-file"]
+    return settings.OidcSettings(
+        provider=provider,
+        allowed=values["flower-oidc-allowed"],
+        client_id=values["flower-oidc-client-id"],
+        secret=_read_secret("--flower-oidc-secret-file", path) if path else "",
+        redirect_uri=values["flower-oidc-redirect-uri"],
     )
 
 

@@ -286,6 +286,35 @@ class FlowerSettings:
     basic_auth: tuple[str, ...] = field(default=(), repr=False)
     """`user:password` entries; empty means no login, which needs a loopback address."""
 
+    tls: tuple[str, str] = ("", "")
+    """Paths of certificate and key; two empty ones mean plain HTTP."""
+
+    plain_http: bool = False
+    """Whether plain HTTP at an address open to others is wanted; default no."""
+
+    oidc: OidcSettings | None = None
+    """Login by an identity provider, in place of `basic_auth`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OidcSettings:
+    """Flower's login by an identity provider."""
+
+    provider: str
+    """`google`, `github`, `gitlab` or `okta`."""
+
+    allowed: str
+    """Regular expression of the addresses that may come in."""
+
+    client_id: str
+    """Our name at the provider."""
+
+    secret: str = field(repr=False)
+    """Our secret there. Never shown by `repr`."""
+
+    redirect_uri: str
+    """Flower's own address with /login, as the provider knows it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -50,6 +50,13 @@ ELECTED = ["--leader-election"]
     pytest.param(["--redis-password-file=/does/not/exist"], {}, 2, "cannot read",
                  id="redis password file"),
     pytest.param(["--flower-address=0.0.0.0"], {}, 2, "give Flower a login", id="open Flower"),
+    pytest.param(
+        ["--flower-address=0.0.0.0"], {"CSI_FLEET_FLOWER_BASIC_AUTH": "a:b"}, 2,
+        "--flower-plain-http", id="open Flower in clear",
+    ),
+    pytest.param(["--flower-tls-cert-file=x"], {}, 2, "give both", id="certificate alone"),
+    pytest.param(["--flower-oidc-provider=x"], {}, 2, "must be one of google", id="provider"),
+    pytest.param(["--flower-oidc-provider=okta"], {}, 2, "also needs", id="half a provider"),
     pytest.param([], {"CSI_FLEET_FLOWER_BASIC_AUTH": "hush"}, 2, "user:password",
                  id="Flower login without colon"),
 ])  # fmt: skip
@@ -161,7 +168,7 @@ def test_redis_password_from_file_wins_over_variable_and_url(tmp_path):
 def test_flower_login_opens_other_addresses(tmp_path):
     secret = tmp_path / "logins"
     secret.write_text("a:1\nb:2\n", encoding="utf-8")
-    argv = ["--flower-address=0.0.0.0", f"--flower-basic-auth-file={secret}"]
+    argv = ["--flower-address=0.0.0.0", "--flower-plain-http", f"--flower-basic-auth-file={secret}"]
     flower = parse("run", argv, {}).flower
     assert flower.basic_auth == ("a:1", "b:2")
     assert "a:1" not in repr(flower)
