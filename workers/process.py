@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -47,6 +48,17 @@ def kube_client(
     )
 
 
+def guarded(settings: Settings, checks: Checks) -> Checks:
+    """The checks, with the API server's word on who reads the metrics where that is wanted."""
+    if not settings.http.token_review:
+        return checks
+    from workers.kube.reviews import PathReaders  # noqa: PLC0415 - rarely needed
+
+    client = kube_client(settings, pool_size=1, metrics=None)
+    readers = PathReaders(client, settings.http.metrics_path)
+    return dataclasses.replace(checks, may_read=readers.allows)
+
+
 def serve(settings: Settings, metrics: Metrics, checks: Checks) -> DiagnosticsServer | None:
     """The endpoint of one process, None unless `--http-endpoint` asks for it.
 
@@ -55,6 +67,7 @@ def serve(settings: Settings, metrics: Metrics, checks: Checks) -> DiagnosticsSe
     """
     if not settings.http.endpoint:
         return None
+    checks = guarded(settings, checks)
     server = DiagnosticsServer(settings.http, Exposition(metrics.registry, lanes(settings)), checks)
     server.start()
     return server

@@ -21,13 +21,13 @@ OIDC = {
 
 
 @pytest.fixture
-def flower(redis_url, tmp_path):
+def flower(redis_server, tmp_path):
     """Starts one with flags; returns its port once it answers."""
     started = []
 
     def start(*flags, **arguments):
         port = free_port()
-        flags = [f"--flower-port={port}", f"--redis-url={redis_url}", *flags]
+        flags = [f"--flower-port={port}", f"--redis-url={redis_server.url}", *flags]
         process = start_process(
             "flower",
             [*program(), "flower", *flags, f"--state-dir={tmp_path}"],

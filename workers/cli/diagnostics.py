@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers.observability.exposition import Exposition, SharedMetrics
 from workers.observability.http import Checks, DiagnosticsServer
-from workers.process import lanes
+from workers.process import guarded, lanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,8 @@ def serve_run(
         ConfigError: nobody can listen there.
     """
     shown = Exposition(shared, lanes(settings, redis_url))
-    server = DiagnosticsServer(settings.http, shown, Checks(live=live, ready=ready))
+    checks = guarded(settings, Checks(live=live, ready=ready))
+    server = DiagnosticsServer(settings.http, shown, checks)
     server.start()
     return server
 

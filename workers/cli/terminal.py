@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import unicodedata
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -27,9 +28,22 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def plain(text: str) -> str:
+    """The text with control and direction characters spelled out.
+
+    Names and messages are other people's: on a terminal they must not move the cursor, change
+    colours or hide what stands before them (SEC-9).
+    """
+    return "".join(
+        one if one in "\n\t" or unicodedata.category(one) not in {"Cc", "Cf"}
+        else one.encode("unicode_escape").decode()
+        for one in text
+    )  # fmt: skip
+
+
 def write(text: str = "") -> None:
     """One line to standard output."""
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{plain(text)}\n")
 
 
 def write_json(value: Any) -> None:
@@ -45,7 +59,7 @@ def write_lines(lines: Iterable[str], *, style: str = "") -> None:
 
         console = Console(highlight=False)
         for line in lines:
-            console.print(Text(line, style=style), soft_wrap=True)
+            console.print(Text(plain(line), style=style), soft_wrap=True)
         return
     for line in lines:
         write(line)
@@ -53,7 +67,7 @@ def write_lines(lines: Iterable[str], *, style: str = "") -> None:
 
 def write_table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table: boxed on a terminal, columns apart by blanks otherwise (for grep and awk)."""
-    texts = [[str(cell) for cell in row] for row in rows]
+    texts = [[plain(str(cell)).replace("\n", " ") for cell in row] for row in rows]
     if is_terminal():
         from rich.console import Console  # noqa: PLC0415
         from rich.table import Table  # noqa: PLC0415

@@ -143,6 +143,9 @@ OWN_FLAGS: Final = (
     Flag("state-dir", _STRING, "", "Folder for pid, health and metric files and the data of the "
          "embedded Redis. Default: csi-fleet-<uid> in the temporary folder.",
          _ALL, upstream=False, env="CSI_FLEET_STATE_DIR"),
+    Flag("metrics-token-review", _BOOL, "false", "Show the metrics only to bearers of a token "
+         "whose owner may get that path, by TokenReview (k8s/components/metrics-auth).", _RULES,
+         upstream=False),
     Flag("flower-address", _STRING, "127.0.0.1", "Listen address of Flower.", _FLOWER,
          upstream=False),
     Flag("flower-port", _UINT, "5555", "Port of Flower; 0 does not start it.", _FLOWER,

@@ -269,6 +269,7 @@ def _http(values: Mapping[str, Any], *, in_node_mode: bool) -> settings.HttpSett
         endpoint=values["http-endpoint"] or values["metrics-address"],
         metrics_path=values["metrics-path"],
         pprof=values["enable-pprof"],
+        token_review=values["metrics-token-review"],
         leader_health=bool(elected and values["http-endpoint"]),
     )
 

@@ -197,6 +197,9 @@ class HttpSettings:
     metrics_path: str = "/metrics"
     """Path of the metrics; default `/metrics`."""
 
+    token_review: bool = False
+    """Whether only those may read the metrics whom the API server lets; default no."""
+
     pprof: bool = False
     """Whether /debug/pprof/ is served; default no."""
 

@@ -1,7 +1,8 @@
 """Who asks how we are? The HTTP server for metrics, probes and profiles (`--http-endpoint`).
 
-Each request has its own daemon thread and a time limit, so a slow client holds up nothing. There is
-no login, as upstream: the port is for the cluster's own monitoring.
+Each request has its own daemon thread and a time limit, so a slow client holds up nothing; of too
+many at once the oldest is dropped (SEC-9). There is no login, as upstream: the port is for the
+cluster's own monitoring. `--metrics-token-review` asks the API server who reads the metrics.
 
 | Path | Answer |
 |---|---|
@@ -13,6 +14,7 @@ no login, as upstream: the port is for the cluster's own monitoring.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import socket
 import sys
@@ -43,6 +45,9 @@ _log = get_logger()
 # A client that sends or takes nothing for so long is dropped.
 _CLIENT_TIMEOUT_SECONDS: Final = 10.0
 
+# Probes and scrapes are a few; a flood of slow clients gets no more threads than this.
+_MAX_CONNECTIONS: Final = 32
+
 _DEFAULT_PROFILE_SECONDS: Final = 30.0
 _TEXT: Final = "text/plain; charset=utf-8"
 
@@ -60,11 +65,13 @@ class Checks:
         live: a failure means that only a restart helps (`Heartbeats.check`).
         ready: a failure means that work would not be done now.
         leader: health of the Lease (`LeaderHealth.check`).
+        may_read: told a bearer token; whether it may read the metrics. None asks nobody.
     """
 
     live: Check = always_ok
     ready: Check = always_ok
     leader: Check = always_ok
+    may_read: Callable[[str], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +144,19 @@ class DiagnosticsServer:
         while not self._stopping.is_set():
             server.handle_request()
 
-    def answer(self, target: str, accept: str) -> _Answer:
+    def answer(self, target: str, accept: str, authorization: str = "") -> _Answer:
         """Route one GET.
 
         Args:
             target: path and query.
             accept: the Accept header.
+            authorization: the Authorization header.
         """
         path, query = urlsplit(target)[2:4]
         if path == self._settings.metrics_path:
+            may_read = self._checks.may_read
+            if may_read is not None and not may_read(_bearer(authorization)):
+                return _Answer(401, b"give a bearer token that may get this path\n")
             return self._metrics(accept)
         if path == "/healthz/leader-election" and self._settings.leader_health:
             complaint = self._checks.leader()
@@ -201,6 +212,11 @@ class DiagnosticsServer:
             self._profiling.release()
 
 
+def _bearer(authorization: str) -> str:
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
 def _probe(check: Check) -> _Answer:
     complaint = check()
     return _Answer(503, f"{complaint}\n".encode()) if complaint else _Answer(200, b"ok")
@@ -215,6 +231,8 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, family: int, address: Any, diagnostics: DiagnosticsServer) -> None:
         self.address_family = family
         self.diagnostics = diagnostics
+        self._open: dict[socket.socket, None] = {}
+        self._lock = threading.Lock()
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
@@ -223,6 +241,22 @@ class _Server(ThreadingHTTPServer):
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         # Not HTTPServer's: it asks DNS for the host's name, which may take seconds.
         TCPServer.server_bind(self)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        # The oldest goes: it had its time, and a probe that comes now must be answered.
+        with self._lock:
+            while len(self._open) >= _MAX_CONNECTIONS:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._open[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, *_: Any) -> None:
         error = sys.exception()
@@ -238,7 +272,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         try:
-            answer = self.server.diagnostics.answer(self.path, self.headers.get("Accept", ""))
+            answer = self.server.diagnostics.answer(
+                self.path, self.headers.get("Accept", ""), self.headers.get("Authorization", "")
+            )
         except Exception:  # noqa: BLE001  the server's edge: one bad answer must not end it
             _log.exception("HTTP request failed", path=self.path)
             answer = _Answer(500, b"internal server error\n")

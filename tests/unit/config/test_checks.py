@@ -173,7 +173,7 @@ def test_flower_login_opens_other_addresses(tmp_path):
     assert flower.basic_auth == ("a:1", "b:2")
     assert "a:1" not in repr(flower)
     environ = {"CSI_FLEET_FLOWER_BASIC_AUTH": "c:3, d:4"}
-    assert parse("run", argv[:1], environ).flower.basic_auth == ("c:3", "d:4")
+    assert parse("run", argv[:2], environ).flower.basic_auth == ("c:3", "d:4")
 
 
 def test_drivers_file_replaces_the_default_socket_only():

@@ -11,6 +11,7 @@ import threading
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.waiting import wait_until
 from workers.config.settings import HttpSettings
 from workers.errors import ConfigError
 from workers.observability.exposition import Exposition
@@ -219,3 +220,34 @@ def test_the_port_is_free_after_stop():
     first.stop()
     with serving(HttpSettings(f"127.0.0.1:{port}")) as second:
         assert get(second, "/healthz")[0] == 200
+
+
+def test_sec_9_a_flood_of_slow_clients_gets_no_more_threads_and_stops_no_probe():
+    """Each once held a thread for as long as it sent a byte now and then."""
+    with serving() as server, contextlib.ExitStack() as stack:
+        before = threading.active_count()
+        for _ in range(100):
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            slow.sendall(b"GET /healthz HTTP/1.1\r\n")
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        client.request("GET", "/healthz")
+        assert client.getresponse().status == 200
+        client.close()
+        # Those that were dropped end as soon as they run.
+        wait_until(lambda: threading.active_count() - before <= 32, 30, "the oldest are gone")
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [("", 401), ("Bearer wrong", 401), ("Basic good", 401), ("Bearer good", 200)],
+)
+def test_metrics_are_for_whom_the_api_server_lets_read_them(authorization, status):
+    """Probes stay open: kubelet has no token."""
+    with serving(may_read=lambda token: token == "good") as server:
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        client.request("GET", "/metrics", headers={"Authorization": authorization})
+        assert client.getresponse().status == status
+        client.close()
+        client.request("GET", "/healthz")
+        assert client.getresponse().status == 200
+        client.close()

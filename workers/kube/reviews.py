@@ -1,0 +1,82 @@
+"""Who may read our metrics? The API server is asked, as for every other request (TokenReview)."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.errors import ApiError
+from workers.kube import paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.kube.client import KubeClient
+
+_log = logging.getLogger(__name__)
+
+TOKEN_REVIEWS: Final = paths.Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview")
+ACCESS_REVIEWS: Final = paths.Resource(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview"
+)
+# A scrape comes every few seconds; a token that was taken away is refused after this.
+_REMEMBERED_SECONDS: Final = 60.0
+_MAX_REMEMBERED: Final = 100
+
+
+class PathReaders:
+    """Answers for one path, remembered for a minute; safe for threads.
+
+    Args:
+        client: of an account that may create both reviews.
+        path: what the token's owner needs `get` on, as a nonResourceURL.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, client: KubeClient, path: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._path = path
+        self._clock = clock
+        self._known: dict[bytes, tuple[float, bool]] = {}
+        self._lock = threading.Lock()
+
+    def allows(self, token: str) -> bool:
+        """Whether the token's owner may get the path; not when nobody can be asked."""
+        if not token:
+            return False
+        digest, now = hashlib.sha256(token.encode()).digest(), self._clock()
+        with self._lock:
+            until, is_allowed = self._known.get(digest, (0.0, False))
+            if now < until:
+                return is_allowed
+        try:
+            is_allowed = self._ask(token)
+        except ApiError as error:
+            _log.warning("who reads the metrics is not known: %s", error)
+            return False
+        with self._lock:
+            if len(self._known) >= _MAX_REMEMBERED:
+                self._known.clear()
+            self._known[digest] = (now + _REMEMBERED_SECONDS, is_allowed)
+        return is_allowed
+
+    def _ask(self, token: str) -> bool:
+        status = self._review(TOKEN_REVIEWS, {"token": token})
+        if not status.get("authenticated"):
+            return False
+        user = status.get("user") or {}
+        spec = {
+            "user": user.get("username", ""),
+            "groups": user.get("groups") or [],
+            "nonResourceAttributes": {"path": self._path, "verb": "get"},
+        }
+        return bool(self._review(ACCESS_REVIEWS, spec).get("allowed"))
+
+    def _review(self, resource: paths.Resource, spec: dict[str, Any]) -> dict[str, Any]:
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
+        return dict(self._client.create(resource.path(), body).get("status") or {})
