@@ -19,9 +19,11 @@ LOCK_FLAGS := --quiet --universal --generate-hashes --no-emit-index-url --no-hea
   --all-extras --group build --group test --group lint --python-version 3.11
 PACKAGES := csi_client workers watcher
 TYPED := $(PACKAGES) tests/support examples
+IMAGE ?= csi-fleet:dev
+BASE ?= python:3.11-slim-bookworm
 SUITES ?= unit integration e2e node parity chaos
 
-.PHONY: help venv demo test unit integration e2e compose-test node node-test parity chaos mutants bench check lint types \
+.PHONY: audit sbom image help venv demo test unit integration e2e compose-test node node-test parity chaos mutants bench check lint types \
   imports spelling lock-check stubs-check shape proto lock format fetch clean
 
 help: ## list the targets
@@ -78,8 +80,19 @@ mutants: $(STAMP) ## breaks the code at random places; do the tests notice? hour
 bench: $(STAMP) ## measure into docs/performance.md: QUICK=1 ONLY=a,b PEER=csi-provisioner ROUNDS=n
 	@$(PY) -m tests.bench
 
-check: lint types imports spelling lock-check stubs-check shape ## everything but the tests
+check: lint types imports spelling lock-check stubs-check shape audit ## everything but the tests
 	@echo "check: all good"
+
+audit: $(STAMP) ## known vulnerabilities of what the product needs; offline it says so
+	@$(PY) -m tests.support.supply audit
+
+sbom: $(STAMP) ## dist/sbom.cdx.json: what the product is made of (CycloneDX)
+	@$(PY) -m tests.support.supply sbom
+
+image: sbom ## the image IMAGE=csi-fleet:dev, its base held by digest, and its bill of materials
+	@docker pull --quiet $(BASE) > /dev/null; \
+	base=$$(docker image inspect --format '{{index .RepoDigests 0}}' $(BASE)); \
+	docker build --build-arg BASE="$$base" --label org.opencontainers.image.base.name="$$base" --tag $(IMAGE) .
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
