@@ -209,8 +209,9 @@ def test_nothing_is_lost_and_nothing_is_left(own_plane, redis_binary, tmp_path, 
     directory = Path(os.environ.get("CHAOS_KEEP", tmp_path)) / f"seed-{SEED}"
     with capsys.disabled():
         print(f"\nCHAOS_SEED={SEED} CHAOS_CLAIMS={CLAIMS} CHAOS_DELETES={DELETES} faults={FAULTS}")
-    flags = ("--resync-period=10s", "--feature-gates=CrossNamespaceVolumeDataSource=true")
+    flags = ("--resync-period=10s",)
     worker_flags = (
+        "--feature-gates=CrossNamespaceVolumeDataSource=true",
         "--timeout=5s",
         "--retry-interval-max=5s",
         *ELECTION,
