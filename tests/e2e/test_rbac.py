@@ -41,7 +41,7 @@ TABLE = [
     ("watcher", "", "", "nodes", "list watch"),
     ("watcher", "", STORAGE, "csinodes", "list watch"),
     ("watcher", "", STORAGE, "volumeattachments", "list watch"),
-    ("watcher", RECORDS, "", "configmaps", "get list"),
+    ("watcher", RECORDS, "", "configmaps", "list"),
     ("watcher", NAMESPACE, STORAGE, "csistoragecapacities", "list watch"),
     ("worker", "", "", "persistentvolumeclaims", "get list update"),
     ("worker", "", "", "persistentvolumes", "get create patch delete"),

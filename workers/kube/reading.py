@@ -121,12 +121,10 @@ class KubeReader:
         return self.list(paths.CONFIG_MAPS, namespace=namespace, labelSelector=label_selector)
 
     def has_config_map(self, namespace: str, name: str) -> bool:
-        """Tell whether a ConfigMap exists now."""
-        try:
-            self.get(paths.CONFIG_MAPS, name, namespace=namespace)
-        except NotFoundError:
-            return False
-        return True
+        """Tell whether a ConfigMap exists now; by a list, the only verb that the watcher has."""
+        selector = f"metadata.name={name}"
+        found = self.list(paths.CONFIG_MAPS, namespace=namespace, fieldSelector=selector)
+        return next(found, None) is not None
 
     # Discovery.
 
