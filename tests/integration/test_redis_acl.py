@@ -18,6 +18,7 @@ from tests.support.processes import free_port
 from tests.support.redis_fixtures import undeclared_keys
 from tests.support.secure_redis import CONFIG, USERS, SecureRedis
 from tests.support.waiting import wait_until
+from workers.cli import beat
 from workers.queue.names import CELERY_QUEUE_PREFIX
 
 
@@ -105,6 +106,16 @@ def test_flower_sees_workers_and_tasks(server, parts):
 ADMIN = ["FLUSHALL", "FLUSHDB", "CONFIG GET *", "KEYS *", "SHUTDOWN NOSAVE", "ACL LIST", "SAVE",
          "REPLICAOF NO ONE", "CLIENT KILL TYPE normal", "MONITOR", "SCRIPT FLUSH",
          "CLIENT LIST", "SLOWLOG GET", "MODULE LIST", "FUNCTION LIST", "SWAPDB 0 1"]  # fmt: skip
+
+
+def test_beat_keeps_and_gives_back_its_lock(server):
+    """It does so first a minute after it started, when a right that lacks ends it."""
+    with login(server, "beat") as client:
+        client.set("redbeat::test-lock", "token")
+        assert beat.extend(["redbeat::test-lock"], ["token", 60_000], client) == 1
+        assert client.pttl("redbeat::test-lock") > 0
+        assert beat.extend(["redbeat::test-lock"], ["another", 60_000], client) == 0
+        assert beat.release(["redbeat::test-lock"], ["token"], client) == 1
 
 
 @pytest.mark.parametrize("user", ["watcher", "worker", "beat", "flower"])

@@ -58,8 +58,8 @@ _OURS: Final = (
 )
 _CONSUME: Final = "zrevrangebyscore lpush rpush rpop brpop llen"
 _SCHEDULE: Final = (
-    "multi exec get set del exists pexpire pttl sadd srem smembers hget hset hsetnx zadd zrem "
-    "zrank zrange zrangebyscore zrevrangebyscore zscore lpush llen"
+    "multi exec watch unwatch get set del exists pexpire pttl sadd srem smembers hget hset hsetnx "
+    "zadd zrem zrank zrange zrangebyscore zrevrangebyscore zscore lpush llen"
 )
 _MONITOR: Final = (
     "time get set del exists pexpire sadd srem smembers zadd zrem zscore zrange zrangebyscore "
