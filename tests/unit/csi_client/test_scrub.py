@@ -101,13 +101,13 @@ def test_no_spelling_survives(secret: str, text: str, leak: str) -> None:
             lambda x: base64.b64encode(x.encode()).decode(),
             lambda x: base64.b64encode(f"u:{x}".encode()).decode(),
             lambda x: x.encode().hex(),
-            json.dumps,
+            lambda x: json.dumps(x)[1:-1],
         ]
     ),
 )
 def test_no_random_secret_survives(secret: str, before: str, after: str, spell) -> None:
     """Whatever stands around it, and whatever the secret is made of."""
-    echoed = spell(secret).strip('"')
+    echoed = spell(secret)
     assume(echoed not in before and echoed not in after)
     assert echoed not in scrub(f"{before} {echoed} {after}", request(password=secret))
 
