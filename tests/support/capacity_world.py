@@ -16,6 +16,7 @@ from csi_client import messages as csi
 from tests.support.fake_cluster import DRIVER, FakeClusters, FakeKube, JsonObject, World
 from workers.config.settings import CapacitySettings, KubeSettings, Settings
 from workers.controllers.capacity.publishing import Publishing
+from workers.controllers.capacity.spec import SPEC
 from workers.controllers.capacity.sync import sync_capacity
 from workers.engine.effects import Effects
 from workers.engine.outcome import Action
@@ -154,8 +155,7 @@ class CapacityWorld:
             effects=Effects(cast("Any", self.kube), base.effects.events, self.queue),
             queue=self.queue,
             catalog=cast("Any", self.catalog),
-            clusters=cast("Any", self.clusters),
-            capacity=self.publishing,
+            parts={SPEC.name: self.publishing},
         )
         self.delays: list[float | None] = []
 

@@ -35,6 +35,7 @@ from workers.constants import (
 from workers.controllers.provisioner.clusters import Clusters
 from workers.controllers.provisioner.controller import CONTROLLER
 from workers.controllers.provisioner.filters import keys_of_unsaved
+from workers.controllers.provisioner.own import Own
 from workers.controllers.provisioner.safekeeping import Safekeeping
 from workers.controllers.provisioner.served import Drivers
 from workers.drivers.driver import Driver
@@ -331,17 +332,15 @@ class CrashWorld:
         intents, catalog = IntentStore(self.client), CatalogReader(self.client)
         steps = Mortal(dies_before, self._died)
         kube = cast("Any", self.kube)
+        keeping = Safekeeping(intents=intents, kube=kube, catalog=catalog, namespace=NAMESPACE)
+        own = Own(intents, keeping, Clusters(catalog))
         runtime = Runtime(
             settings=self.settings,
             kube=kube,
             effects=Effects(kube, cast("Any", self.events), queue, steps),
             queue=queue,
-            intents=intents,
             catalog=catalog,
-            safekeeping=Safekeeping(
-                intents=intents, kube=kube, catalog=catalog, namespace=NAMESPACE
-            ),
-            clusters=Clusters(catalog),
+            parts={CONTROLLER.spec.name: own},
             driver_of=lambda _name: self.driver,
             controllers={kind.name: CONTROLLER for kind in CONTROLLER.spec.kinds},
             now=lambda: self.now_ms / 1000,

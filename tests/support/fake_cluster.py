@@ -18,7 +18,9 @@ from csi_client import messages as csi
 from workers.config.settings import Settings
 from workers.constants import ANN_STORAGE_PROVISIONER
 from workers.controllers.provisioner.claims import claim_domain, sync_claim
+from workers.controllers.provisioner.own import Own
 from workers.controllers.provisioner.safekeeping import Safekeeping
+from workers.controllers.provisioner.spec import SPEC
 from workers.controllers.provisioner.volumes import sync_volume
 from workers.drivers.driver import Driver
 from workers.engine.context import Runtime
@@ -345,13 +347,8 @@ class World:
         self.effects = Effects(
             cast("Any", self.kube), cast("Any", self.events), cast("Any", self.queue)
         )
-        self.runtime = Runtime(
-            settings=self.settings,
-            kube=cast("Any", self.kube),
-            effects=self.effects,
-            queue=cast("Any", self.queue),
+        self.own = Own(
             intents=cast("Any", self.intents),
-            catalog=cast("Any", self.catalog),
             safekeeping=Safekeeping(
                 intents=cast("Any", self.intents),
                 kube=cast("Any", self.kube),
@@ -359,6 +356,14 @@ class World:
                 namespace="fleet-system",
             ),
             clusters=cast("Any", self.clusters),
+        )
+        self.runtime = Runtime(
+            settings=self.settings,
+            kube=cast("Any", self.kube),
+            effects=self.effects,
+            queue=cast("Any", self.queue),
+            catalog=cast("Any", self.catalog),
+            parts={SPEC.name: self.own},
             driver_of=lambda _name: self.driver,
         )
         self.memo = ""

@@ -16,7 +16,7 @@ import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from celery.exceptions import SecurityWarning
 
@@ -28,14 +28,12 @@ from workers.cli.discovery import discovered_gates
 from workers.cli.elections import Elections
 from workers.cli.shadowing import Shadowing
 from workers.controllers import catalogue
-from workers.controllers.capacity.publishing import Publishing
-from workers.controllers.provisioner.clusters import Clusters
-from workers.controllers.provisioner.safekeeping import Safekeeping
 from workers.custom.loading import load_all
 from workers.drivers.central import Central
 from workers.drivers.fleet import TICK_SECONDS, Fleet
 from workers.drivers.seats import Seats
 from workers.engine.context import Context
+from workers.engine.controller import KeepsParts, Means
 from workers.engine.effects import Effects
 from workers.engine.passes import Passes, longest_pass
 from workers.engine.pausecopies import PauseCopies, PauseRestorer
@@ -53,11 +51,9 @@ from workers.observability.requests import csi_observer
 from workers.observability.tracing import Tracing
 from workers.process import kube_client, mark_ready, ready_file, serve, tell_liveness
 from workers.queue.breakers import Breakers
-from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CatalogReader
 from workers.queue.connection import RedisClient, connect, connect_heartbeat
 from workers.queue.correlate import EventBudget
-from workers.queue.intents import IntentStore
 from workers.queue.leases import Heartbeat
 from workers.queue.pauses import Pauses
 from workers.queue.periods import Periods
@@ -131,44 +127,33 @@ class WorkerProcess:
             interval_seconds=settings.process.lease_ttl_seconds / 4,
         )
         self.registry = DriverRegistry(redis)
-        intents = IntentStore(redis, seal)
         catalog = CatalogReader(redis)
-        clusters = Clusters(catalog)
         periods = Periods(redis)
-        self.capacity = Publishing(
-            settings,
-            kube=self.kube,
-            store=CapacityStore(redis),
-            queue=self.queue,
-            catalog=catalog,
-            clusters=clusters,
-            periods=periods,
-            metrics=self.metrics,
-        )
-        self.capacity.prepare()
+        means = Means(settings, redis, seal, self.kube, self.queue, catalog, periods, self.metrics)
         self.leadership = self.elections(redis) if settings.leader.enabled else None
         lasting = self.make_events(client, redis, periods)
         self.periodic = Periodic(
             self.fleet.drivers,
             queue=self.queue,
             periods=periods,
-            capacity=self.capacity,
             controllers=self.controllers,
             context=lambda: self.app.runtime,
             lasting=lasting,
         )
-        self.app.runtime = self.make_context(intents, catalog, clusters, lasting)
+        self.app.runtime = self.make_context(means, lasting)
         register(self.app)
         # Last: what waits for the driver to be asked must not wait for our own start any more.
         self.connect_drivers()
 
-    def make_context(
-        self,
-        intents: IntentStore,
-        catalog: CatalogReader,
-        clusters: Clusters,
-        lasting: Lasting,
-    ) -> Context:
+    def make_parts(self, means: Means) -> dict[str, Any]:
+        """What the controllers keep in this process for themselves."""
+        parts: dict[str, Any] = {}
+        for controller in self.controllers:
+            if isinstance(controller, KeepsParts):
+                parts[controller.spec.name] = controller.build(means, parts)
+        return parts
+
+    def make_context(self, means: Means, lasting: Lasting) -> Context:
         """What every pass is handed."""
         settings = self.settings
         return Context(
@@ -176,15 +161,8 @@ class WorkerProcess:
             kube=self.kube,
             effects=Effects(self.kube, self.events, self.queue),
             queue=self.queue,
-            intents=intents,
-            catalog=catalog,
-            safekeeping=Safekeeping(
-                intents=intents,
-                kube=self.kube,
-                catalog=catalog,
-                namespace=settings.kube.namespace,
-            ),
-            clusters=clusters,
+            catalog=means.catalog,
+            parts=self.make_parts(means),
             driver_of=self.fleet.driver_of,
             controllers={
                 kind.name: controller
@@ -196,7 +174,6 @@ class WorkerProcess:
                 self.fleet.seats, self.consumers.hold, threads=settings.process.concurrency
             ),
             metrics=self.metrics,
-            capacity=self.capacity,
             periodic=self.periodic,
             lasting=lasting,
             passes=Passes(lambda: longest_pass(self.fleet.longest_call())),

@@ -44,6 +44,7 @@ class CustomDriver(Driver):
     """The driver of a plug-in."""
 
     options: Options = field(default_factory=Options)
+    backend: CustomBackend | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", (self.name, *self.options.additional_names))

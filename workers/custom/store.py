@@ -117,7 +117,7 @@ class BackoffStore:
         if work.record is not None:
             work.record = work.record.with_store({**progress, "due": time.time() + seconds})
             work.runtime.effects.reach(Step.RECORD_INTENT, work.lease)
-            work.runtime.intents.put(work.lease.domain, work.record.record(), work.lease)
+            work.own.intents.put(work.lease.domain, work.record.record(), work.lease)
         return wait(seconds, "volume is not saved yet")
 
 

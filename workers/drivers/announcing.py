@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.drivers.driversfile import DriverSpec
+from workers.engine.controller import TellsOfDrivers
 from workers.queue.keys import lane_name
 from workers.queue.kinds import APART, apart
 
@@ -51,8 +52,12 @@ class Announcing:
 
     def record(self, driver: Driver) -> dict[str, Any]:
         """What others may know of the driver, and which controllers work for it here."""
+        record = driver.record()
+        for one in self._controllers:
+            if isinstance(one, TellsOfDrivers):
+                record |= one.record(driver)
         names = [one.spec.name for one in self._controllers if one.serves(driver)]
-        return driver.record() | {"controllers": names}
+        return record | {"controllers": names}
 
     def driverless_record(self) -> dict[str, Any]:
         """The record of what belongs to no driver."""

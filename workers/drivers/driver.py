@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from csi_client.errors import CsiError
-from workers.controllers.capacity.objects import MANAGED_BY, managed_by
 from workers.controllers.catalogue import specs
-from workers.controllers.provisioner.backend import Backend, CsiBackend
 from workers.drivers.health import Health
 from workers.errors import ConfigError
 from workers.migration.plugins import in_tree_name
@@ -38,7 +36,6 @@ class Driver:
         in_tree_name: the in-tree plugin it replaces, or None (P-009).
         identity: value of the identity volume attribute (P-010).
         node_segments: accessible topology of the local node; None outside node deployment.
-        backend: who makes and removes its volumes.
         health: told of calls that were not answered.
         timeouts: seconds by operation (`create`, `expand`) that the drivers file names.
         class_timeouts: the same by storage class.
@@ -57,7 +54,6 @@ class Driver:
     settings: Settings
     node_id: str = ""
     node_segments: dict[str, str] | None = None
-    backend: Backend = field(default_factory=CsiBackend)
     health: Health = field(default_factory=Health)
     timeouts: Mapping[str, float] = field(default_factory=dict)
     class_timeouts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -111,30 +107,16 @@ class Driver:
         """Whether CSIStorageCapacity objects are kept for it (CAP-012)."""
         return self.settings.capacity.enabled and "GET_CAPACITY" in self.controller_capabilities
 
-    def capacity_record(self) -> dict[str, str] | None:
-        """Where the driver's capacity objects are and what labels them, None without any."""
-        if not self.publishes_capacity:
-            return None
-        node = self.settings.node
-        return {
-            "namespace": self.settings.capacity.namespace,
-            "managed_by": managed_by(node.node_name) if node.enabled else MANAGED_BY,
-        }
-
     def record(self) -> dict[str, Any]:
-        """What the watcher, beat and the tools may know of this driver (kept in Redis)."""
+        """What the watcher and the tools may know of this driver; its controllers add to it."""
         return {
             "name": self.name,
             "queue_name": self.queue_name,
             "in_tree_name": self.in_tree_name,
             "plugin_capabilities": sorted(self.plugin_capabilities),
             "controller_capabilities": sorted(self.controller_capabilities),
-            "topology": self.supports_topology,
-            "attributes_classes": self.settings.gates.volume_attributes_class,
-            "capacity": self.capacity_record(),
             "node": self.settings.node.node_name if self.settings.node.enabled else None,
             "node_segments": self.node_segments,
-            "rules": asdict(self.settings.provision),
             "system_namespace": self.settings.kube.namespace,
         }
 

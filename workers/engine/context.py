@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workers.drivers.seats import Seats
 from workers.engine.passes import Passes
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from workers.config.settings import Settings
-    from workers.controllers.capacity.publishing import Publishing
-    from workers.controllers.provisioner.clusters import Clusters
-    from workers.controllers.provisioner.safekeeping import Safekeeping
     from workers.drivers.driver import Driver
     from workers.engine.controller import Controller
     from workers.engine.effects import Effects
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from workers.explain.lasting import Lasting
     from workers.kube.reading import KubeReader
     from workers.queue.catalog import CatalogReader
-    from workers.queue.intents import IntentStore
     from workers.queue.pauses import Pauses
     from workers.queue.workqueue import WorkQueue
 
@@ -42,8 +38,8 @@ class Context:
         controllers: those of this process, by kind of key.
         driver_of: finds the connected driver of a key's queue name; None when this process does
             not serve it (any more).
+        parts: what each controller keeps in this process for itself, by its name.
         periodic: the clock of polls and sweeps.
-        capacity: capacity publishing, told of every volume made or deleted; None without.
         lasting: tells users of holds that last; None without.
         may_work: told kind and queue name; whether this process may work on such keys at this
             moment. None: always, there are no elections.
@@ -54,16 +50,13 @@ class Context:
     kube: KubeReader
     effects: Effects
     queue: WorkQueue
-    intents: IntentStore
     catalog: CatalogReader
-    safekeeping: Safekeeping
-    clusters: Clusters
     driver_of: Callable[[str], Driver | None]
     controllers: Mapping[str, Controller] = field(default_factory=dict)
+    parts: Mapping[str, Any] = field(default_factory=dict)
     pauses: Pauses | None = None
     seats: Seats = field(default_factory=lambda: Seats(lambda _: sys.maxsize))
     metrics: Metrics = field(default_factory=Metrics)
-    capacity: Publishing | None = None
     periodic: Periodic | None = None
     lasting: Lasting | None = None
     tracing: Tracing = field(default_factory=Tracing)

@@ -8,17 +8,25 @@ asked when a driver is announced and when something may be due.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from workers.config.settings import Settings
     from workers.drivers.driver import Driver
     from workers.engine.context import Context
     from workers.engine.outcome import Outcome
+    from workers.kube.resources import KubeResources
+    from workers.observability.metrics import Metrics
+    from workers.queue.catalog import CatalogReader
+    from workers.queue.connection import RedisClient
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
     from workers.queue.locks import Lock
+    from workers.queue.periods import Periods
+    from workers.queue.seal import Seal
+    from workers.queue.workqueue import WorkQueue
     from workers.spec import Spec
 
 
@@ -51,3 +59,52 @@ class Controller(Protocol):
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
         """How many keys of each kind may run at once, over all workers; 0 runs none."""
+
+
+# What only some controllers have.
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a controller may build its own part of a process from."""
+
+    settings: Settings
+    redis: RedisClient
+    seal: Seal
+    kube: KubeResources
+    queue: WorkQueue
+    catalog: CatalogReader
+    periods: Periods
+    metrics: Metrics
+
+
+@runtime_checkable
+class KeepsParts(Protocol):
+    """A controller that keeps something in the process."""
+
+    def build(self, means: Means, parts: Mapping[str, Any]) -> Any:
+        """Build it, once; `parts` are those of the controllers before it in the catalogue.
+
+        Raises:
+            ConfigError: the process cannot start.
+        """
+
+
+@runtime_checkable
+class Ticks(Protocol):
+    """A controller with a clock of its own, beside what `periodic` says."""
+
+    def tick(self, context: Context, drivers: Sequence[Driver], *, is_first: bool) -> None:
+        """Add what is due; twice a second, `is_first` once per process.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+
+
+@runtime_checkable
+class TellsOfDrivers(Protocol):
+    """A controller whose watcher rules or tools must know something of a driver."""
+
+    def record(self, driver: Driver) -> Mapping[str, Any]:
+        """What stands in the driver's record in the registry; no secrets."""

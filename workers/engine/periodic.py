@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from workers.engine.controller import Ticks
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from workers.controllers.capacity.publishing import Publishing
     from workers.drivers.driver import Driver
     from workers.engine.context import Context
     from workers.engine.controller import Controller, Due
@@ -29,7 +30,6 @@ class Periodic:
         drivers: returns the connected drivers.
         queue: where keys go.
         periods: the marks.
-        capacity: capacity publishing.
         controllers: those of this process; `context` returns what they are asked with.
         lasting: events on claims that are held back for long; None for none.
     """
@@ -40,7 +40,6 @@ class Periodic:
         *,
         queue: WorkQueue,
         periods: Periods,
-        capacity: Publishing,
         controllers: Sequence[Controller] = (),
         context: Callable[[], Context],
         lasting: Lasting | None = None,
@@ -48,7 +47,6 @@ class Periodic:
         self._drivers = drivers
         self._queue = queue
         self._periods = periods
-        self._capacity = capacity
         self._controllers = controllers
         self._context = context
         self._lasting = lasting
@@ -61,9 +59,9 @@ class Periodic:
             QueueUnavailable: Redis does not answer.
         """
         drivers = self._drivers()
-        if not self._is_started:
-            self._capacity.start(drivers)
-        self._capacity.tick(drivers)
+        for controller in self._controllers:
+            if isinstance(controller, Ticks):
+                controller.tick(self._context(), drivers, is_first=not self._is_started)
         self._add_due(drivers)
         if self._lasting is not None:
             self._lasting.tick()

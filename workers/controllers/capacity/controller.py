@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from workers.controllers.capacity.objects import MANAGED_BY, managed_by
+from workers.controllers.capacity.publishing import Publishing, publishing_of
 from workers.controllers.capacity.spec import SPEC
 from workers.controllers.capacity.sync import sync_capacity
 from workers.queue import keys
+from workers.queue.capacities import CapacityStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from workers.drivers.driver import Driver
     from workers.engine.context import Context
-    from workers.engine.controller import Due
+    from workers.engine.controller import Due, Means
     from workers.engine.outcome import Outcome
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
@@ -36,9 +39,45 @@ class CapacityController:
         return sync_capacity(context, driver, key, lease)
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
-        """Nothing here: what is due depends on the catalog, see `publishing`."""
+        """Nothing here, see `tick`."""
         del context, driver
         return ()
+
+    def build(self, means: Means, parts: Mapping[str, Any]) -> Publishing:
+        """Polls and plans of this process, over the provisioner's view of the cluster."""
+        publishing = Publishing(
+            means.settings,
+            kube=means.kube,
+            store=CapacityStore(means.redis),
+            queue=means.queue,
+            catalog=means.catalog,
+            clusters=parts[SPEC.part_of].clusters,
+            periods=means.periods,
+            metrics=means.metrics,
+        )
+        publishing.prepare()
+        return publishing
+
+    def tick(self, context: Context, drivers: Sequence[Driver], *, is_first: bool) -> None:
+        """What is due depends on the catalog, see `publishing`."""
+        publishing = publishing_of(context)
+        if publishing is None:
+            return
+        if is_first:
+            publishing.start(drivers)
+        publishing.tick(drivers)
+
+    def record(self, driver: Driver) -> Mapping[str, Any]:
+        """Where the driver's capacity objects are and what labels them."""
+        if not driver.publishes_capacity:
+            return {"capacity": None}
+        node = driver.settings.node
+        return {
+            "capacity": {
+                "namespace": driver.settings.capacity.namespace,
+                "managed_by": managed_by(node.node_name) if node.enabled else MANAGED_BY,
+            }
+        }
 
     def serves(self, driver: Driver) -> bool:
         """Drivers whose capacity is wanted and told (CAP-012)."""

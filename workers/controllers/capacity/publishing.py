@@ -17,6 +17,7 @@ from workers.controllers.capacity.items import Wanted, wanted_items
 from workers.controllers.capacity.objects import MANAGED_BY, Publisher, managed_by
 from workers.controllers.capacity.owners import owner_reference
 from workers.controllers.capacity.refresh import after_delete, after_provision
+from workers.controllers.capacity.spec import SPEC
 from workers.errors import ApiError, CatalogIncomplete, ConfigError, TransientError
 from workers.kube import paths
 from workers.queue.catalogkinds import KIND_CLASSES
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from workers.controllers.capacity.items import Item
     from workers.controllers.provisioner.clusters import Clusters
     from workers.drivers.driver import Driver
+    from workers.engine.context import Context
     from workers.errors import State
     from workers.kube.paths import Resource
     from workers.kube.resources import KubeResources
@@ -287,3 +289,8 @@ def digest_of(wanted: Wanted, class_uids: Mapping[str, str]) -> str:
     parts = [f"{name}={uid}" for name, uid in sorted(class_uids.items())]
     parts += sorted(map(segment_text, wanted.segments))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def publishing_of(context: Context) -> Publishing | None:
+    """That of this process; None where the controller does not run."""
+    return context.parts.get(SPEC.name)

@@ -22,7 +22,7 @@ from workers.controllers.capacity.objects import (
     updated_object,
 )
 from workers.controllers.capacity.plan import make_plan
-from workers.controllers.capacity.publishing import PLAN, POLL, digest_of
+from workers.controllers.capacity.publishing import PLAN, POLL, digest_of, publishing_of
 from workers.engine.outcome import Action, Outcome, done, retry, wait
 from workers.errors import AttemptError, CatalogIncomplete
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
@@ -51,7 +51,7 @@ _CATALOG_SECONDS: Final = 0.1
 
 def sync_capacity(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
     """One pass over one capacity key."""
-    publishing = runtime.capacity
+    publishing = publishing_of(runtime)
     if publishing is None:
         return wait(_NOT_HERE_SECONDS, "capacity is not published by this worker")
     if not publishing.publishes(driver):

@@ -7,7 +7,7 @@ else about the kind of driver.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from workers.controllers.provisioner import precheck, saving
 from workers.controllers.provisioner.attempt import Attempt
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from workers.controllers.provisioner.claims import ClaimPass
     from workers.controllers.provisioner.intent import Intent
     from workers.controllers.provisioner.volumes import VolumePass
+    from workers.drivers.driver import Driver
     from workers.engine.outcome import Outcome
     from workers.kube.objects import JsonObject
 
@@ -122,3 +123,12 @@ class CsiBackend:
     def delete(self, work: VolumePass, volume: JsonObject) -> None:
         """One DeleteVolume and what belongs to it."""
         work.delete_in_storage(volume)
+
+
+CSI: Final = CsiBackend()
+
+
+def backend_of(driver: Driver) -> Backend:
+    """The plug-in's, for a plug-in's driver; else the one that asks by gRPC."""
+    backend: Backend | None = getattr(driver, "backend", None)
+    return CSI if backend is None else backend

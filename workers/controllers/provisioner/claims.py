@@ -32,8 +32,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from workers import constants as k
+from workers.controllers.capacity.publishing import publishing_of
 from workers.controllers.provisioner import measure, saving
+from workers.controllers.provisioner.backend import backend_of
 from workers.controllers.provisioner.intent import MARGIN_SECONDS, Intent
+from workers.controllers.provisioner.own import own
 from workers.controllers.provisioner.reschedule import clear_selected_node
 from workers.engine.outcome import Action, Outcome, done, retry, wait
 from workers.engine.pausing import class_pause
@@ -49,7 +52,8 @@ from workers.translate import claims as rules
 from workers.translate.names import volume_name
 
 if TYPE_CHECKING:
-    from workers.controllers.provisioner.backend import ClaimAttempt
+    from workers.controllers.provisioner.backend import Backend, ClaimAttempt
+    from workers.controllers.provisioner.own import Own
     from workers.drivers.driver import Driver
     from workers.engine.context import Runtime
     from workers.kube.events import EventType
@@ -103,9 +107,19 @@ class ClaimPass:
     is_orphaned: bool = False
     had_failed: bool = False
 
+    @property
+    def backend(self) -> Backend:
+        """Who makes the volume."""
+        return backend_of(self.driver)
+
+    @property
+    def own(self) -> Own:
+        """The provisioner's part of this process."""
+        return own(self.runtime)
+
     def run(self) -> Outcome:
         """Decides and acts; raises only for failures of the system itself."""
-        record, unsaved, was_saved = self.runtime.intents.opened(self.lease)
+        record, unsaved, was_saved = self.own.intents.opened(self.lease)
         intent = Intent.from_record(record, self.key.uid)
         self.has_copy = intent is not None and intent.has_copy
         self.started = time.monotonic()
@@ -114,7 +128,7 @@ class ClaimPass:
         self.record = intent
         self.had_failed = intent is not None and intent.is_failed
         if unsaved is not None and saving.claim_uid(unsaved) == self.key.uid:
-            return self.driver.backend.resume(self, unsaved, live)
+            return self.backend.resume(self, unsaved, live)
         seconds = self.hold_seconds(intent)
         if seconds > 0:
             return wait(seconds, "the call of another process may still run")
@@ -175,7 +189,7 @@ class ClaimPass:
         if self.record is None or self.lease.fails < TRIES_BEFORE_STRANDED:
             return retry("cannot be asked for")
         self.runtime.effects.reach(Step.COPY_INTENT, self.lease)
-        self.record = self.runtime.safekeeping.strand(self.lease, self.record.stranded(problem))
+        self.record = self.own.safekeeping.strand(self.lease, self.record.stranded(problem))
         return done("stranded")
 
     def read_claim(self) -> JsonObject | None:
@@ -201,7 +215,7 @@ class ClaimPass:
                 Action.RETRY, delay_seconds=delay, memo=self.lease.memo, reason="infeasible"
             )
         if intent is None:
-            decision = self.driver.backend.should_provision(self, claim, storage_class)
+            decision = self.backend.should_provision(self, claim, storage_class)
             if decision is not None:
                 return decision
         if was_saved and saving.exists(self, claim):
@@ -244,7 +258,7 @@ class ClaimPass:
             k.REASON_PROVISIONING,
             f'External provisioner is provisioning volume for claim "{namespace}/{name}"',
         )
-        attempt = self.driver.backend.attempt(self, claim, storage_class, intent)
+        attempt = self.backend.attempt(self, claim, storage_class, intent)
         try:
             volume = attempt.run()
         except IgnoredError as error:
@@ -256,13 +270,14 @@ class ClaimPass:
             self.tell_capacity(claim, error.state)
             return self.failed(claim, storage_class, attempt, error)
         self.tell_capacity(claim, volume)
-        return self.driver.backend.save(self, attempt.claim, volume, live)
+        return self.backend.save(self, attempt.claim, volume, live)
 
     def tell_capacity(self, claim: JsonObject, outcome: State | JsonObject) -> None:
         """The driver's free space may have changed (CAP-030)."""
-        if self.runtime.capacity is not None:
+        publishing = publishing_of(self.runtime)
+        if publishing is not None:
             name = rules.claim_class_name(claim)
-            self.runtime.capacity.provisioned(self.driver, name, outcome)
+            publishing.provisioned(self.driver, name, outcome)
 
     def failed(
         self,
@@ -310,7 +325,7 @@ class ClaimPass:
             self.forget_intent()
         else:
             self.runtime.effects.reach(Step.FORGET_INTENT, self.lease)
-            self.record = self.runtime.safekeeping.keep_failed(self.lease, attempt.current)
+            self.record = self.own.safekeeping.keep_failed(self.lease, attempt.current)
             self.has_copy = False
 
     def forget_unless_failed(self) -> None:
@@ -334,7 +349,7 @@ class ClaimPass:
 
     def storage_class(self, name: str) -> JsonObject | None:
         """A class by name, None if there is none."""
-        return self.runtime.safekeeping.storage_class(name, self.lease.catalog)
+        return self.own.safekeeping.storage_class(name, self.lease.catalog)
 
     def event(self, claim: JsonObject, kind: EventType, reason: str, message: str) -> None:
         """An event on the claim, in the driver's name; never blocks."""
@@ -347,7 +362,7 @@ class ClaimPass:
         """The storage holds nothing of this claim: drop what was remembered."""
         if self.record is not None:
             self.runtime.effects.reach(Step.FORGET_INTENT, self.lease)
-            self.runtime.safekeeping.forget(self.lease, has_copy=self.has_copy)
+            self.own.safekeeping.forget(self.lease, has_copy=self.has_copy)
             self.record = None
 
 

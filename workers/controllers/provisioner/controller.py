@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Final
 
+from workers.controllers.provisioner.backend import backend_of
 from workers.controllers.provisioner.claims import claim_domain, sync_claim
 from workers.controllers.provisioner.cloning import sync_cloning
+from workers.controllers.provisioner.own import build
 from workers.controllers.provisioner.spec import SPEC
 from workers.controllers.provisioner.sweep import can_sweep, sweep_snapshots
 from workers.controllers.provisioner.volumes import sync_volume
@@ -18,8 +20,10 @@ from workers.queue.locks import Lock
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from workers.controllers.provisioner.own import Own
     from workers.drivers.driver import Driver
     from workers.engine.context import Context
+    from workers.engine.controller import Means
     from workers.engine.outcome import Outcome
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
@@ -48,7 +52,7 @@ class ProvisionerController:
         assert driver is not None  # all kinds have one
         outcome = _PASSES[key.kind](context, driver, key, lease)
         if outcome.action is Action.RETRY and outcome.may_give_up:
-            return replace(outcome, give_up_after=driver.backend.threshold(key.kind))
+            return replace(outcome, give_up_after=backend_of(driver).threshold(key.kind))
         return outcome
 
     def periodic(self, context: Context, driver: Driver | None) -> Iterable[Due]:
@@ -58,6 +62,19 @@ class ProvisionerController:
             return ()
         seconds = driver.settings.provision.snapshot_orphan_sweep_seconds
         return (Due(keys.sweep_key(driver.queue_name), seconds),)
+
+    def build(self, means: Means, parts: Mapping[str, Any]) -> Own:
+        """Records of attempts, the cluster's topology."""
+        del parts
+        return build(means)
+
+    def record(self, driver: Driver) -> Mapping[str, Any]:
+        """What the rules and a rehearsal must know."""
+        return {
+            "topology": driver.supports_topology,
+            "attributes_classes": driver.settings.gates.volume_attributes_class,
+            "rules": asdict(driver.settings.provision),
+        }
 
     def serves(self, driver: Driver) -> bool:
         """Every driver: one that cannot create volumes is told so by the claims' events."""

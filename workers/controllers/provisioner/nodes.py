@@ -20,7 +20,7 @@ def cluster(work: ClaimPass) -> ClusterTopology:
         return ClusterTopology.of_node(
             driver.settings.node.node_name, driver.name, driver.node_segments
         )
-    return work.runtime.clusters.current(work.lease.catalog)
+    return work.own.clusters.current(work.lease.catalog)
 
 
 def check_owner(work: ClaimPass, claim: JsonObject) -> None:

@@ -63,9 +63,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
         volume = self.accept(prepared, answer)
         try:
             work.runtime.effects.reach(Step.RECORD_VOLUME, work.lease)
-            work.runtime.intents.created(
-                work.lease.domain, self.current.record(), volume, work.lease
-            )
+            work.own.intents.created(work.lease.domain, self.current.record(), volume, work.lease)
         except TransientError:
             # Not ours any more, or Redis is away: somebody has to learn of the volume.
             self.remember_background()
@@ -109,7 +107,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
             epoch=work.lease.session.epoch,
         )
         work.runtime.effects.reach(Step.RECORD_INTENT, work.lease)
-        work.runtime.safekeeping.begin(work.lease, intent)
+        work.own.safekeeping.begin(work.lease, intent)
         self.remember(intent)
 
     def remember(self, intent: Intent) -> None:
@@ -122,7 +120,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
         work = self.work
         if work.lease.is_held() and not self.current.has_copy:
             work.runtime.effects.reach(Step.COPY_INTENT, work.lease)
-            self.remember(work.runtime.safekeeping.copy(work.lease, self.current))
+            self.remember(work.own.safekeeping.copy(work.lease, self.current))
 
     def remember_background(self) -> None:
         """The end is not known: the record says so, in Redis and in a ConfigMap (P-401)."""
@@ -130,4 +128,4 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
             work = self.work
             work.runtime.effects.reach(Step.COPY_INTENT, work.lease)
             known = self.intent.in_background()
-            self.remember(work.runtime.safekeeping.copy(work.lease, known))
+            self.remember(work.own.safekeeping.copy(work.lease, known))

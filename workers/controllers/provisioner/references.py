@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from workers.controllers.provisioner.own import own
 from workers.translate.references import source_references
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def references_under_way(runtime: Runtime) -> set[Reference]:
         QueueUnavailable: nothing may be concluded.
     """
     found: set[Reference] = set()
-    for record in runtime.intents.all().values():
+    for record in own(runtime).intents.all().values():
         claim = record.get("claim")
         if isinstance(claim, dict) and record.get("stage") != "failed":
             found |= source_references(claim)

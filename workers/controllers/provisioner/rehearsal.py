@@ -14,6 +14,8 @@ from workers.config.settings import ProvisionSettings, Settings
 from workers.controllers.provisioner.attempt import Attempt
 from workers.controllers.provisioner.claims import ClaimPass
 from workers.controllers.provisioner.clusters import Clusters
+from workers.controllers.provisioner.own import Own
+from workers.controllers.provisioner.spec import SPEC
 from workers.drivers.driver import Driver
 from workers.engine.context import Runtime
 from workers.engine.effects import Effects
@@ -96,10 +98,8 @@ def rehearse(
         kube=kube,
         effects=Effects(kube, events=cast("Any", _Silent()), queue=cast("Any", None)),
         queue=cast("Any", None),
-        intents=cast("Any", None),
         catalog=catalog,
-        safekeeping=cast("Any", None),
-        clusters=Clusters(catalog),
+        parts={SPEC.name: Own(cast("Any", None), cast("Any", None), Clusters(catalog))},
         driver_of=lambda _: driver,
     )
     session = Session(clock=lambda: 0.0)

@@ -90,9 +90,9 @@ def saved(work: ClaimPass, claim: JsonObject, name: str, live: JsonObject | None
     work.runtime.effects.reach(Step.FORGET_INTENT, work.lease)
     seconds = work.overtaken_seconds()
     if seconds > 0 and work.record is not None:
-        work.runtime.safekeeping.keep_saved(work.lease, work.record)
+        work.own.safekeeping.keep_saved(work.lease, work.record)
         return wait(seconds, "saved; the call of a dead process may still run")
-    if work.has_copy and not work.runtime.safekeeping.drop_copy(work.lease.domain):
+    if work.has_copy and not work.own.safekeeping.drop_copy(work.lease.domain):
         return later("copy of the intent stays")
     return done("provisioned", finish_intent=True)
 
@@ -177,15 +177,13 @@ def unsavable(work: ClaimPass, volume: JsonObject, live: JsonObject | None) -> O
     policy = volume["spec"].get("persistentVolumeReclaimPolicy")
     if live is None and policy in (None, "", "Delete"):
         try:
-            work.driver.backend.delete(
-                VolumePass(work.runtime, work.driver, work.key, work.lease), volume
-            )
+            work.backend.delete(VolumePass(work.runtime, work.driver, work.key, work.lease), volume)
         except (AttemptError, IgnoredError) as error:
             return later(f"volume without PV not deleted: {error}")
         work.forget_intent()
         return done("deleted without PV", finish_intent=True)
     work.runtime.effects.reach(Step.RECORD_VOLUME, work.lease)
-    work.runtime.intents.delete_pv(work.lease.domain)
+    work.own.intents.delete_pv(work.lease.domain)
     return retry("unsavable")
 
 
@@ -193,7 +191,7 @@ def keep_copy(work: ClaimPass) -> None:
     """Remembers an unsaved volume outside of Redis too: saving it may take hours."""
     if work.record is not None and not work.has_copy:
         work.runtime.effects.reach(Step.COPY_INTENT, work.lease)
-        work.record = work.runtime.safekeeping.copy(work.lease, work.record)
+        work.record = work.own.safekeeping.copy(work.lease, work.record)
         work.has_copy = work.record.has_copy
 
 

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING
 
 from csi_client.errors import CsiError
 from workers import constants as k
+from workers.controllers.capacity.publishing import publishing_of
 from workers.controllers.provisioner import measure
+from workers.controllers.provisioner.backend import backend_of
 from workers.controllers.provisioner.intent import MARGIN_SECONDS, may_run_until
+from workers.controllers.provisioner.own import own
 from workers.engine.outcome import Outcome, blocked, done, retry, wait
 from workers.engine.pausing import class_pause
 from workers.engine.steps import Step
@@ -34,6 +37,7 @@ from workers.translate import volumes as rules
 from workers.translate.volume_facts import FinalizerAction
 
 if TYPE_CHECKING:
+    from workers.controllers.provisioner.own import Own
     from workers.drivers.driver import Driver
     from workers.engine.context import Runtime
     from workers.kube.objects import JsonObject
@@ -62,6 +66,11 @@ class VolumePass:
     key: Key
     lease: Lease
 
+    @property
+    def own(self) -> Own:
+        """The provisioner's part of this process."""
+        return own(self.runtime)
+
     def run(self) -> Outcome:
         """Decides and acts; raises only for failures of the system itself."""
         try:
@@ -74,7 +83,7 @@ class VolumePass:
             volume = self.keep_finalizer(volume)
         except (NotFoundError, ConflictError):  # a new one of that name has its own event
             return done("volume is gone")
-        backend = self.driver.backend
+        backend = backend_of(self.driver)
         if not rules.should_delete(
             volume,
             add_finalizer=backend.add_finalizer,
@@ -99,14 +108,14 @@ class VolumePass:
 
     def overtaken(self) -> Outcome | None:
         """A CreateVolume of a dead process may still run, and would make the volume once more."""
-        record, _, _ = self.runtime.intents.opened(self.lease)
+        record, _, _ = self.own.intents.opened(self.lease)
         until = may_run_until(record)
         seconds = until + MARGIN_SECONDS - self.runtime.now() if until else 0.0
         return wait(seconds, "an overtaken CreateVolume may still run") if seconds > 0 else None
 
     def keep_finalizer(self, volume: JsonObject) -> JsonObject:
         """L-072; the patched object is used from here on."""
-        action = rules.finalizer_action(volume, add_finalizer=self.driver.backend.add_finalizer)
+        action = rules.finalizer_action(volume, add_finalizer=backend_of(self.driver).add_finalizer)
         if action is FinalizerAction.KEEP:
             return volume
         kube, metadata = self.runtime.effects.kube, volume["metadata"]
@@ -119,7 +128,7 @@ class VolumePass:
         """The deletion and its outcomes (P-501, P-515, L-075)."""
         started = time.monotonic()
         try:
-            self.driver.backend.delete(self, volume)
+            backend_of(self.driver).delete(self, volume)
         except IgnoredError as error:
             return done(error.reason)
         except AttemptError as error:
@@ -134,8 +143,9 @@ class VolumePass:
                 component=self.driver.event_source,
             )
             return retry("delete failed")
-        if self.runtime.capacity is not None:
-            self.runtime.capacity.deleted(self.driver, volume)
+        publishing = publishing_of(self.runtime)
+        if publishing is not None:
+            publishing.deleted(self.driver, volume)
         outcome = self.delete_object(volume)
         measure.deleted(self, volume, started)
         return outcome
@@ -176,7 +186,7 @@ class VolumePass:
         """The deletion's secret data, read now (P-511 to P-514)."""
         wanted = rules.deletion_secret(volume)
         if wanted.class_name:
-            storage_class = self.runtime.safekeeping.storage_class(
+            storage_class = self.own.safekeeping.storage_class(
                 wanted.class_name, self.lease.catalog
             )
             if storage_class is None:
