@@ -1,18 +1,15 @@
-"""What did the reference do with migrated classes and volumes? Condenses the recorded cases.
+"""What did the reference do with migrated classes and volumes? The recorded cases, condensed.
 
-`python -m tests.support.migration_records` reads `<shared>/parity/cases/mig-*.json` and writes
-tests/unit/migration/recorded.json: the input objects, what the driver was asked and answered, and
-the volume and error events that resulted. Nothing is judged or changed on the way.
+Of each case the input objects, what the driver was asked and answered, and the volume and error
+events that resulted. Nothing is judged or changed on the way.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-from pathlib import Path
 from typing import Any
 
-RECORDED = Path(__file__).parents[1] / "unit" / "migration" / "recorded.json"
+from tests.support.spec_ids import PARITY
 
 
 def condense(case: dict[str, Any]) -> dict[str, Any]:
@@ -35,14 +32,7 @@ def condense(case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Write the condensed records."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shared", type=Path, default=Path("../shared"))
-    cases = parser.parse_args().shared / "parity" / "cases"
-    records = [condense(json.loads(path.read_text())) for path in sorted(cases.glob("mig-*.json"))]
-    RECORDED.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+def records() -> list[dict[str, Any]]:
+    """All recorded cases of migration."""
+    paths = sorted((PARITY / "cases").glob("mig-*.json"))
+    return [condense(json.loads(path.read_text())) for path in paths]

@@ -1,7 +1,6 @@
 """Compares csi-fleet with the recorded cases of the Go sidecars: `make parity`.
 
-The cases and their runner live beside this checkout, in `../shared/parity`; where they are absent
-nothing is run (an error in CI). Starts a control plane of its own.
+The cases and their runner are in tests/parity. Starts a control plane of its own.
 
 Records of a known defect of the reference are not compared (docs/differences.md says what ours does
 instead). Several cases wait a fixed time after the start; one that fails beside others on a busy
@@ -25,13 +24,12 @@ import yaml
 
 from tests.support.controlplane import ControlPlane
 from tests.support.kube_api import KubeApi
+from tests.support.spec_ids import CASE_FOLDERS, PARITY
 from workers.controllers import catalogue
 from workers.controllers.provisioner.safekeeping import LABEL_INTENT
 
 ROOT = Path(__file__).resolve().parents[2]
 OPEN = ROOT / "docs" / "parity-open.yaml"
-PARITY = ROOT.parent / "shared" / "parity"
-FOLDERS = ("cases", "cases-attacher", "cases-resizer", "cases-snapshots")
 JOBS = 3  # each job is a whole csi-fleet: watcher, worker, beat and Redis
 
 
@@ -95,10 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--max-diffs", type=int, help="lines of difference shown per case")
     parser.add_argument("--kubeconfig", type=Path, help="use this cluster, start none")
     options = parser.parse_args(arguments)
-    if not PARITY.is_dir():
-        print("parity: the recorded cases (../shared/parity) are not in this checkout; none run")
-        return 1 if os.environ.get("CI") == "true" else 0
-    folders = [PARITY / name for name in FOLDERS if re.search(options.folder, name)]
+    folders = [PARITY / name for name in CASE_FOLDERS if re.search(options.folder, name)]
     cases = sorted(case for folder in folders for case in folder.glob("*.json"))
     cases = [case for case in cases if re.search(options.only, case.stem) and runnable(case)]
     defects = [case for case in cases if is_defect(case)]

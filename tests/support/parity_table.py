@@ -1,21 +1,21 @@
 """What of the specification is implemented and tested, and where? Writes docs/parity.md.
 
-`python -m tests.support.parity_table [--shared ../shared]` rereads the specification where it is at
-hand (and refreshes spec_ids.txt), scans sources and tests, and writes the document. Cases that are
-deliberately left out stand in docs/not-covered.yaml with their reason.
+`python -m tests.support.parity_table` reads docs/spec and the recorded cases, scans sources and
+tests, and writes the document. Cases that are deliberately left out stand in docs/not-covered.yaml
+with their reason.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
 import yaml
 
 from tests.support.citations import Places, source_citations, test_citations
-from tests.support.spec_ids import EXTRACT, SpecId, read_extract, read_spec, to_text
+from tests.support.spec_ids import SpecId, read_spec
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "parity.md"
@@ -27,8 +27,8 @@ _LISTED = 6
 _HEAD = """\
 # Parity with the specification
 
-Written by `python -m tests.support.parity_table`; do not edit. A rule's tests are those whose
-docstring cites it (with their number per file), a case's tests those whose node id names it.
+Written by `python -m tests.support.parity_table`; do not edit. Rules: [spec](spec/README.md).
+A rule's tests are those whose docstring cites it (with their number per file), a case's tests those whose node id names it.
 "Recorded" are the reference's recorded cases that refer to the id. Tests are under `tests/`.
 """
 
@@ -39,7 +39,7 @@ def read_not_covered() -> dict[str, str]:
     return reasons or {}
 
 
-def render(ids: list[SpecId], sources: Places, tests: Places, reasons: dict[str, str]) -> str:
+def render(ids: Sequence[SpecId], sources: Places, tests: Places, reasons: dict[str, str]) -> str:
     """The document's text: a summary, then a table per section in the specification's order."""
     lines = [_HEAD, *_summary(ids, sources, tests, reasons)]
     for (document, section), group in groupby(ids, key=lambda i: (i.document, i.section)):
@@ -57,7 +57,7 @@ def render(ids: list[SpecId], sources: Places, tests: Places, reasons: dict[str,
 
 
 def _summary(
-    ids: list[SpecId], sources: Places, tests: Places, reasons: dict[str, str]
+    ids: Sequence[SpecId], sources: Places, tests: Places, reasons: dict[str, str]
 ) -> list[str]:
     lines = [
         "| Kind | Ids | Cited in source | Tested | Left out with a reason |",
@@ -94,17 +94,12 @@ def _cell(places: list[str] | tuple[str, ...]) -> str:
 
 
 def current() -> str:
-    """The document as it should be now, from the committed extract."""
-    return render(read_extract(), source_citations(ROOT), test_citations(ROOT), read_not_covered())
+    """The document as it should be now."""
+    return render(read_spec(), source_citations(ROOT), test_citations(ROOT), read_not_covered())
 
 
 def main() -> None:
-    """Refresh the extract where the specification is at hand, then write the document."""
-    parser = argparse.ArgumentParser(description="Write docs/parity.md.")
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
-    shared = parser.parse_args().shared
-    if (shared / "spec").is_dir():
-        EXTRACT.write_text(to_text(read_spec(shared)), encoding="utf-8")
+    """Write the document."""
     DOCUMENT.write_text(current(), encoding="utf-8")
 
 

@@ -1,9 +1,4 @@
-"""Which rules and cases does the specification have? Reads it, and keeps a committed extract.
-
-The extract (spec_ids.txt) lets the coverage check run where the specification is not at hand. One
-line per id, in the specification's order, tab separated: id, document, section, first words,
-recorded cases that list it in `spec_refs` (comma separated).
-"""
+"""Which rules and cases does the specification have, and which recorded cases refer to them?"""
 
 from __future__ import annotations
 
@@ -11,9 +6,12 @@ import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-EXTRACT = Path(__file__).with_name("spec_ids.txt")
+ROOT = Path(__file__).parents[2]
+SPEC = ROOT / "docs" / "spec"
+PARITY = ROOT / "tests" / "parity"
 
 RULE_PREFIXES = (
     *("P", "L", "F", "CAP", "CL", "SN", "ND", "RB", "M", "S", "D"),
@@ -68,20 +66,22 @@ def cited(text: str) -> set[str]:
     return found
 
 
-def read_spec(shared: Path) -> list[SpecId]:
-    """Parse the documents of `<shared>/spec` and the references of `<shared>/parity/cases`."""
-    recorded = _recorded_references(shared / "parity")
-    return [
-        SpecId(name, path.stem, section, text, tuple(recorded[name]))
-        for path in sorted((shared / "spec").glob("*.md"))
+@cache
+def read_spec() -> tuple[SpecId, ...]:
+    """Parse the documents of docs/spec and the references of the recorded cases."""
+    recorded = recorded_references()
+    return tuple(
+        SpecId(name, path.stem, section, text, tuple(recorded.get(name, ())))
+        for path in sorted(SPEC.glob("*.md"))
         for name, section, text in _definitions(path)
-    ]
+    )
 
 
-def _recorded_references(parity: Path) -> defaultdict[str, list[str]]:
+def recorded_references() -> dict[str, list[str]]:
+    """The recorded cases that name an id in `spec_refs`, by id."""
     references: defaultdict[str, list[str]] = defaultdict(list)
     for folder in CASE_FOLDERS:
-        for path in sorted((parity / folder).glob("*.json")):
+        for path in sorted((PARITY / folder).glob("*.json")):
             case = json.loads(path.read_text(encoding="utf-8"))
             for name in case["spec_refs"]:
                 references[name].append(case["id"])
@@ -105,18 +105,3 @@ def _first_words(text: str) -> str:
     words = re.sub(r"[`*|\t]|\[[RQD]\]", " ", text).split()
     line = " ".join(words)
     return line if len(line) <= _WORDS else line[:_WORDS].rsplit(" ", 1)[0] + " ..."
-
-
-def to_text(ids: list[SpecId]) -> str:
-    """The extract's text."""
-    lines = ("\t".join((i.name, i.document, i.section, i.text, ",".join(i.recorded))) for i in ids)
-    return "".join(line + "\n" for line in lines)
-
-
-def read_extract() -> list[SpecId]:
-    """The ids of the committed extract."""
-    ids = []
-    for line in EXTRACT.read_text(encoding="utf-8").splitlines():
-        name, document, section, text, recorded = line.split("\t")
-        ids.append(SpecId(name, document, section, text, tuple(filter(None, recorded.split(",")))))
-    return ids

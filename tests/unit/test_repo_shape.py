@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,7 @@ def _committed() -> list[Path]:
     return [ROOT / name for name in listing.stdout.splitlines() if (ROOT / name).is_file()]
 
 
+@cache
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import parity_table
+from tests.support.citations import source_citations
 from tests.support.citations import test_citations as covered_by
-from tests.support.spec_ids import EXTRACT, cited, read_extract, read_spec, to_text
+from tests.support.spec_ids import cited, read_spec, recorded_references
 
 # Sections whose cases must all be covered or excused, by document.
 DUE = {
@@ -60,7 +61,7 @@ def test_due_cases_are_covered_or_excused() -> None:
     covered, excused = covered_by(parity_table.ROOT), parity_table.read_not_covered()
     missing = [
         f"{case.name} ({case.section.partition(' (')[0]}): {case.text}"
-        for case in read_extract()
+        for case in read_spec()
         if case.is_case
         and case.section.startswith(DUE.get(case.document, ()))
         and case.name not in covered
@@ -71,7 +72,7 @@ def test_due_cases_are_covered_or_excused() -> None:
 
 def test_due_sections_exist() -> None:
     """A renamed heading must not silence the check."""
-    sections = {(i.document, i.section) for i in read_extract() if i.is_case}
+    sections = {(i.document, i.section) for i in read_spec() if i.is_case}
     for document, titles in DUE.items():
         known = [section for name, section in sections if name == document]
         assert [t for t in titles if not any(s.startswith(t) for s in known)] == []
@@ -80,7 +81,7 @@ def test_due_sections_exist() -> None:
 def test_excuses_are_needed_and_explained() -> None:
     """An excuse goes when its test comes, and names a case of the specification."""
     covered = covered_by(parity_table.ROOT)
-    cases = {i.name for i in read_extract() if i.is_case}
+    cases = {i.name for i in read_spec() if i.is_case}
     for name, reason in parity_table.read_not_covered().items():
         assert name in cases
         assert name not in covered
@@ -89,7 +90,7 @@ def test_excuses_are_needed_and_explained() -> None:
 
 def test_tests_name_only_ids_of_the_specification() -> None:
     """A mistyped id would count for nothing, unseen."""
-    known = {i.name for i in read_extract()}
+    known = {i.name for i in read_spec()}
     unknown = {
         name: nodes for name, nodes in covered_by(parity_table.ROOT).items() if name not in known
     }
@@ -102,11 +103,11 @@ def test_the_document_is_up_to_date() -> None:
     assert written == parity_table.current(), REGENERATE
 
 
-def test_the_extract_matches_the_specification() -> None:
-    """Where the specification is at hand, the committed extract must be its extract."""
-    shared = parity_table.ROOT.parent / "shared"
-    text = to_text(read_spec(shared) if (shared / "spec").is_dir() else read_extract())
-    assert EXTRACT.read_text(encoding="utf-8") == text, REGENERATE
+def test_sources_and_recorded_cases_name_only_ids_of_the_specification() -> None:
+    """OPS-14: every id that a reader meets can be looked up in docs/spec."""
+    known = {i.name for i in read_spec()}
+    named = {**source_citations(parity_table.ROOT), **recorded_references()}
+    assert {name: places for name, places in named.items() if name not in known} == {}
 
 
 def test_every_known_defect_has_an_answer() -> None:
@@ -114,7 +115,7 @@ def test_every_known_defect_has_an_answer() -> None:
     text = (parity_table.ROOT / "docs" / "differences.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (D-\d{3}) \|", text, re.MULTILINE)
     undecided = cited(text.partition("\n## Open\n")[2].partition("\n## ")[0])
-    defects = [i.name for i in read_extract() if i.name.startswith("D-")]
+    defects = [i.name for i in read_spec() if i.name.startswith("D-")]
     assert sorted([*rows, *undecided]) == defects
 
 
@@ -123,7 +124,7 @@ def test_every_known_defect_of_resizing_has_an_answer() -> None:
     text = (parity_table.ROOT / "docs" / "differences.md").read_text(encoding="utf-8")
     first_cells = re.findall(r"^\| (DR-[^|]*) \|", text, re.MULTILINE)
     answered = [name for cell in first_cells for name in re.findall(r"DR-\d{3}", cell)]
-    assert sorted(answered) == [i.name for i in read_extract() if i.name.startswith("DR-")]
+    assert sorted(answered) == [i.name for i in read_spec() if i.name.startswith("DR-")]
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 import pytest
 
-from tests.support.migration_records import RECORDED
+from tests.support.migration_records import records
 from workers.errors import AttemptError
 from workers.migration.classes import is_migrated, translate_class
 from workers.migration.plugins import in_tree_name, in_tree_source, of_driver
@@ -17,7 +16,7 @@ from workers.migration.to_in_tree import volume_to_in_tree
 
 Json = dict[str, Any]
 
-CASES: list[Json] = json.loads(RECORDED.read_text())
+CASES: list[Json] = records()
 PREFIX = "csi.storage.k8s.io/"
 
 

@@ -1,0 +1,186 @@
+"""Record golden cases from a sidecar, or compare a sidecar with recorded cases. See README.md."""
+
+import argparse
+import concurrent.futures
+import json
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from case_run import CaseRun, alone, components, has_snapshots
+from compare import differences
+from kube import Kube
+
+
+def whole_case_is_defect(case):
+    """Tell whether the whole record shows a defect of the reference."""
+    return "reference_defect" in case and "defect_parts" not in case
+
+
+def parser():
+    """The command line."""
+    found = argparse.ArgumentParser(description=__doc__)
+    add = found.add_argument
+    add("mode", choices=["record", "compare"])
+    add("cases", nargs="+", help="case files or folders")
+    add("--kubeconfig", required=True)
+    add(
+        "--command",
+        help="template with {kubeconfig} {csi_address} {flags}, {component}, {case}, {work}",
+    )
+    add(
+        "--command-for",
+        action="append",
+        default=[],
+        metavar="COMPONENT=TEMPLATE",
+        help="for that component instead of --command",
+    )
+    add("--only", default="", help="regular expression over case ids")
+    add("--only-component", action="append", default=[], help="only its cases (repeatable)")
+    add("--jobs", type=int, default=4)
+    add("--logs")
+    add("--out", help="folder for actual results; record: default is into the case files")
+    add("--ignore", action="append", default=[], help="part of the record to leave out: events")
+    add(
+        "--cluster-has",
+        action="append",
+        default=[],
+        help="API server feature gate that cases with `requires` need",
+    )
+    add(
+        "--skip-defects",
+        action="store_true",
+        help="do not compare what records a defect of the reference (a case or its defect_parts)",
+    )
+    add("--components", action="store_true", help="compare event source components too")
+    add("--max-diffs", type=int, default=12)
+    return found
+
+
+class Run:
+    """One run over chosen cases."""
+
+    def __init__(self, args):
+        self.args = args
+        self.commands = dict(c.split("=", 1) for c in args.command_for)
+        if args.command:
+            self.commands["*"] = args.command
+        self.logs = args.logs or tempfile.mkdtemp(prefix="golden-logs-")
+        for folder in filter(None, (self.logs, args.out)):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        self.cases = self.wanted()
+        self.lacking = [
+            f
+            for f, c in self.cases.items()
+            if c.get("requires") and c["requires"] not in args.cluster_has
+        ]
+        self.without = [
+            f
+            for f, c in self.cases.items()
+            if "*" not in self.commands
+            and not all(p["component"] in self.commands for p in components(c))
+        ]
+        self.files = [
+            f
+            for f, case in self.cases.items()
+            if f not in self.lacking + self.without
+            and not (args.skip_defects and whole_case_is_defect(case))
+        ]
+        self.passed, self.failed = 0, []
+
+    def wanted(self):
+        """The cases by file that --only and --only-component choose."""
+        files = []
+        for path in map(Path, self.args.cases):
+            files += sorted(path.glob("*.json")) if path.is_dir() else [path]
+        found = {f: json.loads(f.read_text()) for f in files if re.search(self.args.only, f.stem)}
+        only = self.args.only_component
+        return {
+            f: case
+            for f, case in found.items()
+            if not only or case.get("component", "provisioner") in only
+        }
+
+    def results(self):
+        """Each case's name and future.
+
+        First those with snapshots but no snapshot controller, then the rest, those with one last
+        and one after the other.
+        """
+        kube = Kube(self.args.kubeconfig)
+        kube.start_watches()
+
+        def one(path):
+            started = time.time()
+            case_run = CaseRun(
+                kube, self.cases[path], self.commands, self.args.kubeconfig, self.logs
+            )
+            return path, case_run.run(), time.time() - started
+
+        first = []
+        if any(map(alone, self.cases.values())):
+            first = [
+                f for f in self.files if has_snapshots(self.cases[f]) and not alone(self.cases[f])
+            ]
+        rest = sorted((f for f in self.files if f not in first), key=lambda f: alone(self.cases[f]))
+        for group in (first, rest):
+            with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
+                waiting = {pool.submit(one, f): f for f in group}
+                for done in concurrent.futures.as_completed(waiting):
+                    yield waiting[done].stem, done
+
+    def all(self):
+        """Run; returns the exit code."""
+        for name, done in self.results():
+            try:
+                path, result, took = done.result()
+            except Exception as error:  # noqa: BLE001 - the others go on
+                self.failed.append(name)
+                print(f"ERROR {name}: {error!r}", flush=True)
+                continue
+            self.keep(path, result)
+            if self.args.mode == "record":
+                self.passed += 1
+                problems = f"  PROBLEMS {result['problems']}" if "problems" in result else ""
+                print(f"recorded {name} {took:.1f}s{problems}", flush=True)
+            else:
+                self.judge(path, result, took)
+        for reason, left_out in (
+            ("the cluster lacks what they require", self.lacking),
+            ("no command for their component", self.without),
+        ):
+            if left_out:
+                print(f"{len(left_out)} left out, {reason}: {' '.join(f.stem for f in left_out)}")
+        print(f"{self.passed} passed, {len(self.failed)} failed")
+        return 1 if self.failed else 0
+
+    def keep(self, path, result):
+        """Write what was seen where it is wanted."""
+        out = Path(self.args.out, path.name) if self.args.out else None
+        if out is None and self.args.mode == "record":
+            out = path
+        if out is not None:
+            case = {**self.cases[path], "recorded": result}
+            out.write_text(json.dumps(case, indent=1, ensure_ascii=False) + "\n")
+
+    def judge(self, path, result, took):
+        """Compare with the record and say what differs."""
+        case, args = self.cases[path], self.args
+        leave = args.ignore + (case.get("defect_parts", []) if args.skip_defects else [])
+        found = differences(case, result, ignore=leave, components=args.components)
+        if not found:
+            self.passed += 1
+            print(f"ok   {path.stem} {took:.1f}s", flush=True)
+            return
+        self.failed.append(path.stem)
+        print(f"FAIL {path.stem}: {case['title']}  [{', '.join(case['spec_refs'])}]", flush=True)
+        for line in found[: args.max_diffs]:
+            print("   " + line)
+        if len(found) > args.max_diffs:
+            print(f"   ... {len(found) - args.max_diffs} more")
+
+
+if __name__ == "__main__":
+    sys.exit(Run(parser().parse_args()).all())
