@@ -28,8 +28,9 @@ _HEAD = """\
 # Parity with the specification
 
 Written by `python -m tests.support.parity_table`; do not edit. Rules: [spec](spec/README.md).
-A rule's tests are those whose docstring cites it (with their number per file), a case's tests those whose node id names it.
-"Recorded" are the reference's recorded cases that refer to the id. Tests are under `tests/`.
+A rule's tests are those whose docstring cites it (with their number per file), a case's tests those
+whose node id names it. "Recorded" are the reference's recorded cases that refer to the id. Tests
+are under `tests/`.
 """
 
 
