@@ -117,6 +117,7 @@ class Driver:
             "controller_capabilities": sorted(self.controller_capabilities),
             "node": self.settings.node.node_name if self.settings.node.enabled else None,
             "node_segments": self.node_segments,
+            "attributes_classes": self.settings.gates.volume_attributes_class,
             "system_namespace": self.settings.kube.namespace,
         }
 

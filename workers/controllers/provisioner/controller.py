@@ -72,7 +72,6 @@ class ProvisionerController:
         """What the rules and a rehearsal must know."""
         return {
             "topology": driver.supports_topology,
-            "attributes_classes": driver.settings.gates.volume_attributes_class,
             "rules": asdict(driver.settings.provision),
         }
 
