@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import parity, suites
+from tests.support import suites
 from tests.support.suites import Outcome
 
 
@@ -37,20 +37,6 @@ def test_all_good_is_exit_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_unknown_suite_is_a_usage_error() -> None:
     assert suites.main(["units"]) == 2
-
-
-@pytest.mark.parametrize(("ci", "code"), [("true", 1), ("", 0)])
-def test_absent_parity_cases_are_said_and_fail_ci_only(
-    ci: str,
-    code: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("CI", ci)
-    monkeypatch.setattr(parity, "PARITY", tmp_path / "absent")
-    assert parity.main([]) == code
-    assert "none run" in capsys.readouterr().out
 
 
 def write_suite(root, body):
