@@ -35,8 +35,8 @@ class DriverRegistry:
     def alive(self) -> dict[str, dict[str, Any]]:
         """Records of the served drivers by name; also updates `version`.
 
-        What workers with different controllers say of one driver is one record with the
-        controllers of all of them.
+        What workers with different controllers say of one driver is one record with what each of
+        them knows, and the controllers of all.
         """
         version, *flat = self._scripts.run("drivers_alive")
         found: dict[str, dict[str, Any]] = {}
@@ -47,6 +47,6 @@ class DriverRegistry:
                 known = found.setdefault(name, record)
                 if known is not record:
                     names = {*known.get("controllers", ()), *record.get("controllers", ())}
-                    known["controllers"] = sorted(names)
+                    known |= {**record, **known, "controllers": sorted(names)}
         self.version = int(version)
         return found

@@ -11,14 +11,22 @@ from workers.drivers.announcing import Announcing
 from workers.queue.kinds import places
 from workers.queue.registry import DriverRegistry
 
-DRIVER = SimpleNamespace(queue_name="d", name="d", record=lambda: {"name": "d", "queue_name": "d"})
+DRIVER = SimpleNamespace(
+    queue_name="d",
+    name="d",
+    record=lambda: {"name": "d", "queue_name": "d"},
+    supports_topology=True,
+    settings=Settings(),
+)
 
 
 def test_their_records_are_one_with_all_controllers(redis_client):
     registry = DriverRegistry(redis_client)
     for controller in (ECHO, PROVISIONER):
         Announcing(Settings(), [controller]).register(DRIVER, registry)
-    assert registry.alive()["d"]["controllers"] == ["echo", "provisioner"]
+    record = registry.alive()["d"]
+    assert record["controllers"] == ["echo", "provisioner"]
+    assert record["topology"], "what one of them alone knows"
     assert list(registry.alive()) == ["d"]
 
 

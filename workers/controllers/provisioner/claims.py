@@ -38,6 +38,7 @@ from workers.controllers.provisioner.backend import backend_of
 from workers.controllers.provisioner.intent import MARGIN_SECONDS, Intent
 from workers.controllers.provisioner.own import own
 from workers.controllers.provisioner.reschedule import clear_selected_node
+from workers.controllers.provisioner.volumes import VolumePass
 from workers.engine.outcome import Action, Outcome, done, retry, wait
 from workers.engine.pausing import class_pause
 from workers.engine.steps import Step
@@ -357,6 +358,15 @@ class ClaimPass:
             trail.note("error", message)
             _log.warning("attempt failed", reason=reason, err=message)
         self.runtime.effects.event(claim, kind, reason, message, component=self.driver.event_source)
+
+    def delete_again(self, volume: JsonObject) -> None:
+        """The volume that was made can have no PV: away with it.
+
+        Raises:
+            AttemptError, IgnoredError: it stays for now.
+        """
+        work = VolumePass(self.runtime, self.driver, self.key, self.lease)
+        self.backend.delete(work, volume)
 
     def forget_intent(self) -> None:
         """The storage holds nothing of this claim: drop what was remembered."""

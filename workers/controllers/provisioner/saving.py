@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from workers import constants as k
 from workers.controllers.provisioner import measure
 from workers.controllers.provisioner.sourcing import unprotect_snapshot
-from workers.controllers.provisioner.volumes import VolumePass
 from workers.engine.outcome import Action, Outcome, done, retry, wait
 from workers.engine.steps import Step
 from workers.errors import ApiError, AttemptError, IgnoredError
@@ -177,7 +176,7 @@ def unsavable(work: ClaimPass, volume: JsonObject, live: JsonObject | None) -> O
     policy = volume["spec"].get("persistentVolumeReclaimPolicy")
     if live is None and policy in (None, "", "Delete"):
         try:
-            work.backend.delete(VolumePass(work.runtime, work.driver, work.key, work.lease), volume)
+            work.delete_again(volume)
         except (AttemptError, IgnoredError) as error:
             return later(f"volume without PV not deleted: {error}")
         work.forget_intent()
