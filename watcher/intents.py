@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from workers.constants import ANN_RECORD_DRIVER
+from workers.constants import ANN_RECORD_DRIVER, LABEL_INTENT
 from workers.observability.logging import get_logger
 from workers.queue.keys import KIND_CLAIMS, KIND_VOLUMES, Key
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _log = get_logger()
 
 # As workers.controllers.provisioner.safekeeping writes them.
-LABEL_INTENT: Final = "csi-fleet.io/intent"
 NAME_PREFIX: Final = "csi-fleet-intent-"
 FIELD_RECORD: Final = "record"
 # What stands in front of the record in Redis: proof and tenant.

@@ -102,3 +102,6 @@ LABEL_REGION: Final = "topology.kubernetes.io/region"
 LABEL_REGION_BETA: Final = "failure-domain.beta.kubernetes.io/region"
 LABEL_ZONE: Final = "topology.kubernetes.io/zone"
 LABEL_ZONE_BETA: Final = "failure-domain.beta.kubernetes.io/zone"
+
+# Copies of records in the system's own namespace.
+LABEL_INTENT: Final = "csi-fleet.io/intent"

@@ -25,8 +25,8 @@ import yaml
 from tests.support.controlplane import ControlPlane
 from tests.support.kube_api import KubeApi
 from tests.support.spec_ids import CASE_FOLDERS, PARITY
+from workers.constants import LABEL_INTENT
 from workers.controllers import catalogue
-from workers.controllers.provisioner.safekeeping import LABEL_INTENT
 
 ROOT = Path(__file__).resolve().parents[2]
 OPEN = ROOT / "docs" / "parity-open.yaml"

@@ -16,6 +16,7 @@ from csi_client.client import CsiClient
 from csi_client.connection import CsiAddressError
 from csi_client.errors import CsiError
 from workers.cli import snapshotaudit, terminal
+from workers.constants import LABEL_INTENT
 from workers.errors import ConfigError
 from workers.explain.audit import Look, Report, compare
 from workers.explain.stranded import is_stranded, stranded
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
 
 # As the provisioner's safekeeping writes them; importing it would load far more than this needs.
-LABEL_INTENT = "csi-fleet.io/intent"
 COPY_PREFIX = "csi-fleet-intent-"
 
 

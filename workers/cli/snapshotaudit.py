@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from workers.constants import ANN_BEING_CREATED, ANN_GROUP_BEING_CREATED
+from workers.constants import ANN_BEING_CREATED, ANN_GROUP_BEING_CREATED, LABEL_INTENT
 from workers.controllers.snapshotter.spec import SPEC
 from workers.explain.audit import Look
 from workers.explain.words import stamp
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from workers.kube.paths import Resource
 
 # As the snapshotter's intents write them; importing it would load far more than this needs.
-LABEL_INTENT: Final = "csi-fleet.io/intent"
 KINDS: Final = tuple(kind.name for kind in SPEC.kinds)
 _ANNOUNCED: Final = frozenset({ANN_BEING_CREATED, ANN_GROUP_BEING_CREATED})
 

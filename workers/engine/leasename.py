@@ -30,11 +30,6 @@ def lease_name(driver_name: str) -> str:
     return sanitize_name(driver_name.replace("/", "-"))
 
 
-def library_lease_name(provisioner_name: str) -> str:
-    """Name of the Lease of a custom provisioner, which only replaces slashes (L-090)."""
-    return provisioner_name.replace("/", "-")
-
-
 def leader_identity(hostname: str, unique: str) -> str:
     """Who holds the Lease: host and a part unique per process, so that pods can share a host.
 

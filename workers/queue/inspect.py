@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workers.queue.connection import redis_errors
 from workers.queue.keys import Key
-from workers.queue.limits import PAUSE_KINDS, LaneLimits, read_limits, read_pause
+from workers.queue.limits import PAUSE_KINDS, LaneLimits, chunks, read_limits, read_pause
 from workers.queue.names import NAMES
 from workers.queue.records import decode, peek
 from workers.queue.scripts import text
@@ -200,7 +200,7 @@ def failed_keys(client: redis.Redis, *, limit: int = 10_000) -> list[FailedKey]:
             names.setdefault(text(name), 0)
         chosen = sorted(names, key=lambda name: (-names[name], name))[:limit]
         found: list[FailedKey] = []
-        for chunk in _chunks(chosen, 200):
+        for chunk in chunks(chosen, 200):
             found += _read_failed(client, chunk, names)
         return found
 
@@ -264,10 +264,6 @@ def read_note(raw: bytes) -> Note:
     at, _, rest = text(raw).partition(" ")
     event, _, detail = rest.partition(" ")
     return Note(_seconds(at if at.isdigit() else None), event, detail)
-
-
-def _chunks(names: list[str], size: int) -> Iterable[list[str]]:
-    return (names[start : start + size] for start in range(0, len(names), size))
 
 
 def _parse(name: str) -> Key | None:

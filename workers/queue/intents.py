@@ -111,15 +111,6 @@ class IntentStore:
         """Every intent by domain; read in pieces, so entries may come or go meanwhile."""
         return self._read_all(_INTENTS)
 
-    def save_pv(self, pv_name: str, pv: Mapping[str, Any]) -> None:
-        """Keep a PV that could not be saved yet (G8)."""
-        with redis_errors(), repaired(self._client):
-            self._client.hset(_UNSAVED, pv_name, self._closed(_UNSAVED, pv_name, "", pv))
-
-    def get_pv(self, pv_name: str) -> dict[str, Any] | None:
-        """The unsaved PV of that name."""
-        return self._read(_UNSAVED, pv_name)
-
     def delete_pv(self, pv_name: str) -> None:
         """The PV was saved."""
         self._drop(_UNSAVED, pv_name)
@@ -127,15 +118,6 @@ class IntentStore:
     def all_pvs(self) -> dict[str, dict[str, Any]]:
         """Every unsaved PV by name."""
         return self._read_all(_UNSAVED)
-
-    def get_both(self, domain: str) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """Intent and unsaved PV of one volume in one round trip."""
-        with redis_errors(), repaired(self._client):
-            pipe = self._client.pipeline(transaction=True)
-            pipe.hget(_INTENTS, domain)
-            pipe.hget(_UNSAVED, domain)
-            intent, pv = pipe.execute()
-            return self._decode(_INTENTS, domain, intent), self._decode(_UNSAVED, domain, pv)
 
     def opened(self, lease: Lease) -> tuple[dict[str, Any] | None, dict[str, Any] | None, bool]:
         """Intent, unsaved PV, and whether the PV was saved in the last minutes, as of the lease.

@@ -145,7 +145,7 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
         blocked = _count_by_lane(client.hkeys(NAMES["blocked"].full))
         lanes |= pauses.keys() | delayed.keys() | blocked.keys()
         found: dict[str, LaneStats] = {}
-        for chunk in _chunks(sorted(lanes), _LANES_PER_READ):
+        for chunk in chunks(sorted(lanes), _LANES_PER_READ):
             for stats in _lane_stats(client, chunk, now_ms):
                 lane = stats.lane
                 held = pauses.get(lane, {})
@@ -159,7 +159,8 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
         return found
 
 
-def _chunks(names: list[str], size: int) -> Iterable[list[str]]:
+def chunks(names: list[str], size: int) -> Iterable[list[str]]:
+    """The names in pieces, for one round trip each."""
     return (names[start : start + size] for start in range(0, len(names), size))
 
 

@@ -107,13 +107,8 @@ class Pauses:
         """The same for a class."""
         return self._restore(_class(name), said, name)
 
-    def drain_driver(self, driver: str, reason: str, *, seconds: float | None = None) -> int:
-        """Pause, and tell how much still runs; call `draining` until it is 0."""
-        self.pause_driver(driver, reason, seconds=seconds)
-        return self.draining(driver)
-
     def draining(self, driver: str) -> int:
-        """Keys of the driver that run now, over all workers."""
+        """Keys of the driver that run now, over all workers; after `pause_driver` they become 0."""
         with redis_errors():
             pipe = self._client.pipeline(transaction=False)
             for kind in DRIVER_KINDS:

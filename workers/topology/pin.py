@@ -16,8 +16,6 @@ from workers.topology.terms import Term, make_term
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from workers.topology.cluster import ClusterTopology
-
 
 @dataclass(frozen=True, slots=True)
 class Pin:
@@ -46,15 +44,6 @@ class Pin:
     def holds_for(self, selected_node: str) -> bool:
         """Tell whether the pin may be used for this selected node (D-003)."""
         return self.is_sent or self.node == selected_node
-
-    def vanished_node(self, cluster: ClusterTopology) -> str:
-        """Return the pinned node's name if the cluster no longer has it, else nothing.
-
-        Such a claim is retried on the dead node until the driver gives a final answer; the caller
-        tells the user by an event (D-045).
-        """
-        gone = not cluster.has_node(self.node) and not cluster.has_csi_node(self.node)
-        return self.node if self.is_sent and gone else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the pin as plain JSON; a term is one row of values under the shared keys.

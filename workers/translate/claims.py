@@ -68,11 +68,6 @@ def claim_class_name(obj: Json) -> str:
     return text(obj, "spec", "storageClassName") if named is None else named
 
 
-def class_missing(name: str) -> AttemptError:
-    """Return the error of a class that is not in the catalog (P-101 step 2)."""
-    return AttemptError(f'storageclass "{name}" not found', State.FINISHED)
-
-
 def provisioner_annotation(claim: Json) -> str | None:
     """Return the provisioner the claim names; the GA key wins even when empty (P-100)."""
     return provisioner_of(annotations_of(claim))
@@ -129,17 +124,6 @@ def should_provision(
 def is_known_class(storage_class: Json, known_names: Collection[str]) -> bool:
     """Tell whether the class is ours; if not, the attempt stops silently (L-040 step 5)."""
     return text(storage_class, "provisioner") in known_names
-
-
-def check_class(storage_class: Json | None) -> Json:
-    """Return the class of an attempt.
-
-    Raises:
-        AttemptError: Finished; there is none (P-101 step 6).
-    """
-    if storage_class is None:
-        raise AttemptError("storage class was nil", State.FINISHED)
-    return storage_class
 
 
 def check_selector(claim: Json) -> None:

@@ -236,7 +236,8 @@ def test_pause_and_drain_of_a_driver(world, redis_client):
     (key,) = world.claims(1)
     world.fresh()
     lease = world.queue.take(key)
-    assert pauses.drain_driver("d", "new firmware") == 1
+    pauses.pause_driver("d", "new firmware")
+    assert pauses.draining("d") == 1
     world.claims(2, start=1)
     assert world.pump() == []
     assert world.paused() == {"operator": "new firmware"}

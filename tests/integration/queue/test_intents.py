@@ -26,7 +26,10 @@ def test_life_of_an_intent(store, bench, start_queue):
     lease = bench.run_next(queue, "pvc-u")
     store.begin("pvc-u", INTENT, lease)
     store.created("pvc-u", INTENT | {"stage": "created"}, PV)
-    assert store.get_both("pvc-u") == ({**INTENT, "stage": "created"}, PV)
+    assert (store.get("pvc-u"), store.all_pvs().get("pvc-u")) == (
+        {**INTENT, "stage": "created"},
+        PV,
+    )
     assert queue.done(lease, finish_intent=True)
     assert (store.all(), store.all_pvs()) == ({}, {})
 
@@ -68,15 +71,14 @@ def test_lost_lease_may_not_begin_nor_clear_the_next_owners_intent(store, bench,
 
 
 def test_plain_reads_and_writes(store):
-    store.put("pvc-1", INTENT)
-    store.save_pv("pvc-1", PV)
+    store.created("pvc-1", INTENT, PV)
     assert store.all() == {"pvc-1": INTENT}
     assert store.all_pvs() == {"pvc-1": PV}
     store.delete("pvc-1")
     assert store.get("pvc-1") is None
-    assert store.get_pv("pvc-1") == PV
+    assert store.all_pvs().get("pvc-1") == PV
     store.delete_pv("pvc-1")
-    assert store.get_both("pvc-1") == (None, None)
+    assert (store.get("pvc-1"), store.all_pvs().get("pvc-1")) == (None, None)
     store.begin("pvc-2", INTENT)
     assert store.finish("pvc-2")
     assert store.get("pvc-2") is None
@@ -94,7 +96,7 @@ def test_unreadable_intent_is_set_aside_once(store, redis_client, caplog):
 def test_wrong_typed_key_fails_once_then_counts_as_empty(store, redis_client, caplog):
     redis_client.set(NAMES["unsaved"].full, "x")
     with pytest.raises(QueueUnavailable):
-        store.save_pv("pvc-1", PV)
-    store.save_pv("pvc-1", PV)
-    assert store.get_pv("pvc-1") == PV
+        store.created("pvc-1", INTENT, PV)
+    store.created("pvc-1", INTENT, PV)
+    assert store.all_pvs().get("pvc-1") == PV
     assert caplog.records[0].redis_key == NAMES["unsaved"].full

@@ -168,7 +168,7 @@ def test_cor1_wiped_redis_gets_back_what_the_owner_wrote(bench, start_queue):
     store.created("pvc-a", INTENT | {"stage": "created"}, PV, lease)
     bench.client.flushall()
     beat(bench, queue)
-    assert store.get_both("pvc-a") == (INTENT | {"stage": "created"}, PV)
+    assert (store.get("pvc-a"), store.all_pvs().get("pvc-a")) == (INTENT | {"stage": "created"}, PV)
 
 
 def test_cor1_nobody_begins_what_a_living_process_is_at(bench, start_queue):
@@ -284,9 +284,11 @@ def test_volume_of_a_lost_lease_is_no_fact_for_redis(bench, start_queue):
     store.finish("pvc-a", new)
     with pytest.raises(LeaseLost):
         store.created("pvc-a", INTENT, PV, old)
-    assert store.get_both("pvc-a") == (None, None)
+    assert (store.get("pvc-a"), store.all_pvs().get("pvc-a")) == (None, None)
     assert not one.release(old)
-    assert store.get_both("pvc-a") == (INTENT, PV), "nobody else may know of that volume"
+    assert (store.get("pvc-a"), store.all_pvs().get("pvc-a")) == (INTENT, PV), (
+        "nobody else may know of that volume"
+    )
     two.done(new)
     assert bench.tickets == [claim("a")]
 

@@ -85,7 +85,8 @@ def test_m010_record_whose_key_is_nowhere_gets_it_back(bench, start_queue, redis
 
 def test_m010_unsaved_volume_without_intent_gets_its_key_back(bench, start_queue, redis_client):
     queue, store = start_queue(), IntentStore(redis_client)
-    store.save_pv("pvc-u", PV)
+    store.created("pvc-u", RECORD, PV)
+    store.delete("pvc-u")
     assert Recovery(redis_client, queue).run(keys_of_volume)
     assert bench.tickets == [KEY]
 
@@ -115,7 +116,8 @@ def test_unreadable_records_are_skipped(bench, start_queue, redis_client):
     queue, store = start_queue(), IntentStore(redis_client)
     redis_client.hset(NAMES["intents"].full, "bad", "{")
     store.put("no-key", {"stage": "calling"})
-    store.save_pv("no-claim", {"spec": {}})
+    store.created("no-claim", RECORD, {"spec": {}})
+    store.delete("no-claim")
     store.put("pvc-u", RECORD)
     Recovery(redis_client, queue).run(keys_of_volume)
     assert bench.tickets == [KEY]

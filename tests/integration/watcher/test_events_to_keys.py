@@ -8,12 +8,13 @@ import time
 import pytest
 
 from tests.support.waiting import wait_until
-from watcher.intents import FIELD_RECORD, LABEL_INTENT, NAME_PREFIX
+from watcher.intents import FIELD_RECORD, NAME_PREFIX
 from workers.constants import (
     ANN_SELECTED_NODE,
     ANN_STORAGE_PROVISIONER,
     FINALIZER_CLONE_SOURCE,
     FINALIZER_VOLUME,
+    LABEL_INTENT,
 )
 from workers.kube import paths
 from workers.kube.client import MERGE_PATCH

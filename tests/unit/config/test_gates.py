@@ -6,7 +6,7 @@ import pytest
 
 from workers.config.gates import FeatureGates
 from workers.config.load import parse
-from workers.engine.leasename import leader_identity, lease_name, library_lease_name
+from workers.engine.leasename import leader_identity, lease_name
 
 
 def gates(text):
@@ -77,10 +77,6 @@ def test_p703_unchanged_gates_are_the_same_object():
 ])  # fmt: skip
 def test_lease_name(driver, lease):
     assert lease_name(driver) == lease
-
-
-def test_l090_custom_provisioner_replaces_slashes_only():
-    assert library_lease_name("example.com/nfs_x") == "example.com-nfs_x"
 
 
 def test_f021_two_processes_of_one_host_differ():

@@ -354,17 +354,6 @@ def test_d013_the_pin_holds_the_keys_labels_only():
     assert run(catalog, selected_node="n")[2].labels == {"zone": "z"}
 
 
-def test_d045_the_vanished_node_is_named():
-    """D-045: only once CreateVolume was sent, and only if nothing of the node is left."""
-    catalog = zones("z1")
-    pin = run(catalog, selected_node="n1")[2]
-    assert pin.vanished_node(cluster({})) == ""
-    assert pin.sent().vanished_node(cluster({})) == "n1"
-    assert pin.sent().vanished_node(catalog) == ""
-    assert pin.sent().vanished_node(ClusterTopology({"n1": {}}, {})) == ""
-    assert Pin().sent().vanished_node(cluster({})) == ""
-
-
 @pytest.mark.parametrize("key", ["foo", "bar"], ids=["T-155 own node", "T-155 other node"])
 def test_node_deployment_runs_on_its_own_two_objects(key):
     """P-051, P-053: allowedTopologies decide whether the local node may own the claim."""

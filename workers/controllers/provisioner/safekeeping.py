@@ -11,7 +11,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from workers.constants import ANN_RECORD_DRIVER
+from workers.constants import ANN_RECORD_DRIVER, LABEL_INTENT
 from workers.errors import ApiError, TransientError
 from workers.kube.errors import AwayError, NotFoundError
 from workers.queue.catalogkinds import KIND_CLASSES
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SLOW_AFTER_SECONDS: Final = 2.0
-LABEL_INTENT: Final = "csi-fleet.io/intent"
 NAME_PREFIX: Final = "csi-fleet-intent-"
 FIELD_RECORD: Final = "record"
 FIELD_SEAL: Final = "seal"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from workers.constants import ANN_RECORD_DRIVER
+from workers.constants import ANN_RECORD_DRIVER, LABEL_INTENT
 from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.errors import NotFoundError, ServerError, Unreachable
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # The watcher brings back what such a ConfigMap remembers by adding its key (watcher.intents).
-LABEL_INTENT: Final = "csi-fleet.io/intent"
 COPY_PREFIX: Final = "csi-fleet-snapshot-intent-"
 FIELD_RECORD: Final = "record"
 SLOW_AFTER_SECONDS: Final = 2.0
