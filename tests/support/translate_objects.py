@@ -94,7 +94,7 @@ class Attempt:
         answer: csi.Volume | None = None,
     ) -> dict[str, Any]:
         """Run the attempt and return the PV before the loop's additions."""
-        storage_class = dict(storage_class or {})
+        storage_class = dict(claims.check_class(storage_class))
         source = sources.normalise(claim, cross_namespace=False)
         if source is not None:
             sources.check_source(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from pathlib import Path
 
@@ -48,3 +49,22 @@ def test_no_layer_names_what_is_gone():
         for layer in layers()
         if not any(module == layer or module.startswith(f"{layer}.") for module in known)
     } == set()
+
+
+def imports_of(path: Path, known: set[str]) -> set[str]:
+    """Modules of ours that a module loads; imports for types alone do not count."""
+    found = set()
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (names & known) or {node.module}
+    return found & known
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """STR-2: whoever reads a module never comes back to it on the way down."""
+    known = modules()
+    graph = {name: imports_of(ROOT / f"{name.replace('.', '/')}.py", known) for name in known}
+    while leaves := {name for name, needed in graph.items() if not needed}:
+        graph = {name: needed - leaves for name, needed in graph.items() if name not in leaves}
+    assert graph == {}, "what stands in a circle, and what needs it"

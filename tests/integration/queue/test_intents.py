@@ -96,7 +96,7 @@ def test_unreadable_intent_is_set_aside_once(store, redis_client, caplog):
 def test_wrong_typed_key_fails_once_then_counts_as_empty(store, redis_client, caplog):
     redis_client.set(NAMES["unsaved"].full, "x")
     with pytest.raises(QueueUnavailable):
-        store.created("pvc-1", INTENT, PV)
+        store.delete_pv("pvc-1")
     store.created("pvc-1", INTENT, PV)
     assert store.all_pvs().get("pvc-1") == PV
     assert caplog.records[0].redis_key == NAMES["unsaved"].full
