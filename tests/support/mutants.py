@@ -92,12 +92,15 @@ def _of_lua(name: str, text: str) -> Iterator[Mutant]:
 
 def _of_python(name: str, text: str) -> Iterator[Mutant]:
     count = sum(1 for _ in ast.walk(ast.parse(text)))
-    for index in range(count):
-        tree = ast.parse(text)
-        node = next(one for place, one in enumerate(ast.walk(tree)) if place == index)
-        what = _change(node)
-        if what:
-            yield Mutant(name, getattr(node, "lineno", 0), what, ast.unparse(tree))
+    yield from filter(None, (_mutant(name, text, index) for index in range(count)))
+
+
+def _mutant(name: str, text: str, index: int) -> Mutant | None:
+    """The file with its n-th node broken; None where there is nothing to break."""
+    tree = ast.parse(text)
+    node = next(one for place, one in enumerate(ast.walk(tree)) if place == index)
+    what = _change(node)
+    return Mutant(name, getattr(node, "lineno", 0), what, ast.unparse(tree)) if what else None
 
 
 def _change(node: ast.AST) -> str:
@@ -132,6 +135,16 @@ def _without_statement(node: ast.FunctionDef) -> str:
     return ""
 
 
+def one_of(path: Path, chance: random.Random) -> Mutant | None:
+    """One mutant of a file at random, without making all of them."""
+    if path.suffix == ".lua":
+        return chance.choice(list(mutants_of(path)) or [None])
+    name, text = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+    order = list(range(sum(1 for _ in ast.walk(ast.parse(text)))))
+    chance.shuffle(order)
+    return next(filter(None, (_mutant(name, text, index) for index in order)), None)
+
+
 def choose(count: int, seed: int, only: str) -> list[Mutant]:
     """`count` mutants at random, files by their size."""
     chance = random.Random(seed)
@@ -146,9 +159,8 @@ def choose(count: int, seed: int, only: str) -> list[Mutant]:
     found: dict[str, Mutant] = {}
     while len(found) < count:
         path = chance.choices(files, weights)[0]
-        of_file = list(mutants_of(path))
-        if of_file:
-            mutant = chance.choice(of_file)
+        mutant = one_of(path, chance)
+        if mutant is not None:
             found[str(mutant)] = mutant
     return list(found.values())
 
