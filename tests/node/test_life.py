@@ -17,6 +17,8 @@ from tests.support.node.scene import (
 from tests.support.node.workloads import DRIVER, ZONE
 from tests.support.waiting import wait_until
 
+# The first start may wait for builds and for a base image.
+pytestmark = pytest.mark.timeout(1200)
 STAY = "while :; do sleep 1; done"
 
 
