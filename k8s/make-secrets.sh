@@ -3,7 +3,11 @@
 #
 #   make-secrets.sh DIR                 only files; existing ones are kept, so it is safe to repeat
 #   make-secrets.sh DIR NAMESPACE       also prints Secrets and a ConfigMap for kubectl apply -f -
+#   make-secrets.sh DIR NAMESPACE DRIVER=ITS_NAMESPACE...
+#                                       the same for the workers beside these drivers: each driver
+#                                       has a Redis user worker.DRIVER and a records key of its own
 #
+# Name all drivers each time, or the Secret redis-passwords loses the others' users.
 # Needs openssl. Each component's Secret holds its own password only. Keep DIR/ca.key off the
 # cluster; with cert-manager or another authority, replace ca.crt, tls.crt and tls.key. Without
 # tls.crt the next run signs a new one, by the same authority as long as ca.key is there.
@@ -11,10 +15,15 @@ set -eu
 umask 077
 dir=$1
 namespace=${2:-}
+[ $# -lt 2 ] || shift
+shift
+drivers=$*
 mkdir -p "$dir"
 
 # `replication` and `sentinel` are for k8s/components/redis-sentinel.
-for user in watcher worker beat flower operator replication sentinel; do
+workers=
+for driver in $drivers; do workers="$workers worker.${driver%%=*} records-key.${driver%%=*}"; done
+for user in watcher worker beat flower operator replication sentinel records-key $workers; do
   [ -s "$dir/$user" ] || openssl rand -hex 32 > "$dir/$user"
 done
 [ -s "$dir/flower-login" ] || echo "admin:$(openssl rand -hex 16)" > "$dir/flower-login"
@@ -51,16 +60,30 @@ for user in watcher worker beat flower sentinel; do
   head Secret "redis-password-$user"
   echo "data:"
   data password "$user"
+  # What workers sign their records in Redis with; nobody else has it.
+  [ "$user" != worker ] || data records-key records-key
 done
 head Secret redis-passwords
 echo "data:"
 for user in watcher worker beat flower operator replication sentinel; do data "$user" "$user"; done
+for driver in $drivers; do data "worker.${driver%%=*}" "worker.${driver%%=*}"; done
 head Secret redis-tls
 echo "data:"
 for file in ca.crt tls.crt tls.key; do data "$file" "$file"; done
 head Secret flower-login
 echo "data:"
 data login flower-login
-head ConfigMap redis-ca
-echo "binaryData:"
-data ca.crt ca.crt
+ca() {
+  head ConfigMap redis-ca
+  echo "binaryData:"
+  data ca.crt ca.crt
+}
+ca
+for driver in $drivers; do
+  namespace=${driver#*=}
+  head Secret redis-password-worker
+  echo "data:"
+  data password "worker.${driver%%=*}"
+  data records-key "records-key.${driver%%=*}"
+  ca
+done

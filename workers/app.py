@@ -21,6 +21,7 @@ from celery.signals import setup_logging
 from kombu import Exchange, Queue
 from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]
 
+from workers import brokerscripts
 from workers.config.redisurl import is_sentinel, parse_sentinels
 from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
@@ -30,7 +31,7 @@ from workers.queue.names import celery_queue
 
 # isort: split
 # Not before workers.queue.connection, which keeps redis-py from loading OpenTelemetry.
-from kombu.transport.redis import Channel, SentinelChannel
+from kombu.transport.redis import Channel, QoS, SentinelChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -109,6 +110,7 @@ def make_app(settings: Settings) -> FleetApp:
     # Celery closes a broken connection twice. With a ticket in hand kombu would the second time
     # want to give it back through that connection, fail, and end the worker or dump the ticket.
     Channel.do_restore = False
+    brokerscripts.install(Channel, QoS)
     # A master that was demoted is left at once, as by our own clients.
     Channel.connection_class, Channel.connection_class_ssl = TcpConnection, TlsConnection
     app = FleetApp("csi-fleet", set_as_current=False)

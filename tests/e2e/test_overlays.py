@@ -224,7 +224,7 @@ def assert_flower_shows_workers(world):
 
 def assert_everybody_has_a_user_of_its_own(world):
     """Redis listens with TLS only, so each of these connections is encrypted."""
-    with world.redis.client("operator") as client:
+    with world.redis.client("tester") as client:
         users = {one["user"] for one in client.client_list()}
     assert {"watcher", "worker", "beat", "flower"} <= users
     assert "default" not in users

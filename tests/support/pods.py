@@ -32,6 +32,8 @@ from tests.support.processes import Process, free_port, start_process
 from tests.support.secure_redis import SecureRedis
 from tests.support.waiting import wait_until
 
+# Drivers whose workers have a user of their own in Redis, and their namespaces.
+DRIVERS = ("csi.example.org=csi-driver-example", "csi.example.org=csi-driver-node-example")
 READY_SECONDS = 60
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 REDIS_HOSTS = ("redis.csi-fleet.svc:6379", "redis:6379")
@@ -89,13 +91,17 @@ class Kubelet:
         self._directory, self._objects = directory, objects
         # Secrets and ConfigMaps by kind and name: the overlay's and those of make-secrets.sh.
         made = subprocess.run(
-            ["sh", ROOT / "k8s/make-secrets.sh", redis.secrets, "csi-fleet"],
+            ["sh", ROOT / "k8s/make-secrets.sh", redis.secrets, "csi-fleet", *DRIVERS],
             check=True, capture_output=True, text=True,
         ).stdout  # fmt: skip
         self._contents: dict[tuple[str, str], dict[str, bytes]] = {}
         for item in [*yaml.safe_load_all(made), *objects]:
             if item["kind"] in {"Secret", "ConfigMap"}:
-                self.provide(item["kind"], item["metadata"]["name"], contents(item))
+                meta = item["metadata"]
+                name = meta["name"]
+                if meta["namespace"] != "csi-fleet":
+                    name = f"{meta['namespace']}/{name}"
+                self.provide(item["kind"], name, contents(item))
 
     def provide(self, kind: str, name: str, files: dict[str, bytes]) -> None:
         """Set what a Secret or ConfigMap holds."""
@@ -136,7 +142,7 @@ class Kubelet:
         pod_name = self._pod_object(workload, node)
         folder = self._directory / uuid.uuid4().hex[:6]
         volumes = {
-            one["name"]: (mounts or {}).get(one["name"]) or self._volume(one, folder)
+            one["name"]: (mounts or {}).get(one["name"]) or self._volume(one, folder, namespace)
             for one in spec["volumes"]
         }
         paths = {one["mountPath"]: volumes[one["name"]] for one in container["volumeMounts"]}
@@ -198,13 +204,16 @@ class Kubelet:
             text = text.replace(f"//{host}/", f"//127.0.0.1:{self._redis.port}/")
         return text
 
-    def _volume(self, volume: JsonObject, folder: Path) -> Path:
+    def _volume(self, volume: JsonObject, folder: Path, namespace: str) -> Path:
         path: Path = folder / volume["name"]
         path.mkdir(parents=True, mode=0o700)
         source = ("Secret", volume["secret"]["secretName"]) if "secret" in volume else None
         source = ("ConfigMap", volume["configMap"]["name"]) if "configMap" in volume else source
-        for key, content in self._contents[source].items() if source else ():
-            (path / key).write_bytes(content)
+        if source:
+            kind, name = source
+            own = self._contents.get((kind, f"{namespace}/{name}"))
+            for key, content in (own or self._contents[source]).items():
+                (path / key).write_bytes(content)
         return path
 
     def _pod_object(self, workload: JsonObject, node: str) -> str:

@@ -1,9 +1,10 @@
-"""Writes k8s/base/redis/users.acl from the keys that workers/queue/names.py declares.
+"""Writes what Redis is told about users and functions, and the page that says who may do what.
 
-    python -m tests.support.redis_acl           # writes the file; a test says when it is stale
+    python -m tests.support.redis_acl           # writes the files; tests say when one is stale
 
-Per component: which owners' keys it writes, which it only reads, and the commands it needs (ours
-read off the scripts and clients, Celery's and RedBeat's by trying).
+`users.acl`: per component which owners' keys it writes, which it only reads, and the commands it
+needs (ours read off the scripts and clients, Celery's and RedBeat's by trying). `functions.lua`:
+our scripts, which no component may bring itself. docs/security.md: the matrix of both.
 """
 
 from __future__ import annotations
@@ -11,26 +12,35 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from workers.queue.names import CELERY_QUEUE_PREFIX, NAMES
+from workers.queue.names import CELERY_QUEUE_PREFIX, NAMES, RedisName
+from workers.queue.scripts import library
 
-FILE: Final = Path(__file__).resolve().parents[2] / "k8s" / "base" / "redis" / "users.acl"
+ROOT: Final = Path(__file__).resolve().parents[2]
+FILE: Final = ROOT / "k8s" / "base" / "redis" / "users.acl"
+FUNCTIONS: Final = FILE.with_name("functions.lua")
+PAGE: Final = ROOT / "docs" / "security.md"
+BEGIN, END = "<!-- redis matrix: generated -->", "<!-- end of the redis matrix -->"
 HEAD: Final = """\
 # Who may do what in Redis; @name@ becomes the hash of that user's password (start-redis.sh).
 # Written by `python -m tests.support.redis_acl` from workers/queue/names.py; do not edit.
 # Ours: csifleet:*. Celery's: lists drv.<driver> and csifleet.system, unacked*, _kombu.*,
 # celeryev*, *.pidbox. Beat's: redbeat:*.
-# Nobody but `operator` has administration commands, KEYS or FLUSHALL; scripts run with the rights
-# of the user who calls them.
+# Nobody has administration commands, and nobody sends code: functions.lua is all that runs, with
+# the rights of the user who calls it.
 #
 # No login, no rights.
 user default reset
 #
 # Probes: PING and nothing else, hence no password.
 user probe on nopass resetkeys resetchannels -@all +ping
+#
+# Loads functions.lua when the container starts; its password lives as long as the container.
+user setup on @setup@ resetkeys resetchannels -@all +ping +function|load
 """
 TAIL: Final = """\
 # A person with redis-cli, `csi-fleet status` and `explain`: looks, and may empty a lost queue.
-user operator on @operator@ ~* &* +@all -shutdown -debug -config -module -replicaof -migrate
+user operator on @operator@ ~* &* -@all +@read +@write +@connection +@transaction +@pubsub \
+-@dangerous -@admin -@scripting +fcall +info +flushall +flushdb +time +acl|whoami
 """
 
 # Every owner of names.py must be in one of the two sets of watcher and worker, or in neither on
@@ -46,9 +56,15 @@ READS: Final = {"watcher": {"capacity"}, "worker": {"catalog"}}
 # Of the events' keys the watcher only adds to the trail of claims and volumes; a worker counts up
 # the version of the drivers it announces.
 ALSO: Final = {"watcher": ("trail",), "worker": ("versions",)}
+# The watcher gives unsaved PVs their keys back and changes nothing about them (SEC-2).
+ONLY_READS: Final = {"watcher": ("unsaved",)}
+NEVER: Final = {"watcher": ("saved",)}
+# Of the worker beside one driver: only what is named after that driver, of these families.
+PER_DRIVER: Final = ("links", "capacity", "capacity_uids", "capacity_obsolete", "capacity_turn")
+DRIVER_USER: Final = "worker.@driver@"
 
 _CONNECT: Final = "ping hello client|setname select"
-_SCRIPT: Final = "evalsha eval script|load script|exists"
+_SCRIPT: Final = "fcall"
 _TRANSACTION: Final = "multi exec discard watch unwatch"
 _OURS: Final = (
     "info time get set incr exists type rename expire pexpire del scan hget hset hsetnx hdel "
@@ -70,21 +86,28 @@ _BROKER_KEYS: Final = "~unacked* ~_kombu.* ~celeryev* ~*.pidbox"
 # A subscription by pattern needs the very pattern here, so the database number is fixed.
 _CHANNELS: Final = "&/0.celery.pidbox &/0.celeryev/*"
 
-COMMANDS: Final = {
+COMMANDS: Final[dict[str, tuple[str, ...]]] = {
     "watcher": (_CONNECT, _SCRIPT, _TRANSACTION, _OURS),
     "worker": (_CONNECT, _SCRIPT, _TRANSACTION, _OURS, _CONSUME, _TALK),
-    "beat": (_CONNECT, _SCRIPT, _SCHEDULE),
-    "flower": (_CONNECT, _SCRIPT, _TRANSACTION, _MONITOR, _CONSUME, _TALK),
+    "beat": (_CONNECT, _SCHEDULE),
+    "flower": (_CONNECT, _TRANSACTION, _MONITOR, _CONSUME, _TALK),
 }
+COMMANDS[DRIVER_USER] = COMMANDS["worker"]
 OTHER_KEYS: Final = {
     "watcher": f"~{CELERY_QUEUE_PREFIX}*",
     "worker": f"~{CELERY_QUEUE_PREFIX}* ~csifleet.system {_BROKER_KEYS} {_CHANNELS}",
+    # Tickets of other drivers it can add, for whoever sweeps sends them, but not take.
+    DRIVER_USER: f"%W~{CELERY_QUEUE_PREFIX}* ~{CELERY_QUEUE_PREFIX}@driver@ "
+    f"~{CELERY_QUEUE_PREFIX}@driver@@* ~{CELERY_QUEUE_PREFIX}@driver@#* "
+    f"~csifleet.system {_BROKER_KEYS} {_CHANNELS}",
     "beat": "~redbeat:* ~csifleet.system ~_kombu.*",
     "flower": f"%R~{CELERY_QUEUE_PREFIX}* %R~csifleet.system {_BROKER_KEYS} {_CHANNELS}",
 }
 PURPOSE: Final = {
     "watcher": "Adds keys, feeds the catalog, publishes tickets, brings attempts back.",
     "worker": "Takes keys, keeps attempts, announces drivers. Reads the catalog. Takes tickets.",
+    DRIVER_USER: "The worker beside one driver, in that driver's namespace: one line per password "
+    "file worker.DRIVER.",
     "beat": "Keeps the schedule and sends ticks. Sees no key of ours.",
     "flower": "Listens to Celery's events, asks workers, counts tickets. Sees no key of ours.",
 }
@@ -97,22 +120,86 @@ def text() -> str:
         commands = " ".join(f"+{one}" for one in dict.fromkeys(" ".join(COMMANDS[user]).split()))
         keys = " ".join([*_own_keys(user), OTHER_KEYS[user]])
         parts.append(
-            f"#\n# {purpose}\nuser {user} on @{user}@ resetkeys resetchannels -@all "
+            f"#\n# {purpose}\nuser {user} on @{_password(user)}@ resetkeys resetchannels -@all "
             f"{commands} {keys}\n"
         )
     return "".join([*parts, "#\n", TAIL])
 
 
+def _password(user: str) -> str:
+    return "password" if user == DRIVER_USER else user
+
+
+def access(user: str, entry: RedisName) -> str:
+    """`rw`, `r` or nothing: what a user may do with a key of ours."""
+    kind = "worker" if user == DRIVER_USER else user
+    if kind == "operator":
+        return "rw"
+    if entry.name in NEVER.get(kind, ()):
+        return ""
+    if entry.name in ONLY_READS.get(kind, ()):
+        return "r"
+    if entry.owner in WRITES.get(kind, ()) or entry.name in ALSO.get(kind, ()):
+        return "rw"
+    return "r" if entry.owner in READS.get(kind, ()) else ""
+
+
 def _own_keys(user: str) -> list[str]:
     patterns = []
     for entry in NAMES.values():
-        pattern = entry.full + ("*" if entry.is_family else "")
-        if entry.owner in WRITES.get(user, ()) or entry.name in ALSO.get(user, ()):
-            patterns.append(f"~{pattern}")
-        elif entry.owner in READS.get(user, ()):
-            patterns.append(f"%R~{pattern}")
+        right = {"rw": "~", "r": "%R~", "": ""}[access(user, entry)]
+        names = [entry.full + ("*" if entry.is_family else "")]
+        if user == DRIVER_USER and entry.name in PER_DRIVER:
+            # A node's own queues are named driver@node.
+            names = [f"{entry.full}@driver@", f"{entry.full}@driver@@*"]
+        patterns += [right + name for name in names if right]
     return patterns
 
 
-if __name__ == "__main__":
+USERS: Final = ("watcher", "worker", DRIVER_USER, "beat", "flower", "operator")
+
+
+def matrix() -> str:
+    """Families of keys by users, as Markdown; `own` stands for the driver's part of a family."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for entry in NAMES.values():
+        rights = []
+        for user in USERS:
+            right = access(user, entry) or "-"
+            is_own = user == DRIVER_USER and entry.name in PER_DRIVER
+            rights.append(f"{right} own" if is_own else right)
+        rows.setdefault(tuple(rights), []).append(f"`{entry.name}`")
+    lines = [
+        "| Keys `csifleet:...` | watcher | worker | worker.DRIVER | beat | flower | operator |",
+        "|---|---|---|---|---|---|---|",
+        *(f"| {' '.join(names)} | {' | '.join(rights)} |" for rights, names in rows.items()),
+        "| Tickets `drv.DRIVER` | rw | rw | rw own, else add | - | r | rw |",
+        "| `redbeat:*` | - | - | - | rw | - | rw |",
+        "| Celery's `unacked* _kombu.* celeryev* *.pidbox` | - | rw | rw | `_kombu.*` | rw | rw |",
+        "| Our functions (FCALL) | yes | yes | yes | - | - | yes |",
+        "| Code of one's own, administration | - | - | - | - | - | - |",
+    ]
+    return "\n".join(lines)
+
+
+def page(old: str) -> str:
+    """docs/security.md with the present matrix."""
+    before, _, rest = old.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return f"{before}{BEGIN}\n\n{matrix()}\n\n{END}{after}"
+
+
+def functions() -> str:
+    """functions.lua."""
+    return library()[1]
+
+
+def write() -> None:
+    """All files."""
     FILE.write_text(text())
+    FUNCTIONS.write_text(functions())
+    PAGE.write_text(page(PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    write()

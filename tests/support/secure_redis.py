@@ -18,6 +18,11 @@ from tests.support.waiting import wait_until
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "k8s" / "base" / "redis"
 USERS = ("watcher", "worker", "beat", "flower", "operator")
+# The user of a worker beside one driver, and the driver's name.
+DRIVER = "csi.example.org"
+DRIVER_USER = f"worker.{DRIVER}"
+# Not shipped: who may ask what was refused and try what users may do.
+TESTER = "user tester on >tester ~* &* +@all\n"
 
 
 @dataclass(slots=True)
@@ -43,10 +48,15 @@ class SecureRedis:
         """Make secrets, point the shipped files at our folders, start; needs Redis 7."""
         if not is_seven(self.binary):
             (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("needs Redis 7")
-        subprocess.run(["sh", ROOT / "k8s/make-secrets.sh", self.secrets], check=True)
+        subprocess.run(
+            ["sh", ROOT / "k8s/make-secrets.sh", self.secrets, "", f"{DRIVER}=drivers"], check=True
+        )
+        (self.secrets / "tester").write_text("tester")
         config, data = self.directory / "config", self.directory / "data"
         shutil.copytree(CONFIG, config, dirs_exist_ok=True)
         data.mkdir(exist_ok=True)
+        with (config / "users.acl").open("a") as acl:
+            acl.write(TESTER)
         text = (config / "redis.conf").read_text()
         text = text.replace("/run/csi-fleet/redis-tls", str(self.secrets))
         (config / "redis.conf").write_text(text.replace("/data", str(data)))
@@ -83,11 +93,12 @@ class SecureRedis:
             f"--redis-url={self.url}",
             f"--redis-username={user}",
             f"--redis-password-file={self.secrets / user}",
+            *([f"--records-key-file={self.secrets / 'records-key'}"] if user == "worker" else ()),
         ]
 
     def denials(self) -> list[str]:
         """What the ACL refused so far: `user: reason object`."""
-        with self.client("operator") as client:
+        with self.client("tester") as client:
             entries = client.acl_log()
         return [
             f"{entry['username']}: {entry['reason']} {entry['object']} in {entry['context']}"
@@ -98,8 +109,9 @@ class SecureRedis:
         ]
 
     def _answers(self) -> bool:
-        with self.client("operator") as client:
+        with self.client("tester") as client:
             try:
-                return bool(client.ping())
+                # The functions come a moment after the server.
+                return bool(client.ping() and client.function_list())
             except redis.RedisError:
                 return False

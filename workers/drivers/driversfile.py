@@ -68,6 +68,7 @@ _DRIVER_FIELDS: Final = {
     "endpoint",
     "pool",
     "tls",
+    "insecure",
     "timeouts",
     "limits",
     "classes",
@@ -231,6 +232,7 @@ def _driver(entry: Entry, defaults: DriverSpec, path: Path) -> DriverSpec:
     tls = _tls(fields["tls"], path.parent) if "tls" in fields else None
     if tls is not None and target.startswith("unix"):
         raise fields["tls"].error("TLS is for an endpoint host:port, not for a unix socket")
+    _check_open(fields, target, tls)
     spec = replace(
         defaults,
         name=name,
@@ -240,6 +242,24 @@ def _driver(entry: Entry, defaults: DriverSpec, path: Path) -> DriverSpec:
         class_timeouts=_classes(fields["classes"]) if "classes" in fields else {},
     )
     return _common(fields, spec)
+
+
+def _check_open(fields: dict[str, Entry], target: str, tls: TlsFiles | None) -> None:
+    """Secrets go to a driver: over a network only if both sides prove who they are (SEC-3)."""
+    is_insecure = "insecure" in fields and _truth(fields["insecure"])
+    is_mutual = tls is not None and tls.certificate is not None
+    if target.startswith("unix") or is_mutual or is_insecure:
+        return
+    raise fields["endpoint"].error(
+        "the secrets of storage classes would go to whoever answers there: give tls with ca, "
+        "certificate and key, or say insecure: true where nobody else can read or answer"
+    )
+
+
+def _truth(entry: Entry) -> bool:
+    if entry.text() not in {"true", "false"}:
+        raise entry.error(f"{entry.path.rpartition('.')[2]} is true or false")
+    return entry.text() == "true"
 
 
 def _common(fields: dict[str, Entry], spec: DriverSpec) -> DriverSpec:
@@ -313,9 +333,7 @@ def _limits(entry: Entry) -> dict[str, LaneLimits]:
     if "serial" in fields:
         if len(fields) > 1:
             raise entry.error("serial means one call at a time; leave out the other limits")
-        if fields["serial"].text() not in {"true", "false"}:
-            raise fields["serial"].error("serial is true or false")
-        is_serial = fields["serial"].text() == "true"
+        is_serial = _truth(fields["serial"])
         return dict.fromkeys(_operations(), LaneLimits(1, total=1)) if is_serial else NOT_SERIAL
     for name, value in fields.items():
         numbers = value.mapping({"concurrency", "rate", "burst", "per"})

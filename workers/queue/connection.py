@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 RedisClient = redis.Redis
 ResponseError = redis.ResponseError
 NoScriptError = redis.exceptions.NoScriptError
+NoPermissionError = redis.exceptions.NoPermissionError
 
 # Pitfalls 8: half-open connections are found within the time-out, a fail-over within the retries.
 SOCKET_TIMEOUT_SECONDS = 5.0

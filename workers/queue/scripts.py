@@ -1,6 +1,9 @@
 """How does a Lua script reach Redis?
 
-Scripts are sent by digest and loaded when Redis does not know them (after a restart). A key of ours
+All scripts are one library of functions, named by its digest. In an installation with users the
+Redis container loads it (k8s/base/redis/functions.lua): whoever may send code of their own can stop
+Redis for good, so no component may (SEC-5). A Redis without the library, or too old for functions
+(before 7), gets each script by digest, and its text when it does not know it. A key of ours
 with a wrong type (an operator's hand, another program) stops a script half-way; then the key is set
 aside under a name of its own, the whole queue state is dropped as if Redis had lost it, and the
 script runs once more. The watcher notices the changed epoch and adds everything again.
@@ -15,8 +18,14 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from workers.errors import QueueUnavailable
 from workers.queue import kinds, names
-from workers.queue.connection import NoScriptError, ResponseError, redis_errors
+from workers.queue.connection import (
+    NoPermissionError,
+    NoScriptError,
+    ResponseError,
+    redis_errors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +36,12 @@ _log = logging.getLogger(__name__)
 
 _QUARANTINE_SECONDS = 7 * 24 * 3600
 _LUA = resources.files("workers.queue") / "lua"
+_HIDDEN = frozenset({"__pycache__"})
+# Scripts that only add. When memory is full they are refused, and what is left serves those that
+# bring work to its end: a full Redis drains.
+GROWING = frozenset(
+    {"add", "add_events", "begin", "catalog_put", "correlate", "ensure", "mark", "restore"}
+)
 
 
 def text(value: bytes | str | None) -> str:
@@ -39,10 +54,46 @@ def text(value: bytes | str | None) -> str:
 @cache
 def source(name: str) -> tuple[str, str]:
     """Digest and text of one script, with names, kinds and shared functions in front."""
-    body = (_LUA / f"{name}.lua").read_text("utf-8")
-    library = (_LUA / "lib.lua").read_text("utf-8")
-    script = names.lua_table() + kinds.lua_tables(kinds.KINDS) + library + body
+    script = _head() + _body(name)
     return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest(), script
+
+
+@cache
+def library() -> tuple[str, str]:
+    """Name of the function, and the library for FUNCTION LOAD: one function runs every script.
+
+    The second function of it runs on when memory is full, see `GROWING`.
+    """
+    branches = "\n".join(
+        f"{'elseif' if index else 'if'} script == '{name}' then\n{_body(name)}"
+        for index, name in enumerate(script_names())
+    )
+    code = (
+        "local function run(_, ARGV)\nlocal script = table.remove(ARGV, 1)\n"
+        f"{_head()}{branches}\nend\nend\n"
+    )
+    name = "csifleet_" + hashlib.sha1(code.encode(), usedforsecurity=False).hexdigest()[:16]
+    return name, (
+        f"#!lua name={name}\n{code}"
+        f"redis.register_function('{name}', run)\n"
+        f"redis.register_function{{ function_name = '{name}_always', callback = run, "
+        "flags = { 'allow-oom' } }\n"
+    )
+
+
+@cache
+def script_names() -> tuple[str, ...]:
+    """All scripts; `lib` is the part that they share."""
+    found = (path.name.removesuffix(".lua") for path in _LUA.iterdir())
+    return tuple(sorted(name for name in found if name not in {"lib", "__init__.py"} | _HIDDEN))
+
+
+def _head() -> str:
+    return names.lua_table() + kinds.lua_tables(kinds.KINDS) + _body("lib")
+
+
+def _body(name: str) -> str:
+    return (_LUA / f"{name}.lua").read_text("utf-8")
 
 
 class Scripts:
@@ -56,6 +107,8 @@ class Scripts:
     def __init__(self, client: redis.Redis, now_ms: Callable[[], int] | None = None) -> None:
         self.client = client
         self._now_ms = now_ms
+        # Of this Redis: None until the first script has run.
+        self._has_functions: bool | None = None
 
     def run(self, name: str, *args: str | bytes | float) -> Any:
         """Run one script; the first argument it sees is the time ("" = ask Redis).
@@ -82,10 +135,12 @@ class Scripts:
         """
         if len(rows) == 1:
             return [self.run(name, *rows[0])]
-        digest, _ = source(name)
         pipe = self.client.pipeline(transaction=False)
         for row in rows:
-            pipe.evalsha(digest, 0, self._now(), *row)
+            if self._has_functions is not False:
+                pipe.fcall(_function(name), 0, name, self._now(), *row)
+            else:
+                pipe.evalsha(source(name)[0], 0, self._now(), *row)
         with redis_errors():
             replies = pipe.execute(raise_on_error=False)
         # One that failed is run again by itself, which loads the script and repairs wrong types.
@@ -98,11 +153,46 @@ class Scripts:
         return "" if self._now_ms is None else str(self._now_ms())
 
     def _evaluate(self, name: str, *args: str | bytes | float) -> Any:
+        if self._has_functions is not False:
+            try:
+                reply = self.client.fcall(_function(name), 0, name, *args)
+            except ResponseError as error:
+                if not _lacks_functions(error):
+                    raise
+            else:
+                self._has_functions = True
+                return reply
+        reply = self._evaluate_text(name, *args)
+        # Not before it worked: a Redis that forbids texts gets its functions in a moment.
+        self._has_functions = False
+        return reply
+
+    def _evaluate_text(self, name: str, *args: str | bytes | float) -> Any:
         digest, script = source(name)
         try:
             return self.client.evalsha(digest, 0, *args)
         except NoScriptError:
             return self.client.eval(script, 0, *args)
+        except NoPermissionError as error:
+            self._has_functions = None
+            raise QueueUnavailable(
+                f"redis: it has no function {library()[0]} and lets us send none: load "
+                "k8s/base/redis/functions.lua of this release (its container does it at its start, "
+                "docs/upgrade.md)"
+            ) from error
+
+
+def _function(name: str) -> str:
+    return library()[0] + ("" if name in GROWING else "_always")
+
+
+def _lacks_functions(error: ResponseError) -> bool:
+    words = str(error).lower()
+    return "function not found" in words or "unknown command" in words or _is_forbidden(error)
+
+
+def _is_forbidden(error: ResponseError) -> bool:
+    return isinstance(error, NoPermissionError)
 
 
 @contextmanager

@@ -103,10 +103,26 @@ def test_a_pool_is_served_by_its_own_workers_only():
 
 def test_tls_files_are_beside_the_drivers_file(tmp_path):
     (tmp_path / "ca.pem").touch()
-    content = "drivers: [{name: a, endpoint: 'h:1', tls: {ca: ca.pem, serverName: x}}]"
-    spec = parse(content, tmp_path / "d.yaml")["a"]
+    (tmp_path / "t").touch()
+    tls = "{ca: ca.pem, certificate: t, key: t, serverName: x}"
+    spec = parse(f"drivers: [{{name: a, endpoint: 'h:1', tls: {tls}}}]", tmp_path / "d.yaml")["a"]
     assert spec.tls is not None
     assert (spec.tls.ca, spec.tls.server_name) == (tmp_path / "ca.pem", "x")
+
+
+@pytest.mark.parametrize("tls", ["", ", tls: {ca: ca.pem}"])
+@pytest.mark.parametrize("endpoint", ["array.storage.svc:9000", "127.0.0.1:9000", "dns:///a:1"])
+def test_sec3_secrets_go_over_a_network_only_if_both_sides_prove_who_they_are(
+    tmp_path, endpoint, tls
+):
+    """Whoever may write the file could else have the secrets of every class sent to himself."""
+    (tmp_path / "ca.pem").touch()
+    entry = f"name: a, endpoint: '{endpoint}'{tls}"
+    with pytest.raises(ConfigError, match=r"endpoint: the secrets .* or say insecure: true"):
+        parse(f"drivers: [{{{entry}}}]", tmp_path / "d.yaml")
+    with pytest.raises(ConfigError, match="the secrets"):
+        parse(f"drivers: [{{{entry}, insecure: false}}]", tmp_path / "d.yaml")
+    assert list(parse(f"drivers: [{{{entry}, insecure: true}}]", tmp_path / "d.yaml")) == ["a"]
 
 
 MISTAKES = [
@@ -157,6 +173,7 @@ MISTAKES = [
     pytest.param(
         "drivers: [{name: a, endpoint: 'h:1', tls: {ca: x, key: y}}]", "go together", id="key"
     ),
+    pytest.param(ONE + "  insecure: 1\n", "insecure is true or false", id="insecure"),
     pytest.param(ONE + "  pool:\n", "drivers[0].pool: has no value", id="no value"),
 ]
 

@@ -37,6 +37,14 @@ def test_acl_file_is_made_from_the_declared_keys():
     assert redis_acl.FILE.read_text() == redis_acl.text(), "run python -m tests.support.redis_acl"
 
 
+def test_functions_and_page_are_of_these_scripts_and_rights():
+    remedy = "run python -m tests.support.redis_acl"
+    assert redis_acl.FUNCTIONS.read_text() == redis_acl.functions(), remedy
+    page = redis_acl.PAGE.read_text()
+    assert page == redis_acl.page(page), remedy
+    assert redis_acl.matrix() in page
+
+
 def test_every_owner_of_keys_was_thought_of():
     owners = {entry.owner for entry in NAMES.values()}
     assert owners == WRITES["worker"] | READS["worker"]

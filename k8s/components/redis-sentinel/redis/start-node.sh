@@ -15,14 +15,8 @@ data=$(sed -n 's/^dir //p' "$config/redis.conf")
 host=${NODE%:*}
 port=${NODE##*:}
 
-# users.acl of the base, and the user by whom servers and sentinels speak to servers.
-expression=
-for user in watcher worker beat flower operator replication; do
-  hash=$(tr -d '\n' < "$passwords/$user" | sha256sum | cut -d ' ' -f 1)
-  expression="$expression;s/@$user@/#$hash/"
-done
-sed -e "${expression#;}" -e '/^#/d' -e '/^$/d' "$config/users.acl" "$extra/servers.acl" \
-  > "$data/users.acl"
+# Users of the base, and the one by whom servers and sentinels speak to servers.
+sh "$config/prepare.sh" "$config" "$passwords" "$data" "$config/users.acl" "$extra/servers.acl"
 
 # Sentinels write the present master into the configuration, so it is a copy.
 cp "$config/redis.conf" "$data/redis.conf"

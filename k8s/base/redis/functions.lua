@@ -1,0 +1,1383 @@
+#!lua name=csifleet_48dd60905b3e4298
+local function run(_, ARGV)
+local script = table.remove(ARGV, 1)
+local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
+local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
+local TRAILED = { ['claims'] = true, ['volumes'] = true, ['changes'] = true, ['contents'] = true, ['group-contents'] = true, ['snapshots'] = true, ['bindings'] = true, ['group-snapshots'] = true, ['group-bindings'] = true, ['attachments'] = true, ['detachments'] = true, ['forced-attachments'] = true }
+local APART = { ['changes'] = '#resizer', ['contents'] = '#snapshotter', ['group-contents'] = '#snapshotter', ['snapshots'] = '#snapshot-controller', ['bindings'] = '#snapshot-controller', ['group-snapshots'] = '#snapshot-controller', ['group-bindings'] = '#snapshot-controller', ['attachments'] = '#attacher', ['detachments'] = '#attacher', ['forced-attachments'] = '#attacher', ['attach-finalizers'] = '#attacher', ['reconcile-attachments'] = '#attacher' }
+-- Functions shared by all scripts. In front of this file: `K` (names of keys, from names.py),
+-- CALL_KINDS (kinds whose keys call the driver), TRAILED (kinds with a trail) and APART (part of
+-- the name of a kind's Celery list), from kinds.py.
+-- Every script's first argument is the time in ms, "" outside of tests: then Redis is asked.
+local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
+local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come later
+local MAX_TICKETS = 500        -- per script call; the sweep admits the rest
+local TRAIL_NOTES = 40         -- kept of each key's trail
+local TRAIL_SECONDS = 3600
+local LOOK_AHEAD_SECONDS = 0.25 -- the next sweep's share of a rate; `pace` keeps the exact time
+local PAUSE_KINDS = { 'operator', 'breaker', 'lease' }
+local RESERVED_MS = 2000       -- a woken exclusive waiter goes before new shared holders so long
+local KIND_TURN = {}
+for turn, kind in ipairs(CALL_KINDS) do KIND_TURN[kind] = turn end
+
+local function clock()
+  if ARGV[1] ~= '' then return tonumber(ARGV[1]) end
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+local now = clock()
+local tickets = {}
+
+-- The epoch, 'random:birth_ms:run_id', if it is that of this run of Redis: a restart and a fail-over
+-- end a life as the loss of all data does, for each may have lost what was acknowledged.
+local function life()
+  local epoch = redis.call('GET', K.epoch)
+  local run = epoch and string.match(epoch, ':(%w+)$')
+  if run and run == string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') then return epoch end
+  return nil
+end
+
+-- Nothing is admitted for one TTL of a life whose processes held leases in an earlier one: they
+-- restore them meanwhile.
+local function is_quiet() return now < (tonumber(redis.call('GET', K.quiet)) or 0) end
+
+local function quiet_until(ms)
+  local quiet = math.max(ms, tonumber(redis.call('GET', K.quiet)) or 0)
+  redis.call('SET', K.quiet, string.format('%d', quiet))
+end
+
+-- The present life's epoch; begins one when there is none. `known` is the newest epoch the caller
+-- has heard of, '' for none.
+local function begin_life(candidate, known, ttl)
+  local epoch = life()
+  if not epoch then
+    local old = redis.call('GET', K.epoch)
+    local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+    epoch = string.format('%s:%d:%s', candidate, now, run)
+    redis.call('SET', K.epoch, epoch)
+    redis.call('SET', K.patience, string.format('%d', now + ttl))
+    -- After an orderly end of all processes nobody has anything to restore.
+    local is_used = redis.call('EXISTS', K.leases) == 1
+      or redis.call('ZCOUNT', K.procs, now - 60000, '+inf') > 0
+    if old and is_used then quiet_until(now + ttl) end
+    -- Higher than every fence of the earlier life, of which the last may be lost.
+    local fence = math.max(now, tonumber(redis.call('GET', K.fence)) or 0)
+    redis.call('SET', K.fence, string.format('%d', fence))
+  end
+  if known ~= '' and known ~= epoch then
+    quiet_until(tonumber(string.match(epoch, ':(%d+):')) + ttl)
+  end
+  return epoch
+end
+
+local function lane_of(key)
+  return string.match(key, '^([^|]*|[^|]*)|') or key
+end
+
+-- The namespace: 'namespace/name' is the object, or the last field is '@namespace'.
+local function tenant_of(key)
+  local object, last = string.match(key, '^[^|]*|[^|]*|([^|]*)|?(.*)')
+  return string.match(object or '', '^([^/]*)/') or string.match(last or '', '^@(.*)') or ''
+end
+
+-- The Celery list with the tickets of a lane, as `place_of` in kinds.py has it.
+local function celery_of(lane)
+  local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
+  if driver == '' then return K.celery .. 'system-' .. kind end
+  return K.celery .. (driver or '') .. (APART[kind] or '')
+end
+
+-- What happened to an object, for `csi-fleet explain`: the newest notes, 'ms event detail'.
+-- Keys of one object in several lanes (node deployment) share a trail.
+local function trail(key, ...)
+  local kind, object = string.match(key, '^([^|]*)|[^|]*|(.*)$')
+  if not TRAILED[kind] then return end
+  local notes = K.trail .. kind .. '|' .. object
+  redis.call('RPUSH', notes, ...)
+  redis.call('LTRIM', notes, -TRAIL_NOTES, -1)
+  redis.call('EXPIRE', notes, TRAIL_SECONDS)
+end
+
+local function stamped(event) return string.format('%d %s', now, event) end
+
+-- The notes of a pass, ARGV[first] on as 'age_ms text', then how its lease ended.
+local function trail_pass(key, first, ending)
+  local notes = {}
+  for i = first, math.min(#ARGV, first + TRAIL_NOTES) do
+    local age, text = string.match(ARGV[i], '^(%d+) (.*)$')
+    if age then notes[#notes + 1] = string.format('%d %s', now - age, text) end
+  end
+  notes[#notes + 1] = stamped(ending)
+  trail(key, unpack(notes))
+end
+
+-- Lease of a key as a table, nil when there is none. An unreadable one is dropped: the lease check
+-- of the sweep then puts its key back.
+local function lease_of(key)
+  local raw = redis.call('HGET', K.leases, key)
+  if not raw then return nil end
+  local fence, process, token, started, rest =
+    string.match(raw, '^(%d+) (%S+) (%S+) (%d+) ?(.*)$')
+  if not fence then
+    redis.call('HSET', K.quarantine, K.leases .. ' ' .. key, raw)
+    redis.call('EXPIRE', K.quarantine, 604800)
+    redis.call('HDEL', K.leases, key)
+    return nil
+  end
+  local locks = {}
+  for lock in string.gmatch(rest, '%S+') do locks[#locks + 1] = lock end
+  return { fence = fence, process = process, token = token, started = started, locks = locks }
+end
+
+local function write_lease(key, lease)
+  redis.call('HSET', K.leases, key, table.concat(
+    { lease.fence, lease.process, lease.token, lease.started, unpack(lease.locks) }, ' '))
+end
+
+local function is_paused(lane)
+  for _, kind in ipairs(PAUSE_KINDS) do
+    local value = redis.call('HGET', K.paused, kind .. ' ' .. lane)
+    local until_ms = value and tonumber(string.match(value, '^(%d+) '))
+    if until_ms and (until_ms == 0 or until_ms > now) then return true end
+  end
+  return false
+end
+
+-- Start-time fair queueing: a tenant's n-th waiting key gets virtual time n, so tenants take turns.
+-- `front` keys were admitted before and do not pay again.
+local function push(key, lane, front)
+  local is_retry = redis.call('HEXISTS', K.fails, key) == 1
+  local ready = (is_retry and K.retry or K.ready) .. lane
+  local share = (is_retry and K.share_retry or K.share) .. lane
+  local virtual = tonumber(redis.call('HGET', share, 'v')) or 0
+  local score = virtual
+  if not front then
+    local tenant = 't:' .. tenant_of(key)
+    local start = math.max(virtual, tonumber(redis.call('HGET', share, tenant)) or 0)
+    local arrival = (tonumber(redis.call('HGET', share, 'n')) or 0) + 1
+    redis.call('HSET', share, tenant, string.format('%.17g', start + 1), 'n', arrival)
+    score = start + arrival * FIFO_STEP
+  end
+  redis.call('ZADD', ready, string.format('%.17g', score), key)
+  redis.call('HSETNX', K.since, key, now)
+  redis.call('SADD', K.lanes, lane)
+  trail(key, stamped(is_retry and 'queued retry' or 'queued'))
+end
+
+-- One key from a ready set, nil when empty; an empty set forgets its virtual times.
+local function pop(ready, share)
+  local popped = redis.call('ZPOPMIN', ready)
+  if not popped[1] then return nil end
+  if redis.call('EXISTS', ready) == 1 then
+    local virtual = tonumber(redis.call('HGET', share, 'v')) or 0
+    redis.call('HSET', share, 'v', string.format('%.17g', math.max(virtual, popped[2])))
+  else
+    redis.call('DEL', share)
+  end
+  return popped[1]
+end
+
+-- Tokens in the lane's bucket now; math.huge without a rate.
+local function bucket(rate, burst, tokens, at)
+  if not rate or rate <= 0 then return math.huge end
+  burst = math.max(burst or 1, 1)
+  if not tokens or not at then return burst end
+  return math.min(burst, tokens + math.max(0, now - at) * rate / 1000)
+end
+
+-- The lane's concurrency now: as declared, or less after throttling answers and outages. A lowered
+-- one grows by itself, `cap_gain` per `cap_step` ms; a step of 0 holds it.
+local function effective(concurrency, cap, at, step, gain)
+  if not concurrency or not cap then return concurrency end
+  if step and step > 0 then cap = cap + math.floor(math.max(0, now - at) / step) * gain end
+  return math.max(1, math.min(concurrency, cap))
+end
+
+local function lower(lane, cap, step, gain)
+  redis.call('HSET', K.limits .. lane, 'cap', cap, 'cap_at', now, 'cap_step', step, 'cap_gain', gain)
+end
+
+-- Calls of dead processes count too, where a second call at once is forbidden (`hold`).
+local function busy(lane)
+  return redis.call('ZCARD', K.ticketed .. lane) + redis.call('ZCARD', K.leased .. lane)
+    + redis.call('ZCOUNT', K.ghosts .. lane, '(' .. now, '+inf')
+end
+
+-- A lease of a lane with a rate begins: its token goes now, not at admission, so that tickets that
+-- were not fetched for a while are no burst. Admission looks ahead, so there may be a debt.
+local function charge(lane)
+  local limits = K.limits .. lane
+  local raw = redis.call('HMGET', limits, 'rate', 'burst', 'tokens', 'at')
+  local tokens = bucket(tonumber(raw[1]), tonumber(raw[2]), tonumber(raw[3]), tonumber(raw[4]))
+  if tokens ~= math.huge then
+    redis.call('HSET', limits, 'tokens', string.format('%.17g', tokens - 1), 'at', now)
+  end
+end
+
+-- Ticket keys of a lane while its limits allow; the caller must publish `tickets`. With a limit
+-- over all calls of the driver (`total`) the kinds take turns, beginning with the next one.
+local function admit(lane, is_turn)
+  local limits = K.limits .. lane
+  local raw = redis.call('HMGET', limits, 'concurrency', 'rate', 'burst', 'tokens', 'at', 'streak',
+    'total', 'cap', 'cap_at', 'cap_step', 'cap_gain')
+  local concurrency, rate, streak = tonumber(raw[1]), tonumber(raw[2]), tonumber(raw[6]) or 0
+  if not concurrency then return end
+  local total = tonumber(raw[7]) or 0
+  local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
+  if total > 0 and not is_turn and KIND_TURN[kind] then
+    for turn = 1, #CALL_KINDS do
+      local next_kind = CALL_KINDS[(KIND_TURN[kind] + turn - 1) % #CALL_KINDS + 1]
+      admit(next_kind .. '|' .. driver, true)
+    end
+    return
+  end
+  local ready, retry = K.ready .. lane, K.retry .. lane
+  local waiting_first, waiting_retry = redis.call('ZCARD', ready), redis.call('ZCARD', retry)
+  if waiting_first + waiting_retry == 0 or is_paused(lane) or is_quiet() then return end
+  concurrency = effective(concurrency, tonumber(raw[8]), tonumber(raw[9]), tonumber(raw[10]),
+    tonumber(raw[11]))
+  local free = concurrency - busy(lane)
+  if total > 0 and KIND_TURN[kind] then
+    local all = 0
+    for _, other in ipairs(CALL_KINDS) do all = all + busy(other .. '|' .. driver) end
+    free = math.min(free, total - all)
+  end
+  local tokens = bucket(rate, tonumber(raw[3]), tonumber(raw[4]), tonumber(raw[5]))
+  if tokens ~= math.huge then
+    tokens = tokens + rate * LOOK_AHEAD_SECONDS - redis.call('ZCARD', K.ticketed .. lane)
+  end
+  local admitted = 0
+  while free > admitted and tokens >= 1 and #tickets < MAX_TICKETS do
+    local key
+    if waiting_retry > 0 and (streak >= FIRST_PER_RETRY or waiting_first == 0) then
+      key, streak = pop(retry, K.share_retry .. lane), 0
+      waiting_retry = waiting_retry - 1
+    else
+      key, streak = pop(ready, K.share .. lane), math.min(streak + 1, FIRST_PER_RETRY)
+      waiting_first = waiting_first - 1
+    end
+    if not key then break end
+    if string.match(key, '^[^|]+|[^|]*|[^|]*|[^|]*$') then
+      redis.call('ZADD', K.ticketed .. lane, now, key)
+      admitted = admitted + 1
+    else -- no worker could read it: reported once by the caller, and gone
+      redis.call('HDEL', K.since, key)
+    end
+    tickets[#tickets + 1] = key
+    tokens = tokens - 1
+  end
+  if admitted > 0 then redis.call('HSET', limits, 'streak', streak) end
+end
+
+local function is_waiting(key, lane)
+  return redis.call('ZSCORE', K.ready .. lane, key)
+    or redis.call('ZSCORE', K.retry .. lane, key)
+    or redis.call('ZSCORE', K.ticketed .. lane, key)
+    or redis.call('HEXISTS', K.blocked, key) == 1
+end
+
+-- client-go's Add: running -> dirty, waiting -> nothing, else ready. Returns true when made ready.
+local function enqueue(key, lane, front)
+  if redis.call('HEXISTS', K.leases, key) == 1 then
+    redis.call('SADD', K.dirty, key)
+    return false
+  end
+  if is_waiting(key, lane) then return false end
+  push(key, lane, front)
+  return true
+end
+
+local function delay(key, due)
+  local old = redis.call('ZSCORE', K.delayed, key)
+  if not old or tonumber(old) > due then redis.call('ZADD', K.delayed, due, key) end
+end
+
+-- A lock is spelled 'x:name' (exclusive) or 's:name' (shared).
+local function mode_and_name(lock) return string.sub(lock, 1, 1), string.sub(lock, 3) end
+
+-- Another key that holds a lock against `key`, nil for none. Shared holders stand side by side.
+local function holder_against(key, lock)
+  local mode, name = mode_and_name(lock)
+  local prefix = name .. '\0'
+  local from = mode == 's' and prefix .. 'x' or prefix
+  for _, member in ipairs(redis.call('ZRANGEBYLEX', K.holders, '[' .. from, '(' .. name .. '\1')) do
+    local holder = string.sub(member, #prefix + 2)
+    if holder ~= key then
+      if redis.call('HEXISTS', K.leases, holder) == 1 then return holder end
+      redis.call('ZREM', K.holders, member) -- its lease record was lost
+    end
+  end
+  return nil
+end
+
+-- The key that keeps `key` from a lock, nil when it is free for it: a holder, or an exclusive waiter
+-- that comes before new shared holders.
+local function rival(key, lock)
+  local holder = holder_against(key, lock)
+  if holder then return holder end
+  local mode, name = mode_and_name(lock)
+  local first = mode == 's' and redis.call('HGET', K.reserved, name)
+  if first then
+    local until_ms, waiter = string.match(first, '^(%d+) (.*)$')
+    local is_first = until_ms == '0' and redis.call('HGET', K.blocked, waiter) == 'x:' .. name
+    if waiter ~= key and (is_first or tonumber(until_ms) > now) then return waiter end
+    redis.call('HDEL', K.reserved, name)
+  end
+  return nil
+end
+
+-- Note a free lock in the lease (the caller writes it) and among the holders.
+local function hold(key, lease, lock)
+  local mode, name = mode_and_name(lock)
+  for i, held in ipairs(lease.locks) do
+    if held == lock or held == 'x:' .. name then return end
+    if held == 's:' .. name then -- from now on alone
+      redis.call('ZREM', K.holders, name .. '\0s' .. key)
+      table.remove(lease.locks, i)
+      break
+    end
+  end
+  redis.call('ZADD', K.holders, 0, name .. '\0' .. mode .. key)
+  lease.locks[#lease.locks + 1] = lock
+  local first = mode == 'x' and redis.call('HGET', K.reserved, name)
+  if first and string.match(first, ' (.*)$') == key then redis.call('HDEL', K.reserved, name) end
+end
+
+-- `key` waits for a lock; it occupies no slot meanwhile.
+local function park(key, lock, holder)
+  local mode, name = mode_and_name(lock)
+  redis.call('HSET', K.blocked, key, lock)
+  redis.call('HSETNX', K.since, key, now)
+  redis.call('ZADD', K.waiters, 0, name .. '\0' .. key)
+  if mode == 'x' then
+    local until_ms, first = string.match(redis.call('HGET', K.reserved, name) or '', '^(%d+) (.*)$')
+    local is_over = until_ms and until_ms ~= '0' and tonumber(until_ms) <= now
+    if not first or first == key or is_over then
+      redis.call('HSET', K.reserved, name, '0 ' .. key)
+    end
+  end
+  trail(key, stamped('blocked ' .. holder))
+end
+
+-- Make the waiters of a lock ready. Those who still find it busy wait again.
+local function wake(name)
+  local prefix = name .. '\0'
+  local waiters = redis.call('ZRANGEBYLEX', K.waiters, '[' .. prefix, '(' .. name .. '\1')
+  if #waiters == 0 then return end
+  local first = string.match(redis.call('HGET', K.reserved, name) or '', '^0 (.*)$')
+  if first then
+    redis.call('HSET', K.reserved, name, string.format('%d %s', now + RESERVED_MS, first))
+  end
+  for _, member in ipairs(waiters) do
+    local waiter = string.sub(member, #prefix + 1)
+    redis.call('ZREM', K.waiters, member)
+    redis.call('HDEL', K.blocked, waiter)
+    local lane = lane_of(waiter)
+    if enqueue(waiter, lane, true) then admit(lane) end
+  end
+end
+
+local function free(key, lock)
+  local mode, name = mode_and_name(lock)
+  redis.call('ZREM', K.holders, name .. '\0' .. mode .. key)
+  local others = { '[' .. name .. '\0', '(' .. name .. '\1', 'LIMIT', 0, 1 }
+  if #redis.call('ZRANGEBYLEX', K.holders, unpack(others)) == 0 then wake(name) end
+end
+
+local function free_all(key, lease)
+  for _, lock in ipairs(lease.locks) do free(key, lock) end
+end
+
+-- Is resourceVersion a newer than b? Integers of any length: numbers of Lua lose digits above 2^53.
+local function is_newer(a, b)
+  a, b = string.gsub(a, '^0+', ''), string.gsub(b, '^0+', '')
+  if #a ~= #b then return #a > #b end
+  return a > b
+end
+
+-- The version of the key's newest event in the last minutes, nil for none.
+local function newest_seen(key)
+  local minute = math.floor(now / 60000)
+  return redis.call('HGET', K.seen .. minute, key) or redis.call('HGET', K.seen .. (minute - 1), key)
+end
+
+-- Note an event of the key; returns false for one that is not newer than what was noted.
+local function is_news(key, version)
+  local newest = newest_seen(key)
+  if newest and not is_newer(version, newest) then return false end
+  local seen = K.seen .. math.floor(now / 60000)
+  redis.call('HSET', seen, key, version)
+  redis.call('EXPIRE', seen, 180)
+  return true
+end
+
+-- End a lease: the slot and the dirty mark go; returns true when the key was dirty, by an event only
+-- if that is newer than version `known`, the last that the pass read or wrote ('' or nil: none).
+-- The caller puts the key where it belongs, frees the locks and then admits its lane.
+local function unlease(key, lane, known)
+  redis.call('HDEL', K.leases, key)
+  redis.call('ZREM', K.leased .. lane, key)
+  local event = redis.call('HGET', K.news, key)
+  if event then
+    redis.call('HDEL', K.news, key)
+    if (known or '') == '' or is_newer(event, known) then redis.call('SADD', K.dirty, key) end
+  end
+  return redis.call('SREM', K.dirty, key) == 1
+end
+
+-- Owner check. Returns the lease, or nil and whether this is the repeat of a call that ended it: a
+-- lease of this life that was not taken back was ended by its owner.
+local function owned(key, process, token, epoch)
+  local lease = lease_of(key)
+  if lease and lease.process == process and lease.token == token then return lease, true end
+  local is_ended = redis.call('GET', K.epoch) == epoch and not redis.call('ZSCORE', K.lost, token)
+  return nil, is_ended
+end
+
+local function forget(key)
+  redis.call('HDEL', K.fails, key)
+  redis.call('HDEL', K.memos, key)
+  redis.call('ZREM', K.abandoned, key)
+end
+
+-- A driver that allows one call at a time may still be at the one of a dead process, until that
+-- call's deadline: nobody else begins one before.
+local function haunt(key, lane)
+  local raw = redis.call('HMGET', K.limits .. lane, 'hold', 'concurrency', 'total')
+  local hold = tonumber(raw[1]) or 0
+  if hold > 0 and (raw[2] == '1' or raw[3] == '1') then
+    redis.call('ZADD', K.ghosts .. lane, now + hold, key)
+    redis.call('PEXPIRE', K.ghosts .. lane, hold)
+  end
+end
+
+-- Take a lease back from a process that died, or from one that an older truth had it; its key is
+-- worked on again.
+local function take_back(key, lease)
+  local lane = lane_of(key)
+  trail(key, stamped('lost ' .. (lease and lease.process or '')))
+  unlease(key, lane)
+  haunt(key, lane)
+  enqueue(key, lane, true)
+  if lease then
+    redis.call('ZADD', K.lost, now, lease.token)
+    free_all(key, lease)
+  end
+  admit(lane)
+end
+if script == 'acquire' then
+-- ACQUIRE(key, process, token, epoch, lock...): all of them for the lease, or none. Repeatable.
+-- Touches leases, holders, reserved. Returns 0 = all held, n = the n-th is busy, -1 = lease lost.
+local key = ARGV[2]
+local lease = owned(key, ARGV[3], ARGV[4], ARGV[5])
+if not lease then return -1 end
+for i = 6, #ARGV do
+  if rival(key, ARGV[i]) then return i - 5 end
+end
+for i = 6, #ARGV do hold(key, lease, ARGV[i]) end
+write_lease(key, lease)
+return 0
+
+elseif script == 'add' then
+-- ADD(delay_ms, key...): make keys dirty, at once or later. Idempotent.
+-- Touches leases, dirty, ready/retry/ticketed of the lanes, blocked, delayed, since, share, limits.
+-- Returns the tickets to publish.
+local wait_ms = tonumber(ARGV[2])
+local lanes = {}
+for i = 3, #ARGV do
+  local key = ARGV[i]
+  if wait_ms > 0 then
+    delay(key, now + wait_ms)
+  else
+    local lane = lane_of(key)
+    if enqueue(key, lane, false) then lanes[lane] = true end
+  end
+end
+for lane in pairs(lanes) do admit(lane) end
+return tickets
+
+elseif script == 'add_events' then
+-- ADD_EVENTS(key, version, ...): make keys dirty, each version of their objects once.
+-- Touches seen:<minute> (hash, 3 min), news, and what ADD touches. Idempotent within a minute.
+-- Returns the tickets to publish.
+local lanes = {}
+for i = 2, #ARGV, 2 do
+  local key, version = ARGV[i], ARGV[i + 1]
+  if is_news(key, version) then
+    local lane = lane_of(key)
+    if redis.call('HEXISTS', K.leases, key) == 1 then
+      redis.call('HSET', K.news, key, version) -- the pass may know it already
+    elseif enqueue(key, lane, false) then
+      lanes[lane] = true
+    end
+  end
+end
+for lane in pairs(lanes) do admit(lane) end
+return tickets
+
+elseif script == 'begin' then
+-- BEGIN(domain, record, key, process, token): write the intent if the lease is still ours.
+-- Without a key there is no lease to check. Touches intents (hash), leases (hash).
+-- Returns 1 = written, 0 = lease lost.
+if ARGV[4] ~= '' then
+  local lease = lease_of(ARGV[4])
+  if not (lease and lease.process == ARGV[5] and lease.token == ARGV[6]) then return 0 end
+end
+redis.call('HSET', K.intents, ARGV[2], ARGV[3])
+if ARGV[4] ~= '' then trail(ARGV[4], stamped('intent')) end
+return 1
+
+elseif script == 'block' then
+-- BLOCK(key, process, token, epoch, lock, note...): end the lease and wait for a busy lock; if it got
+-- free meanwhile the key is ready at once. No counter changes.
+-- Returns {tickets, 1 = released (or before), 0 = lease was lost}.
+local key, lane, lock = ARGV[2], lane_of(ARGV[2]), ARGV[6]
+local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
+if lease then
+  trail_pass(key, 7, 'released 0')
+  unlease(key, lane)
+  free_all(key, lease)
+  local holder = rival(key, lock)
+  if holder then
+    park(key, lock, holder)
+  else
+    enqueue(key, lane, true)
+  end
+  admit(lane)
+end
+return { tickets, is_ok and 1 or 0 }
+
+elseif script == 'breaker' then
+-- BREAKER(event, driver, kinds, ...): one event of a driver's circuit breaker.
+--   failed(reason, threshold, window_ms, base_ms, max_ms, jitter_percent)   a call went wrong
+--   ok()                     a call, made after failures, was answered
+--   half()                   Probe is answered: let single calls through when the time has come,
+--                            retries first: a poll may find its work done, which proves more
+--                            than a first attempt that the driver has to begin
+--   lost(reason, process)    the process has no connection any more
+--   back(process, ttl_ms)    the process is connected, and knows the driver
+-- Record: 'state fails since_ms until_ms span_ms reason'; none = closed and healthy.
+-- Touches breakers (hash), links:<driver> (zset), paused (hash), limits:<lane> (hash), all lanes.
+-- Returns {tickets, state}.
+local event, driver, kinds = ARGV[2], ARGV[3], ARGV[4]
+local LOST_MS, HALF_MS, RAMP_MS = 15000, 30000, 250
+local state, fails, since, until_ms, span, reason = 'closed', 0, now, 0, 0, ''
+local raw = redis.call('HGET', K.breakers, driver)
+if raw then
+  local s, f, a, b, c, text = string.match(raw, '^(%S+) (%d+) (%d+) (%d+) (%d+) (.*)$')
+  if s then
+    state, fails, since, until_ms, span, reason =
+      s, tonumber(f), tonumber(a), tonumber(b), tonumber(c), text
+  end
+end
+
+local function each_lane(act)
+  for kind in string.gmatch(kinds, '%S+') do act(kind .. '|' .. driver) end
+end
+local function save()
+  redis.call('HSET', K.breakers, driver,
+    string.format('%s %d %d %d %d %s', state, fails, since, until_ms, span, reason))
+end
+local function stop(until_at)
+  each_lane(function(lane)
+    redis.call('HSET', K.paused, 'breaker ' .. lane, string.format('%d %s', until_at, reason))
+  end)
+end
+local function go(step)
+  each_lane(function(lane)
+    redis.call('HDEL', K.paused, 'breaker ' .. lane)
+    local declared = tonumber(redis.call('HGET', K.limits .. lane, 'concurrency')) or 1
+    lower(lane, 1, step, step > 0 and math.max(1, math.floor(declared / 20)) or 0)
+    admit(lane)
+  end)
+end
+local function close()
+  state = 'closed'
+  redis.call('HDEL', K.breakers, driver)
+  go(RAMP_MS)
+end
+local function open(base, longest, jitter)
+  span = span > 0 and math.min(span * 2, longest) or base
+  until_ms = math.floor(now + span * (1 + jitter / 100))
+  state, since, fails = 'open', now, 0
+  save()
+  stop(until_ms + 60000)
+end
+
+if event == 'failed' then
+  local text, threshold, window = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+  local base, longest, jitter = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+  if state == 'half' then
+    reason = text
+    open(base, longest, jitter)
+  elseif state == 'closed' then
+    if now - since > window then fails, since = 0, now end
+    fails, reason = fails + 1, text
+    if fails >= threshold then open(base, longest, jitter) else save() end
+  end
+elseif event == 'ok' then
+  if state == 'half' then close() elseif state == 'closed' and raw then
+    redis.call('HDEL', K.breakers, driver)
+  end
+elseif event == 'half' then
+  if state == 'open' and now >= until_ms then
+    state, since, until_ms = 'half', now, now + HALF_MS
+    save()
+    each_lane(function(lane) redis.call('HSET', K.limits .. lane, 'streak', FIRST_PER_RETRY) end)
+    go(0)
+  elseif state == 'half' and now >= until_ms then
+    close()
+  end
+elseif event == 'lost' then
+  local links = K.links .. driver
+  redis.call('ZREM', links, ARGV[6])
+  redis.call('ZREMRANGEBYSCORE', links, '-inf', now)
+  if redis.call('ZCARD', links) == 0 then
+    if state ~= 'lost' then since = now end
+    state, fails, until_ms, span, reason = 'lost', 0, now + LOST_MS, 0, ARGV[5]
+    save()
+    stop(until_ms)
+  elseif state == 'lost' then -- somebody else is connected, and Redis did not know of it before
+    close()
+  end
+elseif event == 'back' then
+  redis.call('ZADD', K.links .. driver, now + tonumber(ARGV[6]), ARGV[5])
+  redis.call('PEXPIRE', K.links .. driver, 4 * tonumber(ARGV[6]))
+  if state == 'lost' then close() end
+end
+return { tickets, state }
+
+elseif script == 'catalog_complete' then
+-- CATALOG_COMPLETE(epoch, kind...): the watcher has written everything it listed in this epoch.
+-- Touches epoch (string), complete (hash). Returns 1, or 0 when the epoch is over.
+if redis.call('GET', K.epoch) ~= ARGV[2] then return 0 end
+for i = 3, #ARGV do redis.call('HSET', K.complete, ARGV[i], ARGV[2]) end
+return 1
+
+elseif script == 'catalog_prune' then
+-- CATALOG_PRUNE(kind, name...): drop the tombstones named; readers below the floor reload.
+-- Touches catalog:<kind> (hash), changes:<kind> (zset), versions, floors (hashes).
+local kind = ARGV[2]
+local pruned = 0
+for i = 3, #ARGV do
+  local entry = redis.call('HGET', K.catalog .. kind, ARGV[i])
+  if entry and string.match(entry, '^%d+ $') then
+    redis.call('HDEL', K.catalog .. kind, ARGV[i])
+    redis.call('ZREM', K.changes .. kind, ARGV[i])
+    pruned = pruned + 1
+  end
+end
+local version = redis.call('HGET', K.versions, kind)
+if pruned > 0 and version then redis.call('HSET', K.floors, kind, version) end
+return pruned
+
+elseif script == 'catalog_put' then
+-- CATALOG_PUT(kind, name, rv, json, ...): write objects, the newer resourceVersion wins; an empty
+-- json is a tombstone and wins at an equal one (a relist without the object, a repeated delete).
+-- Touches catalog:<kind> (hash), changes:<kind> (zset), versions (hash). Idempotent.
+-- Returns how many entries changed.
+local kind = ARGV[2]
+local entries, changes = K.catalog .. kind, K.changes .. kind
+
+local version = tonumber(redis.call('HGET', K.versions, kind))
+-- A lost counter starts at the time, so that versions of an earlier life are never reused.
+if not version then version = now * 1000 end
+local changed = 0
+for i = 3, #ARGV, 3 do
+  local name, rv, json = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local old_rv, old_json = string.match(redis.call('HGET', entries, name) or '', '^(%d+) (.*)$')
+  local wins = not old_rv or is_newer(rv, old_rv)
+    or (rv == old_rv and json == '' and old_json ~= '')
+  if wins and not (json == '' and not old_rv) then
+    version, changed = version + 1, changed + 1
+    redis.call('HSET', entries, name, rv .. ' ' .. json)
+    redis.call('ZADD', changes, string.format('%d', version), name)
+  end
+end
+redis.call('HSET', K.versions, kind, string.format('%d', version))
+return changed
+
+elseif script == 'catalog_read' then
+-- CATALOG_READ(known_epoch, kind, known_version, ...): what changed since, for each kind.
+-- Touches epoch, complete, versions, floors, catalog:<kind>, changes:<kind>; writes nothing.
+-- Returns {epoch, {kind, is complete, version, is full, {name, entry, ...}}...}; entry "" = gone.
+local epoch = redis.call('GET', K.epoch) or ''
+local reply = { epoch }
+for i = 3, #ARGV, 2 do
+  local kind, known = ARGV[i], tonumber(ARGV[i + 1])
+  local is_complete = redis.call('HGET', K.complete, kind) == epoch and epoch ~= ''
+  local version = tonumber(redis.call('HGET', K.versions, kind)) or 0
+  local floor = tonumber(redis.call('HGET', K.floors, kind)) or 0
+  local is_full = ARGV[2] ~= epoch or known < floor or known > version
+  local flat = {}
+  if is_full then
+    flat = redis.call('HGETALL', K.catalog .. kind)
+  elseif known < version then
+    for _, name in ipairs(redis.call('ZRANGEBYSCORE', K.changes .. kind,
+        '(' .. string.format('%d', known), '+inf')) do
+      flat[#flat + 1] = name
+      flat[#flat + 1] = redis.call('HGET', K.catalog .. kind, name) or ''
+    end
+  end
+  reply[#reply + 1] = { kind, is_complete and 1 or 0, string.format('%d', version),
+    is_full and 1 or 0, flat }
+end
+return reply
+
+elseif script == 'correlate' then
+-- CORRELATE(token, source+object, similar, message, new name, params...): create, patch or drop.
+-- The first three identities are digests. Touches event:<digest> (hash), similar:<digest> (set),
+-- spam:<digest> (hash), each with its TTL. The same token gets the same answer.
+-- Returns {'create' | 'patch' | 'drop', name, count, is merged}.
+local token, object, similar, message, name = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local max_similar, similar_ms = tonumber(ARGV[7]), tonumber(ARGV[8])
+local burst, refill_ms, event_ms = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+
+local messages = K.similar .. similar
+local is_known = redis.call('SISMEMBER', messages, message) == 1
+local is_merged = not is_known and redis.call('SCARD', messages) >= max_similar
+if not is_merged then redis.call('SADD', messages, message) end
+redis.call('PEXPIRE', messages, string.format('%d', similar_ms))
+
+local event = K.event .. similar .. (is_merged and '' or ':' .. message)
+local known = redis.call('HMGET', event, 'name', 'count', 'token', 'answer')
+if known[3] == token then
+  return { known[4], known[1] or name, tonumber(known[2]) or 0, is_merged and 1 or 0 }
+end
+
+local bucket_key = K.spam .. object
+local raw = redis.call('HMGET', bucket_key, 'tokens', 'at')
+local tokens, at = tonumber(raw[1]) or burst, tonumber(raw[2]) or now
+tokens = math.min(burst, tokens + math.max(0, now - at) / refill_ms)
+local answer, count = 'drop', tonumber(known[2]) or 0
+if tokens >= 1 then
+  tokens = tokens - 1
+  answer = known[1] and count > 0 and 'patch' or 'create'
+end
+count = count + 1
+local stored = known[1] or name
+redis.call('HSET', bucket_key, 'tokens', string.format('%.17g', tokens), 'at', now)
+redis.call('PEXPIRE', bucket_key, string.format('%d', burst * refill_ms))
+if answer ~= 'drop' or known[1] then
+  redis.call('HSET', event, 'name', stored, 'count', count, 'token', token, 'answer', answer)
+  redis.call('PEXPIRE', event, string.format('%d', event_ms))
+end
+return { answer, stored, count, is_merged and 1 or 0 }
+
+elseif script == 'created' then
+-- CREATED(domain, intent, pv, key, process, token): the volume exists; keep its PV until it is saved,
+-- if the lease is still ours. Without a key there is no lease to check.
+-- Touches intents, unsaved, leases (hashes). Returns 1 = written, 0 = lease lost.
+if ARGV[5] ~= '' then
+  local lease = lease_of(ARGV[5])
+  if not (lease and lease.process == ARGV[6] and lease.token == ARGV[7]) then return 0 end
+end
+redis.call('HSET', K.intents, ARGV[2], ARGV[3])
+redis.call('HSET', K.unsaved, ARGV[2], ARGV[4])
+return 1
+
+elseif script == 'done' then
+-- DONE(key, process, token, epoch, volume, known, note...): forget failures, release; with a volume's
+-- name its intent and unsaved PV go in the same step. Events up to version `known` need no pass.
+-- Returns {tickets, 1 = done (or done before), 0 = lease was lost}.
+local key, lane = ARGV[2], lane_of(ARGV[2])
+local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
+if lease then
+  forget(key)
+  if ARGV[6] ~= '' then
+    redis.call('HDEL', K.intents, ARGV[6])
+    redis.call('HDEL', K.unsaved, ARGV[6])
+    redis.call('SET', K.saved .. ARGV[6], '1', 'EX', 600)
+  end
+  trail_pass(key, 8, 'done')
+  local known = ARGV[7]
+  if unlease(key, lane, known) then enqueue(key, lane, false) end
+  if known ~= '' then is_news(key, known) end -- those that come late
+  free_all(key, lease)
+  admit(lane)
+end
+return { tickets, is_ok and 1 or 0 }
+
+elseif script == 'driver_register' then
+-- DRIVER_REGISTER(name, record, ttl_ms): a worker serves this driver. Drops expired drivers.
+-- Touches drivers (hash), drivers_until (zset), versions (hash, field drivers). Idempotent.
+-- Returns 1 when the set of drivers or a record changed.
+local changed = redis.call('HGET', K.drivers, ARGV[2]) ~= ARGV[3]
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', K.drivers_until, '-inf', now)) do
+  redis.call('ZREM', K.drivers_until, name)
+  if name ~= ARGV[2] then
+    redis.call('HDEL', K.drivers, name)
+    changed = true
+  end
+end
+redis.call('HSET', K.drivers, ARGV[2], ARGV[3])
+redis.call('ZADD', K.drivers_until, now + tonumber(ARGV[4]), ARGV[2])
+if changed then
+  local version = tonumber(redis.call('HGET', K.versions, 'drivers')) or now * 1000
+  redis.call('HSET', K.versions, 'drivers', string.format('%d', version + 1))
+end
+return changed and 1 or 0
+
+elseif script == 'drivers_alive' then
+-- DRIVERS_ALIVE(): drivers a worker serves now. Touches drivers, drivers_until; writes nothing.
+-- Returns {version, name, record, ...}.
+local reply = { redis.call('HGET', K.versions, 'drivers') or '0' }
+local alive = redis.call('ZRANGEBYSCORE', K.drivers_until, '(' .. string.format('%d', now), '+inf')
+for _, name in ipairs(alive) do
+  reply[#reply + 1] = name
+  reply[#reply + 1] = redis.call('HGET', K.drivers, name) or '{}'
+end
+return reply
+
+elseif script == 'drivers_keep' then
+-- DRIVERS_KEEP(process, ttl_ms, name, record, connected, ...): the process serves these drivers.
+-- Touches drivers (hash), drivers_until (zset), links:<driver> (zset), versions (hash, field
+-- drivers), breakers (hash). Idempotent.
+-- Returns {1 when the set of drivers or a record changed, connected drivers that count as lost}.
+local process, ttl = ARGV[2], tonumber(ARGV[3])
+local changed, lost = false, {}
+local are_well = redis.call('EXISTS', K.breakers) == 0
+for i = 4, #ARGV, 3 do
+  local name, record = ARGV[i], ARGV[i + 1]
+  if redis.call('HGET', K.drivers, name) ~= record then
+    redis.call('HSET', K.drivers, name, record)
+    changed = true
+  end
+  redis.call('ZADD', K.drivers_until, now + ttl, name)
+  if ARGV[i + 2] == '1' then
+    local driver = string.match(name, '^[^#]*') -- without the controllers, see registry.py
+    redis.call('ZADD', K.links .. driver, now + ttl, process)
+    redis.call('PEXPIRE', K.links .. driver, 4 * ttl)
+    local record = not are_well and redis.call('HGET', K.breakers, driver)
+    if record and string.match(record, '^lost ') then lost[#lost + 1] = driver end
+  end
+end
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', K.drivers_until, '-inf', now)) do
+  redis.call('ZREM', K.drivers_until, name)
+  redis.call('HDEL', K.drivers, name)
+  changed = true
+end
+if changed then
+  local version = tonumber(redis.call('HGET', K.versions, 'drivers')) or now * 1000
+  redis.call('HSET', K.versions, 'drivers', string.format('%d', version + 1))
+end
+return { changed and 1 or 0, lost }
+
+elseif script == 'ensure' then
+-- ENSURE(key...): make those keys ready that no structure of the queue holds. Idempotent.
+-- Touches leases, ready/retry/ticketed of the lanes, blocked, delayed, abandoned, since, share.
+-- Returns the tickets to publish.
+local lanes = {}
+for i = 2, #ARGV do
+  local key = ARGV[i]
+  local lane = lane_of(key)
+  local is_held = redis.call('HEXISTS', K.leases, key) == 1 or is_waiting(key, lane)
+    or redis.call('ZSCORE', K.delayed, key) or redis.call('ZSCORE', K.abandoned, key)
+  if not is_held then
+    push(key, lane, false)
+    lanes[lane] = true
+  end
+end
+for lane in pairs(lanes) do admit(lane) end
+return tickets
+
+elseif script == 'epoch' then
+-- EPOCH(candidate, known, ttl_ms): the life of this Redis; the first comer names it.
+-- Touches epoch, quiet, patience, fence (strings).
+return begin_life(ARGV[2], ARGV[3], tonumber(ARGV[4]))
+
+elseif script == 'fail' then
+-- FAIL(key, process, token, epoch, base_ms, cap_ms, min_ms, threshold, memo, note...): count, delay,
+-- release.
+-- A key that got dirty meanwhile is ready at once. Touches fails, memos, delayed, abandoned.
+-- Returns {tickets, is owner, fails, delay_ms; -1 = given up}.
+local key, lane = ARGV[2], lane_of(ARGV[2])
+local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
+local count = tonumber(redis.call('HGET', K.fails, key)) or 0
+local wait_ms = 0
+if lease then
+  local base, cap, threshold = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[9])
+  local is_dirty = unlease(key, lane)
+  local gives_up = threshold > 0 and count >= threshold
+  if gives_up then
+    redis.call('ZADD', K.abandoned, now, key)
+    redis.call('HSET', K.fails, key, count)
+    wait_ms = -1
+  else
+    wait_ms = math.max(math.min(base * 2 ^ math.min(count, 60), cap), tonumber(ARGV[8]))
+    count = count + 1
+    redis.call('HSET', K.fails, key, count)
+  end
+  if ARGV[10] ~= '' then
+    redis.call('HSET', K.memos, key, ARGV[10])
+  else
+    redis.call('HDEL', K.memos, key)
+  end
+  trail_pass(key, 11, string.format('failed %d %d', count, wait_ms))
+  if is_dirty then
+    enqueue(key, lane, false)
+    wait_ms = 0
+  elseif not gives_up then
+    delay(key, now + wait_ms)
+  end
+  free_all(key, lease)
+  admit(lane)
+elseif redis.call('ZSCORE', K.abandoned, key) then
+  wait_ms = -1
+else
+  wait_ms = math.max(0, (tonumber(redis.call('ZSCORE', K.delayed, key) or now)) - now)
+end
+return { tickets, is_ok and 1 or 0, count, wait_ms }
+
+elseif script == 'finish' then
+-- FINISH(domain, key, process, token): delete intent and unsaved PV unless the lease went to
+-- somebody else, whose intent it would be. Touches intents, unsaved (hashes), leases.
+-- Returns 1 = deleted, 0 = lease lost.
+if ARGV[3] ~= '' then
+  local lease = lease_of(ARGV[3])
+  if not (lease and lease.process == ARGV[4] and lease.token == ARGV[5]) then return 0 end
+end
+redis.call('HDEL', K.intents, ARGV[2])
+redis.call('HDEL', K.unsaved, ARGV[2])
+return 1
+
+elseif script == 'forget' then
+-- FORGET(key): the object is gone; counters, memo, mark and delayed entry go, waiting keys stay.
+forget(ARGV[2])
+redis.call('HDEL', K.marks, ARGV[2])
+redis.call('ZREM', K.delayed, ARGV[2])
+
+elseif script == 'limits' then
+-- LIMITS(lane, concurrency, rate, burst, total, hold_ms, is_new_life): declare, then admit. Returns
+-- the tickets to publish. In a new life a call of a dead process may be lost from sight: a driver
+-- that takes one at a time gets none before that one's deadline.
+-- Touches limits:<lane> (hash), declared, ghosts:<lane> (zsets); the bucket's level is kept.
+redis.call('HSET', K.limits .. ARGV[2], 'concurrency', ARGV[3], 'rate', ARGV[4], 'burst', ARGV[5],
+  'total', ARGV[6] or 0, 'hold', ARGV[7] or 0)
+redis.call('ZADD', K.declared, now, ARGV[2])
+if ARGV[8] == '1' then haunt('new life', ARGV[2]) end
+admit(ARGV[2])
+return tickets
+
+elseif script == 'mark' then
+-- MARK(key, process, token, epoch, record): replace the key's mark, "" removes it. Repeatable.
+-- Touches marks (hash), leases. Returns 1 = written, 0 = lease lost.
+local key, record = ARGV[2], ARGV[6]
+if not owned(key, ARGV[3], ARGV[4], ARGV[5]) then return 0 end
+if record == '' then
+  redis.call('HDEL', K.marks, key)
+else
+  redis.call('HSET', K.marks, key, record)
+end
+return 1
+
+elseif script == 'orphan' then
+-- ORPHAN(key, (slot, name, record)...): a lost lease ended without an outcome. What it began is
+-- remembered, unless a newer owner's record is there, and the key is worked on again.
+-- Touches the slots and everything of the queue. Returns the tickets to publish.
+local key, lane = ARGV[2], lane_of(ARGV[2])
+for i = 3, #ARGV, 3 do redis.call('HSETNX', K[ARGV[i]], ARGV[i + 1], ARGV[i + 2]) end
+if enqueue(key, lane, false) then admit(lane) end
+return tickets
+
+elseif script == 'pace' then
+-- PACE(lane): a call of a lane with a rate is about to begin and takes its place among all workers'.
+-- Touches limits:<lane> (hash). Returns ms to wait before it.
+local limits = K.limits .. ARGV[2]
+local raw = redis.call('HMGET', limits, 'rate', 'burst', 'calls', 'calls_at')
+local rate = tonumber(raw[1])
+local tokens = bucket(rate, tonumber(raw[2]), tonumber(raw[3]), tonumber(raw[4])) - 1
+if tokens == math.huge then return 0 end
+redis.call('HSET', limits, 'calls', string.format('%.17g', tokens), 'calls_at', now)
+return tokens < 0 and math.ceil(-tokens / rate * 1000) or 0
+
+elseif script == 'pause' then
+-- PAUSE(lane, kind, span_ms, reason): nothing is admitted for the span, 0 = until resumed.
+-- Touches paused (hash).
+local span = tonumber(ARGV[4])
+local until_ms = span > 0 and now + span or 0
+redis.call('HSET', K.paused, ARGV[3] .. ' ' .. ARGV[2],
+  string.format('%d %s', until_ms, ARGV[5]))
+
+elseif script == 'regain' then
+-- REGAIN(process, candidate, known, ttl_ms, (key, fence, token, started, locks, n, (slot, name,
+-- record) x n)...): the process meets a new life of Redis, which may lack what it holds or know an
+-- older owner. The higher fence is the newer owner. Records are written as the owner knows them.
+-- Touches everything of the queue. Returns {epoch, tickets, {tokens of lost leases...}}.
+local process, ttl = ARGV[2], tonumber(ARGV[5])
+local epoch = begin_life(ARGV[3], ARGV[4], ttl)
+redis.call('ZADD', K.procs, now + ttl, process)
+
+local function older(key, fence)
+  local lease = lease_of(key)
+  return not lease or tonumber(lease.fence) < tonumber(fence), lease
+end
+
+-- Whether nobody newer has the key or one of its locks; older owners lose them.
+local function make_room(key, mine)
+  local is_older, present = older(key, mine.fence)
+  if present and not is_older then return false end
+  local rivals = {}
+  for _, lock in ipairs(mine.locks) do
+    local holder = holder_against(key, lock)
+    if holder and not older(holder, mine.fence) then return false end
+    rivals[#rivals + 1] = holder
+  end
+  if present then
+    redis.call('ZADD', K.lost, now, present.token)
+    redis.call('HDEL', K.leases, key)
+    free_all(key, present)
+  end
+  for _, holder in ipairs(rivals) do
+    local lease = lease_of(holder)
+    if lease then take_back(holder, lease) end
+  end
+  return true
+end
+
+local function restore(key, mine)
+  local lane, present = lane_of(key), lease_of(key)
+  if not (present and present.process == process and present.token == mine.token) then
+    if redis.call('ZSCORE', K.lost, mine.token) or not make_room(key, mine) then return false end
+    if is_waiting(key, lane) then redis.call('SADD', K.dirty, key) end
+    redis.call('ZREM', K.ticketed .. lane, key)
+    for ready, share in pairs({ [K.ready] = K.share, [K.retry] = K.share_retry }) do
+      redis.call('ZREM', ready .. lane, key)
+      if redis.call('EXISTS', ready .. lane) == 0 then redis.call('DEL', share .. lane) end
+    end
+    local busy = redis.call('HGET', K.blocked, key)
+    if busy then redis.call('ZREM', K.waiters, string.sub(busy, 3) .. '\0' .. key) end
+    redis.call('HDEL', K.blocked, key)
+    redis.call('HDEL', K.since, key)
+    redis.call('ZREM', K.delayed, key)
+    redis.call('SADD', K.lanes, lane)
+    local locks
+    mine.locks, locks = {}, mine.locks
+    for _, lock in ipairs(locks) do hold(key, mine, lock) end
+    write_lease(key, mine)
+    if tonumber(redis.call('GET', K.fence)) < tonumber(mine.fence) then
+      redis.call('SET', K.fence, mine.fence)
+    end
+    trail(key, stamped('restored ' .. process))
+  end
+  redis.call('ZADD', K.leased .. lane, now + ttl, key)
+  return true
+end
+
+local lost, i = {}, 6
+while i <= #ARGV do
+  local key, count = ARGV[i], tonumber(ARGV[i + 5])
+  local mine = { fence = ARGV[i + 1], process = process, token = ARGV[i + 2],
+    started = ARGV[i + 3], locks = {} }
+  for lock in string.gmatch(ARGV[i + 4], '%S+') do mine.locks[#mine.locks + 1] = lock end
+  i = i + 6
+  local is_ours = restore(key, mine)
+  if not is_ours then
+    redis.call('ZADD', K.lost, now, mine.token)
+    lost[#lost + 1] = mine.token
+  end
+  for _ = 1, count do
+    if is_ours then redis.call('HSET', K[ARGV[i]], ARGV[i + 1], ARGV[i + 2]) end
+    i = i + 3
+  end
+end
+return { epoch, tickets, lost }
+
+elseif script == 'release' then
+-- RELEASE(key, process, token, epoch, delay_ms, count, note...): put back without a back-off step.
+-- Returns {tickets, 1 = released (or before), 0 = lease was lost}.
+local key, lane = ARGV[2], lane_of(ARGV[2])
+local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
+if lease then
+  local wait_ms = tonumber(ARGV[6])
+  if ARGV[7] == '1' then
+    redis.call('HSET', K.fails, key, (tonumber(redis.call('HGET', K.fails, key)) or 0) + 1)
+  end
+  trail_pass(key, 8, string.format('released %d', wait_ms))
+  if unlease(key, lane) or wait_ms <= 0 then
+    enqueue(key, lane, true)
+  else
+    delay(key, now + wait_ms)
+  end
+  free_all(key, lease)
+  admit(lane)
+end
+return { tickets, is_ok and 1 or 0 }
+
+elseif script == 'renew' then
+-- RENEW(process, epoch, ttl_ms, (key, token)...): the leases that the process holds go on.
+-- Those it does not name run out: a delayed copy of TAKE may have made one nobody knows of.
+-- Touches procs, leases, leased, lost. Returns {1 = same life, tokens of lost leases...}; in another life
+-- {0}: REGAIN.
+local process, ttl = ARGV[2], tonumber(ARGV[4])
+if life() ~= ARGV[3] then return { 0 } end
+redis.call('ZADD', K.procs, now + ttl, process)
+local reply = { 1 }
+for i = 5, #ARGV, 2 do
+  local key, token = ARGV[i], ARGV[i + 1]
+  local lease = lease_of(key)
+  if lease and lease.process == process and lease.token == token then
+    redis.call('ZADD', K.leased .. lane_of(key), now + ttl, key)
+  else
+    redis.call('ZADD', K.lost, now, token)
+    reply[#reply + 1] = token
+  end
+end
+return reply
+
+elseif script == 'restore' then
+-- RESTORE(target, said_ms, until_ms, reason, class, lane...): a pause that the API server remembers.
+-- Without effect when it is over or something newer was said of the target here, also a resume.
+-- Touches said (hash), paused (hash), class_pauses (hash). Idempotent. Returns 1 when written.
+local target, said, until_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local reason, class = ARGV[5], ARGV[6]
+local raw = redis.call('HGET', K.said, target)
+local newest = raw and tonumber(raw)
+if newest and newest >= said or until_ms ~= 0 and until_ms <= now then return 0 end
+redis.call('HSET', K.said, target, string.format('%d', said))
+local pause = string.format('%d %s', until_ms, reason)
+if class ~= '' then redis.call('HSET', K.class_pauses, class, pause) end
+for i = 7, #ARGV do redis.call('HSET', K.paused, 'operator ' .. ARGV[i], pause) end
+return 1
+
+elseif script == 'resume' then
+-- RESUME(lane, kind): end one kind of pause, then admit. Returns the tickets to publish.
+-- Touches paused (hash).
+redis.call('HDEL', K.paused, ARGV[3] .. ' ' .. ARGV[2])
+admit(ARGV[2])
+return tickets
+
+elseif script == 'sweep' then
+-- SWEEP(period_ms, limit, republish_after_ms, check_ms, ttl_ms, keep_limits_ms): what time has made
+-- due.
+-- Touches everything of the queue. Returns the tickets to publish.
+local period, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
+local republish_after, check_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
+local ttl, keep_limits = tonumber(ARGV[6]), tonumber(ARGV[7])
+
+local function once_per(guard, ms)
+  return ms <= 0 or redis.call('SET', guard, '1', 'NX', 'PX', string.format('%d', ms))
+end
+
+if not life() or not once_per(K.sweep_guard, period) then return tickets end
+
+-- When nobody could sweep, nobody could renew either: leases then get a TTL more. Not twice in a
+-- row, so that a machine too slow for its sweeps still finds its dead.
+local swept, patience = redis.call('GET', K.swept), tonumber(redis.call('GET', K.patience)) or 0
+if swept and now - swept > ttl / 2 and now > patience + ttl then
+  patience = now + ttl
+  redis.call('SET', K.patience, string.format('%d', patience))
+end
+redis.call('SET', K.swept, string.format('%d', now))
+
+for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.delayed, '-inf', now, 'LIMIT', 0, limit)) do
+  redis.call('ZREM', K.delayed, key)
+  enqueue(key, lane_of(key), false)
+end
+
+local is_check = once_per(K.check_guard, check_ms)
+if now >= patience then
+  for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
+    for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.leased .. lane, '-inf', now)) do
+      take_back(key, lease_of(key))
+    end
+  end
+end
+
+if is_check then
+  -- A record may be lost by somebody's hand: a lease without deadline gets one, its owner renews it.
+  for _, key in ipairs(redis.call('HKEYS', K.leases)) do
+    local lane = lane_of(key)
+    if not redis.call('ZSCORE', K.leased .. lane, key) then
+      redis.call('ZADD', K.leased .. lane, now + ttl, key)
+      redis.call('SADD', K.lanes, lane)
+    end
+  end
+  for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
+    for _, key in ipairs(redis.call('ZRANGE', K.leased .. lane, 0, -1)) do
+      if not lease_of(key) then take_back(key) end
+    end
+  end
+  redis.call('ZREMRANGEBYSCORE', K.procs, '-inf', now)
+  redis.call('ZREMRANGEBYSCORE', K.lost, '-inf', now - 600000)
+  -- Limits that no worker declares any more, of a node that went for example.
+  local old = redis.call('ZRANGEBYSCORE', K.declared, '-inf', now - keep_limits, 'LIMIT', 0, limit)
+  for _, lane in ipairs(old) do
+    redis.call('DEL', K.limits .. lane)
+    redis.call('ZREM', K.declared, lane)
+  end
+  local flat = redis.call('HGETALL', K.blocked)
+  for i = 1, #flat, 2 do
+    -- The first part: an earlier one of this loop may have woken it.
+    if redis.call('HGET', K.blocked, flat[i]) == flat[i + 1] and not rival(flat[i], flat[i + 1]) then
+      wake(string.sub(flat[i + 1], 3))
+    end
+  end
+  flat = redis.call('HGETALL', K.reserved)
+  for i = 1, #flat, 2 do
+    local until_ms = tonumber(string.match(flat[i + 1], '^(%d+) ')) or 1
+    if until_ms > 0 and until_ms <= now then redis.call('HDEL', K.reserved, flat[i]) end
+  end
+  local week_ago = now - 604800000
+  for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.abandoned, '-inf', week_ago)) do forget(key) end
+end
+
+local lanes = redis.call('SMEMBERS', K.lanes)
+local out = {} -- tickets out by Celery list
+for _, lane in ipairs(lanes) do
+  local list = celery_of(lane)
+  out[list] = (out[list] or 0) + redis.call('ZCARD', K.ticketed .. lane)
+end
+-- Those admitted above are not lost: their messages are sent after this script.
+for _, key in ipairs(tickets) do
+  local list = celery_of(lane_of(key))
+  out[list] = (out[list] or 0) - 1
+end
+-- A different lane comes first each time, so that the bound on tickets starves none.
+local offset = #lanes > 0 and math.floor(now / 100) % #lanes or 0
+for i = 1, #lanes do
+  local lane = lanes[(i + offset - 1) % #lanes + 1]
+  local ticketed, list = K.ticketed .. lane, celery_of(lane)
+  local old = redis.call('ZRANGEBYSCORE', ticketed, '-inf', now - republish_after, 'LIMIT', 0, limit)
+  if #old > 0 and not is_paused(lane) and not is_quiet() then
+    local missing = out[list] - redis.call('LLEN', list)
+    for n = 1, math.min(missing, #old, MAX_TICKETS - #tickets) do
+      redis.call('ZADD', ticketed, now, old[n])
+      tickets[#tickets + 1] = old[n]
+      out[list] = out[list] - 1
+    end
+  end
+  admit(lane)
+  if redis.call('EXISTS', ticketed, K.leased .. lane, K.ready .. lane, K.retry .. lane) == 0 then
+    redis.call('SREM', K.lanes, lane)
+  end
+end
+return tickets
+
+elseif script == 'take' then
+-- TAKE(key, process, token, ttl_ms, lock...): ticketed -> running with all its locks. The same token gets
+-- the same answer.
+-- Touches leases, ticketed, leased, holders, reserved, blocked, waiters, delayed, since,
+-- fence.
+-- Returns {status, tickets, fence, started_ms, fails, memo, mark, waited_ms, epoch, versions, complete kinds,
+-- intent, unsaved PV, was saved}; the last three belong to the first lock's name.
+local key, process, token = ARGV[2], ARGV[3], ARGV[4]
+local ttl, domain = tonumber(ARGV[5]), string.sub(ARGV[6] or '', 3)
+local lane = lane_of(key)
+
+local function taken(fence, started, waited)
+  local epoch = redis.call('GET', K.epoch) or ''
+  local complete, flat = {}, redis.call('HGETALL', K.complete)
+  for i = 1, #flat, 2 do
+    if flat[i + 1] == epoch then complete[#complete + 1] = flat[i] end
+  end
+  local intent, unsaved, saved = false, false, 0
+  if domain ~= '' then
+    intent, unsaved = redis.call('HGET', K.intents, domain), redis.call('HGET', K.unsaved, domain)
+    saved = redis.call('EXISTS', K.saved .. domain)
+  end
+  return { 'taken', tickets, fence, started, redis.call('HGET', K.fails, key) or '0',
+    redis.call('HGET', K.memos, key) or '', redis.call('HGET', K.marks, key) or '',
+    string.format('%d', math.max(0, waited)), epoch,
+    redis.call('HGETALL', K.versions), complete, intent, unsaved, saved }
+end
+
+if not life() then return { 'new life', tickets } end
+local lease = lease_of(key)
+if lease then
+  if lease.process == process and lease.token == token then
+    return taken(lease.fence, lease.started, 0)
+  end
+  return { 'running', tickets }
+end
+if not redis.call('ZSCORE', K.ticketed .. lane, key) then return { 'none', tickets } end
+if is_quiet() then return { 'quiet', tickets } end
+if is_paused(lane) then
+  redis.call('ZREM', K.ticketed .. lane, key)
+  push(key, lane, true)
+  return { 'paused', tickets }
+end
+for i = 6, #ARGV do
+  local holder = rival(key, ARGV[i])
+  if holder then
+    redis.call('ZREM', K.ticketed .. lane, key)
+    park(key, ARGV[i], holder)
+    admit(lane)
+    return { 'busy', tickets }
+  end
+end
+local fence = redis.pcall('INCR', K.fence)
+if type(fence) ~= 'number' or fence == 1 then
+  fence = now
+  redis.call('SET', K.fence, string.format('%d', fence))
+end
+local since = tonumber(redis.call('HGET', K.since, key)) or now
+redis.call('ZREM', K.ticketed .. lane, key)
+redis.call('ZREM', K.delayed, key)
+redis.call('HDEL', K.since, key)
+redis.call('ZADD', K.leased .. lane, now + ttl, key)
+charge(lane)
+trail(key, stamped('taken ' .. process))
+local new = { fence = string.format('%d', fence), process = process, token = token,
+  started = string.format('%d', now), locks = {} }
+for i = 6, #ARGV do hold(key, new, ARGV[i]) end
+write_lease(key, new)
+return taken(new.fence, new.started, now - since)
+
+elseif script == 'throttle' then
+-- THROTTLE(lane, step_ms, cooldown_ms): the driver answered "too much": half of it from now on.
+-- Within the cool-down nothing more is taken away: calls that ran together fail together.
+-- Touches limits:<lane> (hash). Returns the concurrency that holds now.
+local lane = ARGV[2]
+local raw = redis.call('HMGET', K.limits .. lane, 'concurrency', 'cap', 'cap_at', 'cap_step',
+  'cap_gain')
+local declared, at = tonumber(raw[1]), tonumber(raw[3])
+local current = effective(declared, tonumber(raw[2]), at, tonumber(raw[4]), tonumber(raw[5]))
+if not declared or (at and now - at < tonumber(ARGV[4])) then return current or 0 end
+local cap = math.max(1, math.floor(current / 2))
+lower(lane, cap, tonumber(ARGV[3]), math.max(1, math.floor(declared / 50)))
+return cap
+
+elseif script == 'turn' then
+-- TURN(driver, interval_ms, burst): take the next turn to write a capacity object.
+-- Touches capacity_turn:<driver> (string: ms at which the bucket would be full again, PX).
+-- Returns the ms to wait for it. Turns are in order: each caller waits for its own.
+local key = K.capacity_turn .. ARGV[2]
+local interval, burst = tonumber(ARGV[3]), tonumber(ARGV[4])
+local at = math.max(tonumber(redis.call('GET', key)) or now, now)
+local full_at = at + interval
+redis.call('SET', key, string.format('%.3f', full_at), 'PX', math.ceil(full_at - now))
+return math.ceil(math.max(0, at - now - interval * (burst - 1)))
+
+elseif script == 'unlock' then
+-- UNLOCK(key, process, token, epoch, name): one lock of the lease goes early. Repeatable.
+-- Touches leases, holders and the places of the woken waiters. Returns {tickets, 1 = ours, 0 = lost}.
+local key, name = ARGV[2], ARGV[6]
+local lease = owned(key, ARGV[3], ARGV[4], ARGV[5])
+if lease then
+  for i = #lease.locks, 1, -1 do
+    local lock = lease.locks[i]
+    if string.sub(lock, 3) == name then
+      table.remove(lease.locks, i)
+      write_lease(key, lease)
+      free(key, lock)
+    end
+  end
+end
+return { tickets, lease and 1 or 0 }
+
+elseif script == 'unregister' then
+-- UNREGISTER(process): hand over its leases now. Returns the tickets to publish.
+-- Touches procs (zset) and all of the queue.
+redis.call('ZREM', K.procs, ARGV[2])
+local flat = redis.call('HGETALL', K.leases)
+for i = 1, #flat, 2 do
+  local lease = lease_of(flat[i])
+  if lease and lease.process == ARGV[2] then take_back(flat[i], lease) end
+end
+return tickets
+
+end
+end
+redis.register_function('csifleet_48dd60905b3e4298', run)
+redis.register_function{ function_name = 'csifleet_48dd60905b3e4298_always', callback = run, flags = { 'allow-oom' } }

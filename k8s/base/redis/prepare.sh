@@ -1,0 +1,42 @@
+#!/bin/sh
+# Writes users.acl with the hashes of the passwords, and loads functions.lua once Redis answers.
+#
+#   prepare.sh CONFIG_DIR PASSWORD_DIR DATA_DIR ACL_FILE...
+#
+# PASSWORD_DIR has one file per user of users.acl, and a file worker.DRIVER for every driver whose
+# workers have a user of their own; a changed password needs a new start.
+set -eu
+umask 077
+config=$1
+passwords=$2
+data=$3
+shift 3
+hash() {
+  tr -d '\n' | sha256sum | cut -d ' ' -f 1
+}
+# Known to this container alone, for as long as it lives.
+setup=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
+expression="s/@setup@/#$(printf %s "$setup" | hash)/"
+for user in watcher worker beat flower operator replication; do
+  [ -s "$passwords/$user" ] || continue
+  expression="$expression;s/@$user@/#$(hash < "$passwords/$user")/"
+done
+# Redis reads one user per line and knows no comments.
+sed -e "$expression" -e '/^#/d' -e '/^$/d' -e '/^user worker\.@driver@ /d' "$@" > "$data/users.acl"
+for file in "$passwords"/worker.*; do
+  [ -s "$file" ] || continue
+  driver=${file##*/worker.}
+  case $driver in
+    *[!-.a-zA-Z0-9]*) echo "$file: not a driver's name" >&2; exit 1 ;;
+  esac
+  sed -n -e "/^user worker\.@driver@ /{s/@driver@/$driver/g;s/@password@/#$(hash < "$file")/;p;}" \
+    "$config/users.acl" >> "$data/users.acl"
+done
+# A replica takes no functions of its own: it has its master's, and loads these once it leads.
+(
+  until REDISCLI_AUTH=$setup redis-cli -s "$data/redis.sock" --no-auth-warning --user setup \
+    -x function load replace < "$config/functions.lua" 2> /dev/null | grep -q '^csifleet_'
+  do
+    sleep 2
+  done
+) > /dev/null 2>&1 &

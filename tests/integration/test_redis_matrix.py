@@ -1,0 +1,134 @@
+"""Every user of the shipped ACL tries every key and every command class: docs/security.md's matrix.
+
+Asked of a real Redis 7 by ACL DRYRUN, which decides as the command itself would be decided.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.redis_acl import DRIVER_USER as TEMPLATE
+from tests.support.redis_acl import PER_DRIVER, access
+from tests.support.redis_acl import USERS as COLUMNS
+from tests.support.secure_redis import DRIVER, DRIVER_USER, SecureRedis
+from workers.queue.names import CELERY_QUEUE_PREFIX, NAMES
+
+USERS = [*(DRIVER_USER if one == TEMPLATE else one for one in COLUMNS), "probe", "setup"]
+OTHER = "other.example.org"
+READS = {
+    "string": "GET {}",
+    "hash": "HGETALL {}",
+    "set": "SMEMBERS {}",
+    "zset": "ZRANGE {} 0 -1",
+    "list": "LRANGE {} 0 -1",
+}
+WRITES = {
+    "string": "SET {} x",
+    "hash": "HSET {} x y",
+    "set": "SADD {} x",
+    "zset": "ZADD {} 1 x",
+    "list": "RPUSH {} x",
+}
+# What a user may do of all that Redis calls dangerous, administration or scripting.
+ALLOWED = {
+    "watcher": {"info", "fcall"},
+    "worker": {"info", "fcall"},
+    DRIVER_USER: {"info", "fcall"},
+    "operator": {"info", "fcall", "flushall", "flushdb"},
+    "setup": {"function|load"},
+}
+
+
+@pytest.fixture(scope="module")
+def tester(redis_binary, tmp_path_factory):
+    """Redis as shipped, and a login that may ask."""
+    server = SecureRedis(redis_binary, tmp_path_factory.mktemp("redis")).start()
+    with server.client("tester") as client:
+        yield client
+    server.stop()
+
+
+def may(tester, user, command):
+    """Whether Redis would run the command for the user."""
+    answer = tester.execute_command("ACL", "DRYRUN", user, *command.split())
+    return answer in {b"OK", "OK", True}
+
+
+def expected(user, entry, name):
+    """By the tables that users.acl and the page are written from."""
+    if user in {"probe", "setup"}:
+        return ""
+    if user != DRIVER_USER:
+        return access(user, entry)
+    is_foreign = entry.name in PER_DRIVER and OTHER in name
+    return "" if is_foreign else access(TEMPLATE, entry)
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_every_key_is_open_to_those_of_the_matrix_and_closed_to_all_others(tester, user):
+    wrong = []
+    for entry in NAMES.values():
+        names = [entry.full]
+        if entry.is_family:
+            names = [f"{entry.full}{DRIVER}", f"{entry.full}{DRIVER}@node", entry.full + OTHER]
+        for name in names:
+            right = expected(user, entry, name)
+            tries = [("r", READS[entry.type]), ("w", WRITES[entry.type]), ("w", "DEL {}")]
+            for letter, command in tries:
+                if may(tester, user, command.format(name)) is not (letter in right):
+                    wrong.append(f"{command.format(name)}: should be {right or 'closed'}")
+    assert wrong == []
+
+
+TICKETS = f"{CELERY_QUEUE_PREFIX}{DRIVER}"
+FOREIGN = f"{CELERY_QUEUE_PREFIX}{OTHER}"
+OTHERS = {
+    # command: users who may
+    f"BRPOP {TICKETS} 1": {"worker", DRIVER_USER, "operator"},
+    f"BRPOP {TICKETS}@node 1": {"worker", DRIVER_USER, "operator"},
+    f"BRPOP {TICKETS}#csi-attacher 1": {"worker", DRIVER_USER, "operator"},
+    f"BRPOP {FOREIGN} 1": {"worker", "operator"},
+    f"LRANGE {FOREIGN} 0 -1": {"watcher", "worker", "operator"},
+    f"LLEN {FOREIGN}": {"watcher", "worker", DRIVER_USER, "flower", "operator"},
+    f"LPUSH {FOREIGN} x": {"watcher", "worker", DRIVER_USER, "operator"},
+    "LPUSH csifleet.system x": {"worker", DRIVER_USER, "beat", "operator"},
+    "BRPOP csifleet.system 1": {"worker", DRIVER_USER, "operator"},
+    "GET redbeat::lock": {"beat", "operator"},
+    "HSET redbeat:tick x y": {"beat", "operator"},
+    "SADD _kombu.binding.x y": {"worker", DRIVER_USER, "beat", "flower", "operator"},
+    "HSET unacked x y": {"worker", DRIVER_USER, "flower", "operator"},
+    "GET something": {"operator"},
+    "SET something x": {"operator"},
+    "PUBLISH /0.celery.pidbox x": {"worker", DRIVER_USER, "flower", "operator"},
+    "PUBLISH other x": {"operator"},
+    "PSUBSCRIBE /0.celeryev/*": {"worker", DRIVER_USER, "flower", "operator"},
+    "PSUBSCRIBE *": {"operator"},
+}
+
+
+@pytest.mark.parametrize("command", OTHERS)
+def test_what_is_not_ours_or_not_a_key(tester, command):
+    assert {user for user in USERS if may(tester, user, command)} == OTHERS[command]
+
+
+def commands(tester):
+    """All commands that administrate, endanger or run code: name and least number of arguments."""
+    names = set()
+    for category in ("admin", "dangerous", "scripting"):
+        names |= {one if isinstance(one, str) else one.decode() for one in tester.acl_cat(category)}
+    arity = {}
+    for name in sorted(names):
+        info = tester.execute_command("COMMAND", "INFO", name)
+        found = info.get(name) if isinstance(info, dict) else info[0]
+        arity[name] = abs(found["arity"] if isinstance(found, dict) else found[1])
+    return arity
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_sec5_sec6_nobody_administrates_or_brings_code(tester, user):
+    allowed = set()
+    for name, count in commands(tester).items():
+        words = name.split("|")
+        if may(tester, user, " ".join([*words, *["1"] * max(0, count - len(words))])):
+            allowed.add(name)
+    assert allowed == ALLOWED.get(user, set())
