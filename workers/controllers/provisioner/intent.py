@@ -23,6 +23,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from workers import constants as k
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -38,6 +40,21 @@ MARGIN_SECONDS: Final = 1.0
 # Fields of an object that no later step reads.
 _DROPPED_METADATA = ("managedFields",)
 _DROPPED_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration",)
+# A name of a secret, which is all that a class makes of an annotation, has no more characters.
+_LONGEST_VALUE: Final = 253
+# Bytes of labels, and of annotations that neither we nor the class know: a tenant may write 256 KiB
+# of them into each of its claims, and a record of every claim stays while it fails (SEC-4).
+_BUDGET: Final = 4096
+_OURS: Final = frozenset(
+    {
+        k.ANN_STORAGE_PROVISIONER,
+        k.ANN_STORAGE_PROVISIONER_BETA,
+        k.ANN_STORAGE_CLASS_BETA,
+        k.ANN_SELECTED_NODE,
+        k.ANN_SELECTED_NODE_ALPHA,
+        k.ANN_MIGRATED_TO,
+    }
+)
 
 
 def slim_copy(item: Mapping[str, Any]) -> JsonObject:
@@ -52,6 +69,35 @@ def slim_copy(item: Mapping[str, Any]) -> JsonObject:
             if name not in _DROPPED_ANNOTATIONS
         }
     return {**item, "metadata": metadata}
+
+
+def kept_claim(claim: Mapping[str, Any], storage_class: Mapping[str, Any]) -> JsonObject:
+    """As much of a claim as a later attempt reads: a few KiB (SEC-4)."""
+    slim = slim_copy(claim)
+    metadata = slim["metadata"]
+    templates = " ".join(map(str, (storage_class.get("parameters") or {}).values()))
+    found = metadata.get("annotations") or {}
+    named = {
+        name: value
+        for name, value in found.items()
+        if len(value) <= _LONGEST_VALUE and (name in _OURS or f"annotations['{name}']" in templates)
+    }
+    if "annotations" in metadata:
+        metadata["annotations"] = _within(found) | named
+    if "labels" in metadata:
+        metadata["labels"] = _within(metadata["labels"] or {})
+    return slim
+
+
+def _within(texts: Mapping[str, str]) -> dict[str, str]:
+    """The first of them, as far as the budget goes."""
+    kept, left = {}, _BUDGET
+    for name, value in texts.items():
+        size = len(name.encode()) + len(value.encode())
+        if size <= left:
+            kept[name] = value
+            left -= size
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +157,7 @@ class Intent:
         return cls(
             key=key,
             driver=driver,
-            claim=slim_copy(claim),
+            claim=kept_claim(claim, storage_class),
             selected_node=request.selected_node,
             pin=request.pin,
             stage=STAGE_CALLING,

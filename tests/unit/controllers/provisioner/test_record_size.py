@@ -1,0 +1,59 @@
+"""SEC-4: the record of an attempt stays small, whatever its tenant writes into the claim."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from workers.constants import ANN_SELECTED_NODE
+from workers.controllers.provisioner.intent import Intent, Request
+
+CLASS = {
+    "metadata": {"name": "fast"},
+    "parameters": {
+        "csi.storage.k8s.io/provisioner-secret-name": "${pvc.annotations['team/secret']}",
+        "csi.storage.k8s.io/provisioner-secret-namespace": "storage",
+    },
+}
+WANTED = {"team/secret": "gold", ANN_SELECTED_NODE: "node-1"}
+
+
+def record(**metadata):
+    claim = {"metadata": {"namespace": "t", "name": "c", "uid": "u", **metadata}, "spec": {}}
+    return Intent.begin(
+        key="claims|d|t/c|u", driver="d", claim=claim, storage_class=CLASS, request=Request(),
+        previous=None, now=0.0, epoch="e",
+    ).record()  # fmt: skip
+
+
+FILLINGS = [
+    pytest.param({"a": "x" * 262_000}, id="one large"),
+    pytest.param({f"a{n}": "x" * 50 for n in range(5000)}, id="many small"),
+    pytest.param({f"volume.kubernetes.io/{n}": "x" * 50 for n in range(5000)}, id="as if ours"),
+    pytest.param({f"a{n}": "\u00e4" * 120 for n in range(1000)}, id="not ASCII"),
+]
+
+
+@pytest.mark.parametrize("filling", FILLINGS)
+@pytest.mark.parametrize("where", ["annotations", "labels", "managedFields"])
+def test_sec4_a_tenant_cannot_fill_redis_with_its_claims(where, filling):
+    found = record(annotations=WANTED) if where != "annotations" else {}
+    metadata = {"annotations": WANTED} | {
+        where: filling | (WANTED if where == "annotations" else {})
+    }
+    found = record(**metadata)
+    assert len(json.dumps(found, ensure_ascii=False).encode()) < 12_000
+    kept = found["claim"]["metadata"]["annotations"]
+    assert kept.items() >= WANTED.items(), "what a later attempt asks for stays"
+
+
+def test_what_is_small_stays_whole():
+    found = record(annotations={"a": "1", "b": "2"}, labels={"app": "db"})
+    assert found["claim"]["metadata"]["annotations"] == {"a": "1", "b": "2"}
+    assert found["claim"]["metadata"]["labels"] == {"app": "db"}
+
+
+def test_an_annotation_that_no_secret_can_be_named_by_goes():
+    found = record(annotations={"team/secret": "x" * 5000})
+    assert found["claim"]["metadata"]["annotations"] == {}
