@@ -195,7 +195,7 @@ def test_every_command_line_is_accepted_by_our_parser(objects, tmp_path):
 
 def secret_file(tmp_path, name):
     path = tmp_path / name.replace("/", "-")
-    path.write_text("user:password")
+    path.write_text("user:" + "password" * 4)
     return path
 
 
