@@ -53,6 +53,10 @@ RUN groupadd --gid 10001 csi-fleet \
       --shell /usr/sbin/nologin csi-fleet \
  && install -d -o 10001 -g 10001 -m 0750 /run/csi /run/csi-fleet /var/lib/csi-fleet
 COPY --from=build /opt/csi-fleet /opt/csi-fleet
+# Manifests that name a sidecar's program find it.
+RUN for program in csi-provisioner csi-attacher csi-resizer csi-snapshotter snapshot-controller \
+      livenessprobe csi-node-driver-registrar; do \
+      ln -s /opt/csi-fleet/bin/csi-fleet "/$program"; done
 ENV PATH=/opt/csi-fleet/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
@@ -66,6 +70,23 @@ HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=3 \
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["csi-fleet"]
 CMD ["--help"]
+
+# In place of the other sidecars, where a chart can change nothing but an image's name:
+# docker build --target csi-attacher. Bare arguments of the image itself are csi-provisioner's.
+FROM product AS csi-provisioner
+ENTRYPOINT ["csi-fleet", "csi-provisioner"]
+FROM product AS csi-attacher
+ENTRYPOINT ["csi-fleet", "csi-attacher"]
+FROM product AS csi-resizer
+ENTRYPOINT ["csi-fleet", "csi-resizer"]
+FROM product AS csi-snapshotter
+ENTRYPOINT ["csi-fleet", "csi-snapshotter"]
+FROM product AS snapshot-controller
+ENTRYPOINT ["csi-fleet", "snapshot-controller"]
+FROM product AS livenessprobe
+ENTRYPOINT ["csi-fleet", "livenessprobe"]
+FROM product AS csi-node-driver-registrar
+ENTRYPOINT ["csi-fleet", "csi-node-driver-registrar"]
 
 # The example driver of compose.yaml and k8s/overlays/dev: docker build --target example.
 FROM product AS example

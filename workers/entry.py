@@ -6,6 +6,7 @@ A node helper must not carry what the other commands import (see `workers.node`)
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
@@ -14,8 +15,23 @@ if TYPE_CHECKING:
 NODE_PROGRAMS = frozenset({"livenessprobe", "csi-node-driver-registrar", "node"})
 
 
+# As the catalogue has them, which would load too much here.
+SIDECARS = frozenset(
+    {
+        *("csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter"),
+        *("snapshot-controller", "livenessprobe", "csi-node-driver-registrar"),
+    }
+)
+
+
 def main() -> int:
-    """Entry point; returns the exit code."""
+    """Entry point; returns the exit code.
+
+    Called by the name of a sidecar (`command: [/csi-attacher]` of a manifest) it is that sidecar.
+    """
+    own_name = Path(sys.argv[0]).name
+    if own_name in SIDECARS:
+        sys.argv.insert(1, own_name)
     if sys.argv[1:2] and sys.argv[1] in NODE_PROGRAMS:
         _import_grpc_without_tls()
         from workers.node.main import main as node_main  # noqa: PLC0415

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from workers.config.flags import Command
 from workers.controllers import catalogue
 from workers.loop import Loop
 from workers.observability.exposition import Exposition
@@ -68,7 +69,9 @@ def serve(settings: Settings, metrics: Metrics, checks: Checks) -> DiagnosticsSe
     if not settings.http.endpoint:
         return None
     checks = guarded(settings, checks)
-    server = DiagnosticsServer(settings.http, Exposition(metrics.registry, lanes(settings)), checks)
+    # The same from every process, and in node mode a worker per node would ask for every node's.
+    shared = [lanes(settings)] if settings.command is Command.WATCHER else []
+    server = DiagnosticsServer(settings.http, Exposition(metrics.registry, *shared), checks)
     server.start()
     return server
 

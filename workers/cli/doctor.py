@@ -48,14 +48,18 @@ class Finding:
 
 def run(tools: Tools) -> int:
     """The command; 1 when something fails that csi-fleet cannot work without."""
-    found = list(findings(tools))
+    return show(tools, "doctor", list(findings(tools)))
+
+
+def show(tools: Tools, title: str, found: list[Finding]) -> int:
+    """Print what was found; the exit code."""
     if tools.is_json:
         terminal.write_json(
             [{"check": one.check, "state": one.state, "text": one.text} for one in found]
         )
     else:
         terminal.write_table(
-            "doctor",
+            title,
             ("CHECK", "STATE", "RESULT"),
             [[one.check, one.state, one.text] for one in found],
         )

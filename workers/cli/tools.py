@@ -42,6 +42,7 @@ _MODULES: Final = {
     Command.DOCTOR: "doctor",
     Command.SECRET_ROLES: "secret_roles",
     Command.SHADOW: "shadow",
+    Command.MIGRATE: "migrate",
     Command.COMPLETION: "completion",
 }
 TIMEOUT_SECONDS: Final = 5.0

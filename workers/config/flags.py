@@ -35,6 +35,7 @@ class Command(StrEnum):
     AUDIT = "audit"
     DOCTOR = "doctor"
     SHADOW = "shadow"
+    MIGRATE = "migrate"
     CONFORMANCE = "conformance"
     SECRET_ROLES = "secret-roles"  # noqa: S105 - the name of a command
     COMPLETION = "completion"
@@ -60,6 +61,10 @@ SUMMARIES = {
     Command.DRY_RUN: ("pvc NAMESPACE/NAME | -f FILE", "the request the driver would get"),
     Command.AUDIT: ("--csi-address=SOCKET", "volumes without a PV, PVs without a volume"),
     Command.DOCTOR: ("", "is everything there that csi-fleet needs?"),
+    Command.MIGRATE: (
+        "check --driver=NAME [NAMESPACE/POD]",
+        "what would change, what is missing, does anything run twice",
+    ),
     Command.SHADOW: ("report", "how far a shadow agrees with the sidecar beside it"),
     Command.CONFORMANCE: (
         "--endpoint=SOCKET",
@@ -88,6 +93,7 @@ TOOLS = frozenset(
         Command.DOCTOR,
         Command.SECRET_ROLES,
         Command.SHADOW,
+        Command.MIGRATE,
         Command.COMPLETION,
     }
 )

@@ -19,6 +19,7 @@ _REPORTS: Final = frozenset(
         Command.AUDIT,
         Command.DOCTOR,
         Command.SHADOW,
+        Command.MIGRATE,
         Command.CONFORMANCE,
     }
 )
@@ -29,7 +30,7 @@ _FAILED: Final = frozenset({Command.FAILED})
 _DRY_RUN: Final = frozenset({Command.DRY_RUN})
 _AUDIT: Final = frozenset({Command.AUDIT})
 _SECRET_ROLES: Final = frozenset({Command.SECRET_ROLES})
-_SHADOW: Final = frozenset({Command.SHADOW})
+_SHADOW: Final = frozenset({Command.SHADOW, Command.MIGRATE})
 _CONFORMANCE: Final = frozenset({Command.CONFORMANCE})
 
 TOOL_FLAGS: Final = (

@@ -1,0 +1,104 @@
+{{- /* The folders whose objects make up this installation. */ -}}
+{{- define "csi-fleet.folders" -}}
+{{- $folders := list "base" -}}
+{{- if eq .Values.mode "central" }}{{ $folders = append $folders "components/central-worker" }}{{ end -}}
+{{- range .Values.controllers -}}
+{{- if ne . "provisioner" }}{{ $folders = append $folders (printf "components/controller-%s" .) }}{{ end -}}
+{{- end -}}
+{{- range .Values.features }}{{ $folders = append $folders (printf "components/feature-%s" .) }}{{ end -}}
+{{- if .Values.monitoring.enabled }}{{ $folders = append $folders "components/monitoring" }}{{ end -}}
+{{- if and .Values.autoscaling.enabled (eq .Values.mode "central") -}}
+{{- $folders = append $folders "components/autoscaling" -}}
+{{- end -}}
+{{- if eq .Values.redis.mode "sentinel" }}{{ $folders = append $folders "components/redis-sentinel" }}{{ end -}}
+{{- toJson $folders -}}
+{{- end -}}
+
+{{- /* Whether an object is left out: "yes" or nothing. Takes item and root. */ -}}
+{{- define "csi-fleet.leaves-out" -}}
+{{- $kind := .item.kind -}}{{- $name := .item.metadata.name -}}{{- $values := .root.Values -}}
+{{- if and (eq $kind "Namespace") (eq $name "csi-fleet") -}}yes
+{{- else if and (eq $kind "NetworkPolicy") (not $values.networkPolicies.enabled) -}}yes
+{{- else if and (eq $name "flower") (not $values.flower.enabled) -}}yes
+{{- else if and (eq $name "redis") (eq $values.redis.mode "external") -}}yes
+{{- else if and (eq $name "redis") (eq $values.redis.mode "sentinel") (has $kind (list "Deployment" "Service")) -}}yes
+{{- end -}}
+{{- end -}}
+
+{{- define "csi-fleet.redis-url" -}}
+{{- if eq .Values.redis.mode "sentinel" -}}
+{{- $hosts := list -}}
+{{- range $index := until 3 }}{{ $hosts = append $hosts (printf "redis-%d.redis-nodes.%s.svc:26379" $index $.Release.Namespace) }}{{ end -}}
+sentinel://{{ join "," $hosts }}/csi-fleet?ssl_ca_certs=/run/csi-fleet-redis/ca/ca.crt
+{{- else if eq .Values.redis.mode "external" -}}
+{{- $url := required "redis.mode external needs redis.url" .Values.redis.url -}}
+{{- $url }}{{ if not (contains "ssl_ca_certs=" $url) }}{{ ternary "&" "?" (contains "?" $url) }}ssl_ca_certs=/run/csi-fleet-redis/ca/ca.crt{{ end -}}
+{{- else -}}
+rediss://redis:6379/0?ssl_ca_certs=/run/csi-fleet-redis/ca/ca.crt
+{{- end -}}
+{{- end -}}
+
+{{- /* One workload with the values of its component; changes the item it is given. */ -}}
+{{- define "csi-fleet.workload" -}}
+{{- $item := .item -}}{{- $root := .root -}}{{- $values := .root.Values -}}
+{{- $name := $item.metadata.name -}}
+{{- $own := index $values $name | default dict -}}
+{{- $pod := $item.spec.template.spec -}}
+{{- range $container := concat ($pod.initContainers | default list) $pod.containers -}}
+{{- if eq $container.image "csi-fleet" -}}
+{{- $_ := set $container "image" (printf "%s:%s" $values.image.repository ($values.image.tag | default $root.Chart.AppVersion)) -}}
+{{- if $values.image.pullPolicy }}{{ $_ := set $container "imagePullPolicy" $values.image.pullPolicy }}{{ end -}}
+{{- else if $values.redis.image }}{{ $_ := set $container "image" $values.redis.image }}{{ end -}}
+{{- end -}}
+{{- $main := first $pod.containers -}}
+{{- if has $name (list "watcher" "worker" "beat" "flower") -}}
+{{- $_ := set (first $main.env) "value" (include "csi-fleet.redis-url" $root) -}}
+{{- $env := $main.env -}}
+{{- if and (ne (toJson $values.controllers) (toJson (list "provisioner"))) (ne $name "flower") -}}
+{{- $env = append $env (dict "name" "CSI_FLEET_CONTROLLERS" "value" (join "," $values.controllers)) -}}
+{{- end -}}
+{{- if eq $values.redis.mode "sentinel" -}}
+{{- $env = append $env (dict "name" "CSI_FLEET_REDIS_SENTINEL_USERNAME" "value" "client") -}}
+{{- $env = append $env (dict "name" "CSI_FLEET_REDIS_SENTINEL_PASSWORD_FILE" "value" "/run/csi-fleet-redis/sentinel/password") -}}
+{{- $_ := set $main "volumeMounts" (append $main.volumeMounts (dict "name" "redis-sentinel" "mountPath" "/run/csi-fleet-redis/sentinel" "readOnly" true)) -}}
+{{- $_ := set $pod "volumes" (append $pod.volumes (dict "name" "redis-sentinel" "secret" (dict "secretName" "redis-password-sentinel" "defaultMode" 288))) -}}
+{{- end -}}
+{{- range $key, $value := $own.env }}{{ $env = append $env (dict "name" $key "value" (toString $value)) }}{{ end -}}
+{{- $_ := set $main "env" $env -}}
+{{- $args := $main.args -}}
+{{- if and (eq $name "worker") (has "capacity" $values.features) -}}
+{{- $args = concat $args (list "--enable-capacity" "--capacity-ownerref-level=2") -}}
+{{- end -}}
+{{- $_ := set $main "args" (concat $args ($own.args | default list)) -}}
+{{- end -}}
+{{- if $own.resources }}{{ $_ := set $main "resources" $own.resources }}{{ end -}}
+{{- if hasKey $own "replicas" }}{{ $_ := set $item.spec "replicas" $own.replicas }}{{ end -}}
+{{- if and (eq $name "worker") $values.autoscaling.enabled }}{{ $_ := unset $item.spec "replicas" }}{{ end -}}
+{{- if $own.nodeSelector }}{{ $_ := set $pod "nodeSelector" $own.nodeSelector }}{{ end -}}
+{{- if $own.tolerations }}{{ $_ := set $pod "tolerations" (concat ($pod.tolerations | default list) $own.tolerations) }}{{ end -}}
+{{- if $own.podAnnotations }}{{ $_ := set $item.spec.template.metadata "annotations" $own.podAnnotations }}{{ end -}}
+{{- if $values.imagePullSecrets }}{{ $_ := set $pod "imagePullSecrets" $values.imagePullSecrets }}{{ end -}}
+{{- range $volume := $pod.volumes -}}
+{{- if and (eq $volume.name "redis-ca") (eq $values.tls.source "cert-manager") -}}
+{{- $_ := unset $volume "configMap" -}}
+{{- $items := list (dict "key" "ca.crt" "path" "ca.crt") -}}
+{{- $_ := set $volume "secret" (dict "secretName" "redis-tls" "items" $items "defaultMode" 288) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "csi-fleet.network-policy" -}}
+{{- $item := .item -}}{{- $values := .root.Values -}}
+{{- if eq $item.metadata.name "worker-drivers" -}}
+{{- $_ := set (first (first $item.spec.egress).ports) "port" (int $values.driversPort) -}}
+{{- else if and (eq $item.metadata.name "redis-clients") (eq $values.redis.mode "external") -}}
+{{- $port := dict "protocol" "TCP" "port" (int $values.redis.port) -}}
+{{- $_ := set $item.spec "egress" (list (dict "ports" (list $port))) -}}
+{{- else if and (eq $item.metadata.name "redis-clients") (eq $values.redis.mode "sentinel") -}}
+{{- $rule := first $item.spec.egress -}}
+{{- $_ := set $rule "ports" (append $rule.ports (dict "protocol" "TCP" "port" 26379)) -}}
+{{- else if and (eq $item.metadata.name "redis") (eq $values.redis.mode "sentinel") -}}
+{{- $rule := first $item.spec.ingress -}}
+{{- $_ := set $rule "ports" (append $rule.ports (dict "protocol" "TCP" "port" "sentinel")) -}}
+{{- end -}}
+{{- end -}}

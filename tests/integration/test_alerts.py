@@ -1,0 +1,202 @@
+"""Each alert fires by its cause and by nothing else, as Prometheus itself evaluates it (OPS-4).
+
+promtool (Debian's package prometheus) runs the rules over made-up scrapes of two watchers and three
+workers; every cause is one change of a healthy system.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support import apt
+
+pytestmark = pytest.mark.integration
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+RULES = DOCS / "alerts" / "csi-fleet.yaml"
+MINUTES = 60
+LANE = 'kind="claims",driver_name="d"'
+CLASS = 'class="fast",source=""'
+WATCHERS, WORKERS = ("w1", "w2"), ("k1", "k2", "k3")
+
+
+def healthy():
+    """Values by series: of every process that exports it, in promtool's notation."""
+    found = {}
+    for instance in WATCHERS:
+        for name, value in (
+            ("csi_fleet_queue_up", 1),
+            ("csi_fleet_worker_processes", 3),
+            ("csi_fleet_unsaved_volumes", 0),
+            ("csi_fleet_abandoned_keys", 0),
+            ("csi_fleet_quarantined_records", 0),
+        ):
+            found[f'{name}{{instance="{instance}"}}'] = f"{value}x{MINUTES}"
+        for name in ("csi_fleet_keys_head_age_seconds", "csi_fleet_oldest_ticket_age_seconds"):
+            found[f'{name}{{{LANE},instance="{instance}"}}'] = f"1x{MINUTES}"
+    for instance in WORKERS:
+        one = f'instance="{instance}"'
+        rising = {
+            f"controller_persistentvolumeclaim_provision_total{{{CLASS},{one}}}": 60,
+            f"controller_persistentvolumeclaim_provision_failed_total{{{CLASS},{one}}}": 1,
+            f'controller_persistentvolume_delete_failed_total{{class="fast",{one}}}': 1,
+            f'csi_fleet_lease_losses_total{{kind="claims",{one}}}': 0,
+            f"csi_fleet_unexpected_errors_total{{{LANE},{one}}}": 0,
+        }
+        for place in ("5", "60", "300", "+Inf"):
+            name = "csi_fleet_claim_to_volume_seconds_bucket"
+            rising[f'{name}{{driver_name="d",class="fast",le="{place}",{one}}}'] = 60
+        found |= {name: f"0+{step}x{MINUTES}" for name, step in rising.items()}
+        found[f'csi_fleet_driver_connected{{driver_name="d",{one}}}'] = f"1x{MINUTES}"
+    return found
+
+
+def changed(name, value, *, only=""):
+    """Every series of that name, or those whose labels contain `only`, has the value."""
+    series = healthy()
+    places = [one for one in series if one.startswith(name + "{") and only in one]
+    assert places, name
+    return series | dict.fromkeys(places, value)
+
+
+def added(name, value):
+    return healthy() | {name: value}
+
+
+def without(*names):
+    return {one: value for one, value in healthy().items() if one.partition("{")[0] not in names}
+
+
+def flat(value):
+    return f"{value}x{MINUTES}"
+
+
+def rising(step):
+    return f"0+{step}x{MINUTES}"
+
+
+OLD = "csi_fleet_keys_head_age_seconds"
+PAUSED = f'csi_fleet_lane_paused{{{LANE},pause="%s",instance="w1"}}'
+SLOW = "csi_fleet_claim_to_volume_seconds_bucket"
+FAILS = "controller_persistentvolumeclaim_provision_failed_total"
+
+CAUSES = {
+    "CsiFleetQueueUnreachable": changed("csi_fleet_queue_up", flat(0), only="w2"),
+    "CsiFleetNoWatcher": without(
+        *("csi_fleet_queue_up", "csi_fleet_worker_processes", "csi_fleet_unsaved_volumes"),
+        *("csi_fleet_abandoned_keys", "csi_fleet_quarantined_records", OLD),
+        "csi_fleet_oldest_ticket_age_seconds",
+    ),
+    "CsiFleetNoWorker": changed("csi_fleet_worker_processes", flat(0)),
+    "CsiFleetKeysWaitLong": changed(OLD, rising(60)),
+    "CsiFleetTicketsNotTaken": changed("csi_fleet_oldest_ticket_age_seconds", rising(60)),
+    "CsiFleetCircuitBreakerOpen": added(PAUSED % "breaker", flat(1)),
+    "CsiFleetDriverDisconnected": changed("csi_fleet_driver_connected", flat(0), only="k2"),
+    "CsiFleetVolumesUnsaved": changed("csi_fleet_unsaved_volumes", flat(1)),
+    "CsiFleetProvisioningFails": changed(FAILS, rising(120)),
+    "CsiFleetDeletionFails": changed("controller_persistentvolume_delete_failed_total", rising(60)),
+    "CsiFleetKeysGivenUp": changed("csi_fleet_abandoned_keys", flat(1)),
+    "CsiFleetLeasesLost": changed("csi_fleet_lease_losses_total", rising(6)),
+    "CsiFleetClaimsSlow": changed(SLOW, rising(1), only='le="60"')
+    | {one: rising(1) for one in healthy() if one.startswith(SLOW) and 'le="5"' in one},
+    "CsiFleetInternalErrors": changed("csi_fleet_unexpected_errors_total", rising(1)),
+    "CsiFleetRecordsUnreadable": changed("csi_fleet_quarantined_records", flat(1)),
+}
+
+QUIET = {
+    "healthy": healthy(),
+    "old keys of a driver that an operator paused": changed(OLD, rising(60))
+    | {PAUSED % "operator": flat(1)},
+}
+# No series of successes at all, as for a class nobody could use yet.
+ALSO = {
+    "a class that never succeeded": (
+        "CsiFleetProvisioningFails",
+        {
+            one: rising(6) if one.startswith(FAILS) else value
+            for one, value in healthy().items()
+            if not one.startswith("controller_persistentvolumeclaim_provision_total")
+        },
+    ),
+}
+
+
+def alerts():
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return [rule["alert"] for group in groups for rule in group["rules"]]
+
+
+@pytest.fixture(scope="module")
+def promtool():
+    found = shutil.which("promtool")
+    if found is None:
+        try:
+            apt.install("prometheus")
+        except apt.AptError as error:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(str(error))
+        found = shutil.which("promtool")
+    assert found
+    return found
+
+
+@pytest.fixture(scope="module")
+def judged(promtool, tmp_path_factory):
+    """What promtool says of all cases at once: the failing ones by name."""
+    cases = {
+        **{name: (name, series) for name, series in CAUSES.items()},
+        **{name: ("", series) for name, series in QUIET.items()},
+        **ALSO,
+    }
+    folder = tmp_path_factory.mktemp("alerts")
+    failures = {}
+    for index, (name, (expected, series)) in enumerate(cases.items()):
+        path = folder / f"{index}.yaml"
+        path.write_text(yaml.safe_dump(case(expected, series)))
+        done = subprocess.run(
+            [promtool, "test", "rules", str(path)], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            failures[name] = done.stdout + done.stderr
+    return failures
+
+
+def case(expected, series):
+    """One unit test: which alerts fire after an hour; the text of annotations does not matter."""
+    inputs = [{"series": name, "values": values} for name, values in series.items()]
+    # One expression for all: names of what fires, so that a wrong one is seen as well.
+    fires = 'count by (alertname) (ALERTS{alertstate="firing"})'
+    samples = [{"labels": f'{{alertname="{expected}"}}', "value": 1}] if expected else []
+    check = {"expr": f"{fires} > bool 0", "eval_time": f"{MINUTES - 1}m", "exp_samples": samples}
+    test = {"interval": "1m", "input_series": inputs, "promql_expr_test": [check]}
+    return {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}
+
+
+@pytest.mark.parametrize("alert", alerts())
+def test_alert_fires_by_its_cause_and_no_other_does(judged, alert):
+    assert alert in CAUSES, "an alert needs a cause that is tested"
+    assert alert not in judged, judged[alert]
+
+
+@pytest.mark.parametrize("name", [*QUIET, *ALSO])
+def test_other_situations(judged, name):
+    """A healthy system is quiet; a pause is no queue that stands still."""
+    assert name not in judged, judged[name]
+
+
+def test_each_alert_has_its_section_in_the_runbook():
+    """And the runbook has no section of an alert that is gone."""
+    sections = re.findall(r"^## (\w+)$", (DOCS / "runbook.md").read_text(), re.MULTILINE)
+    assert sections == alerts()
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    for rule in (rule for group in groups for rule in group["rules"]):
+        anchor = f"docs/runbook.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook"] == anchor

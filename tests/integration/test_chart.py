@@ -1,0 +1,215 @@
+"""k8s/chart: what Helm renders is what the overlays have, whatever the values choose."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.helm import NoHelmError, helm
+from tests.support.kustomize import accumulate, containers, pod_spec, render
+
+K8S = Path(__file__).resolve().parents[2] / "k8s"
+CONTROLLERS = ["provisioner", "attacher", "resizer", "snapshotter", "snapshot-controller"]
+# What an overlay takes from elsewhere: docs/install.md makes it by hand, the chart by itself.
+BY_HAND = {"Secret"}
+
+
+@pytest.fixture(scope="module")
+def library():
+    """Helm; in CI it must be there."""
+    try:
+        return helm()
+    except NoHelmError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def chart(library):
+    return library.Chart.load(K8S / "chart")
+
+
+def rendered(chart, namespace="csi-fleet", **values):
+    """Objects by kind and name."""
+    texts = chart.render(values, name="fleet", namespace=namespace)
+    objects = [
+        one
+        for name, text in texts.items()
+        if name.endswith(".yaml")
+        for one in yaml.safe_load_all(text)
+        if one
+    ]
+    found = {(one["kind"], one["metadata"]["name"]): one for one in objects}
+    assert len(found) == len(objects), "an object came twice"
+    return found
+
+
+def comparable(objects):
+    """Without what only one side has, for a reason."""
+    found = {}
+    for (kind, name), given in objects.items():
+        if kind in BY_HAND or name in {"redis-ca", "csi-fleet"}:
+            continue
+        item = copy.deepcopy(given)
+        labels = item["metadata"].pop("labels", {})
+        # The chart puts it on every object, kustomize on those of the base.
+        for one in ("managed-by", "part-of"):
+            labels.pop(f"app.kubernetes.io/{one}", None)
+        item["metadata"] |= {"labels": labels} if labels else {}
+        if name == "drivers":
+            item["data"] = yaml.safe_load(item["data"]["drivers.yaml"])
+        found[kind, name] = item
+    return found
+
+
+def assert_same(chart, overlay, **values):
+    """Field by field; `overlay` are the objects of a kustomization."""
+    theirs = comparable({(one["kind"], one["metadata"]["name"]): one for one in overlay})
+    ours = comparable(rendered(chart, **values))
+    assert ours.keys() == theirs.keys()
+    for key, item in theirs.items():
+        assert ours[key] == item, key
+
+
+def central():
+    """The overlay, and the values that are the same."""
+    drivers = yaml.safe_load((K8S / "overlays/prod-central/drivers.yaml").read_text())["drivers"]
+    switches = {"monitoring": {"enabled": True}, "autoscaling": {"enabled": True}}
+    return render(K8S / "overlays/prod-central"), {"drivers": drivers, **switches}
+
+
+def test_central_mode_is_the_overlay(chart):
+    overlay, values = central()
+    assert_same(chart, overlay, **values)
+
+
+def test_sidecar_mode_is_the_overlay_without_the_drivers_own(chart):
+    """Its driver.yaml is an example of what the driver's own chart has."""
+    overlay = [
+        one
+        for one in render(K8S / "overlays/prod-sidecar")
+        if one["metadata"].get("namespace", "csi-fleet") in {"csi-fleet", "csi-fleet-records"}
+        and not one["metadata"]["name"].endswith("driver-example")
+    ]
+    switches = {"mode": "sidecar", "monitoring": {"enabled": True}}
+    assert_same(chart, overlay, **switches)
+    ours = rendered(chart, **switches)
+    assert ("Deployment", "worker") not in ours
+
+
+@pytest.mark.parametrize("component", ["redis-sentinel", "external-redis"])
+def test_other_redis_is_the_component(chart, component):
+    """As the last component of the overlay, which docs/install.md asks for."""
+    overlay, values = central()
+    theirs = accumulate(K8S / "components" / component, overlay)
+    redis = {"mode": "sentinel"}
+    if component == "external-redis":
+        redis = {"mode": "external", "url": "rediss://redis.example.org:6379/0"}
+    assert_same(chart, theirs, redis=redis, **values)
+
+
+def test_every_controller_brings_its_rights_and_is_chosen(chart):
+    """CSI_FLEET_CONTROLLERS of watcher, worker and beat, and the roles of each component."""
+    ours = rendered(chart, controllers=CONTROLLERS)
+    for name in ("watcher", "worker", "beat"):
+        (container,) = containers(ours["Deployment", name])
+        env = {one["name"]: one.get("value") for one in container["env"]}
+        assert env["CSI_FLEET_CONTROLLERS"] == ",".join(CONTROLLERS)
+    for name in CONTROLLERS[1:]:
+        for item in render(K8S / "components" / f"controller-{name}"):
+            assert (item["kind"], item["metadata"]["name"]) in ours
+
+
+def test_another_namespace_is_everywhere(chart):
+    """Subjects of bindings, addresses of sentinels and names in the certificate too."""
+    ours = rendered(chart, "storage", redis={"mode": "sentinel"}, controllers=CONTROLLERS)
+    text = json.dumps(list(ours.values()))
+    assert '"namespace": "csi-fleet"' not in text
+    assert ".csi-fleet.svc" not in text
+    assert "redis-0.redis-nodes.storage.svc:26379" in text
+
+
+def test_certificates_of_cert_manager(chart):
+    """No key is generated; clients trust the CA that cert-manager put beside the certificate."""
+    ours = rendered(chart, tls={"source": "cert-manager", "issuerRef": {"name": "ca"}})
+    assert ours["Certificate", "redis"]["spec"]["issuerRef"]["name"] == "ca"
+    assert ("Secret", "redis-tls") not in ours
+    assert ("ConfigMap", "redis-ca") not in ours
+    for name in ("watcher", "worker", "beat", "flower"):
+        volumes = {one["name"]: one for one in pod_spec(ours["Deployment", name])["volumes"]}
+        assert volumes["redis-ca"] == {
+            "name": "redis-ca",
+            "secret": {
+                "secretName": "redis-tls",
+                "defaultMode": 0o440,
+                "items": [{"key": "ca.crt", "path": "ca.crt"}],
+            },
+        }
+
+
+def test_each_component_has_its_own_password_only(chart):
+    """SEC: a pod that is taken over has one user's password."""
+    ours = rendered(chart)
+    passwords = ours["Secret", "redis-passwords"]["data"]
+    assert len(set(passwords.values())) == len(passwords) == 7
+    for user in ("watcher", "worker", "beat", "flower"):
+        assert ours["Secret", f"redis-password-{user}"]["data"] == {"password": passwords[user]}
+    assert not any(
+        key[0] == "Secret" for key in rendered(chart, secrets={"generate": False}, tls=EXISTING)
+    )
+
+
+EXISTING = {"source": "existing"}
+
+
+def test_values_of_one_component(chart):
+    """What clusters differ in."""
+    own = {
+        "replicas": 5,
+        "args": ["-v=4"],
+        "env": {"HTTPS_PROXY": "p"},
+        "resources": {"limits": {"memory": "1Gi"}},
+        "nodeSelector": {"a": "b"},
+        "tolerations": [{"operator": "Exists"}],
+        "podAnnotations": {"c": "d"},
+    }
+    image = {"repository": "registry/csi-fleet", "tag": "1", "pullPolicy": "Always"}
+    ours = rendered(chart, watcher=own, image=image, imagePullSecrets=[{"name": "s"}])
+    item = ours["Deployment", "watcher"]
+    (container,) = containers(item)
+    assert (item["spec"]["replicas"], container["args"][-1]) == (5, "-v=4")
+    assert container["image"] == "registry/csi-fleet:1"
+    assert container["env"][-1] == {"name": "HTTPS_PROXY", "value": "p"}
+    assert container["resources"] == own["resources"]
+    spec = pod_spec(item)
+    assert (spec["nodeSelector"], spec["tolerations"]) == (own["nodeSelector"], own["tolerations"])
+    assert spec["imagePullSecrets"] == [{"name": "s"}]
+    assert item["spec"]["template"]["metadata"]["annotations"] == {"c": "d"}
+    (redis,) = containers(ours["Deployment", "redis"])
+    assert redis["image"].startswith("redis:")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"controllers": ["atacher"]},
+        {"features": ["snapshot"]},
+        {"redis": {"mode": "external"}},
+    ],
+)
+def test_a_mistake_is_told(library, chart, values):
+    """Rather than an installation without a part."""
+    with pytest.raises(library.HelmError):
+        rendered(chart, **values)
+
+
+def test_helm_finds_nothing_to_complain_of(library):
+    report = library.lint(K8S / "chart", strict=True, namespace="csi-fleet")
+    assert report["errors"] == []
+    assert [one for one in report["messages"] if one["severity"] > 1] == []

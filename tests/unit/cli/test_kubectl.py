@@ -1,0 +1,168 @@
+"""kubectl csi-fleet: which pod, which container, which words (OPS-3)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from workers.cli import kubectl
+from workers.config.flags import TOOLS
+
+K8S = Path(__file__).resolve().parents[3] / "k8s"
+
+FAKE = """\
+#!{python}
+import json, os, sys
+with open({log!r}, "a") as log:
+    log.write(json.dumps([sys.argv[1:], "" if sys.stdin.isatty() else sys.stdin.read()]) + "\\n")
+if "get" in sys.argv:
+    sys.stdout.write(open({pods!r}).read())
+sys.exit({code})
+"""
+
+
+def pod(name, *, namespace="csi-fleet", app="worker", phase="Running", ready=True, args=()):
+    env = [{"name": "CSI_FLEET_REDIS_URL", "value": "rediss://redis"}]
+    containers = [
+        {"name": "driver", "args": ["--namespace=drivers-own"]},
+        {"name": "ours", "env": env, "args": list(args)},
+    ]
+    metadata = {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/name": app}}
+    states = [{"name": "driver", "ready": True}, {"name": "ours", "ready": ready}]
+    return {
+        "metadata": metadata,
+        "spec": {"containers": containers},
+        "status": {"phase": phase, "containerStatuses": states},
+    }
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """A kubectl that answers with `pods` and writes down what it was told."""
+    log, pods = tmp_path / "log", tmp_path / "pods.json"
+
+    def answer(*items, code=0):
+        pods.write_text(json.dumps({"items": list(items)}))
+        program = tmp_path / "kubectl"
+        program.write_text(
+            FAKE.format(python=sys.executable, log=str(log), pods=str(pods), code=code)
+        )
+        program.chmod(0o755)
+        monkeypatch.setenv("KUBECTL", str(program))
+        return lambda: [json.loads(line) for line in log.read_text().splitlines()]
+
+    return answer
+
+
+def test_command_runs_in_the_workers_container(cluster):
+    """With the namespace of the records that the container itself was given."""
+    told = cluster(pod("w-1", args=["worker", "--namespace=csi-fleet-records"]))
+    assert kubectl.main(["--context=prod", "explain", "pvc", "shop/data", "-o", "json"]) == 0
+    (asked, _), (run, _) = told()
+    assert asked == [
+        *("--context=prod", "get", "pods", "--selector=csi-fleet.io/redis-client=true"),
+        *("--all-namespaces", "-o", "json"),
+    ]
+    assert run == [
+        *("--context=prod", "exec", "--namespace=csi-fleet", "w-1", "--container=ours", "--"),
+        *("csi-fleet", "explain", "--namespace=csi-fleet-records", "pvc", "shop/data"),
+        *("-o", "json"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("items", "chosen"),
+    [
+        pytest.param([pod("f", app="flower"), pod("w", app="worker")], "w", id="a worker first"),
+        pytest.param([pod("b", app="beat"), pod("w", app="watcher")], "w", id="else the watcher"),
+        pytest.param([pod("a", ready=False), pod("b")], "b", id="a ready one"),
+        pytest.param([pod("a", phase="Pending"), pod("b")], "b", id="a running one"),
+        pytest.param([pod("d", namespace="ebs", app="ebs-controller")], "d", id="beside a driver"),
+        pytest.param([pod("b"), pod("a")], "a", id="always the same one"),
+    ],
+)
+def test_the_pod_that_knows_most(items, chosen):
+    assert kubectl.choose(items).pod == chosen
+
+
+def test_file_of_the_laptop_goes_through_standard_input(cluster, tmp_path):
+    """The pod has no such file."""
+    claim = tmp_path / "claim.yaml"
+    claim.write_text("kind: PersistentVolumeClaim\n")
+    for spelling in (["-f", str(claim)], [f"--filename={claim}"]):
+        told = cluster(pod("w"))
+        assert kubectl.main(["-n", "storage", "dry-run", *spelling]) == 0
+        *_, (asked, _), (run, content) = told()
+        assert "--namespace=storage" in asked
+        assert content == "kind: PersistentVolumeClaim\n"
+        assert "--stdin" in run
+        assert "-" in run[-1]
+        assert str(claim) not in " ".join(run)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["statsu"], "unknown command statsu"),
+        (["--watch", "status"], "unknown flag --watch"),
+        (["-n"], "-n needs a value"),
+        (["status"], "no running pod"),
+    ],
+)
+def test_mistakes_are_one_line(cluster, capsys, arguments, text):
+    cluster()
+    assert kubectl.main(arguments) == 1
+    error = capsys.readouterr().err
+    assert text in error
+    assert error.count("\n") == 1
+
+
+def test_refusal_of_the_api_server_is_shown(cluster, capsys):
+    """With the way to ask for less."""
+    cluster(code=1)
+    assert kubectl.main(["status"]) == 1
+    assert "-n NAMESPACE" in capsys.readouterr().err
+
+
+def test_no_kubectl(monkeypatch, capsys):
+    monkeypatch.setenv("KUBECTL", "/nonexistent/kubectl")
+    assert kubectl.main(["status"]) == 1
+    assert "cannot run /nonexistent/kubectl" in capsys.readouterr().err
+
+
+def test_file_works_alone():
+    """It may be copied to a laptop without anything else of ours."""
+    found = subprocess.run(
+        [sys.executable, "-I", "-S", kubectl.__file__, "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (found.returncode, found.stderr) == (0, "")
+    assert "kubectl csi-fleet status" in found.stdout
+
+
+def test_every_tool_but_completion_can_be_run():
+    """A new tool must not be forgotten."""
+    assert {one.value for one in TOOLS} - {"completion", "secret-roles"} <= set(kubectl.COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "path", ["base/deployments.yaml", "components/central-worker/deployments.yaml"]
+)
+def test_shipped_pods_are_found(path):
+    """Label and variable that the plug-in looks for."""
+    for item in yaml.safe_load_all((K8S / path).read_text()):
+        template = item["spec"]["template"]
+        if item["metadata"]["name"] == "redis":
+            continue
+        assert template["metadata"]["labels"]["csi-fleet.io/redis-client"] == "true"
+        metadata = {"name": "p", "namespace": "n", "labels": template["metadata"]["labels"]}
+        found = kubectl.place_of({"metadata": metadata, "spec": template["spec"]})
+        assert found is not None
+        assert found.container == item["metadata"]["name"]

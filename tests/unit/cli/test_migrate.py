@@ -1,0 +1,166 @@
+"""migrate check: what stands between a driver and csi-fleet (issue 22)."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.memory_api import MemoryApi
+from workers.cli import migrate
+from workers.config.load import parse
+from workers.errors import ConfigError
+from workers.kube import paths
+
+DRIVER = "ebs.csi.aws.com"
+PROVISIONER_LEASE, ATTACHER_LEASE = "ebs-csi-aws-com", "external-attacher-leader-ebs-csi-aws-com"
+
+
+class World:
+    """A driver's pod with two Go sidecars that hold their Leases."""
+
+    def __init__(self):
+        self.api = MemoryApi()
+        self.api.add(migrate.CSI_DRIVERS, {"metadata": {"name": DRIVER}})
+        self.records, self.redis_url = {}, "redis://redis"
+        self.denied = set()
+        self.pod = {
+            "metadata": {"name": "ebs-1", "namespace": "kube-system"},
+            "spec": {
+                "serviceAccountName": "ebs",
+                "containers": [
+                    {"name": "plugin", "image": "ebs:1"},
+                    {
+                        "name": "csi-provisioner",
+                        "image": "registry/sig-storage/csi-provisioner:v5.2.0",
+                        "args": ["--csi-address=$(ADDRESS)", "--v=2", "--extra-create-metadata"],
+                        "env": [{"name": "ADDRESS", "value": "/csi/csi.sock"}],
+                    },
+                    {"name": "b", "image": "x", "command": ["/csi-attacher", "--timeout=6m"]},
+                ],
+            },
+        }
+        create = self.api.create
+
+        def review(path, body):
+            if "subjectaccessreviews" not in path:
+                return create(path, body)
+            asked = body["spec"]["resourceAttributes"]
+            return {"status": {"allowed": (asked["verb"], asked["resource"]) not in self.denied}}
+
+        self.api.create = review
+
+    def lease(self, name, holder="ebs-1", age=0.0):
+        renewed = datetime.fromtimestamp(time.time() - age, UTC).isoformat()
+        spec = {"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15}
+        metadata = {"name": name, "namespace": "kube-system"}
+        self.api.add(paths.LEASES, {"metadata": metadata, "spec": spec})
+
+    def check(self, *words, driver=DRIVER):
+        settings = parse(
+            "migrate", [f"--driver={driver}", *words], {"CSI_FLEET_REDIS_URL": self.redis_url}
+        )
+        tools = SimpleNamespace(
+            settings=settings,
+            kube=self.api.kube,
+            registry=SimpleNamespace(alive=lambda: self.records),
+            is_json=True,
+        )
+        if "pods" not in "".join(self.api.objects):
+            self.api.add(paths.PODS, self.pod)
+        pod = words[1] if words[1:] else ""
+        return [(one.check, one.state, one.text) for one in migrate.findings(tools, driver, pod)]
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def states(found, check):
+    return [state for name, state, _ in found if name == check]
+
+
+def texts(found, check):
+    return " ".join(text for name, _, text in found if name == check)
+
+
+def test_sidecars_are_found_by_their_leases(world):
+    """By command, image or name; with the variables of the pod."""
+    world.lease(PROVISIONER_LEASE)
+    world.lease(ATTACHER_LEASE, holder="ebs-1_0f3a")
+    found = world.check("check")
+    assert texts(found, "driver") == f"CSIDriver {DRIVER} is there"
+    assert states(found, "csi-provisioner") == states(found, "csi-attacher") == ["ok"]
+    assert "takes its 3 arguments unchanged" in texts(found, "csi-provisioner")
+    assert states(found, "both") == ["ok"]
+
+
+def test_a_pod_is_named_where_no_lease_is_held(world):
+    """One replica without --leader-election."""
+    world.lease(PROVISIONER_LEASE, age=60)
+    assert states(world.check("check"), "sidecars") == ["warn"]
+    found = world.check("check", "kube-system/ebs-1")
+    assert states(found, "csi-provisioner") == states(found, "csi-attacher") == ["ok"]
+
+
+def test_an_argument_that_we_refuse_or_ignore(world):
+    """Told by the reader of our own command line."""
+    world.pod["spec"]["containers"][1]["args"] = ["--no-such-flag"]
+    world.pod["spec"]["containers"][2]["command"] = ["/csi-attacher", "--vmodule=a=1"]
+    found = world.check("check", "kube-system/ebs-1")
+    assert states(found, "csi-provisioner") == ["FAIL"]
+    assert "no-such-flag" in texts(found, "csi-provisioner")
+    assert states(found, "csi-attacher") == ["warn"]
+    assert "vmodule" in texts(found, "csi-attacher")
+
+
+def test_what_the_pod_lacks(world):
+    """Label, volumes, variables, the socket's group; nothing once they are there."""
+    found = texts(world.check("check", "kube-system/ebs-1"), "pod")
+    for word in ("csi-fleet.io/redis-client", "redis-login", "CSI_FLEET_REDIS_URL", "fsGroup"):
+        assert word in found
+    other = World()
+    other.pod["metadata"]["labels"] = {"csi-fleet.io/redis-client": "true"}
+    other.pod["spec"] |= {
+        "volumes": [{"name": "redis-ca"}, {"name": "redis-login"}],
+        "securityContext": {"fsGroup": 10001},
+    }
+    other.pod["spec"]["containers"][1]["env"] += [{"name": "CSI_FLEET_REDIS_URL", "value": "r"}]
+    assert states(other.check("check", "kube-system/ebs-1"), "pod") == ["ok"]
+
+
+def test_rights_of_the_pods_account(world):
+    """By name, for each controller that the pod would run."""
+    world.denied = {("patch", "volumeattachments")}
+    found = world.check("check", "kube-system/ebs-1")
+    assert states(found, "rights of csi-provisioner") == ["ok"]
+    assert texts(found, "rights of csi-attacher") == (
+        "system:serviceaccount:kube-system:ebs lacks patch volumeattachments, "
+        "patch volumeattachments/status"
+    )
+
+
+def test_both_at_once(world):
+    """The one thing that must not be."""
+    world.lease(PROVISIONER_LEASE)
+    world.records = {"d": {"name": DRIVER, "controllers": ["provisioner", "capacity"]}}
+    found = world.check("check")
+    assert states(found, "both") == ["FAIL"]
+    assert "kube-system/ebs-1 holds the Lease" in texts(found, "both")
+    world.lease(PROVISIONER_LEASE, holder="w-1_csi-fleet-1")
+    assert states(world.check("check"), "both") == ["ok"]
+
+
+def test_unknown_driver_is_said(world):
+    assert states(world.check("check", driver="other"), "driver") == ["warn"]
+
+
+@pytest.mark.parametrize("words", [(), ("status",), ("check", "pod"), ("check", "a/b", "c")])
+def test_words_that_are_wrong(words):
+    """With the right ones."""
+    settings = parse("migrate", [f"--driver={DRIVER}", *words], {})
+    with pytest.raises(ConfigError, match="migrate check --driver=NAME"):
+        migrate.run(SimpleNamespace(settings=settings))

@@ -1,0 +1,245 @@
+"""`csi-fleet migrate check --driver=D [NAMESPACE/POD]`: what would moving a driver over change?
+
+Reads only. The driver's Go sidecars are found by their Leases, or in the pod that is named; their
+arguments are read as our commands would read them.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.cli.doctor import FAIL, OK, WARN, Finding, show
+from workers.config.load import parse
+from workers.controllers import catalogue
+from workers.engine.leasename import OURS
+from workers.errors import ApiError, ConfigError, QueueUnavailable
+from workers.explain.words import stamp
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from workers.cli.tools import Tools
+    from workers.kube.objects import JsonObject
+    from workers.spec import Permission, Spec
+
+CSI_DRIVERS: Final = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
+REVIEWS: Final = paths.Resource(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview"
+)
+REDIS_CLIENT: Final = "csi-fleet.io/redis-client"
+_VARIABLE: Final = re.compile(r"\$\((\w+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """A container of the driver's pod that one of our controllers would replace."""
+
+    spec: Spec
+    pod: JsonObject
+    container: JsonObject
+
+    @property
+    def place(self) -> str:
+        """For people."""
+        metadata = self.pod["metadata"]
+        return f"{metadata['namespace']}/{metadata['name']}, container {self.container['name']}"
+
+    def arguments(self) -> list[str]:
+        """As the process gets them, with the variables that the pod itself names."""
+        known = {one["name"]: one.get("value", "") for one in self.container.get("env") or ()}
+        given = [*(self.container.get("command") or [])[1:], *(self.container.get("args") or [])]
+        return [_VARIABLE.sub(lambda m: known.get(m[1], m[0]), str(one)) for one in given]
+
+
+def run(tools: Tools) -> int:
+    """The command; 1 when something stands in the way."""
+    words, driver = list(tools.settings.arguments), tools.settings.tool.driver
+    if (
+        words[:1] != ["check"]
+        or not driver
+        or len(words) > 2
+        or (words[1:] and "/" not in words[1])
+    ):
+        raise ConfigError("give `csi-fleet migrate check --driver=NAME [NAMESPACE/POD]`")
+    return show(tools, "migrate check", list(findings(tools, driver, (words[1:] or [""])[0])))
+
+
+def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
+    """Everything there is to say; an object that cannot be read is said too."""
+    try:
+        tools.kube.get(CSI_DRIVERS, driver)
+        yield Finding("driver", OK, f"CSIDriver {driver} is there")
+    except NotFoundError:
+        yield Finding("driver", WARN, f"there is no CSIDriver {driver}: is the name right?")
+    held = holders(tools, driver)
+    for name, holder in held.items():
+        yield Finding("lease", OK, f"{name}: the Go sidecar in {holder} works now")
+    found = sidecars(tools, sorted({pod} if pod else set(held.values())))
+    if not found:
+        yield Finding(
+            "sidecars",
+            WARN,
+            "no Go sidecar was found by a Lease: name the driver's pod, "
+            f"`csi-fleet migrate check --driver={driver} NAMESPACE/POD`",
+        )
+    for sidecar in found:
+        yield from of_arguments(sidecar)
+    for one in {one.pod["metadata"]["name"]: one.pod for one in found}.values():
+        yield from of_pod(one)
+    for sidecar in found:
+        yield from of_rights(tools, sidecar)
+    yield from both(tools, driver, held)
+
+
+def holders(tools: Tools, driver: str) -> dict[str, str]:
+    """Program -> NAMESPACE/POD of the Go sidecars that hold a Lease of the driver now."""
+    programs = {
+        spec.lease_name(driver): spec.program
+        for spec in catalogue.SPECS
+        if spec.lease_name is not None and spec.needs_driver and not spec.part_of
+    }
+    found: dict[str, str] = {}
+    for lease in tools.kube.list(paths.LEASES):
+        metadata, spec = lease["metadata"], lease.get("spec") or {}
+        program, holder = programs.get(metadata["name"]), str(spec.get("holderIdentity") or "")
+        until = stamp(str(spec.get("renewTime", ""))) + (spec.get("leaseDurationSeconds") or 0)
+        if program and holder and OURS not in holder and until > time.time():
+            found[program] = f"{metadata['namespace']}/{holder.partition('_')[0]}"
+    return found
+
+
+def sidecars(tools: Tools, pods: list[str]) -> list[Sidecar]:
+    """The containers of these pods (`NAMESPACE/NAME`) that we have a controller for."""
+    found = []
+    for place in pods:
+        namespace, _, name = place.partition("/")
+        try:
+            pod = tools.kube.get(paths.PODS, name, namespace=namespace)
+        except NotFoundError:
+            continue
+        for container in pod["spec"]["containers"]:
+            spec = next(filter(None, map(catalogue.program, _programs(container))), None)
+            if spec is not None:
+                found.append(Sidecar(spec, pod, container))
+    return found
+
+
+def _programs(container: JsonObject) -> list[str]:
+    """What the container may be: its command's, its image's, its own name."""
+    command = (container.get("command") or [""])[0].rpartition("/")[2]
+    image = container["image"].rpartition("/")[2].partition("@")[0].partition(":")[0]
+    return [command, image, container["name"]]
+
+
+def of_arguments(sidecar: Sidecar) -> Iterator[Finding]:
+    """Are its arguments ours too?"""
+    program, arguments = sidecar.spec.program, sidecar.arguments()
+    chosen = [f"--controllers={sidecar.spec.name}", "--redis-url=redis://redis"]
+    try:
+        settings = parse("worker", [*chosen, *arguments], {})
+    except ConfigError as error:
+        yield Finding(program, FAIL, f"{sidecar.place}: {error}")
+        return
+    told = [one for one in settings.warnings if "redis" not in one]
+    yield Finding(
+        program,
+        WARN if told else OK,
+        f"{sidecar.place}: `csi-fleet {program}` takes its {len(arguments)} arguments unchanged"
+        + "".join(f"; {one}" for one in told),
+    )
+
+
+def of_pod(pod: JsonObject) -> Iterator[Finding]:
+    """What the pod lacks for a container of ours."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    lacks = []
+    if (metadata.get("labels") or {}).get(REDIS_CLIENT) != "true":
+        lacks.append(f"label {REDIS_CLIENT}=true (the NetworkPolicy of Redis)")
+    names = {one["name"] for one in spec.get("volumes") or ()}
+    if not {"redis-ca", "redis-login"} <= names:
+        lacks.append("volumes redis-ca and redis-login")
+    variables = {one["name"] for each in spec["containers"] for one in each.get("env") or () if one}
+    if "CSI_FLEET_REDIS_URL" not in variables:
+        lacks.append("variables CSI_FLEET_REDIS_URL, _USERNAME and _PASSWORD_FILE")
+    if (spec.get("securityContext") or {}).get("fsGroup") is None:
+        lacks.append("fsGroup, or runAsUser 0 of our container (our image runs as user 10001)")
+    place = f"{metadata['namespace']}/{metadata['name']}"
+    yield Finding(
+        "pod",
+        WARN if lacks else OK,
+        f"{place} lacks {'; '.join(lacks)}"
+        if lacks
+        else f"{place} has all a container of ours needs",
+    )
+
+
+def of_rights(tools: Tools, sidecar: Sidecar) -> Iterator[Finding]:
+    """What the pod's service account may not do that the controller needs."""
+    namespace = sidecar.pod["metadata"]["namespace"]
+    name = sidecar.pod["spec"].get("serviceAccountName") or "default"
+    user = f"system:serviceaccount:{namespace}:{name}"
+    lacks: dict[str, None] = {}
+    try:
+        for rule in sidecar.spec.permissions:
+            for resource, verb in _wanted(rule):
+                if not _may(tools, user, rule.group, resource, verb):
+                    feature = f" ({rule.feature})" if rule.feature else ""
+                    lacks[f"{verb} {resource}{feature}"] = None
+    except ApiError as error:
+        yield Finding("rights", WARN, f"{user}: not checked: {error}")
+        return
+    check = f"rights of {sidecar.spec.program}"
+    if lacks:
+        yield Finding(check, WARN, f"{user} lacks {', '.join(lacks)}")
+    else:
+        yield Finding(check, OK, f"{user} may do all it needs")
+
+
+def _wanted(rule: Permission) -> Iterator[tuple[str, str]]:
+    return ((resource, verb) for resource in rule.resources for verb in rule.verbs)
+
+
+def _may(tools: Tools, user: str, group: str, resource: str, verb: str) -> bool:
+    plural, _, part = resource.partition("/")
+    asked: dict[str, Any] = {"group": group, "resource": plural, "subresource": part, "verb": verb}
+    body = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind, "metadata": {}}
+    body["spec"] = {"user": user, "resourceAttributes": asked}
+    answer = tools.kube.client.create(REVIEWS.path(), body)
+    return bool((answer.get("status") or {}).get("allowed"))
+
+
+def both(tools: Tools, driver: str, held: dict[str, str]) -> Iterator[Finding]:
+    """Does csi-fleet work on what a Go sidecar works on?"""
+    if not tools.settings.redis.url:
+        yield Finding(
+            "both", WARN, "not checked: name csi-fleet's Redis to ask who serves the driver"
+        )
+        return
+    try:
+        records = tools.registry.alive()
+    except QueueUnavailable as error:
+        yield Finding("both", WARN, f"not checked: {error}")
+        return
+    ours = {
+        spec.program
+        for record in records.values()
+        if record.get("name") == driver
+        for spec in catalogue.specs(record.get("controllers") or ())
+        if not spec.part_of
+    }
+    for program in sorted(ours & held.keys()):
+        yield Finding(
+            "both",
+            FAIL,
+            f"csi-fleet serves {driver} in place of {program}, "
+            f"and {held[program]} holds the Lease: end one of them, or give csi-fleet "
+            "--leader-election, then it waits",
+        )
+    if not ours & held.keys():
+        word = f"csi-fleet has {', '.join(sorted(ours))}" if ours else "csi-fleet does not serve it"
+        yield Finding("both", OK, f"{word}; nothing runs twice")
