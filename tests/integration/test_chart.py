@@ -103,15 +103,19 @@ def test_sidecar_mode_is_the_overlay_without_the_drivers_own(chart):
     assert ("Deployment", "worker") not in ours
 
 
-@pytest.mark.parametrize("component", ["redis-sentinel", "external-redis"])
-def test_other_redis_is_the_component(chart, component):
+@pytest.mark.parametrize("component", ["redis-sentinel", "external-redis", "admission-policy"])
+def test_choice_is_the_component(chart, component):
     """As the last component of the overlay, which docs/install.md asks for."""
     overlay, values = central()
     theirs = accumulate(K8S / "components" / component, overlay)
-    redis = {"mode": "sentinel"}
-    if component == "external-redis":
-        redis = {"mode": "external", "url": "rediss://redis.example.org:6379/0"}
-    assert_same(chart, theirs, redis=redis, **values)
+    choices = {
+        "redis-sentinel": {"redis": {"mode": "sentinel"}},
+        "external-redis": {
+            "redis": {"mode": "external", "url": "rediss://redis.example.org:6379/0"}
+        },
+        "admission-policy": {"admissionPolicy": {"enabled": True}},
+    }
+    assert_same(chart, theirs, **choices[component], **values)
 
 
 def test_every_controller_brings_its_rights_and_is_chosen(chart):

@@ -10,6 +10,7 @@
 {{- if and .Values.autoscaling.enabled (eq .Values.mode "central") -}}
 {{- $folders = append $folders "components/autoscaling" -}}
 {{- end -}}
+{{- if .Values.admissionPolicy.enabled }}{{ $folders = append $folders "components/admission-policy" }}{{ end -}}
 {{- if eq .Values.redis.mode "sentinel" }}{{ $folders = append $folders "components/redis-sentinel" }}{{ end -}}
 {{- toJson $folders -}}
 {{- end -}}
