@@ -23,8 +23,13 @@ IMAGE ?= csi-fleet:dev
 BASE ?= python:3.11-slim-bookworm
 SUITES ?= unit integration e2e node parity chaos
 
+<<<<<<< HEAD
 .PHONY: audit sbom image help venv demo test unit integration e2e compose-test node node-test parity chaos mutants bench check lint types \
   imports spelling lock-check stubs-check shape proto lock format fetch clean
+=======
+.PHONY: help venv demo test unit integration e2e compose-test node node-test parity chaos mutants bench check lint types \
+  imports spelling lock-check stubs-check shape proto lock format release fetch clean
+>>>>>>> 2feb9e9 (make release: wheel, chart, notes, image and checksums by the tag)
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -127,6 +132,9 @@ lock: $(STAMP) ## write requirements.lock anew (UPGRADE=1 for newest versions)
 format: $(STAMP) ## let ruff format and fix
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+release: $(STAMP) ## wheel, chart, notes, image and checksums into dist/, by the commit's tag (TAG=v1.2.3)
+	@$(PY) -m tests.support.release dist $(TAG)
 
 fetch: $(STAMP) ## prepare the control plane's binaries only
 	@$(PY) -m tests.support.controlplane fetch
