@@ -23,13 +23,8 @@ IMAGE ?= csi-fleet:dev
 BASE ?= python:3.11-slim-bookworm
 SUITES ?= unit integration e2e node parity chaos
 
-<<<<<<< HEAD
 .PHONY: audit sbom image help venv demo test unit integration e2e compose-test node node-test parity chaos mutants bench check lint types \
-  imports spelling lock-check stubs-check shape proto lock format fetch clean
-=======
-.PHONY: help venv demo test unit integration e2e compose-test node node-test parity chaos mutants bench check lint types \
   imports spelling lock-check stubs-check shape proto lock format release fetch clean
->>>>>>> 2feb9e9 (make release: wheel, chart, notes, image and checksums by the tag)
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
