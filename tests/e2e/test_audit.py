@@ -18,6 +18,7 @@ from tests.support.waiting import wait_until
 from workers.queue.connection import connect
 from workers.queue.intents import IntentStore
 from workers.queue.keys import claim_key
+from workers.queue.seal import Seal
 
 
 @pytest.fixture(scope="module")
@@ -172,8 +173,13 @@ def strand(fleet, driver, name="gone") -> str:
         "since": 1.0,
         "problem": 'secrets "creds" not found',
     }
-    IntentStore(connect(fleet.redis_url)).put(volume, record)
+    intents_of(fleet).put(volume, record)
     return volume
+
+
+def intents_of(fleet) -> IntentStore:
+    """As a worker of the fleet writes them."""
+    return IntentStore(connect(fleet.redis_url), Seal.of_lines([fleet.records_key]))
 
 
 def test_a_stranded_attempt_is_listed_until_it_is_forgotten(tool, fleet, driver):
@@ -196,7 +202,7 @@ def test_retry_of_a_claim_that_is_gone_asks_for_its_volume(tool, fleet, driver):
     assert "is gone" in tool.ok("retry", "pvc", "shop/again")
     wait_until(lambda: "storage class is gone" in fleet.log_text(), 20, "the attempt is tried")
     assert tool.run("retry", "pvc", "shop/never").returncode == 1
-    IntentStore(connect(fleet.redis_url)).finish(volume)
+    intents_of(fleet).finish(volume)
 
 
 def test_dry_run_of_a_class_that_is_not_there_yet(tool, driver):

@@ -22,6 +22,7 @@ from tests.support.csi_driver import DirectoryDriver
 from tests.support.kube_api import JsonObject, KubeApi, KubeApiError
 from tests.support.processes import Process, start_process
 from tests.support.waiting import wait_until
+from workers.queue.seal import new_key
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 60
@@ -72,7 +73,9 @@ class Fleet:
             *API_RATE,
             *flags,
         ]
-        self.env = environment(**(env or {}))
+        # One key for all of its workers, and for a test that writes what a worker would.
+        self.records_key = new_key()
+        self.env = environment(CSI_FLEET_RECORDS_KEY=self.records_key) | dict(env or {})
         self.process: Process | None = None
         self._redis_url = redis_url
 

@@ -27,6 +27,7 @@ def stored(*lines, tenant="team-a"):
         pytest.param([NEW, "unsigned"], RECORD, True, id="the same while workers change over"),
         pytest.param([NEW, "unsigned"], stored(OLD), False, id="signed by others all the same"),
         pytest.param([], stored(), True, id="nobody has a key"),
+        pytest.param([], stored(NEW), True, id="who has no key, a tool of an operator, cannot say"),
         pytest.param([NEW], b"", False, id="nothing"),
         pytest.param([NEW], b":::", False, id="no record"),
         pytest.param([NEW], stored(NEW)[:-1] + b" ", False, id="one byte changed"),
