@@ -226,5 +226,7 @@ def assert_everybody_has_a_user_of_its_own(world):
     """Redis listens with TLS only, so each of these connections is encrypted."""
     with world.redis.client("tester") as client:
         users = {one["user"] for one in client.client_list()}
-    assert {"watcher", "worker", "beat", "flower"} <= users
+    assert {"watcher", "beat", "flower"} <= users
+    # Beside a driver the worker's user is that driver's own.
+    assert users & {"worker", f"worker.{DRIVER_NAME}"}
     assert "default" not in users
