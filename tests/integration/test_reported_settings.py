@@ -13,7 +13,7 @@ from workers.config.load import parse
 
 PASSWORD = "hunter2-planted"
 URLS = (
-    "redis://redis:6379/0",
+    "redis://127.0.0.1:6379/0",
     "rediss://redis:6379/0?ssl_ca_certs=/ca.crt",
     "unix:///run/redis.sock",
 )

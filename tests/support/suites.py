@@ -2,9 +2,10 @@
 
     python -m tests.support.suites unit integration e2e node parity chaos
 
-Each suite is its own pytest: unit and e2e tests share the cores, the others own the machine. A
-failed suite does not keep the next from running. In suites of many real processes a few failed
-tests are tried once more, alone; one that passes then is counted and listed as flaky: look at it.
+Each suite is its own pytest: unit tests and files of integration and e2e tests share the cores, the
+others own the machine. A failed suite does not keep the next from running. In suites of many real
+processes a few failed tests are tried once more, alone; one that passes then is counted and listed
+as flaky: look at it.
 The last line is `tests: N passed, N failed`.
 """
 
@@ -24,8 +25,9 @@ from tests.support.processes import start_process
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS_FAILED, NO_TESTS_COLLECTED = 1, 5  # pytest's exit codes
-# pytest-xdist processes. Files of e2e mostly wait; each process has a control plane of its own.
-WORKERS = {"unit": ("-n", "2"), "e2e": ("-n", "2", "--dist", "loadfile")}
+# pytest-xdist processes. Files mostly wait; each process has a Redis and control plane of its own.
+BY_FILE = ("-n", "2", "--dist", "loadfile")
+WORKERS = {"unit": ("-n", "2"), "integration": BY_FILE, "e2e": BY_FILE}
 TRIED_AGAIN = {"integration", "e2e", "node", "chaos"}
 MOST_TRIED_AGAIN = 3  # more failures than that are no accident
 FOLDERS = ("unit", "integration", "e2e", "node", "chaos")
