@@ -137,7 +137,8 @@ class Cuts:
         """Wanted is what exists and is ready; storage and objects agree; no finalizer is left."""
         there, claims = self.found(), self.scene.claims()
         assert there.keys() == self.snapshots.keys(), f"{there.keys() ^ self.snapshots.keys()}"
-        assert claims.keys() == self.claims.keys(), f"{claims.keys() ^ self.claims.keys()}"
+        other = [claims.get(name, name) for name in claims.keys() ^ self.claims.keys()]
+        assert not other, f"not wanted, or not there: {other}"
         waiting = [name for name, one in there.items() if not _is_ready(one)]
         assert not waiting, f"not ready: {waiting[:4]}"
         unbound = [name for name, one in claims.items() if _phase(one) != "Bound"]

@@ -71,6 +71,9 @@ def protect(work: ObjectPass) -> JsonObject:
 def unprotect(work: ObjectPass, *, except_uid: str = "") -> None:
     """Take it off when no snapshot needs the claim any more (SNC-061, SNC-062).
 
+    A snapshot that goes keeps the lock until it is gone: of two that go side by side each would
+    otherwise count the other, and neither would take the finalizer off.
+
     Args:
         work: of a snapshot of the claim.
         except_uid: the snapshot that does not count, because it goes.
@@ -99,4 +102,5 @@ def unprotect(work: ObjectPass, *, except_uid: str = "") -> None:
 
         with suppress(Gone):
             work.write_to(paths.CLAIMS, claim, "unprotect-claim", remove)
-    work.context.queue.unlock(work.lease, lock.name)
+    if not except_uid:
+        work.context.queue.unlock(work.lease, lock.name)
