@@ -69,6 +69,9 @@ def sidecar() -> list[JsonObject]:
                 _be_the_driver(spec, container)
             if container.get("args", [""])[0] in {"watcher", "worker"}:
                 container["args"] = _all_controllers(container["args"])
+            for variable in container.get("env", ()):
+                if variable.get("value", "").startswith("worker."):
+                    variable["value"] = f"worker.{DRIVER}"
             if container["image"] == "csi-fleet":
                 container["image"] = FLEET_IMAGE
     return objects
@@ -109,7 +112,8 @@ def _for_driver(binding: JsonObject) -> JsonObject:
 
 def install(api: KubeApi, objects: list[JsonObject], secrets: Path) -> None:
     """Apply everything, with fresh passwords and certificates; does not wait."""
-    command = ["sh", str(ROOT / "k8s/make-secrets.sh"), str(secrets), "csi-fleet"]
+    driver = f"{DRIVER}={NAMESPACE}"  # with a Redis user and a records key of its own
+    command = ["sh", str(ROOT / "k8s/make-secrets.sh"), str(secrets), "csi-fleet", driver]
     made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     order = sorted(objects, key=lambda one: one["kind"] not in CLUSTER_KINDS)
     for item in sorted(order, key=lambda one: one["kind"] != "Namespace"):
@@ -117,9 +121,6 @@ def install(api: KubeApi, objects: list[JsonObject], secrets: Path) -> None:
             api.apply(item)
     for item in yaml.safe_load_all(made):
         api.apply(item)
-        if item["metadata"]["name"] in {"redis-ca", "redis-password-worker"}:
-            item["metadata"]["namespace"] = NAMESPACE
-            api.apply(item)
     for item in sorted(order, key=lambda one: one["kind"] != "Namespace"):
         api.apply(item)
 
