@@ -96,9 +96,11 @@ COMMANDS[DRIVER_USER] = COMMANDS["worker"]
 OTHER_KEYS: Final = {
     "watcher": f"~{CELERY_QUEUE_PREFIX}*",
     "worker": f"~{CELERY_QUEUE_PREFIX}* ~csifleet.system {_BROKER_KEYS} {_CHANNELS}",
-    # Tickets of other drivers it can add, for whoever sweeps sends them, but not take.
+    # Tickets of other drivers it can add, for whoever sweeps sends them, but not take. Those of no
+    # driver it takes where it runs such a controller too, the snapshot-controller for example.
     DRIVER_USER: f"%W~{CELERY_QUEUE_PREFIX}* ~{CELERY_QUEUE_PREFIX}@driver@ "
     f"~{CELERY_QUEUE_PREFIX}@driver@@* ~{CELERY_QUEUE_PREFIX}@driver@#* "
+    f"~{CELERY_QUEUE_PREFIX}system-* "
     f"~csifleet.system {_BROKER_KEYS} {_CHANNELS}",
     "beat": "~redbeat:* ~csifleet.system ~_kombu.*",
     "flower": f"%R~{CELERY_QUEUE_PREFIX}* %R~csifleet.system {_BROKER_KEYS} {_CHANNELS}",
@@ -173,7 +175,7 @@ def matrix() -> str:
         "| Keys `csifleet:...` | watcher | worker | worker.DRIVER | beat | flower | operator |",
         "|---|---|---|---|---|---|---|",
         *(f"| {' '.join(names)} | {' | '.join(rights)} |" for rights, names in rows.items()),
-        "| Tickets `drv.DRIVER` | rw | rw | rw own, else add | - | r | rw |",
+        "| Tickets `drv.DRIVER` | rw | rw | rw own and of no driver, else add | - | r | rw |",
         "| `redbeat:*` | - | - | - | rw | - | rw |",
         "| Celery's `unacked* _kombu.* celeryev* *.pidbox` | - | rw | rw | `_kombu.*` | rw | rw |",
         "| Our functions (FCALL) | yes | yes | yes | - | - | yes |",
