@@ -136,7 +136,9 @@ class Cuts:
     def is_at_rest(self) -> bool:
         """Wanted is what exists and is ready; storage and objects agree; no finalizer is left."""
         there, claims = self.found(), self.scene.claims()
-        assert there.keys() == self.snapshots.keys(), f"{there.keys() ^ self.snapshots.keys()}"
+        odd = [there.get(name, name) for name in there.keys() ^ self.snapshots.keys()]
+        leaving = [one for one in claims.values() if "deletionTimestamp" in one["metadata"]]
+        assert not odd, f"not wanted, or not there: {odd}; claims that go: {leaving}"
         other = [claims.get(name, name) for name in claims.keys() ^ self.claims.keys()]
         assert not other, f"not wanted, or not there: {other}"
         waiting = [name for name, one in there.items() if not _is_ready(one)]
