@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from csi_client import errors
-from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.snapshotter import orphans, request
 from workers.controllers.snapshotter.decide import (
@@ -150,22 +149,12 @@ class Creation:
         """CreateSnapshot; a call that is slow is copied to a ConfigMap."""
         work = self.work
         work.reach("create-snapshot")
-        return (
-            work.context.effects.client(work.driver)
-            .call(
-                "Controller/CreateSnapshot",
-                csi.CreateSnapshotRequest(
-                    name=wanted.name,
-                    source_volume_id=wanted.volumes[0],
-                    parameters=wanted.parameters,
-                    secrets=secrets,
-                ),
-                csi.CreateSnapshotResponse,
-                timeout_seconds=work.settings.timeout_seconds,
-                on_slow=work.copy_intent,
-                slow_after_seconds=SLOW_AFTER_SECONDS,
-            )
-            .snapshot
+        return orphans.ask_for_snapshot(
+            work,
+            wanted,
+            secrets,
+            on_slow=work.copy_intent,
+            slow_after_seconds=SLOW_AFTER_SECONDS,
         )
 
     def created(self, snapshot: Any) -> Outcome:

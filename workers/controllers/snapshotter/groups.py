@@ -247,22 +247,12 @@ class GroupCreation(Creation):
         """CreateVolumeGroupSnapshot."""
         work = self.work
         work.reach("create-snapshot")
-        return (
-            work.context.effects.client(work.driver)
-            .call(
-                "GroupController/CreateVolumeGroupSnapshot",
-                csi.CreateVolumeGroupSnapshotRequest(
-                    name=wanted.name,
-                    source_volume_ids=wanted.volumes,
-                    parameters=wanted.parameters,
-                    secrets=secrets,
-                ),
-                csi.CreateVolumeGroupSnapshotResponse,
-                timeout_seconds=work.settings.timeout_seconds,
-                on_slow=work.copy_intent,
-                slow_after_seconds=SLOW_AFTER_SECONDS,
-            )
-            .group_snapshot
+        return _ask_for_group(
+            work,
+            wanted,
+            secrets,
+            on_slow=work.copy_intent,
+            slow_after_seconds=SLOW_AFTER_SECONDS,
         )
 
     def created(self, snapshot: Any) -> Outcome:
@@ -367,21 +357,32 @@ def _delete(work: ContentPass) -> Outcome:
     return release(work)
 
 
+def _ask_for_group(
+    work: ContentPass, wanted: Intent, secrets: dict[str, str], **options: Any
+) -> Any:
+    """CreateVolumeGroupSnapshot as an intent has it; `options` go to the call."""
+    return (
+        work.context.effects.client(work.driver)
+        .call(
+            "GroupController/CreateVolumeGroupSnapshot",
+            csi.CreateVolumeGroupSnapshotRequest(
+                name=wanted.name,
+                source_volume_ids=wanted.volumes,
+                parameters=wanted.parameters,
+                secrets=secrets,
+            ),
+            csi.CreateVolumeGroupSnapshotResponse,
+            timeout_seconds=work.settings.timeout_seconds,
+            **options,
+        )
+        .group_snapshot
+    )
+
+
 def _create_call(
     work: ContentPass, known: Intent, secrets: dict[str, str]
 ) -> tuple[str, tuple[str, ...]]:
-    answer = work.context.effects.client(work.driver).call(
-        "GroupController/CreateVolumeGroupSnapshot",
-        csi.CreateVolumeGroupSnapshotRequest(
-            name=known.name,
-            source_volume_ids=known.volumes,
-            parameters=known.parameters,
-            secrets=secrets,
-        ),
-        csi.CreateVolumeGroupSnapshotResponse,
-        timeout_seconds=work.settings.timeout_seconds,
-    )
-    group = answer.group_snapshot
+    group = _ask_for_group(work, known, secrets)
     return group.group_snapshot_id, tuple(one.snapshot_id for one in group.snapshots)
 
 

@@ -106,19 +106,28 @@ def is_volume_without_snapshots(work: ContentPass) -> bool:
     return not answer.entries and not answer.next_token
 
 
-def _create(work: ContentPass, known: Intent, secrets: Any) -> tuple[str, tuple[str, ...]]:
-    answer = work.context.effects.client(work.driver).call(
-        "Controller/CreateSnapshot",
-        csi.CreateSnapshotRequest(
-            name=known.name,
-            source_volume_id=known.volumes[0],
-            parameters=known.parameters,
-            secrets=secrets,
-        ),
-        csi.CreateSnapshotResponse,
-        timeout_seconds=work.settings.timeout_seconds,
+def ask_for_snapshot(work: ContentPass, wanted: Intent, secrets: Any, **options: Any) -> Any:
+    """CreateSnapshot as an intent has it; `options` go to the call."""
+    return (
+        work.context.effects.client(work.driver)
+        .call(
+            "Controller/CreateSnapshot",
+            csi.CreateSnapshotRequest(
+                name=wanted.name,
+                source_volume_id=wanted.volumes[0],
+                parameters=wanted.parameters,
+                secrets=secrets,
+            ),
+            csi.CreateSnapshotResponse,
+            timeout_seconds=work.settings.timeout_seconds,
+            **options,
+        )
+        .snapshot
     )
-    return answer.snapshot.snapshot_id, ()
+
+
+def _create(work: ContentPass, known: Intent, secrets: Any) -> tuple[str, tuple[str, ...]]:
+    return ask_for_snapshot(work, known, secrets).snapshot_id, ()
 
 
 def _delete(work: ContentPass, handle: str, _members: Sequence[str], secrets: Any) -> None:
