@@ -9,7 +9,7 @@ from csi_client import messages as csi
 from examples.directory_driver.storage import DirectoryStore, StorageError, entry_id
 
 if TYPE_CHECKING:
-    from examples.directory_driver.storage import Snapshot
+    from examples.directory_driver.storage import Snapshot, Volume
 
 
 class Changing:
@@ -23,12 +23,15 @@ class Changing:
     ) -> csi.ControllerExpandVolumeResponse:
         """Grow to the required size; a volume that is large enough stays as it is."""
         self._require("EXPAND_VOLUME")
-        volume = self._store.volume(request.volume_id)
-        size = max(volume.capacity_bytes, request.capacity_range.required_bytes)
         limit = request.capacity_range.limit_bytes
-        if limit and size > limit:
-            raise StorageError("OUT_OF_RANGE", f"a volume of {size} bytes is not possible")
-        self._store.change_volume(replace(volume, capacity_bytes=size))
+
+        def grown(volume: Volume) -> Volume:
+            size = max(volume.capacity_bytes, request.capacity_range.required_bytes)
+            if limit and size > limit:
+                raise StorageError("OUT_OF_RANGE", f"a volume of {size} bytes is not possible")
+            return replace(volume, capacity_bytes=size)
+
+        size = self._store.change_volume(request.volume_id, grown).capacity_bytes
         return csi.ControllerExpandVolumeResponse(
             capacity_bytes=size, node_expansion_required=self._needs_node_expansion
         )
@@ -38,9 +41,11 @@ class Changing:
     ) -> csi.ControllerModifyVolumeResponse:
         """Set the mutable parameters."""
         self._require("MODIFY_VOLUME")
-        volume = self._store.volume(request.volume_id)
-        parameters = {**volume.parameters, **request.mutable_parameters}
-        self._store.change_volume(replace(volume, parameters=parameters))
+        mutable = dict(request.mutable_parameters)
+        self._store.change_volume(
+            request.volume_id,
+            lambda volume: replace(volume, parameters={**volume.parameters, **mutable}),
+        )
         return csi.ControllerModifyVolumeResponse()
 
     def group_controller_get_capabilities(

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 
@@ -142,13 +142,23 @@ class DirectoryStore:
             _write(self._volumes_dir, volume.volume_id, volume, content)
             return volume
 
-    def change_volume(self, volume: Volume) -> None:
-        """Write a volume's record anew, content untouched."""
+    def change_volume(self, volume_id: str, change: Callable[[Volume], Volume]) -> Volume:
+        """Write a volume's record anew, content untouched; calls side by side undo nothing.
+
+        Args:
+            volume_id: the volume's id.
+            change: gives the new record for the one on disk; raises what the caller shall see.
+
+        Raises:
+            StorageError: NOT_FOUND.
+        """
         with self._lock:
-            folder = self._volumes_dir / self.volume(volume.volume_id).volume_id
+            changed = change(self.volume(volume_id))
+            folder = self._volumes_dir / volume_id
             draft = folder / "metadata.draft"
-            draft.write_text(json.dumps(asdict(volume), sort_keys=True))
+            draft.write_text(json.dumps(asdict(changed), sort_keys=True))
             draft.replace(folder / "metadata.json")
+            return changed
 
     def remove_volume(self, volume_id: str) -> None:
         """Remove the volume; does nothing when it is gone already."""
@@ -210,13 +220,13 @@ class _Entries(Generic[_Entry]):
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._kind: type[_Entry] = kind
-        self._read: dict[str, tuple[tuple[int, int], _Entry]] = {}
+        self._read: dict[str, tuple[tuple[int, int, int], _Entry]] = {}
 
     def get(self, identifier: str) -> _Entry | None:
         path = self._folder / identifier / "metadata.json"
         try:
             status = path.stat()
-            version = (status.st_ino, status.st_mtime_ns)
+            version = (status.st_ino, status.st_mtime_ns, status.st_size)
             known = self._read.get(identifier)
             if known is None or known[0] != version:
                 known = version, self._kind(**json.loads(path.read_text()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from csi_client import messages as csi
@@ -101,6 +103,35 @@ def test_growth_is_kept(driver, tmp_path):
     assert driver.controller_expand_volume(request).capacity_bytes == 2**31
     (entry,) = make(tmp_path).list_volumes(csi.ListVolumesRequest()).entries
     assert entry.volume.capacity_bytes == 2**31
+
+
+def test_growing_and_changing_side_by_side_lose_nothing(driver, tmp_path):
+    """MR-011: the resizer sends both at once; neither may write the other's old value back."""
+    volume_id = new_volume(driver)
+    rounds = range(1, 101)
+
+    def grow(number):
+        driver.controller_expand_volume(
+            csi.ControllerExpandVolumeRequest(
+                volume_id=volume_id, capacity_range=csi.CapacityRange(required_bytes=number << 30)
+            )
+        )
+
+    def change(number):
+        driver.controller_modify_volume(
+            csi.ControllerModifyVolumeRequest(
+                volume_id=volume_id, mutable_parameters={str(number): "set"}
+            )
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        for number in rounds:
+            both = [pool.submit(call, number) for call in (grow, change)]
+            for one in both:
+                one.result()
+    volume = DirectoryStore(tmp_path).volume(volume_id)
+    assert volume.capacity_bytes == rounds[-1] << 30
+    assert set(volume.parameters) == {str(number) for number in rounds}
 
 
 def test_group_has_one_snapshot_per_volume(driver):
