@@ -51,7 +51,7 @@ class Metrics:
     def observe(self, method: str, code: str, seconds: float) -> None:
         """Count one call."""
         values = {"driver_name": self.driver, "method_name": method, "grpc_status_code": code}
-        labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in values.items())
+        labels = ",".join(f'{name}="{escaped(value)}"' for name, value in values.items())
         with self._lock:
             counts = self._counts.setdefault(labels, [0] * (len(_BUCKETS) + 1))
             counts[bisect_left(_BUCKETS, seconds)] += 1
@@ -59,6 +59,10 @@ class Metrics:
 
     def answer(self, _client: Client) -> Answer:
         """The metrics page."""
+        return 200, self.text()
+
+    def text(self) -> str:
+        """The page's content."""
         name = "csi_sidecar_operations_seconds"
         told = "Container Storage Interface operation duration with gRPC error code status total"
         lines = [f"# HELP {name} {told}", f"# TYPE {name} histogram"]
@@ -74,10 +78,11 @@ class Metrics:
         started = "process_start_time_seconds"
         lines.append(f"# HELP {started} Start time of the process since unix epoch in seconds.")
         lines += [f"# TYPE {started} gauge", f"{started} {self._started}", ""]
-        return 200, "\n".join(lines)
+        return "\n".join(lines)
 
 
-def _escaped(value: str) -> str:
+def escaped(value: str) -> str:
+    """A label's value as Prometheus' text format has it."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

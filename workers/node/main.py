@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from workers.node.flags import Options
-    from workers.node.http import Handler
+    from workers.node.http import Answer, Client, Handler
 
 _log = logging.getLogger(__name__)
 _DETAILS: Final = 4
@@ -110,8 +110,10 @@ def run_registrar(program: str, options: Options, stopped: threading.Event) -> i
     probe = None
     if program == flags.NODE:
         probe = liveness.Liveness(options, stopped)
+        page = {options["metrics-path"]: _both(probe, part)} if probe.metrics else {}
         served = {
             **probe.handlers(),
+            **page,
             "/registration": part.healthz,
             "/readyz": part.readyz,
         }
@@ -126,6 +128,15 @@ def run_registrar(program: str, options: Options, stopped: threading.Event) -> i
         stopped.set()
         if server is not None:
             server.stop()
+
+
+def _both(probe: liveness.Liveness, part: registrar.Registrar) -> Handler:
+    """One metrics page of both parts."""
+
+    def page(_client: Client) -> Answer:
+        return 200, (probe.metrics.text() if probe.metrics else "") + part.metrics()
+
+    return page
 
 
 def listen(options: Options, served: dict[str, Handler]) -> Server | None:

@@ -21,6 +21,7 @@ from csi_client.client import CsiClient
 from csi_client.errors import CsiError
 from csi_client.registration import RegistrationError, RegistrationServer, ask, check_path
 from workers.errors import ConfigError
+from workers.node.liveness import escaped
 
 if TYPE_CHECKING:
     from typing import IO
@@ -87,7 +88,21 @@ class Registrar:
 
     def handlers(self) -> dict[str, Handler]:
         """What the HTTP endpoint serves."""
-        return {"/healthz": self.healthz, "/readyz": self.readyz}
+        return {
+            "/healthz": self.healthz,
+            "/readyz": self.readyz,
+            "/metrics": lambda _client: (200, self.metrics()),
+        }
+
+    def metrics(self) -> str:
+        """How the last registration ended, in Prometheus' text format (NRD-002)."""
+        name, labels = "csi_node_registration_status", f'driver_name="{escaped(self.name)}"'
+        told = "1 for the state of the driver's registration with the kubelet, 0 for the others"
+        values = [
+            f'{name}{{{labels},state="{state}"}} {int(state == self.status.state)}'
+            for state in ("never", "ok", "failed")
+        ]
+        return "\n".join([f"# HELP {name} {told}.", f"# TYPE {name} gauge", *values, ""])
 
     def meet(self) -> None:
         """Connect to the driver and learn its name, within 30 s (NR-004, NRD-006).

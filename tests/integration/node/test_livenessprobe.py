@@ -47,7 +47,7 @@ def test_what_probe_says_is_what_the_kubelet_hears(
     ready: bool | None,
     answer: tuple[int, str],
 ) -> None:
-    """LP-020, LP-021: any path but /healthz is 404 (LPT-013)."""
+    """LP-001, LP-020, LP-021: any path but /healthz is 404 (LPT-013)."""
     driver.ready = ready
     port = start(launch, folder)
     assert get(port) == answer
@@ -139,6 +139,7 @@ def test_a_name_that_comes_late_is_waited_for(
 def test_conflicting_flags_end_with_one_line(
     launch: Launch, folder: Path, driver: IdentityDriver, arguments: list[str], text: str
 ) -> None:
+    """LP-003, LPD-003."""
     process = launch("livenessprobe", f"--csi-address={folder}/csi.sock", *arguments)
     assert ends_with(process, 1)
     assert text in process.log_tail()
@@ -159,7 +160,7 @@ def test_an_empty_name_ends_the_process(
 
 
 def test_a_port_in_use_is_an_error(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """LPT-014, LPD-001: the reference ends with 0."""
+    """LPT-014, LPD-001, LPD-009: the reference ends with 0."""
     port = start(launch, folder)
     again = launch("livenessprobe", f"--csi-address={folder}/csi.sock", f"--health-port={port}")
     assert ends_with(again, 1)
@@ -190,6 +191,35 @@ def test_metrics_are_served_with_the_http_endpoint(
     assert (below[-1].labels["le"], below[-1].value) == ("+Inf", 1)
     assert "unknown-driver" in {one.labels["driver_name"] for one in calls}
     assert families["process_start_time_seconds"].samples[0].value > 1.7e9
+
+
+def test_without_an_endpoint_the_log_says_that_there_are_no_metrics(
+    launch: Launch, folder: Path, driver: IdentityDriver
+) -> None:
+    """LPD-005."""
+    port = free_port()
+    process = launch("livenessprobe", f"--csi-address={folder}/csi.sock", f"--health-port={port}")
+    wait_until(lambda: get(port) == (200, "ok"), 20, "healthy")
+    assert process.log_tail().count("no metrics: they need --http-endpoint") == 1
+
+
+def test_another_driver_behind_the_socket_gets_its_own_label(
+    launch: Launch, folder: Path, driver: IdentityDriver
+) -> None:
+    """LPD-007."""
+    port = free_port()
+    endpoint = f"--http-endpoint=127.0.0.1:{port}"
+    launch("livenessprobe", f"--csi-address={folder}/csi.sock", endpoint, "--probe-timeout=1s")
+    wait_until(lambda: get(port) == (200, "ok"), 20, "healthy")
+    driver.stop()
+    assert get(port)[0] == 500
+    driver.name = "renamed.test"
+    driver.start()
+
+    def told() -> bool:
+        return get(port)[0] == 200 and 'driver_name="renamed.test"' in get(port, "/metrics")[1]
+
+    wait_until(told, 20, "calls are counted for the new name")
 
 
 def test_a_hostile_name_breaks_no_metrics_page() -> None:

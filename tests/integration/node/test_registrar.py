@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import stat
 import time
@@ -9,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from csi_client.registration import RegistrationError, ask
 from tests.integration.node.conftest import get
@@ -108,6 +111,7 @@ def test_a_file_in_the_way_stays_and_is_an_error(
 def test_sigterm_takes_the_socket_along(
     launch: Launch, folder: Path, driver: IdentityDriver, is_removed: bool
 ) -> None:
+    """NR-014: the kubelet takes the driver off its node."""
     process = launch(*arguments(folder))
     path = offered(folder)
     if is_removed:
@@ -176,6 +180,27 @@ def test_an_unknown_mode_registers(launch: Launch, folder: Path, driver: Identit
     assert "Skipping HTTP server" in process.log_tail()
 
 
+def test_a_port_in_use_ends_it_before_the_kubelet_is_called(
+    launch: Launch, folder: Path, driver: IdentityDriver
+) -> None:
+    """NRD-011: the reference dies with its socket already offered."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        process = launch(*arguments(folder, f"--http-endpoint={address}"))
+        assert ends_with(process, 1)
+    assert f"cannot listen at {address}" in process.log_tail()
+    assert "registration server listens" not in process.log_tail()
+
+
+def test_sigusr1_shows_every_thread(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
+    """NRD-013: in the place of pprof on a port for all."""
+    process = launch(*arguments(folder))
+    offered(folder)
+    os.kill(process.pid, signal.SIGUSR1)
+    wait_until(lambda: "most recent call first" in process.log_tail(), 20, "the stacks are told")
+    assert process.is_running()
+
+
 def test_a_driver_that_never_listens(launch: Launch, folder: Path) -> None:
     """NRT-015: exit 1 after 30 s."""
     process = launch(*arguments(folder))
@@ -202,15 +227,18 @@ def test_a_name_that_is_no_name(
 
 
 def test_health_follows_the_socket(launch: Launch, folder: Path, driver: IdentityDriver) -> None:
-    """NRT-019, NRT-020, NRT-021, NRT-025, NRD-002, NRD-003."""
+    """NR-031, NRT-019, NRT-020, NRT-021, NRT-025, NRD-002, NRD-003."""
     port = free_port()
     launch(*arguments(folder, f"--http-endpoint=127.0.0.1:{port}"))
     path = offered(folder)
+    state = 'csi_node_registration_status{driver_name="d.test",state="ok"}'
+    assert f"{state} 0\n" in get(port, "/metrics")[1]
     assert get(port) == (200, "ok")
     assert get(port, "/readyz")[0] == 503
     assert get(port, "/healthz?registered=1")[0] == 503
     notify(path, registered=True)
     assert get(port, "/readyz") == (200, "ok")
+    assert f"{state} 1\n" in get(port, "/metrics")[1]
     path.unlink()
     path.write_text("")
     assert get(port)[0] == 500
@@ -290,6 +318,12 @@ def test_both_in_one_process(launch: Launch, folder: Path, driver: IdentityDrive
     assert get(port, "/registration") == (200, "ok")
     notify(path, registered=True)
     assert get(port, "/readyz") == (200, "ok")
+    page = get(port, "/metrics")[1]
+    assert {one.name for one in text_string_to_metric_families(page)} == {
+        "csi_sidecar_operations_seconds",
+        "process_start_time_seconds",
+        "csi_node_registration_status",
+    }
     driver.ready = False
     assert get(port)[0] == 500
     assert memory_mib(process.pid) < 37
