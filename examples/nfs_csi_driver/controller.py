@@ -27,9 +27,16 @@ from examples.nfs_csi_driver.parameters import (
     digest,
 )
 from examples.nfs_csi_driver.records import READY, Locks, Record, Share
+from examples.nfs_csi_driver.requests import (
+    check_capabilities,
+    mount_options,
+    requested_size,
+    secret_options,
+    source_text,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from examples.nfs_csi_driver.mounters import Mounter
@@ -86,7 +93,7 @@ class VolumeService:
         parameters = Parameters.read(request.parameters, request.name)
         if self.settings.is_demo:
             self._check_demo(parameters)
-        size = _size(request.capacity_range)
+        size = requested_size(request.capacity_range)
         found = VolumeId.of(parameters, request.name)
         options = mount_options(request.volume_capabilities, request.secrets)
         wanted = Record(
@@ -95,7 +102,7 @@ class VolumeService:
             directory=found.sub_dir,
             size=size,
             parameters=parameters.context,
-            source=_source_text(request),
+            source=source_text(request),
             on_delete=parameters.on_delete,
         )
         with (
@@ -305,7 +312,7 @@ class VolumeService:
         """NFS has no sizes; the record keeps what was promised, and never shrinks (NF-025)."""
         if not request.volume_id:
             raise invalid("volume id is empty")
-        size = _size(request.capacity_range)
+        size = requested_size(request.capacity_range)
         if not size:
             raise invalid("capacity range is empty")
         volume = self._existing(request.volume_id)
@@ -362,30 +369,6 @@ class VolumeService:
             raise RpcError("INTERNAL", f"share {share}: {error}") from error
 
 
-def check_capabilities(capabilities: Sequence[csi.VolumeCapability]) -> None:
-    """Some, and none of them block.
-
-    Raises:
-        RpcError: INVALID_ARGUMENT.
-    """
-    if not capabilities:
-        raise invalid("volume capabilities missing in request")
-    if any(one.HasField("block") for one in capabilities):
-        raise invalid("block volume capability not supported")
-
-
-def mount_options(
-    capabilities: Sequence[csi.VolumeCapability], secrets: Mapping[str, str]
-) -> list[str]:
-    """Flags of the first capability, else those of the secret."""
-    return list(capabilities[0].mount.mount_flags) or secret_options(secrets)
-
-
-def secret_options(secrets: Mapping[str, str]) -> list[str]:
-    """The only secret that is read (NF-026)."""
-    return [one for one in secrets.get("mountOptions", "").split(",") if one]
-
-
 def find_archive(share: Share, snapshot: SnapshotId) -> tuple[Path, int]:
     """Archive and uncompressed size of a snapshot, also in the old layout (NF-054).
 
@@ -401,24 +384,6 @@ def find_archive(share: Share, snapshot: SnapshotId) -> tuple[Path, int]:
         for archive in sorted(folder.glob(f"[!.]*{ending}")):
             return archive, size
     raise not_found(f"snapshot {snapshot.name} does not exist")
-
-
-def _size(capacity: csi.CapacityRange) -> int:
-    required, limit = capacity.required_bytes, capacity.limit_bytes
-    if required < 0 or limit < 0 or (limit and limit < required):
-        raise RpcError("OUT_OF_RANGE", f"limit {limit} is below the required size {required}")
-    return required
-
-
-def _source_text(request: csi.CreateVolumeRequest) -> str:
-    if not request.HasField("volume_content_source"):
-        return ""
-    source = request.volume_content_source
-    if source.HasField("snapshot"):
-        return f"snapshot:{source.snapshot.snapshot_id}"
-    if source.HasField("volume"):
-        return f"volume:{source.volume.volume_id}"
-    raise invalid("unknown type of content source")
 
 
 def _check_place(share: Share, wanted: Record) -> None:

@@ -25,7 +25,7 @@ def driver_of_file():
 
 
 @pytest.fixture(scope="module")
-def zoned(tmp_path_factory):
+def zoned():
     """A driver with topology."""
     with DirectoryDriver(arguments=["--topology", f"{ZONE}=z1"]) as driver:
         yield driver
@@ -109,14 +109,14 @@ def test_bound_with_the_timeline(tool, scene, plain, driver):
     assert f"It is bound to claim {scene.namespace}/data." in tool.explain("pv", f"pvc-{uid}")
 
 
-def test_no_such_claim(tool, scene):
+def test_a_wrong_name_gets_a_hint(tool, scene, plain):
+    """No such claim, no namespace, wrong namespace, misspelt claim, class, driver."""
     done = tool.run("explain", "pvc", f"{scene.namespace}/nothing")
-    assert done.returncode == 1
+    assert (done.returncode, done.stderr) == (1, "")
     assert f"There is no claim {scene.namespace}/nothing." in done.stdout
-
-
-def test_a_name_that_is_nearly_right_gets_a_hint(tool, scene, plain):
-    """Wrong namespace, misspelt claim, misspelt class, misspelt driver."""
+    done = tool.run("explain", "pvc", "nameonly")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "give `csi-fleet explain pvc NAMESPACE/NAME`" in done.stderr
     name = scene.name
     scene.claim(name, plain)
     other = tool.run("explain", "pvc", f"default/{name}").stdout
@@ -154,17 +154,16 @@ def test_redis_away_is_one_line(scene, plain, kubeconfig):
         assert "127.0.0.1:1" in done.stderr
 
 
-def test_no_class(tool, scene, fleet):
-    scene.claim("data", "")
-    assert "It asks for no storage class (an empty name), so nothing is provisioned" in (
-        tool.wait_cause("pvc", f"{scene.namespace}/data", "no-class")
-    )
-
-
-def test_class_missing(tool, scene, fleet):
-    scene.claim("data", "no-such-class")
-    text = tool.wait_cause("pvc", f"{scene.namespace}/data", "class-missing")
-    assert 'Storage class "no-such-class" does not exist.' in text
+@pytest.mark.parametrize(
+    ("name", "cause", "said"),
+    [
+        ("", "no-class", "for no storage class (an empty name), so nothing is provisioned"),
+        ("no-such-class", "class-missing", 'Storage class "no-such-class" does not exist.'),
+    ],
+)
+def test_a_class_that_is_not_there(tool, scene, fleet, name, cause, said):
+    scene.claim("data", name)
+    assert said in tool.wait_cause("pvc", f"{scene.namespace}/data", cause)
 
 
 def test_unknown_provisioner(tool, scene, driver):
@@ -258,8 +257,8 @@ def test_selector(tool, scene, plain, fleet):
 def test_quota_used_up(tool, scene, plain, api, fleet):
     metadata = {"name": "few", "namespace": scene.namespace}
     hard = {"persistentvolumeclaims": "1"}
-    api.create({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata,
-                "spec": {"hard": hard}})  # fmt: skip
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata}
+    api.create({**quota, "spec": {"hard": hard}})
     path = f"/api/v1/namespaces/{scene.namespace}/resourcequotas/few"
     # What the quota controller writes, which a test's control plane may not run.
     api.patch(f"{path}/status", {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}})
@@ -449,10 +448,3 @@ def test_dead_driver_then_no_worker(tmp_path, scene, kubeconfig, redis_binary):
         assert "No csi-fleet worker is alive" in text
     finally:
         own_redis.kill()
-
-
-def test_usage_errors_are_one_line(tool):
-    done = tool.run("explain", "pvc", "nameonly")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "give `csi-fleet explain pvc NAMESPACE/NAME`" in done.stderr

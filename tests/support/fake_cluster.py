@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from csi_client import messages as csi
+from tests.support.fake_queue import FakeIntents, FakeQueue
 from workers.config.settings import Settings
 from workers.constants import ANN_STORAGE_PROVISIONER
 from workers.controllers.provisioner.claims import claim_domain, sync_claim
@@ -26,13 +27,10 @@ from workers.drivers.driver import Driver
 from workers.engine.context import Runtime
 from workers.engine.effects import Effects
 from workers.engine.outcome import Outcome
-from workers.errors import LeaseLost
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from workers.queue.keys import claim_key, volume_key
 from workers.queue.leases import CatalogState, Lease, Session
 from workers.queue.locks import Lock
-from workers.queue.records import encode, peek
-from workers.queue.seal import UNCHECKED
 from workers.topology.cluster import ClusterTopology
 
 JsonObject = dict[str, Any]
@@ -178,48 +176,6 @@ class FakeKube:
         return kind, item["metadata"].get("namespace", ""), item["metadata"]["name"]
 
 
-class FakeIntents:
-    """Intents, unsaved PVs and "saved" marks of Redis."""
-
-    def __init__(self) -> None:
-        self.intents: dict[str, JsonObject] = {}
-        self.unsaved: dict[str, JsonObject] = {}
-        self.saved: set[str] = set()
-
-    def begin(self, domain: str, intent: JsonObject, lease: Lease | None = None) -> None:
-        if lease is not None and not lease.is_held():
-            raise LeaseLost(f"lease of {domain} is lost, CreateVolume is not called")
-        self.intents[domain] = deepcopy(intent)
-
-    def created(
-        self, domain: str, intent: JsonObject, volume: JsonObject, lease: Lease | None = None
-    ) -> None:
-        self.intents[domain], self.unsaved[domain] = deepcopy(intent), deepcopy(volume)
-
-    def finish(self, domain: str, lease: Lease | None = None) -> bool:
-        self.intents.pop(domain, None)
-        self.unsaved.pop(domain, None)
-        return True
-
-    def put(self, domain: str, intent: JsonObject, lease: Lease | None = None) -> None:
-        self.intents[domain] = deepcopy(intent)
-
-    def sealed(self, domain: str, intent: JsonObject, lease: Lease | None = None) -> bytes:
-        del lease
-        return UNCHECKED.close("intents", domain, "", encode(intent))
-
-    def restore(self, domain: str, sealed: bytes) -> bool:
-        intent = peek(sealed) or {}
-        return self.intents.setdefault(domain, intent) == intent
-
-    def delete_pv(self, name: str) -> None:
-        self.unsaved.pop(name, None)
-
-    def opened(self, lease: Lease) -> tuple[JsonObject | None, JsonObject | None, bool]:
-        domain = lease.domain
-        return self.intents.get(domain), self.unsaved.get(domain), domain in self.saved
-
-
 class FakeCatalog:
     """Classes come live from the API server; attachments by PV name."""
 
@@ -300,16 +256,6 @@ def default_answer(request: csi.CreateVolumeRequest) -> csi.CreateVolumeResponse
     if request.HasField("volume_content_source"):
         volume.content_source.CopyFrom(request.volume_content_source)
     return csi.CreateVolumeResponse(volume=volume)
-
-
-class FakeQueue:
-    """Only what a pass itself may ask of the queue."""
-
-    def __init__(self) -> None:
-        self.added: list[str] = []
-
-    def add(self, keys: Any, *, delay_seconds: float = 0.0) -> None:
-        self.added += [key.text for key in keys]
 
 
 class FakeClusters:

@@ -37,6 +37,8 @@ _log = logging.getLogger(__name__)
 _QUARANTINE_SECONDS = 7 * 24 * 3600
 _LUA = resources.files("workers.queue") / "lua"
 _HIDDEN = frozenset({"__pycache__"})
+# Parts of the library, in the order in which they use each other.
+_SHARED = ("lib", "lib_leases")
 # Scripts that only add. When memory is full they are refused, and what is left serves those that
 # bring work to its end: a full Redis drains.
 GROWING = frozenset(
@@ -83,13 +85,13 @@ def library() -> tuple[str, str]:
 
 @cache
 def script_names() -> tuple[str, ...]:
-    """All scripts; `lib` is the part that they share."""
+    """All scripts; the parts of the library, which they share, are none."""
     found = (path.name.removesuffix(".lua") for path in _LUA.iterdir())
-    return tuple(sorted(name for name in found if name not in {"lib", "__init__.py"} | _HIDDEN))
+    return tuple(sorted(name for name in found if name not in {*_SHARED, "__init__.py"} | _HIDDEN))
 
 
 def _head() -> str:
-    return names.lua_table() + kinds.lua_tables(kinds.KINDS) + _body("lib")
+    return names.lua_table() + kinds.lua_tables(kinds.KINDS) + "".join(map(_body, _SHARED))
 
 
 def _body(name: str) -> str:

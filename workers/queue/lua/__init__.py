@@ -1,1 +1,1 @@
-"""The Lua scripts, one per file; `lib.lua` holds the functions they share."""
+"""The Lua scripts, one per file; `lib.lua` and `lib_leases.lua` hold the functions they share."""

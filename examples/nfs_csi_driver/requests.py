@@ -1,0 +1,64 @@
+"""What the calls' requests have in common: capabilities, mount options, size, source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from examples.nfs_csi_driver.errors import RpcError, invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from csi_client import messages as csi
+
+
+def check_capabilities(capabilities: Sequence[csi.VolumeCapability]) -> None:
+    """Some, and none of them block.
+
+    Raises:
+        RpcError: INVALID_ARGUMENT.
+    """
+    if not capabilities:
+        raise invalid("volume capabilities missing in request")
+    if any(one.HasField("block") for one in capabilities):
+        raise invalid("block volume capability not supported")
+
+
+def mount_options(
+    capabilities: Sequence[csi.VolumeCapability], secrets: Mapping[str, str]
+) -> list[str]:
+    """Flags of the first capability, else those of the secret."""
+    return list(capabilities[0].mount.mount_flags) or secret_options(secrets)
+
+
+def secret_options(secrets: Mapping[str, str]) -> list[str]:
+    """The only secret that is read (NF-026)."""
+    return [one for one in secrets.get("mountOptions", "").split(",") if one]
+
+
+def requested_size(capacity: csi.CapacityRange) -> int:
+    """Bytes that a volume has at least; 0 when the request names none.
+
+    Raises:
+        RpcError: OUT_OF_RANGE.
+    """
+    required, limit = capacity.required_bytes, capacity.limit_bytes
+    if required < 0 or limit < 0 or (limit and limit < required):
+        raise RpcError("OUT_OF_RANGE", f"limit {limit} is below the required size {required}")
+    return required
+
+
+def source_text(request: csi.CreateVolumeRequest) -> str:
+    """What the volume is filled from, as `snapshot:<id>` or `volume:<id>`; empty for nothing.
+
+    Raises:
+        RpcError: INVALID_ARGUMENT.
+    """
+    if not request.HasField("volume_content_source"):
+        return ""
+    source = request.volume_content_source
+    if source.HasField("snapshot"):
+        return f"snapshot:{source.snapshot.snapshot_id}"
+    if source.HasField("volume"):
+        return f"volume:{source.volume.volume_id}"
+    raise invalid("unknown type of content source")

@@ -1,0 +1,67 @@
+"""What a pass asks of Redis, in memory: its records, and keys added to the queue."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+from workers.errors import LeaseLost
+from workers.queue.records import encode, peek
+from workers.queue.seal import UNCHECKED
+
+if TYPE_CHECKING:
+    from workers.queue.leases import Lease
+
+JsonObject = dict[str, Any]
+
+
+class FakeIntents:
+    """Intents, unsaved PVs and "saved" marks of Redis."""
+
+    def __init__(self) -> None:
+        self.intents: dict[str, JsonObject] = {}
+        self.unsaved: dict[str, JsonObject] = {}
+        self.saved: set[str] = set()
+
+    def begin(self, domain: str, intent: JsonObject, lease: Lease | None = None) -> None:
+        if lease is not None and not lease.is_held():
+            raise LeaseLost(f"lease of {domain} is lost, CreateVolume is not called")
+        self.intents[domain] = deepcopy(intent)
+
+    def created(
+        self, domain: str, intent: JsonObject, volume: JsonObject, lease: Lease | None = None
+    ) -> None:
+        self.intents[domain], self.unsaved[domain] = deepcopy(intent), deepcopy(volume)
+
+    def finish(self, domain: str, lease: Lease | None = None) -> bool:
+        self.intents.pop(domain, None)
+        self.unsaved.pop(domain, None)
+        return True
+
+    def put(self, domain: str, intent: JsonObject, lease: Lease | None = None) -> None:
+        self.intents[domain] = deepcopy(intent)
+
+    def sealed(self, domain: str, intent: JsonObject, lease: Lease | None = None) -> bytes:
+        del lease
+        return UNCHECKED.close("intents", domain, "", encode(intent))
+
+    def restore(self, domain: str, sealed: bytes) -> bool:
+        intent = peek(sealed) or {}
+        return self.intents.setdefault(domain, intent) == intent
+
+    def delete_pv(self, name: str) -> None:
+        self.unsaved.pop(name, None)
+
+    def opened(self, lease: Lease) -> tuple[JsonObject | None, JsonObject | None, bool]:
+        domain = lease.domain
+        return self.intents.get(domain), self.unsaved.get(domain), domain in self.saved
+
+
+class FakeQueue:
+    """Only what a pass itself may ask of the queue."""
+
+    def __init__(self) -> None:
+        self.added: list[str] = []
+
+    def add(self, keys: Any, *, delay_seconds: float = 0.0) -> None:
+        self.added += [key.text for key in keys]
