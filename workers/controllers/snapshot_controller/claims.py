@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from workers.constants import FINALIZER_CLAIM_AS_SOURCE
 from workers.controllers.snapshot_controller.decide import uses_claim
-from workers.controllers.snapshot_controller.work import AWAY, Gone, ObjectPass
+from workers.controllers.snapshot_controller.work import AWAY, Busy, Gone, ObjectPass
+from workers.engine.outcome import Outcome, done
 from workers.errors import ApiError, AttemptError, State
 from workers.kube import paths
 from workers.queue.locks import Lock
@@ -19,7 +20,10 @@ from workers.translate import snapshot_objects as objects
 from workers.translate.fields import has_finalizer, is_deleting, text_list
 
 if TYPE_CHECKING:
+    from workers.engine.context import Context
     from workers.kube.objects import JsonObject
+    from workers.queue.keys import Key
+    from workers.queue.leases import Lease
 
 
 def claim_lock(namespace: str, name: str) -> Lock:
@@ -68,30 +72,29 @@ def protect(work: ObjectPass) -> JsonObject:
     return claim
 
 
-def unprotect(work: ObjectPass, *, except_uid: str = "") -> None:
+def unprotect(work: ObjectPass, name: str, *, except_uid: str = "") -> bool:
     """Take it off when no snapshot needs the claim any more (SNC-061, SNC-062).
 
-    A snapshot that goes keeps the lock until it is gone: of two that go side by side each would
-    otherwise count the other, and neither would take the finalizer off.
-
     Args:
-        work: of a snapshot of the claim.
+        work: of a snapshot of the claim, or of the claim itself.
+        name: of the claim, "" for a snapshot without one.
         except_uid: the snapshot that does not count, because it goes.
+
+    Returns:
+        False if a snapshot needs it.
 
     Raises:
         ApiError: it could not be taken off.
-        Busy: another snapshot of the claim is at it.
+        Busy: a snapshot of the claim is at it.
     """
-    name = objects.source_claim(work.item)
-    if not name:
-        return
     claim = work.find(paths.CLAIMS, name, work.namespace)
     if claim is None or not has_finalizer(claim, FINALIZER_CLAIM_AS_SOURCE):
-        return
+        return True
     lock = claim_lock(work.namespace, name)
     work.acquire(lock)
     snapshots = work.context.kube.list_snapshots(work.namespace)
-    if not any(uses_claim(one, name, except_uid=except_uid) for one in snapshots):
+    is_used = any(uses_claim(one, name, except_uid=except_uid) for one in snapshots)
+    if not is_used:
 
         def remove(item: JsonObject) -> JsonObject | None:
             known = text_list(item, "metadata", "finalizers")
@@ -102,5 +105,18 @@ def unprotect(work: ObjectPass, *, except_uid: str = "") -> None:
 
         with suppress(Gone):
             work.write_to(paths.CLAIMS, claim, "unprotect-claim", remove)
-    if not except_uid:
-        work.context.queue.unlock(work.lease, lock.name)
+    work.context.queue.unlock(work.lease, lock.name)
+    return not is_used
+
+
+def sync_source(context: Context, key: Key, lease: Lease) -> Outcome:
+    """One pass over a claim with the finalizer that no snapshot seems to need (SNQ-013).
+
+    What a snapshot's own pass leaves there is found here, whatever the reason: two that went side
+    by side counted each other, a pass ended half-way, a late write came after the last look.
+    """
+    work = ObjectPass(context, key, lease, paths.CLAIMS)
+    try:
+        return done("released" if unprotect(work, work.name) else "a snapshot needs it")
+    except Busy as busy:
+        return busy.outcome()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers.controllers.snapshot_controller import keys
 from workers.controllers.snapshot_controller.bindings import sync_binding
+from workers.controllers.snapshot_controller.claims import sync_source
 from workers.controllers.snapshot_controller.groupbindings import sync_group_binding
 from workers.controllers.snapshot_controller.groups import sync_group
 from workers.controllers.snapshot_controller.spec import SPEC
@@ -27,6 +28,7 @@ _PASSES: Final[Mapping[str, Callable[[Context, Key, Lease], Outcome]]] = {
     keys.KIND_BINDINGS: sync_binding,
     keys.KIND_GROUPS: sync_group,
     keys.KIND_GROUP_BINDINGS: sync_group_binding,
+    keys.KIND_SOURCES: sync_source,
 }
 THREADS: Final = 10
 

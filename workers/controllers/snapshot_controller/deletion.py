@@ -51,7 +51,8 @@ def delete(work: BindingPass) -> Outcome:
             if not delete_content(work, content):
                 return work.failed("content not deleted")
     try:
-        claims.unprotect(work, except_uid=objects.uid_of(work.item))
+        claim = objects.source_claim(work.item) or ""
+        claims.unprotect(work, claim, except_uid=objects.uid_of(work.item))
     except (*AWAY, Gone):
         raise
     except ApiError:

@@ -10,6 +10,7 @@ KIND_SNAPSHOTS: Final = "snapshots"
 KIND_BINDINGS: Final = "bindings"
 KIND_GROUPS: Final = "group-snapshots"
 KIND_GROUP_BINDINGS: Final = "group-bindings"
+KIND_SOURCES: Final = "snapshot-sources"
 
 
 def snapshot_key(namespace: str, name: str) -> Key:
@@ -30,3 +31,8 @@ def group_key(namespace: str, name: str) -> Key:
 def group_binding_key(content: str) -> Key:
     """The key of a VolumeGroupSnapshotContent."""
     return Key(KIND_GROUP_BINDINGS, "", content)
+
+
+def source_key(claim: str) -> Key:
+    """The key of a claim, `namespace/name`, that snapshots were taken from."""
+    return Key(KIND_SOURCES, "", claim)

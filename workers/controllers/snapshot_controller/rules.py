@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workers.constants import (
     ANN_BEING_DELETED,
     ANN_DEFAULT_SNAPSHOT_CLASS,
+    FINALIZER_CLAIM_AS_SOURCE,
     FINALIZER_CONTENT,
     FINALIZER_SNAPSHOT_AS_SOURCE,
     FINALIZER_SNAPSHOT_BOUND,
@@ -20,7 +21,7 @@ from workers.constants import (
     FINALIZER_SNAPSHOT_SOURCE,
 )
 from workers.controllers.snapshot_controller.grouprules import GroupRules
-from workers.controllers.snapshot_controller.keys import binding_key, snapshot_key
+from workers.controllers.snapshot_controller.keys import binding_key, snapshot_key, source_key
 from workers.kube import paths
 from workers.spec import Forget
 
@@ -108,6 +109,8 @@ class SnapshotControllerRules:
         # Contents of open snapshots as last seen, and contents with work of their own.
         self._contents: dict[str, tuple[Any, ...]] = {}
         self._bindings: set[str] = set()
+        # Claims with our finalizer, and whether each is deleted.
+        self._held: dict[str, bool] = {}
         self._groups = GroupRules()
         self._listed: dict[Resource, set[str]] = {}
         # Until both are listed for the first time: settled snapshots with content and UID, and
@@ -141,7 +144,8 @@ class SnapshotControllerRules:
         meta = item.metadata
         if resource == paths.SNAPSHOTS:
             self._open.pop(_full_name(meta), None)
-            return (Forget(snapshot_key(meta.namespace, meta.name)),)
+            freed = self._freed([_source_of(item)])
+            return (Forget(snapshot_key(meta.namespace, meta.name)), *freed)
         if resource == paths.SNAPSHOT_CONTENTS:
             self._contents.pop(meta.name, None)
             self._bindings.discard(meta.name)
@@ -149,7 +153,9 @@ class SnapshotControllerRules:
             woken = [snapshot_key(ref.namespace, ref.name)] if ref.name else []
             return (*woken, Forget(binding_key(meta.name)))
         if resource == paths.CLAIMS:
-            return self._restored(item)
+            was_held = self._held.pop(_full_name(meta), None) is not None
+            ended = [Forget(source_key(_full_name(meta)))] if was_held else []
+            return (*self._restored(item), *ended)
         if resource == paths.GROUP_SNAPSHOTS:
             return [*self._groups.gone(resource, item), *self._members(meta.namespace)]
         return self._groups.gone(resource, item)
@@ -166,6 +172,9 @@ class SnapshotControllerRules:
         if resource == paths.SNAPSHOTS:
             for name in [name for name in self._open if name not in listed]:
                 del self._open[name]
+            woken += self._freed(self._held)
+        if resource == paths.CLAIMS:
+            self._held = {n: v for n, v in self._held.items() if n in listed}
         if resource == paths.SNAPSHOT_CONTENTS:
             self._bindings &= listed
             self._contents = {n: v for n, v in self._contents.items() if n in listed}
@@ -174,10 +183,12 @@ class SnapshotControllerRules:
         return [*woken, *(self._misbound() if not self._first else ())]
 
     def all_keys(self) -> Iterable[Key]:
-        """Everything that waits, but for snapshots that are ready."""
+        """Everything that waits, but for living snapshots that are ready."""
+        waiting = [n for n, one in self._open.items() if one.is_deleting or not one.is_ready]
         return [
-            *(_key(name) for name, one in self._open.items() if not one.is_ready),
+            *map(_key, waiting),
             *(binding_key(name) for name in self._bindings),
+            *self._freed(self._held),
             *self._groups.all_keys(),
         ]
 
@@ -185,17 +196,20 @@ class SnapshotControllerRules:
 
     def _snapshot(self, item: Snapshot) -> Iterable[Told]:
         name, one = _full_name(item.metadata), _open_of(item)
-        known = self._open.get(name)
+        known = self._open.pop(name, None)
+        if one is not None:
+            self._open[name] = one
+        woken: list[Told] = []
+        source = _source_of(item)
+        if self._held.get(source) and (one is None or one.is_ready):
+            woken += self._freed([source])
         if one is None:
-            self._open.pop(name, None)
             bound = item.status and item.status.bound_volume_snapshot_content_name
             if self._settled is not None and bound:
                 self._settled[name] = (bound, item.metadata.uid)
-            return ()
-        self._open[name] = one
-        if known is None or known.foreign != one.foreign or (known.is_ready and not one.is_ready):
-            return (_key(name),)
-        return ()
+        elif known is None or known.foreign != one.foreign or (known.is_ready and not one.is_ready):
+            woken.append(_key(name))
+        return woken
 
     def _content(self, item: SnapshotContent) -> Iterable[Told]:
         meta, spec = item.metadata, item.spec
@@ -234,9 +248,9 @@ class SnapshotControllerRules:
 
     def _claim(self, item: Claim) -> Iterable[Told]:
         meta = item.metadata
-        woken: list[Told] = []
+        woken: list[Told] = [*self._hold(meta)]
         if item.status.phase == "Bound":
-            woken = [
+            woken += [
                 _key(name)
                 for name, one in self._open.items()
                 if one.claim == meta.name
@@ -245,6 +259,30 @@ class SnapshotControllerRules:
                 and not one.is_bound
             ]
         return woken if item.status.phase in {"", "Pending"} else [*woken, *self._restored(item)]
+
+    def _hold(self, meta: Meta) -> Iterable[Key]:
+        """Level-triggered: a deleted claim that only our finalizer keeps (SNQ-013).
+
+        A living one is looked at when a snapshot of it goes, and by each resync.
+        """
+        name = _full_name(meta)
+        if not meta.has_finalizer(FINALIZER_CLAIM_AS_SOURCE):
+            self._held.pop(name, None)
+            return ()
+        self._held[name] = meta.deletion_timestamp is not None
+        return self._freed([name] if self._held[name] else [])
+
+    def _freed(self, claims: Iterable[str]) -> list[Key]:
+        """Those with our finalizer that no snapshot needs any more."""
+        held = self._held.keys() & claims
+        if not held:
+            return []
+        used = {
+            f"{name.partition('/')[0]}/{one.claim}"
+            for name, one in self._open.items()
+            if not one.is_ready
+        }
+        return [source_key(name) for name in sorted(held - used)]
 
     def _restored(self, item: Claim) -> Iterable[Told]:
         """A claim that is made, or gone, holds its snapshot's deletion up no longer."""
@@ -307,6 +345,10 @@ def _compared(item: SnapshotContent) -> tuple[Any, ...]:
 
 def _full_name(meta: Meta) -> str:
     return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+
+
+def _source_of(item: Snapshot) -> str:
+    return f"{item.metadata.namespace}/{item.spec.source.persistent_volume_claim_name}"
 
 
 def _key(name: str) -> Key:

@@ -133,6 +133,13 @@ SPEC: Final = Spec(
             noun="group-binding",
             has_driver=False,
         ),
+        Kind(
+            keys.KIND_SOURCES,
+            task="snapshots.release",
+            work_queue="snapshot-controller-claim",
+            subject=paths.CLAIMS,
+            has_driver=False,
+        ),
     ),
     watches=(
         Watch(paths.SNAPSHOTS, Snapshot),

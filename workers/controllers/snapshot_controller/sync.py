@@ -139,7 +139,7 @@ class SnapshotPass(BindingPass):
     def release_claim(self) -> None:
         """A claim that could not be released does not stop the snapshot."""
         try:
-            claims.unprotect(self)
+            claims.unprotect(self, objects.source_claim(self.item) or "")
         except AWAY:
             raise
         except ApiError:

@@ -294,21 +294,6 @@ def test_snt096_the_claim_is_looked_at_by_one_snapshot_at_a_time():
     assert finalizers(world.claim()) == ["pvc-as-source-protection"]
 
 
-def test_of_two_that_go_side_by_side_the_second_waits_until_the_first_is_gone():
-    """SND-018: else each counts the other, and the finalizer stays on the claim for ever."""
-    world = bound("Retain", is_ready=False)
-    delete(world)
-    world.add_snapshot(metadata={"name": "s2", "uid": "u2"})
-    seen = []
-    reach = world.steps.reach
-    world.steps.reach = lambda step, lease: (
-        seen.append((step, "pvc:ns/p" in world.queue.held)),
-        reach(step, lease),
-    )
-    world.run_snapshot()
-    assert ("remove-finalizers", True) in seen
-
-
 def test_the_deletion_is_told_to_the_content_by_its_own_pass_too():
     """SNC-073 (6)."""
     world = bound()

@@ -1,0 +1,207 @@
+"""The finalizer on a source claim never outlives the last snapshot that needs it (SNQ-013)."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+
+from tests.support.fake_context import Death
+from tests.support.snapshot_world import SnapshotWorld, finalizers
+from workers import constants as k
+from workers.controllers.snapshot_controller.keys import snapshot_key, source_key
+from workers.controllers.snapshot_controller.rules import SnapshotControllerRules
+from workers.controllers.snapshot_controller.spec import SPEC
+from workers.kube import paths
+from workers.queue.keys import Key
+from workers.queue.locks import Mode
+from workers.spec import Forget
+
+HELD = [k.FINALIZER_CLAIM_AS_SOURCE]
+TYPES = {watch.resource: watch.item_type for watch in SPEC.watches}
+
+
+class Watched(SnapshotWorld):
+    """A pass for each key that the watcher's rules name, as events tell of what was written."""
+
+    def __init__(self, *, phase: str = "Bound") -> None:
+        super().__init__()
+        self.rules = SnapshotControllerRules()
+        self.known: dict[str, tuple] = {}
+        self.pending: list[Key] = []
+        self.later: list[Key] = []
+        self.add_volume()
+        self.add_claim(phase=phase)
+
+    def look(self) -> None:
+        """Events since the last look."""
+        now = {
+            path: (resource, msgspec.convert(item, TYPES[resource]), item)
+            for path, item in self.api.objects.items()
+            for resource in TYPES
+            if item["kind"] == resource.kind
+        }
+        told = []
+        for path, (resource, item, _) in self.known.items():
+            if path not in now:
+                told += self.rules.gone(resource, item)
+        for path, (resource, item, body) in now.items():
+            if path not in self.known or self.known[path][2] != body:
+                told += self.rules.seen(resource, item, is_listed=False)
+        self.known = now
+        for one in told:
+            if not isinstance(one, Forget) and one not in self.pending:
+                self.pending.append(one)
+
+    def settle(self) -> None:
+        """All keys with work; what waits comes once more."""
+        self.look()
+        self.pending += [key for key in self.later if key not in self.pending]
+        self.later = []
+        while self.pending:
+            key = self.pending.pop(0)
+            try:
+                if self.run_snapshot(key).action.value != "done":
+                    self.later.append(key)
+            except Death:
+                self.steps.dies_before = None
+                self.later.append(key)
+            self.look()
+
+    def sidecar(self) -> None:
+        """Contents are cut, or gone."""
+        for path, item in list(self.api.objects.items()):
+            if item["kind"] != "VolumeSnapshotContent":
+                continue
+            if "deletionTimestamp" in item["metadata"]:
+                del self.api.objects[path]
+            else:
+                status = {"snapshotHandle": item["metadata"]["name"], "readyToUse": True}
+                name = item["metadata"]["name"]
+                self.api.change(paths.SNAPSHOT_CONTENTS, name, {"status": status})
+
+    def wipe(self) -> None:
+        """Redis is empty; the watcher names what waits."""
+        self.look()
+        self.later = []
+        self.pending = list(self.rules.all_keys())
+
+    def two(self) -> None:
+        """Two snapshots of the claim."""
+        for number in (1, 2):
+            self.add_snapshot(metadata={"name": f"s{number}", "uid": f"u{number}"})
+
+    def drop_all(self) -> None:
+        """Users delete everything."""
+        for number in (1, 2):
+            if self.snapshot(f"s{number}") is not None:
+                self.api.mark_deleted(paths.SNAPSHOTS, f"s{number}", "ns")
+        if self.claim() is not None:
+            self.api.mark_deleted(paths.CLAIMS, "p", "ns")
+
+
+@pytest.mark.parametrize(
+    ("phase", "is_wiped", "is_cut", "step"),
+    list(itertools.product(["Bound", "Pending"], [False, True], [False, True], range(0, 22, 3))),
+)
+def test_whatever_dies_the_claim_goes(phase, is_wiped, is_cut, step):
+    """SNC-062: a pass ends before any of its effects, and Redis may lose its key."""
+    world = Watched(phase=phase)
+    world.two()
+    world.steps.dies_before = step
+    world.settle()
+    if is_wiped:
+        world.wipe()
+    if is_cut:
+        world.sidecar()
+    world.settle()
+    world.drop_all()
+    for _ in range(4):
+        world.settle()
+        world.sidecar()
+        if is_wiped and world.steps.dies_before is None:
+            world.wipe()
+    world.settle()
+    assert world.claim() is None
+    assert [world.snapshot(name) for name in ("s1", "s2")] == [None, None]
+
+
+def test_two_that_go_side_by_side():
+    """SND-018: each counts the other; the last that is gone wakes their claim."""
+    world = Watched(phase="Pending")
+    world.two()
+    world.settle()
+    assert finalizers(world.claim()) == ["pvc-as-source-protection"]
+    world.drop_all()
+    world.api.before(
+        "patch", "volumesnapshots/s1", lambda: world.run_snapshot(snapshot_key("ns", "s2"))
+    )
+    world.run_snapshot(snapshot_key("ns", "s1"))
+    assert world.snapshot("s1") is world.snapshot("s2") is None
+    assert finalizers(world.claim()) == ["pvc-as-source-protection"]
+    world.settle()
+    assert world.claim() is None
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_late_write_adds_it_when_the_snapshot_is_gone(is_deleted):
+    """SNT-098: of a frozen worker, or of a request that was given up but arrived."""
+    world = Watched(phase="Pending")
+    world.settle()
+    world.api.change(paths.CLAIMS, "p", {"metadata": {"finalizers": HELD}}, "ns")
+    if is_deleted:
+        world.api.mark_deleted(paths.CLAIMS, "p", "ns")
+        world.settle()
+        assert world.claim() is None
+    else:  # harmless while it lives: found by the next resync
+        world.settle()
+        assert finalizers(world.claim()) == ["pvc-as-source-protection"]
+        world.wipe()
+        world.settle()
+        assert finalizers(world.claim()) == []
+
+
+def test_a_snapshot_that_somebody_else_keeps():
+    """SNC-061: it counts until it is gone, though nothing of ours is left on it."""
+    world = Watched(phase="Pending")
+    world.two()
+    change = {"metadata": {"finalizers": ["example.org/other"]}}
+    world.api.change(paths.SNAPSHOTS, "s1", change, "ns")
+    world.settle()
+    world.drop_all()
+    world.settle()
+    assert world.snapshot("s2") is None
+    assert finalizers(world.snapshot("s1")) == ["other"]
+    assert finalizers(world.claim()) == ["pvc-as-source-protection"]
+    world.api.drop(paths.SNAPSHOTS, "s1", "ns")
+    world.settle()
+    assert world.claim() is None
+
+
+def test_a_claim_that_could_not_be_freed_when_its_snapshot_was_ready():
+    """SNC-020 row 1: the snapshot has no pass left; the claim's deletion is one of its own."""
+    world = Watched()
+    world.add_snapshot(metadata={"name": "s1", "uid": "u1"})
+    world.settle()
+    world.sidecar()
+    world.steps.dies_before = len(world.steps.reached) + 1  # the status is written, no more
+    world.settle()
+    world.wipe()
+    world.pending = []
+    world.api.mark_deleted(paths.CLAIMS, "p", "ns")
+    world.settle()
+    assert world.claim() is None
+    assert world.snapshot("s1")["status"]["readyToUse"]
+
+
+def test_the_claim_is_left_to_a_snapshot_that_needs_it():
+    """SNC-061, SNQ-003: and to whoever is at it."""
+    world = Watched()
+    world.add_snapshot(metadata={"name": "s1", "uid": "u1"})
+    world.settle()
+    assert world.run_snapshot(source_key("ns/p")).reason == "a snapshot needs it"
+    assert finalizers(world.claim()) == ["pvc-as-source-protection"]
+    world.queue.busy["pvc:ns/p"] = Mode.EXCLUSIVE
+    assert world.run_snapshot(source_key("ns/p")).action.value == "blocked"
+    assert world.run_snapshot(source_key("ns/other")).action.value == "done"
