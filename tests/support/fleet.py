@@ -48,7 +48,7 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 class Fleet:
-    """`csi-fleet run` as one child process with files in `directory`."""
+    """`csi-fleet run` as one child process with files in `directory`, of the release in `code`."""
 
     def __init__(
         self,
@@ -58,8 +58,10 @@ class Fleet:
         *flags: str,
         redis_url: str = "",
         env: Mapping[str, str] | None = None,
+        code: Path = ROOT,
     ) -> None:
         self.directory = directory
+        self.code = code
         self.log = directory / "fleet.log"
         self.state = directory / "state"
         addresses = [one if isinstance(one, str) else one.address for one in drivers]
@@ -88,7 +90,7 @@ class Fleet:
         """Start; with `wait` until all parts are ready."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.process = start_process(
-            "csi-fleet", self.command, log=self.log, env=self.env, cwd=ROOT
+            "csi-fleet", self.command, log=self.log, env=self.env, cwd=self.code
         )
         if wait:
             self.wait_ready()
@@ -122,7 +124,7 @@ class Fleet:
             [*program(), "worker", *kept, f"--state-dir={state}", f"--redis-url={self.redis_url}"],
             log=self.log,
             env=self.env,
-            cwd=ROOT,
+            cwd=self.code,
         )
         try:
             wait_until(lambda: any(state.glob("*.ready")), START_SECONDS, "worker is ready")
