@@ -25,6 +25,13 @@ PACKAGES = {
     "kubectl": "k8s.io/kubernetes/cmd/kubectl",
     "kubelet": "k8s.io/kubernetes/cmd/kubelet",
 }
+# Kubernetes' own storage tests and the images they run: a module of its own, for CI needs none.
+STORAGE_SUITE = Path(__file__).with_name("node") / "storage_suite"
+STORAGE_PACKAGES = {
+    "e2e.test": ".",
+    "agnhost": "k8s.io/kubernetes/test/images/agnhost",
+    "ginkgo": "github.com/onsi/ginkgo/v2/ginkgo",
+}
 PROGRESS_SECONDS = 10
 
 
@@ -35,10 +42,10 @@ class GoBuildError(RuntimeError):
 def build_with_go(
     name: str, output: Path, *, kubernetes_version: str, cache: Path, say: Callable[[str], None]
 ) -> Path:
-    """Compile one of `PACKAGES` to `output/name` and return that path.
+    """Compile one of `PACKAGES` or `STORAGE_PACKAGES` to `output/name` and return that path.
 
     Args:
-        name: a key of `PACKAGES`.
+        name: a key of one of the two.
         output: a scratch folder that the caller removes.
         kubernetes_version: for example `v1.36.1`; stamped into the binary.
         cache: where a toolchain is installed if need be; stays.
@@ -54,13 +61,15 @@ def build_with_go(
         toolchain = _installed_toolchain(cache, say)
         # Who has no Go wants no gigabytes of its caches either; they go with `output`.
         env |= {"GOPATH": str(output / "gopath"), "GOCACHE": str(output / "gocache")}
+    sources = SOURCES if name in PACKAGES else STORAGE_SUITE
     command = [
         str(toolchain),
-        *("build", "-v", "-mod=readonly", "-modcacherw", "-trimpath", "-buildvcs=false"),
+        *(("test", "-c") if name == "e2e.test" else ("build",)),
+        *("-v", "-mod=readonly", "-modcacherw", "-trimpath", "-buildvcs=false"),
         f"-ldflags=-s -w {_version_flags(kubernetes_version)}",
-        *("-o", str(target), PACKAGES[name]),
+        *("-o", str(target), {**PACKAGES, **STORAGE_PACKAGES}[name]),
     ]
-    _run_with_progress(name, command, env, say)
+    _run_with_progress(name, command, env, say, sources)
     return target
 
 
@@ -128,13 +137,13 @@ def _version_flags(version: str) -> str:
 
 
 def _run_with_progress(
-    name: str, command: list[str], env: dict[str, str], say: Callable[[str], None]
+    name: str, command: list[str], env: dict[str, str], say: Callable[[str], None], sources: Path
 ) -> None:
     """Run the compiler; `-v` names each package as it is compiled, told every ~10 s."""
     seen: list[str] = []
     started = time.monotonic()
     with subprocess.Popen(
-        command, cwd=SOURCES, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, cwd=sources, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as build:
 
         def collect() -> None:

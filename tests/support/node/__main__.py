@@ -10,12 +10,13 @@ import signal
 import sys
 
 from tests.support.controlplane_binaries import GoBuildError
+from tests.support.kube_api import JsonObject
 from tests.support.node.cluster import NodeCluster, PartEndedError
 from tests.support.node.debian import DebianError
 from tests.support.node.namespaces import NamespacesError
 from tests.support.node.requirements import lacking
 from tests.support.node.scene import NodeScene, of_claim
-from tests.support.node.workloads import install, sidecar, wait_available
+from tests.support.node.workloads import DRIVER, install, sidecar, wait_available
 
 UNABLE = (GoBuildError, DebianError, NamespacesError, PartEndedError, TimeoutError)
 
@@ -46,11 +47,13 @@ def main() -> int:
     return 0
 
 
-def start(cluster: NodeCluster) -> None:
-    """csi-fleet and the example driver as pods."""
+def start(
+    cluster: NodeCluster, objects: list[JsonObject] | None = None, driver: str = DRIVER
+) -> None:
+    """csi-fleet and a driver as pods; the example driver if no objects are given."""
     print(f"the node is Ready; KUBECONFIG={cluster.plane.kubeconfig}", flush=True)
-    objects = sidecar()
-    install(cluster.api, objects, cluster.directory / "secrets")
+    objects = objects or sidecar()
+    install(cluster.api, objects, cluster.directory / "secrets", driver)
     wait_available(cluster.api, objects)
     for pod in cluster.api.items("/api/v1/pods"):
         print(f"  pod {pod['metadata']['namespace']}/{pod['metadata']['name']}", flush=True)

@@ -76,7 +76,7 @@ def standard_images(scratch: Path) -> list[Image]:
     """Pause, busybox, Redis, csi-fleet and the example driver; layers of ours go to `scratch`."""
     if shutil.which("debootstrap") is None:
         apt.install("debootstrap")
-    base, busybox = docker.base_archive(), _busybox_layer(scratch)
+    base, busybox = docker.base_archive(), busybox_layer(scratch)
     product = [base, _dependencies_layer(), _product_layer(scratch)]
     # As Dockerfile has it.
     environment = {
@@ -108,18 +108,28 @@ def standard_images(scratch: Path) -> list[Image]:
     ]
 
 
-def _busybox_layer(scratch: Path) -> Path:
+def busybox_layer(scratch: Path, folder: str = "bin") -> Path:
+    """Busybox under the names of all its programs, in one folder."""
     root = scratch / "busybox"
-    (root / "bin").mkdir(parents=True)
+    place = root / folder
+    place.mkdir(parents=True)
     (root / "tmp").mkdir()
-    shutil.copy2(programs() / "bin/busybox", root / "bin/busybox")
+    shutil.copy2(programs() / "bin/busybox", place / "busybox")
     names = subprocess.run(
-        [root / "bin/busybox", "--list"], check=True, capture_output=True, text=True
+        [place / "busybox", "--list"], check=True, capture_output=True, text=True
     ).stdout.split()
     for name in names:
         if name != "busybox":
-            (root / "bin" / name).symlink_to("busybox")
+            (place / name).symlink_to("busybox")
     return _tar(root, scratch / "busybox.tar")
+
+
+def program_layer(scratch: Path, program: Path) -> Path:
+    """One program at the top."""
+    root = scratch / program.name
+    root.mkdir(parents=True)
+    shutil.copy2(program, root / program.name)
+    return _tar(root, scratch / f"{program.name}.tar")
 
 
 def _dependencies_layer() -> Path:

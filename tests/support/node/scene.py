@@ -73,11 +73,13 @@ class NodeScene:
         source: JsonObject | None = None,
         block: bool = False,
         size: str = "64Mi",
+        immediate: bool = False,
     ) -> None:
-        """A claim of the driver's class."""
-        self._create(
-            "v1", "PersistentVolumeClaim", name, claim_spec(source, block=block, size=size)
-        )
+        """A claim of the driver's class; an immediate one waits for no pod."""
+        spec = claim_spec(source, block=block, size=size)
+        if immediate:
+            spec["storageClassName"] = IMMEDIATE
+        self._create("v1", "PersistentVolumeClaim", name, spec)
 
     def snapshot(self, name: str, claim: str) -> None:
         """A snapshot of a claim, ready to use."""

@@ -37,6 +37,7 @@ CAPABILITIES = (
     "SINGLE_NODE_MULTI_WRITER",
     "PUBLISH_UNPUBLISH_VOLUME",
     "EXPAND_VOLUME",
+    "MODIFY_VOLUME",
     "ONLINE",
 )
 MANIFESTS = Path(__file__).with_name("manifests")
@@ -110,10 +111,10 @@ def _for_driver(binding: JsonObject) -> JsonObject:
     return made
 
 
-def install(api: KubeApi, objects: list[JsonObject], secrets: Path) -> None:
+def install(api: KubeApi, objects: list[JsonObject], secrets: Path, driver: str = DRIVER) -> None:
     """Apply everything, with fresh passwords and certificates; does not wait."""
-    driver = f"{DRIVER}={NAMESPACE}"  # with a Redis user and a records key of its own
-    command = ["sh", str(ROOT / "k8s/make-secrets.sh"), str(secrets), "csi-fleet", driver]
+    place = f"{driver}={NAMESPACE}"  # with a Redis user and a records key of its own
+    command = ["sh", str(ROOT / "k8s/make-secrets.sh"), str(secrets), "csi-fleet", place]
     made = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     order = sorted(objects, key=lambda one: one["kind"] not in CLUSTER_KINDS)
     for item in sorted(order, key=lambda one: one["kind"] != "Namespace"):
