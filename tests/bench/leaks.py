@@ -30,22 +30,22 @@ FLAGS = ("--timeout=5s", "--retry-interval-max=4s")
 
 @dataclass
 class Peer(System):
-    """One csi-provisioner in place of our processes; Redis stays down."""
+    """Go programs in place of our processes; Redis stays down."""
 
     program: str = ""
 
+    def commands(self) -> list[list[str]]:
+        """One per program, each with its own flags."""
+        return [[self.program, f"--csi-address={self.driver.address}", *FLAGS]]
+
     def start(self) -> Self:
         self.driver.start()
-        command = [
-            self.program,
-            f"--kubeconfig={self.plane.kubeconfig}",
-            f"--csi-address={self.driver.address}",
-            *API_RATE,
-            *FLAGS,
-        ]
-        log = self.directory / "peer.log"
-        self.parts["worker-0"] = Part("worker-0", command, log, environment())
-        self.parts["worker-0"].start()
+        for number, own in enumerate(self.commands()):
+            name = f"worker-{number}"
+            command = [*own, f"--kubeconfig={self.plane.kubeconfig}", *API_RATE]
+            log = self.directory / f"peer-{number}.log"
+            self.parts[name] = Part(name, command, log, environment())
+            self.parts[name].start()
         wait_until(lambda: self.driver.calls("GetPluginInfo"), 60, "it asks the driver")
         self._tender = threading.Thread(target=self._tend, daemon=True)
         self._tender.start()

@@ -69,7 +69,7 @@ class Claims:
                     "capacity": {"storage": "1Gi"},
                     "persistentVolumeReclaimPolicy": "Retain",
                     "claimRef": {"namespace": self.name, "name": name},
-                    "csi": {"driver": self.driver, "volumeHandle": name},
+                    "csi": {"driver": self.driver, "volumeHandle": self.handle(name)},
                 },
             }
         )
@@ -85,6 +85,10 @@ class Claims:
                 },
             }
         )
+
+    def handle(self, name: str) -> str:
+        """The volume behind a claim."""
+        return name
 
     def sizes(self, size: str) -> list[str]:
         """Names of the claims that have this size."""

@@ -46,7 +46,8 @@ class Snapshots:
     def _create(self, kind: str, metadata: Record, body: Record) -> None:
         self.api.create({"apiVersion": VERSION, "kind": kind, "metadata": metadata, **body})
 
-    def _cut(self, claim: str) -> None:
+    def take(self, claim: str) -> None:
+        """A snapshot of a claim, under its name."""
         source = {"persistentVolumeClaimName": claim}
         spec = {"source": source, "volumeSnapshotClassName": self.claims.name}
         metadata = {"name": claim, "namespace": self.claims.name}
@@ -62,7 +63,7 @@ class Snapshots:
     def cut(self) -> list[float]:
         """Makes all of them; the seconds until each was ready, in order."""
         started, found = time.monotonic(), dict[str, float]()
-        at_once(self._cut, self.claims.names)
+        at_once(self.take, self.claims.names)
 
         def all_ready() -> bool:
             now = time.monotonic()

@@ -192,6 +192,7 @@ def test_flooding_tenant_does_not_delay_another(bench, start_queue):
 
 
 def test_retries_get_a_sixth_and_never_starve_first_attempts(bench, start_queue):
+    """G12, SNQ-010: so a snapshot's deletion does not wait behind looks at uploads that hang."""
     queue = start_queue(concurrency=40)
     queue.add([claim(f"bad{i}") for i in range(40)])
     for _ in range(40):

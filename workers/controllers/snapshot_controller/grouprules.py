@@ -32,6 +32,7 @@ class GroupRules:
     def __init__(self) -> None:
         self._open: dict[tuple[str, str], tuple[Any, ...]] = {}
         self._contents: dict[str, tuple[Any, ...]] = {}
+        self._bindings: set[str] = set()  # contents with work of their own
         self._listed: dict[Resource, set[Any]] = {}
 
     def seen(self, resource: Resource, item: Any) -> Iterable[Told]:
@@ -54,6 +55,7 @@ class GroupRules:
             return (Forget(group_key(meta.namespace, meta.name)),)
         if resource == paths.GROUP_SNAPSHOT_CONTENTS:
             self._contents.pop(meta.name, None)
+            self._bindings.discard(meta.name)
             ref = item.spec.volume_group_snapshot_ref
             return (group_key(ref.namespace, ref.name), Forget(group_binding_key(meta.name)))
         return ()
@@ -72,11 +74,15 @@ class GroupRules:
             self._open = {name: v for name, v in self._open.items() if name in listed}
             return ()
         self._contents = {name: v for name, v in self._contents.items() if name in listed}
+        self._bindings &= listed
         return [group_key(*name) for name in self._open]
 
     def all_keys(self) -> Iterable[Key]:
         """Everything that waits."""
-        return [group_key(*name) for name in self._open]
+        return [
+            *(group_key(*name) for name in self._open),
+            *map(group_binding_key, self._bindings),
+        ]
 
     def _group(self, item: GroupSnapshot) -> Iterable[Told]:
         meta, status = item.metadata, item.status
@@ -106,7 +112,10 @@ class GroupRules:
         )
         lacks_finalizer = not meta.has_finalizer(FINALIZER_GROUP_CONTENT)
         if not has_one_source or (ref.uid and meta.deletion_timestamp is None and lacks_finalizer):
+            self._bindings.add(meta.name)
             woken.append(group_binding_key(meta.name))
+        else:
+            self._bindings.discard(meta.name)
         error = status.error if status else None
         now = (
             meta.uid,

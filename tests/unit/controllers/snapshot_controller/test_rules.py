@@ -240,8 +240,10 @@ def test_groups():
     content = {"metadata": {"name": "gc"}, "spec": spec}
     told = seen(one, paths.GROUP_SNAPSHOT_CONTENTS, content)
     assert told == ["group-bindings||gc|", "group-snapshots||ns/g|"]
+    assert sorted(key.text for key in one.all_keys()) == sorted(told)
     held = {**content, "metadata": {"name": "gc", "finalizers": [k.FINALIZER_GROUP_CONTENT]}}
     assert seen(one, paths.GROUP_SNAPSHOT_CONTENTS, held) == []
+    assert [key.text for key in one.all_keys()] == ["group-snapshots||ns/g|"]
     ready = {**held, "status": {"readyToUse": True}}
     assert seen(one, paths.GROUP_SNAPSHOT_CONTENTS, ready) == ["group-snapshots||ns/g|"]
     assert gone(one, paths.GROUP_SNAPSHOT_CONTENTS, ready) == ["group-snapshots||ns/g|"]

@@ -1,0 +1,242 @@
+"""What does a snapshot leave behind whose object goes while the driver works, here and in Go?
+
+    python -m tests.bench.snapshot_leaks [--peer FOLDER] [--only forced] [--count 10]
+
+Each story is told to a whole csi-fleet and, with `--peer`, to the csi-snapshotter and the
+snapshot-controller of that folder, started again a second after they die. Prints the table of
+docs/guarantees.md: snapshots in the storage without an object, and objects that never go. Starts a
+control plane of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+
+from csi_client import messages
+from csi_client._generated import csi_pb2_grpc
+from tests.bench.leaks import FLAGS, Peer
+from tests.bench.resizing import Claims, at_once
+from tests.bench.snapshotting import ROOT, Snapshots
+from tests.support.chaos import System
+from tests.support.controlplane import ControlPlane
+from tests.support.csi_driver import DirectoryDriver
+from tests.support.kube_api import KubeApi, KubeApiError
+from tests.support.redis_server import find_redis_server
+from tests.support.waiting import wait_until
+
+GOES_SECONDS = 45.0
+QUIET_SECONDS = 10.0
+CONTENTS = f"{ROOT}/volumesnapshotcontents"
+SLOW = {"method": "CreateSnapshot", "delay_seconds": 3}
+LOST = {"method": "CreateSnapshot", "code": "DEADLINE_EXCEEDED", "after_work": True}
+
+
+@dataclass
+class Pair(Peer):
+    """csi-snapshotter and snapshot-controller."""
+
+    def commands(self) -> list[list[str]]:
+        groups = "--feature-gates=CSIVolumeGroupSnapshot=false"
+        return [
+            [f"{self.program}/csi-snapshotter", f"--csi-address={self.driver.address}", *FLAGS],
+            [f"{self.program}/snapshot-controller", groups, FLAGS[-1]],
+        ]
+
+
+class Volumes(Claims):
+    """Claims of volumes that the driver really has."""
+
+    def __init__(self, api: KubeApi, driver: DirectoryDriver, count: int) -> None:
+        super().__init__(api, driver.name, count)
+        self._channel = grpc.insecure_channel(f"unix:{driver.address}")
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__(*_)
+        self._channel.close()
+
+    def handle(self, name: str) -> str:
+        capability = messages.VolumeCapability(
+            mount=messages.VolumeCapability.MountVolume(),
+            access_mode=messages.VolumeCapability.AccessMode(mode="SINGLE_NODE_WRITER"),
+        )
+        request = messages.CreateVolumeRequest(name=name, volume_capabilities=[capability])
+        made = csi_pb2_grpc.ControllerStub(self._channel).CreateVolume(request)
+        return str(made.volume.volume_id)
+
+
+class Told(Snapshots):
+    """One story's stage."""
+
+    def __init__(self, system: System, claims: Claims) -> None:
+        super().__init__(system.api, claims)
+        self.system, self.driver = system, system.driver
+
+    def __exit__(self, *_: object) -> None:
+        self.driver.set_rules()
+        self.force()
+        super().__exit__(*_)
+
+    def begin(self, rule: dict[str, Any]) -> None:
+        """Make all of them; back when the driver was asked for each."""
+        self.driver.set_rules({**rule, "times": 2 * len(self.claims.names)})
+        at_once(self.take, self.claims.names)
+        wait_until(
+            lambda: (
+                len({call.request["name"] for call in self.driver.calls("CreateSnapshot")})
+                >= len(self.claims.names)
+            ),
+            60,
+            "the driver is asked for every snapshot",
+        )
+
+    def delete(self) -> None:
+        """As users do."""
+        at_once(lambda name: self.api.delete(f"{self.path}/{name}"), self.claims.names)
+
+    def force(self) -> None:
+        """As users do when nothing goes: finalizers patched away."""
+        for path in self.objects():
+            for change in ({"metadata": {"finalizers": None}}, None):
+                with suppress(KubeApiError):
+                    self.api.patch(path, change) if change else self.api.delete(path)
+
+    def objects(self) -> list[str]:
+        """Paths of what is still there."""
+        snapshots = [f"{self.path}/{one['metadata']['name']}" for one in self.api.items(self.path)]
+        contents = [f"{CONTENTS}/{one['metadata']['name']}" for one in self.api.items(CONTENTS)]
+        return [*snapshots, *contents]
+
+    def kill(self, *, wanted: bool) -> None:
+        """All processes that call the driver; they stay away until `wanted`."""
+        for name in self.system.workers_():
+            self.system.parts[name].wanted = wanted
+            if not wanted:
+                self.system.kill(name)
+
+    def stored(self) -> int:
+        """Snapshots in the storage."""
+        return len(list((self.driver.root / "snapshots").glob("[!.]*/metadata.json")))
+
+    def outcome(self) -> str:
+        """What is left when nothing moves any more."""
+        end = time.monotonic() + GOES_SECONDS
+        while self.objects() and time.monotonic() < end:
+            time.sleep(0.5)
+        stuck = len({path for path in self.objects() if path.startswith(CONTENTS)})
+        while not self._is_quiet() and time.monotonic() < end:
+            time.sleep(0.5)
+        return f"{self.stored()} left, {stuck} stuck"
+
+    def _is_quiet(self) -> bool:
+        calls = [one for one in self.driver.calls() if one.method.endswith("Snapshot")]
+        return time.time() - max(one.started_at for one in calls) > QUIET_SECONDS
+
+
+def deleted(told: Told) -> None:
+    told.begin(SLOW)
+    told.delete()
+
+
+def deleted_after_a_lost_answer(told: Told) -> None:
+    told.begin(LOST)
+    told.delete()
+
+
+def killed(told: Told) -> None:
+    told.begin(SLOW)
+    told.kill(wanted=False)
+    told.delete()
+    told.kill(wanted=True)
+
+
+def contents_deleted(told: Told) -> None:
+    told.begin(SLOW)
+    for path in told.objects():
+        if path.startswith(CONTENTS):
+            told.api.delete(path)
+    told.delete()
+
+
+def forced(told: Told) -> None:
+    told.begin(SLOW)
+    told.delete()
+    told.force()
+
+
+def killed_and_forced(told: Told) -> None:
+    told.begin(SLOW)
+    told.kill(wanted=False)
+    told.delete()
+    told.force()
+    told.kill(wanted=True)
+
+
+STORIES: dict[str, Callable[[Told], None]] = {
+    "the VolumeSnapshot is deleted": deleted,
+    "its content is deleted, then it": contents_deleted,
+    "the answer is lost, it is deleted": deleted_after_a_lost_answer,
+    "the processes are killed, it is deleted": killed,
+    "it and its content are removed by force": forced,
+    "the processes are killed, both removed by force": killed_and_forced,
+}
+
+
+@dataclass
+class Fleet(System):
+    """csi-fleet with both controllers."""
+
+    def start(self) -> Self:
+        self.workers, self.watchers = 2, 1
+        self.controllers = "snapshotter,snapshot-controller"
+        self.flags = ("--resync-period=10s",)
+        self.worker_flags = (
+            "--snapshotter-timeout=5s",
+            "--retry-interval-max=4s",
+            "--snapshot-orphan-sweep-interval=5s",
+        )
+        return super().start()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Count what snapshots leave behind.")
+    parser.add_argument("--peer", default="", help="folder of the two Go programs")
+    parser.add_argument("--only", default="", help="stories whose title contains this")
+    parser.add_argument("--count", type=int, default=10)
+    arguments = parser.parse_args()
+    names = ["csi-fleet", *(["the Go pair"] if arguments.peer else [])]
+    print("| While the driver works |", " | ".join(names), "|")
+    print("|---|" + "---|" * len(names))
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leaks-")))
+        plane = ControlPlane(scratch / "plane")
+        stack.callback(plane.stop)
+        plane.start()
+        redis = str(find_redis_server())
+        for number, (title, play) in enumerate(STORIES.items()):
+            if arguments.only not in title:
+                continue
+            cells = []
+            for name in names:
+                folder = scratch / f"{number}-{name.replace(' ', '-')}"
+                peer = Pair(folder, plane, redis, program=arguments.peer)
+                with (
+                    Fleet(folder, plane, redis) if name == "csi-fleet" else peer as system,
+                    Volumes(system.api, system.driver, arguments.count) as claims,
+                    Told(system, claims) as told,
+                ):
+                    play(told)
+                    cells.append(told.outcome())
+            print(f"| {title} |", " | ".join(cells), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()
