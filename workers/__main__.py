@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import gc
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 from workers.config.commandline import overview
 from workers.config.flags import TOOLS
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 COMMANDS = ", ".join(Command)
+_MODULES: Final = {
+    Command.RUN: "run",
+    Command.WORKER: "worker",
+    Command.BEAT: "beat",
+    Command.FLOWER: "flower",
+    Command.CONFORMANCE: "conformance",
+    **dict.fromkeys(TOOLS, "tools"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = parse(command, rest, os.environ)
         if settings.show_version or command == Command.VERSION:
-            sys.stdout.write(f"csi-fleet {importlib.metadata.version('csi-fleet')}\n")
+            from importlib.metadata import version as version_of  # noqa: PLC0415 - slow
+
+            sys.stdout.write(f"csi-fleet {version_of('csi-fleet')}\n")
             return 0
         configure_logging(settings.log)
         for line in settings.warnings:
@@ -81,35 +92,23 @@ def drop_in(arguments: list[str]) -> tuple[str, list[str]]:
 
 def dispatch(command: Command, settings: Settings, argv: Sequence[str]) -> int:
     """Runs one command; imports only what it needs."""
-    if command is Command.RUN:
-        from workers.cli import run  # noqa: PLC0415
-
-        return run.run(settings, argv)
-    if command is Command.WORKER:
-        from workers.cli import worker  # noqa: PLC0415
-
-        return worker.run(settings)
-    if command is Command.BEAT:
-        from workers.cli import beat  # noqa: PLC0415
-
-        return beat.run(settings)
-    if command is Command.FLOWER:
-        from workers.cli import flower  # noqa: PLC0415
-
-        return flower.run(settings)
     if command is Command.WATCHER:
         from workers.cli.run import replace_by_module  # noqa: PLC0415
 
         replace_by_module("watcher", argv)
-    if command is Command.CONFORMANCE:
-        from workers.cli import conformance  # noqa: PLC0415
-
-        return conformance.run(settings)
+    if command not in _MODULES:
+        raise ConfigError(
+            f"unknown command {command}; commands are {COMMANDS}\n{usage(Command.RUN)}"
+        )
+    module = import_module(f"workers.cli.{_MODULES[command]}")
+    # Switched off by `workers.entry`; what is loaded by now stays and need not be looked at.
+    gc.freeze()
+    gc.enable()
+    if command is Command.RUN:
+        return int(module.run(settings, argv))
     if command in TOOLS:
-        from workers.cli import tools  # noqa: PLC0415
-
-        return tools.run(command, settings)
-    raise ConfigError(f"unknown command {command}; commands are {COMMANDS}\n{usage(Command.RUN)}")
+        return int(module.run(command, settings))
+    return int(module.run(settings))
 
 
 if __name__ == "__main__":

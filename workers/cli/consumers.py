@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import bootsteps
+from kombu.common import ignore_errors
 
 from workers.app import SYSTEM_QUEUE, queue_for
 from workers.controllers import catalogue
@@ -35,6 +36,7 @@ class CeleryConsumers:
         app: whose worker fetches.
         specs: the controllers whose tickets it fetches.
         on_round: called now and then while Celery's event loop goes round and fetches tickets.
+        on_connected: told Celery's event loop, at each (re)connection.
     """
 
     def __init__(
@@ -43,10 +45,12 @@ class CeleryConsumers:
         specs: Sequence[Spec] = catalogue.SPECS[:1],
         *,
         on_round: Callable[[], None] = lambda: None,
+        on_connected: Callable[[Any], None] = lambda _: None,
     ) -> None:
         self._app = app
         self._specs = specs
         self._on_round = on_round
+        self._on_connected = on_connected
         self._rounds: Any = None
         self._lock = threading.Lock()
         self._served: set[str] = set()
@@ -98,10 +102,29 @@ class CeleryConsumers:
     def connected(self, consumer: Any) -> None:
         """Celery's consumer runs, for the first time or again."""
         self._consumer = consumer
+        self._on_connected(consumer.hub)
         self._ask()
         if self._rounds is not None:
             self._rounds.cancel()
         self._rounds = consumer.timer.call_repeatedly(ROUND_SECONDS, self._round)
+
+    @staticmethod
+    def ending(consumer: Any) -> None:
+        """Celery's consumer ends, for good or to connect again: ask Redis for no ticket any more.
+
+        Else it would wait for the answer, up to a second. A ticket that came already is read and
+        put back; one that comes this very instant may be lost, and is published again in time.
+        """
+        channel: Any = getattr(consumer.task_consumer, "channel", None)
+        asking: Any = getattr(channel, "_in_poll", None)
+
+        def hang_up() -> None:
+            if not asking.can_read(timeout=0):
+                asking.disconnect()
+                channel._in_poll = None  # noqa: SLF001 - kombu has no other way
+
+        if asking is not None:
+            ignore_errors(consumer, hang_up)
 
     def _round(self) -> None:
         """In the event loop, which therefore lives; a connection it lost stops the rounds."""
@@ -139,5 +162,9 @@ def _step(consumers: CeleryConsumers) -> type[bootsteps.StartStopStep]:
         def start(self, parent: Any) -> None:
             """The task consumer exists now."""
             consumers.connected(parent)
+
+        def stop(self, parent: Any) -> None:
+            """Before Celery closes its connection."""
+            consumers.ending(parent)
 
     return QueueStep

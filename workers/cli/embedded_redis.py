@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 START_TIMEOUT_SECONDS = 10.0
+STOP_TIMEOUT_SECONDS = 5.0
+SOCKET = "redis.sock"
 
 
 def executable() -> str:
@@ -42,12 +44,12 @@ def executable() -> str:
 
 
 def start(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
-    """Starts Redis and waits until it answers.
+    """Starts Redis; `wait_ready` must follow.
 
     Returns:
         The process and its URL (`unix://…`).
     """
-    path = directory / "redis.sock"
+    path = directory / SOCKET
     config = [
         "port 0",
         f"unixsocket {path}",
@@ -71,6 +73,16 @@ def start(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
         raise ConfigError("embedded Redis: no standard input")
     process.stdin.write("\n".join(config).encode() + b"\n")
     process.stdin.close()
+    return process, f"unix://{path}"
+
+
+def wait_ready(process: subprocess.Popen[bytes], directory: Path) -> None:
+    """Waits until Redis answers.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    path = directory / SOCKET
     end = time.monotonic() + START_TIMEOUT_SECONDS
     while not answers(path):
         if process.poll() is not None or time.monotonic() > end:
@@ -78,7 +90,22 @@ def start(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
             text = (directory / "redis.log").read_text(errors="replace").strip()
             raise ConfigError(f"the embedded Redis did not start: {text}", exit_code=1)
         time.sleep(0.01)
-    return process, f"unix://{path}"
+
+
+def stop(process: subprocess.Popen[bytes], directory: Path) -> None:
+    """Ends Redis. There is nothing to save, and a signal it notices only ten times a second."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(1.0)
+            connection.connect(str(directory / SOCKET))
+            connection.sendall(b"SHUTDOWN NOSAVE\r\n")
+            connection.recv(1)  # its end
+    except OSError:
+        process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def answers(path: Path) -> bool:

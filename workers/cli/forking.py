@@ -32,10 +32,11 @@ POLL_SECONDS: Final = 0.02
 
 def preload(*names: str) -> None:
     """Imports what a part needs and keeps it out of the garbage collector's way."""
+    gc.disable()
     for name in names:
         importlib.import_module(name)
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def is_possible() -> bool:

@@ -12,7 +12,6 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +27,7 @@ from workers.controllers import catalogue
 from workers.queue.seal import new_key
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Sequence
 
     from workers.config.settings import Settings
@@ -102,8 +102,11 @@ class Supervisor:
         for index in range(self.settings.process.workers):
             self.add(f"worker-{index}", Command.WORKER, ["workers", "worker"], env)
         watcher, *workers = self.children
+        # Redis and imports take their time side by side.
         # The watcher lists the cluster while what only workers need is imported.
         self.preload(forking.WATCHER)
+        if self.redis is not None:
+            embedded_redis.wait_ready(self.redis, self.directory)
         self.begin(watcher)
         self.preload(*forking.WORKERS)
         for child in workers:
@@ -204,11 +207,7 @@ class Supervisor:
         if self.http is not None:
             self.http.stop()
         if self.redis is not None:
-            self.redis.terminate()
-            try:
-                self.redis.wait(5)
-            except subprocess.TimeoutExpired:
-                self.redis.kill()
+            embedded_redis.stop(self.redis, self.directory)
 
 
 def run(settings: Settings, argv: Sequence[str]) -> int:

@@ -27,8 +27,8 @@ from workers.cli.correlator import SharedCorrelator
 from workers.cli.discovery import discovered_gates
 from workers.cli.elections import Elections
 from workers.cli.shadowing import Shadowing
+from workers.cli.waking import SignalWaker
 from workers.controllers import catalogue
-from workers.custom.loading import load_all
 from workers.drivers.central import Central
 from workers.drivers.fleet import TICK_SECONDS, Fleet
 from workers.drivers.seats import Seats
@@ -88,7 +88,10 @@ class WorkerProcess:
         self.metrics = Metrics()
         self.consumer_heart: Heart | None = None
         specs = catalogue.specs(settings.chosen)
-        self.consumers = CeleryConsumers(self.app, specs, on_round=self.consumer_lives)
+        self.waker = SignalWaker()
+        self.consumers = CeleryConsumers(
+            self.app, specs, on_round=self.consumer_lives, on_connected=self.waker.attach
+        )
         self.tracing = Tracing.from_environment(os.environ)
         self.http: DiagnosticsServer | None = None
         self.running: list[Loop] = []
@@ -185,7 +188,10 @@ class WorkerProcess:
         """Drivers beside the process, plug-ins, and those of the drivers file."""
         self.fleet.connect_all()
         self.refuse_unserved()
-        self.fleet.add(load_all(self.settings.driver.provisioners, self.settings))
+        if plugins_wanted := self.settings.driver.provisioners:
+            from workers.custom.loading import load_all  # noqa: PLC0415 - rarely needed
+
+            self.fleet.add(load_all(plugins_wanted, self.settings))
         if self.central is not None:
             self.central.start()
 
@@ -382,6 +388,7 @@ class WorkerProcess:
             _log.warning("leases end by themselves: %s", error)
         self.fleet.stop()
         self.tracing.stop()
+        self.waker.close()
         if self.http is not None:
             self.http.stop()
 

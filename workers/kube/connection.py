@@ -10,14 +10,11 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-from kubernetes import config as kube_config
-from kubernetes.client.configuration import Configuration
-from kubernetes.client.rest import RESTClientObject
 from urllib3 import ProxyManager
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from workers.errors import ConfigError
+from workers.kube import official
 from workers.kube.transport import Transport, options_of
 
 if TYPE_CHECKING:
@@ -55,7 +52,7 @@ class Connection:
         """Return the Authorization header; re-reads the in-cluster token file each 60 s."""
         try:
             setting = self.configuration.auth_settings().get("BearerToken")
-        except (OSError, kube_config.ConfigException):
+        except (OSError, official.ConfigException):
             # Token being rotated this instant: the old one is mostly still good.
             old: str | None = self.configuration.api_key.get("BearerToken")
             return old
@@ -80,7 +77,7 @@ def connect(
     configuration = _load(environ.get("KUBECONFIG") or kubeconfig, master)
     configuration.connection_pool_maxsize = pool_size
     configuration.keep_alive = True
-    pool = RESTClientObject(configuration).pool_manager
+    pool = official.RESTClientObject(configuration).pool_manager
     if not configuration.verify_ssl:
         pool.pool_classes_by_scheme = {"http": HTTPConnectionPool, "https": _UnverifiedPool}
     base_url = configuration.host.rstrip("/")
@@ -95,30 +92,16 @@ def connect(
     return Connection(base_url, pool, configuration, transport)
 
 
-# What the loader raises for a file that is absent, no YAML, or YAML of another shape.
-_UNREADABLE: Final = (
-    kube_config.ConfigException,
-    yaml.YAMLError,
-    OSError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    KeyError,
-)
-
-
 def _load(kubeconfig: str, master: str) -> Any:
-    configuration = Configuration()
+    configuration = official.Configuration()
     try:
         if kubeconfig:
-            kube_config.load_kube_config(  # type: ignore[no-untyped-call]  # no types upstream
+            official.load_kube_config(
                 config_file=kubeconfig, client_configuration=configuration, persist_config=False
             )
         elif not master:
-            kube_config.load_incluster_config(  # type: ignore[no-untyped-call]  # same
-                client_configuration=configuration
-            )
-    except _UNREADABLE as error:
+            official.load_incluster_config(client_configuration=configuration)
+    except Exception as error:  # whatever the file, its plug-in or its issuer make the loader raise
         source = f"--kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
         raise ConfigError(
             f"cannot load the Kubernetes client configuration ({source}): "

@@ -37,6 +37,7 @@ class Consumer:
 
     def __init__(self):
         self.timer = Timer()
+        self.hub = object()
         self.task_consumer = self
         self.names = {SYSTEM_QUEUE}
 

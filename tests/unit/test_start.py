@@ -1,0 +1,86 @@
+"""What each command loads at its start: nothing heavy for nothing.
+
+Counted in modules, not in seconds: about 0.5 ms each, all told a third of a second.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Libraries that others bring along and nobody needs.
+NEEDLESS = {
+    *("kubernetes", "pydantic", "requests", "oauthlib", "requests_oauthlib", "websocket"),
+    *("opentelemetry", "flower", "tornado", "unittest"),
+}
+DRIVERS = {"grpc", "google.protobuf"}
+TICKETS = {"celery", "kombu", "amqp"}
+# Module of the command, what it must not load, and the most modules: some 40 more than today.
+STARTS = {
+    "workers.cli.run": ({*DRIVERS, *TICKETS, "redis", "urllib3", "pycurl", "yaml"}, 330),
+    "workers.cli.explain": ({*DRIVERS, *TICKETS, "prometheus_client", "rich"}, 540),
+    "workers.cli.beat": (DRIVERS, 650),
+    "watcher.__main__": (DRIVERS, 725),
+    "workers.cli.worker": ({"rich", "workers.custom", "redbeat"}, 840),
+}
+
+
+def loaded_by(program: str) -> set[str]:
+    """Names of the modules in a new interpreter after this program."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}\nimport sys\nprint(*sys.modules)"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("command", STARTS)
+def test_a_command_loads_what_it_uses(command):
+    forbidden, most = STARTS[command]
+    loaded = loaded_by(f"import workers.__main__, {command}")
+    assert sorted((NEEDLESS | forbidden) & loaded) == []
+    assert len(loaded) <= most
+
+
+def test_who_imports_the_official_client_later_gets_all_of_it():
+    """A plug-in may; it must not find the parts that were loaded for us."""
+    loaded = loaded_by(
+        "import workers.kube.connection, kubernetes, requests_oauthlib, oauthlib.oauth2\n"
+        "from kubernetes import client, config, watch\n"
+        "assert kubernetes.config.kube_config.ApiClient is client.ApiClient\n"
+        "assert kubernetes.config.load_kube_config is config.load_kube_config\n"
+        "assert client.CoreV1Api(client.ApiClient(client.Configuration()))\n"
+        "assert issubclass(requests_oauthlib.OAuth2Session, object)"
+    )
+    assert "kubernetes.client.api.core_v1_api" in loaded
+
+
+def test_who_imported_it_before_keeps_it():
+    loaded_by(
+        "import kubernetes, kubernetes.config.kube_config as before, sys\n"
+        "import workers.kube.connection\n"
+        "assert sys.modules['kubernetes.config.kube_config'] is before\n"
+        "assert kubernetes.client.ApiClient"
+    )
+
+
+def test_garbage_is_collected_again_once_a_command_runs():
+    """`workers.entry` switches it off while modules are loaded."""
+    loaded_by(
+        "import gc, sys\n"
+        "from workers.cli import completion\n"
+        "seen = []\n"
+        "completion.run = lambda _: seen.append(gc.isenabled()) or 0\n"
+        "sys.argv = ['csi-fleet', 'completion', 'bash']\n"
+        "from workers import entry\n"
+        "assert entry.main() == 0\n"
+        "assert seen == [True]\n"
+    )
