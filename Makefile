@@ -23,7 +23,7 @@ IMAGE ?= csi-fleet:dev
 BASE ?= python:3.11-slim-bookworm
 SUITES ?= unit integration e2e node parity chaos
 
-.PHONY: audit sbom image help venv bytecode demo test unit integration e2e compose-test node node-test conformance parity chaos mutants bench check lint types \
+.PHONY: audit sbom image help venv bytecode demo test unit integration e2e fuzz compose-test node node-test conformance parity chaos mutants bench check lint types \
   imports spelling lock-check stubs-check shape proto lock format release fetch clean
 
 help: ## list the targets
@@ -68,6 +68,9 @@ node: $(STAMP) ## a real cluster of one node with csi-fleet in its pods, until C
 
 node-test: bytecode ## pods mount volumes on that node; the suite `node` of make test
 	@$(PY) -m tests.support.suites node
+
+fuzz: $(STAMP) ## every reader of Redis meets hostile records, 10,000 cases (CASES=n)
+	@FUZZ_CASES=$(or $(CASES),10000) $(PY) -m pytest -q -n 2 --timeout 7200 tests/integration/queue/test_hostile_records.py
 
 compose-test: bytecode ## compose.yaml for real on a Docker engine of its own (needs root, Debian); part of e2e
 	@$(PY) -m pytest -q tests/e2e/test_compose.py

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+_LATEST: Final = 32_503_680_000.0
 
 
 def duration(seconds: float) -> str:
@@ -25,8 +27,8 @@ def duration(seconds: float) -> str:
 
 
 def moment(at: float) -> str:
-    """`14:03:05Z` of today, with the date otherwise; UTC."""
-    when = datetime.fromtimestamp(at, UTC)
+    """`14:03:05Z` of today, with the date otherwise; UTC. At most the year 3000."""
+    when = datetime.fromtimestamp(min(max(at, 0.0), _LATEST), UTC)
     if when.date() == datetime.now(UTC).date():
         return when.strftime("%H:%M:%SZ")
     return when.strftime("%Y-%m-%d %H:%M:%SZ")

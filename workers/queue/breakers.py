@@ -23,11 +23,10 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from workers.queue.connection import redis_errors
 from workers.queue.kinds import DRIVER_KINDS
 from workers.queue.names import NAMES
 from workers.queue.records import encode
-from workers.queue.scripts import Scripts, text
+from workers.queue.scripts import Scripts, reading, text, whole
 from workers.queue.tickets import Tickets
 
 if TYPE_CHECKING:
@@ -166,14 +165,15 @@ class Breakers:
 
     def states(self) -> dict[str, BreakerState]:
         """Drivers with failures, by name; the others are closed."""
-        with redis_errors():
+        with reading(self._client):
             raw = self._client.hgetall(NAMES["breakers"].full)
         found = {}
         for name, value in raw.items():
             parts = text(value).split(" ", 5)
-            if len(parts) == 6 and all(part.isdigit() for part in parts[1:5]):
-                state, fails, since, until, _, reason = parts
-                found[text(name)] = BreakerState(state, int(fails), int(since), int(until), reason)
+            numbers = [whole(part) for part in parts[1:4]]
+            if len(parts) == 6 and None not in numbers:
+                fails, since, until = (number or 0 for number in numbers)
+                found[text(name)] = BreakerState(parts[0], fails, since, until, parts[5])
         return found
 
     def _event(self, event: str, driver: str, *args: str | float) -> str:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from workers.queue.connection import redis_errors
 from workers.queue.names import NAMES
-from workers.queue.records import decode, encode
-from workers.queue.scripts import Scripts, repaired, text
+from workers.queue.records import decode, encode, quarantine
+from workers.queue.scripts import Scripts, reading, text, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +44,7 @@ class CapacityStore:
 
     def known(self, driver: str, item: str) -> tuple[bool, dict[str, Any] | None]:
         """Return whether a plan was made since Redis lost its data, and the item's object."""
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
             pipe.hexists(_PLANS, driver)
             pipe.hget(_OBJECTS + driver, item)
@@ -54,7 +53,7 @@ class CapacityStore:
 
     def all(self, driver: str) -> dict[str, dict[str, Any]]:
         """Return every known object by item."""
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             found = {}
             for field, raw in self._client.hscan_iter(_OBJECTS + driver, count=200):
                 record = self._decode(driver, text(field), raw)
@@ -68,7 +67,7 @@ class CapacityStore:
         for start in range(0, len(entries), _BATCH):
             batch = entries[start : start + _BATCH]
             uids: Any = {one["metadata"]["uid"]: item for item, one in batch}
-            with redis_errors(), repaired(self._client):
+            with reading(self._client):
                 pipe = self._client.pipeline(transaction=True)
                 pipe.hset(_OBJECTS + driver, mapping={item: encode(one) for item, one in batch})
                 pipe.hset(_ITEMS + driver, mapping=uids)
@@ -79,7 +78,7 @@ class CapacityStore:
         current = self._current(driver, list(objects))
         gone = [item for item, one in objects.items() if _uid(current.get(item)) in {"", _uid(one)}]
         uids = [_uid(one) for one in objects.values()]
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             pipe = self._client.pipeline(transaction=True)
             if gone:
                 pipe.hdel(_OBJECTS + driver, *gone)
@@ -89,7 +88,7 @@ class CapacityStore:
 
     def item_of(self, driver: str, uid: str) -> str | None:
         """Return the item an object stands for, None if it is assigned to none (any more)."""
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             raw = self._client.hget(_ITEMS + driver, uid)
         if raw is None:
             return None
@@ -122,7 +121,7 @@ class CapacityStore:
         )
         left = {item: one for item, one in before.items() if _uid(one) != _uid(assigned.get(item))}
         self.drop(driver, left)
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             pipe = self._client.pipeline(transaction=True)
             pipe.delete(_OBSOLETE + driver)
             if obsolete:
@@ -132,18 +131,18 @@ class CapacityStore:
 
     def obsolete_uid(self, driver: str, name: str) -> str | None:
         """Return the uid of an object that was planned to go."""
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             raw = self._client.hget(_OBSOLETE + driver, name)
         return None if raw is None else text(raw)
 
     def deleted(self, driver: str, name: str) -> None:
         """The obsolete object is gone, or is not obsolete any more."""
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             self._client.hdel(_OBSOLETE + driver, name)
 
     def counts(self, driver: str) -> tuple[int, int]:
         """Return how many items have an object, and how many objects are obsolete (CAP-080)."""
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
             pipe.hlen(_OBJECTS + driver)
             pipe.hlen(_OBSOLETE + driver)
@@ -152,13 +151,13 @@ class CapacityStore:
 
     def noticed(self, driver: str) -> dict[str, Any] | None:
         """Return what the last plan was made for, None if none was made."""
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             raw = self._client.hget(_PLANS, driver)
             return None if raw is None else decode(self._client, _PLANS, driver, raw)
 
     def notice(self, driver: str, record: Mapping[str, Any]) -> None:
         """Note what a plan is made for."""
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             self._client.hset(_PLANS, driver, encode(record))
 
     def postponed(self, keys: Sequence[Key]) -> set[Key]:
@@ -173,7 +172,7 @@ class CapacityStore:
         found: set[Key] = set()
         for start in range(0, len(keys), _BATCH):
             batch = keys[start : start + _BATCH]
-            with redis_errors(), repaired(self._client):
+            with reading(self._client):
                 answers = ask(self._client, [key.text for key in batch])
             found.update(key for key, one in zip(batch, answers, strict=True) if one is not None)
         return found
@@ -182,7 +181,7 @@ class CapacityStore:
         wanted, found = list(items), {}
         for start in range(0, len(wanted), _BATCH):
             batch = wanted[start : start + _BATCH]
-            with redis_errors(), repaired(self._client):
+            with reading(self._client):
                 answers = self._client.hmget(_OBJECTS + driver, batch)
                 for item, raw in zip(batch, answers, strict=True):
                     record = self._decode(driver, item, raw)
@@ -191,7 +190,12 @@ class CapacityStore:
         return found
 
     def _decode(self, driver: str, item: str, raw: bytes | str | None) -> dict[str, Any] | None:
-        return None if raw is None else decode(self._client, _OBJECTS + driver, item, raw)
+        key = _OBJECTS + driver
+        found = None if raw is None else decode(self._client, key, item, raw)
+        if raw is not None and found is not None and not isinstance(found.get("metadata"), dict):
+            quarantine(self._client, key, item, raw)
+            return None
+        return found
 
 
 def _uid(one: Mapping[str, Any] | None) -> str:
@@ -207,7 +211,5 @@ def _is_newer(
     if _uid(known) != _uid(listed):
         # Of two objects the plan chose one, unless the other came after it looked.
         return _uid(known) != _uid(before)
-    versions = [one["metadata"].get("resourceVersion", "") for one in (known, listed)]
-    if not all(version.isdigit() for version in versions):
-        return False
-    return int(versions[0]) >= int(versions[1])
+    versions = [whole(one["metadata"].get("resourceVersion")) for one in (known, listed)]
+    return None not in versions and (versions[0] or 0) >= (versions[1] or 0)

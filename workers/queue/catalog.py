@@ -20,11 +20,10 @@ from workers.queue.catalogkinds import (
     KIND_CSINODES,
     KIND_NODES,
 )
-from workers.queue.connection import redis_errors
 from workers.queue.leases import TTL_SECONDS
 from workers.queue.names import NAMES
 from workers.queue.records import decode, encode, quarantine
-from workers.queue.scripts import Scripts, repaired, text
+from workers.queue.scripts import Scripts, reading, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -97,7 +96,7 @@ class CatalogWriter:
         Not empty after Redis lost its data and after a reader met an unreadable entry.
         """
         wanted = list(kinds)
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             marks = self._client.hmget(NAMES["complete"].full, wanted)
         return {kind for kind, mark in zip(wanted, marks, strict=True) if text(mark) != epoch}
 
@@ -108,7 +107,7 @@ class CatalogWriter:
     def _absent(self, kind: str, listed: set[str]) -> tuple[list[str], list[str]]:
         gone: list[str] = []
         tombstones: list[str] = []
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             for raw_name, entry in self._client.hscan_iter(NAMES["catalog"].full + kind, count=500):
                 name = text(raw_name)
                 if name not in listed:
@@ -185,7 +184,7 @@ class CatalogReader:
         Raises:
             CatalogIncomplete: attachments are not complete.
         """
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             pipe = self._client.pipeline(transaction=True)
             pipe.get(NAMES["epoch"].full)
             pipe.hget(NAMES["complete"].full, KIND_ATTACHMENTS)

@@ -11,8 +11,8 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from workers.queue.connection import redis_errors
 from workers.queue.names import NAMES
+from workers.queue.scripts import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ class LeaseFellows:
 
     def works(self, lease: str, identity: str, seconds: float) -> None:
         """This process may work, for so long."""
-        with redis_errors():
+        with reading(self._client):
             now = self._now_ms()
             name = _FAMILY + lease
             pipe = self._client.pipeline(transaction=True)
@@ -58,7 +58,7 @@ class LeaseFellows:
 
     def is_last(self, lease: str, identity: str) -> bool:
         """True if surely nobody else works; this process does not any more."""
-        with redis_errors():
+        with reading(self._client):
             name = _FAMILY + lease
             pipe = self._client.pipeline(transaction=True)
             pipe.zrem(name, identity)

@@ -10,18 +10,20 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from workers.queue.connection import redis_errors
 from workers.queue.keys import Key
 from workers.queue.limits import PAUSE_KINDS, LaneLimits, chunks, read_limits, read_pause
 from workers.queue.names import NAMES
 from workers.queue.records import decode, peek
-from workers.queue.scripts import text
+from workers.queue.scripts import reading, text, whole
 from workers.queue.seal import content
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import redis
+
+# The year 3000: a score may be anything.
+_LATEST_MS = 32_503_680_000_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
         QueueUnavailable: Redis does not answer.
     """
     name, lane = key.text, key.lane
-    with redis_errors():
+    with reading(client):
         pipe = client.pipeline(transaction=False)
         pipe.time()
         for family in ("ready", "retry", "ticketed"):
@@ -141,7 +143,7 @@ def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
         is_dirty=bool(dirty or news),
         blocked_by=holder,
         due=_seconds(due),
-        fails=int(fails or 0),
+        fails=whole(fails) or 0,
         memo=text(content(memo)) if memo else "",
         abandoned_at=_seconds(abandoned),
         in_use=ticketed + running + ghosts,
@@ -166,7 +168,7 @@ def waiting_keys(client: redis.Redis, lane: str, start: int, count: int) -> list
     Raises:
         QueueUnavailable: Redis does not answer.
     """
-    with redis_errors():
+    with reading(client):
         pipe = client.pipeline(transaction=False)
         for family in ("ready", "retry"):
             pipe.zrange(NAMES[family].full + lane, start, start + count - 1)
@@ -192,10 +194,10 @@ def failed_keys(client: redis.Redis, *, limit: int = 10_000) -> list[FailedKey]:
     Raises:
         QueueUnavailable: Redis does not answer.
     """
-    with redis_errors():
+    with reading(client):
         names: dict[str, int] = {}
         for name, fails in client.hscan_iter(NAMES["fails"].full, count=1000):
-            names[text(name)] = int(fails)
+            names[text(name)] = whole(fails) or 0
         for name, _ in client.zscan_iter(NAMES["abandoned"].full, count=1000):
             names.setdefault(text(name), 0)
         chosen = sorted(names, key=lambda name: (-names[name], name))[:limit]
@@ -231,7 +233,7 @@ def _read_failed(
 
 def read_sizes(client: redis.Redis) -> dict[str, int]:
     """Counts that belong to no lane, for metrics and `status`; one round trip."""
-    with redis_errors():
+    with reading(client):
         pipe = client.pipeline(transaction=False)
         pipe.hlen(NAMES["intents"].full)
         pipe.hlen(NAMES["unsaved"].full)
@@ -263,7 +265,7 @@ def read_note(raw: bytes) -> Note:
     """One entry of a trail."""
     at, _, rest = text(raw).partition(" ")
     event, _, detail = rest.partition(" ")
-    return Note(_seconds(at if at.isdigit() else None), event, detail)
+    return Note(_seconds(at), event, detail)
 
 
 def _parse(name: str) -> Key | None:
@@ -274,12 +276,14 @@ def _parse(name: str) -> Key | None:
 
 
 def _seconds(milliseconds: bytes | str | float | None) -> float:
-    return float(milliseconds or 0) / 1000
+    if isinstance(milliseconds, float):  # a score, of whatever size
+        return min(max(milliseconds, 0.0), _LATEST_MS) / 1000
+    return (whole(milliseconds) or 0) / 1000
 
 
 def _lease(raw: str) -> tuple[str, float]:
     _, process, _, started, *_ = [*raw.split(" ", 4), "", "", "0", ""]
-    return process, _seconds(started if started.isdigit() else None)
+    return process, _seconds(started)
 
 
 def _pauses(values: list[bytes | None], now: float) -> Iterator[Pause]:
@@ -292,7 +296,7 @@ def _pauses(values: list[bytes | None], now: float) -> Iterator[Pause]:
 
 def read_redis(client: redis.Redis) -> dict[str, str]:
     """Redis' own state and settings; "?" for what it does not tell us (an ACL may hide CONFIG)."""
-    with redis_errors():
+    with reading(client):
         facts: dict[str, Any] = client.info()
     return {
         "version": str(facts.get("redis_version", "?")),
@@ -309,7 +313,7 @@ def read_redis(client: redis.Redis) -> dict[str, str]:
 
 def read_time(client: redis.Redis) -> float:
     """The time of Redis in seconds since 1970."""
-    with redis_errors():
+    with reading(client):
         seconds, microseconds = client.time()
     return float(seconds) + float(microseconds) / 1e6
 
@@ -324,7 +328,7 @@ def marks_of_driver(
     """
     prefixes = tuple(f"{kind}|{driver}|" for kind in kinds)
     name = NAMES["marks"].full
-    with redis_errors():
+    with reading(client):
         return {
             key: peek(raw) or {}
             for key, raw in ((text(k), v) for k, v in client.hscan_iter(name, count=1000))

@@ -11,11 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workers.errors import LeaseLost
-from workers.queue.connection import redis_errors
 from workers.queue.keys import Key
 from workers.queue.names import NAMES
 from workers.queue.records import encode, unseal
-from workers.queue.scripts import Scripts, repaired, text
+from workers.queue.scripts import Scripts, reading, text
 from workers.queue.seal import UNCHECKED
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ class IntentStore:
 
         Who restores need not be able to prove it: the worker that reads it does.
         """
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             return bool(self._client.hsetnx(_INTENTS, domain, sealed))
 
     def get(self, domain: str) -> dict[str, Any] | None:
@@ -131,7 +130,7 @@ class IntentStore:
             return None, None, was_saved
         found = {"intents": intent, "unsaved": pv}
         _remember(lease, lease.domain, **{slot: raw for slot, raw in found.items() if raw})
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             return (
                 self._decode(_INTENTS, lease.domain, intent),
                 self._decode(_UNSAVED, lease.domain, pv),
@@ -142,15 +141,15 @@ class IntentStore:
         return self._seal.close(key, field, tenant, encode(record))
 
     def _read(self, key: str, field: str) -> dict[str, Any] | None:
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             return self._decode(key, field, self._client.hget(key, field))
 
     def _drop(self, key: str, field: str) -> None:
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             self._client.hdel(key, field)
 
     def _read_all(self, key: str) -> dict[str, dict[str, Any]]:
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             found = {}
             for field, raw in self._client.hscan_iter(key, count=200):
                 record = self._decode(key, text(field), raw)

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from workers.queue.connection import redis_errors
 from workers.queue.names import NAMES
-from workers.queue.scripts import text
+from workers.queue.scripts import reading, text, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,7 +80,8 @@ class LaneStats:
 
 
 def _seconds(now_ms: int, then: bytes | str | float | None) -> float:
-    return 0.0 if then is None else max(0.0, (now_ms - float(then)) / 1000)
+    since = then if isinstance(then, float) else whole(then)
+    return 0.0 if since is None or math.isinf(since) else max(0.0, (now_ms - since) / 1000)
 
 
 def _lane_of(key: bytes | str) -> str:
@@ -109,10 +109,9 @@ def _paused(client: redis.Redis, now_ms: int) -> dict[str, dict[str, tuple[str, 
 
 def read_pause(value: bytes | str | None, now_ms: float) -> tuple[str, int] | None:
     """Reason and end in ms (0 for none) of a stored pause; None if it is over or unreadable."""
-    until, _, reason = text(value).partition(" ")
-    if until.isdigit() and (int(until) == 0 or int(until) > now_ms):
-        return reason, int(until)
-    return None
+    word, _, reason = text(value).partition(" ")
+    until = whole(word)
+    return (reason, until) if until == 0 or (until is not None and until > now_ms) else None
 
 
 def read_limits(raw: list[bytes | None]) -> LaneLimits | None:
@@ -121,7 +120,7 @@ def read_limits(raw: list[bytes | None]) -> LaneLimits | None:
         concurrency, rate, burst = (float(value or "nan") for value in raw)
     except ValueError:
         return None
-    if math.isnan(concurrency + rate + burst):
+    if not math.isfinite(concurrency + rate + burst):
         return None
     return LaneLimits(int(concurrency), rate, int(burst))
 
@@ -132,7 +131,7 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
     Raises:
         QueueUnavailable: Redis does not answer.
     """
-    with redis_errors():
+    with reading(client):
         if now_ms is None:
             seconds, microseconds = client.time()
             now_ms = seconds * 1000 + microseconds // 1000

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from workers.queue.connection import redis_errors
 from workers.queue.names import NAMES
 from workers.queue.records import encode, quarantine_forged, unseal
-from workers.queue.scripts import text
+from workers.queue.scripts import reading, text
 from workers.queue.seal import content
 
 if TYPE_CHECKING:
@@ -43,13 +42,13 @@ class Remembered:
         """The mark of the key of that name; {} for none and for one that is not ours."""
         if not raw:
             return {}
-        with redis_errors():
+        with reading(self._client):
             return unseal(self._client, self._seal, _MARKS, name, raw) or {}
 
     def marks_of(self, keys: Iterable[Key]) -> list[dict[str, Any]]:
         """The marks of several keys, in their order."""
         names = [key.text for key in keys]
-        with redis_errors():
+        with reading(self._client):
             raws = self._client.hmget(_MARKS, names)
         return [self.mark_of(name, raw) for name, raw in zip(names, raws, strict=True)]
 
@@ -72,7 +71,7 @@ class Remembered:
             return ""
         if self._seal.is_ours(_MEMOS, key.text, raw):
             return text(content(raw))
-        with redis_errors():
+        with reading(self._client):
             quarantine_forged(self._client, _MEMOS, key.text, raw)
         return ""
 

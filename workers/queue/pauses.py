@@ -16,12 +16,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from workers.queue.connection import redis_errors
 from workers.queue.keys import lane_name
 from workers.queue.kinds import DRIVER_KINDS
 from workers.queue.limits import read_pause
 from workers.queue.names import NAMES
-from workers.queue.scripts import Scripts, repaired, text
+from workers.queue.scripts import Scripts, reading, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +108,7 @@ class Pauses:
 
     def draining(self, driver: str) -> int:
         """Keys of the driver that run now, over all workers; after `pause_driver` they become 0."""
-        with redis_errors():
+        with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
             for kind in DRIVER_KINDS:
                 pipe.zcard(NAMES["leased"].full + lane_name(kind, driver))
@@ -118,7 +117,7 @@ class Pauses:
     def pause_class(self, name: str, reason: str, *, seconds: float | None = None) -> Said:
         """Start no attempt for claims and volumes of a class; attempts in progress are finished."""
         said = self._say(_class(name), reason, seconds)
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             self._client.hset(NAMES["class_pauses"].full, name, f"{said.until_ms} {reason}")
         self._forget()
         return said
@@ -126,14 +125,14 @@ class Pauses:
     def resume_class(self, name: str) -> bool:
         """End it; False when there was none. Keys that waited start within their delay."""
         self._say(_class(name), "", None)
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             found = self._client.hdel(NAMES["class_pauses"].full, name)
         self._forget()
         return bool(found)
 
     def classes(self) -> dict[str, Pause]:
         """Paused classes by name; drops those whose time is over."""
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             raw = self._client.hgetall(NAMES["class_pauses"].full)
             if not raw:
                 return {}
@@ -160,7 +159,7 @@ class Pauses:
 
     def _say(self, target: str, reason: str, seconds: float | None) -> Said:
         """Note when this was said; from now on nothing older is restored."""
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             now_ms = self._now_ms()
             self._client.hset(NAMES["said"].full, target, now_ms)
         return Said(reason, 0 if seconds is None else now_ms + round(seconds * 1000), now_ms)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from workers.queue.connection import redis_errors
 from workers.queue.names import NAMES
-from workers.queue.scripts import repaired
+from workers.queue.scripts import reading
 
 if TYPE_CHECKING:
     import redis
@@ -27,10 +26,10 @@ class Periods:
     def is_due(self, name: str, period_seconds: float) -> bool:
         """Tell whether the period is over, and begin the next one if so."""
         span_ms = max(1, round(period_seconds * 1000))
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             return bool(self._client.set(_MARK + name, "1", nx=True, px=span_ms))
 
     def restart(self, name: str, period_seconds: float) -> None:
         """Begin a period now: the work is done for another reason."""
-        with redis_errors(), repaired(self._client):
+        with reading(self._client):
             self._client.set(_MARK + name, "1", px=max(1, round(period_seconds * 1000)))

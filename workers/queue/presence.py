@@ -10,9 +10,8 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workers.queue.connection import redis_errors
 from workers.queue.names import NAMES
-from workers.queue.scripts import text
+from workers.queue.scripts import reading, text
 
 if TYPE_CHECKING:
     import redis
@@ -44,7 +43,7 @@ class Presence:
     def announce(self, role: str) -> None:
         """Say that this process lives as `role` for the next 15 s."""
         host = "".join(socket.gethostname().split())
-        with redis_errors():
+        with reading(self._client):
             now = self._now()
             pipe = self._client.pipeline(transaction=False)
             pipe.zremrangebyscore(_NAME, "-inf", now)
@@ -53,14 +52,14 @@ class Presence:
 
     def alive(self) -> list[Process]:
         """The living ones by role."""
-        with redis_errors():
+        with reading(self._client):
             names = self._client.zrangebyscore(_NAME, self._now(), "+inf")
         parts = [_text(name).split(" ") for name in names]
         return sorted(Process(*part) for part in parts if len(part) == _PARTS)
 
     def workers(self) -> list[Process]:
         """The living worker processes, from their registration in the queue."""
-        with redis_errors():
+        with reading(self._client):
             now = self._now() * 1000
             names = self._client.zrangebyscore(NAMES["procs"].full, now, "+inf")
         parts = [_text(name).split(":") for name in names]

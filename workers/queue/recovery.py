@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from workers.errors import ProvisionerError
-from workers.queue.connection import redis_errors
 from workers.queue.keys import Key
 from workers.queue.names import NAMES
-from workers.queue.scripts import repaired
+from workers.queue.scripts import reading
 from workers.queue.seal import content
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class Recovery:
         Raises:
             QueueUnavailable: Redis does not answer; the next period repeats all of it.
         """
-        with redis_errors():
+        with reading(self._client):
             if not self._client.set(_GUARD, "1", nx=True, px=self._period_ms):
                 return False
         for keys in self._chunks(keys_of_volume):
@@ -89,7 +88,7 @@ class Recovery:
         for chunk in self._scan(_INTENTS):
             yield [key for raw in chunk.values() if (key := _key_of_intent(raw))]
         for chunk in self._scan(_UNSAVED):
-            with redis_errors():
+            with reading(self._client):
                 intents = self._client.hmget(_INTENTS, list(chunk))
             alone = [raw for raw, intent in zip(chunk.values(), intents, strict=True) if not intent]
             yield [key for raw in alone for key in _keys_of_unsaved(raw, keys_of_volume)]
@@ -97,7 +96,7 @@ class Recovery:
     def _scan(self, name: str) -> Iterator[dict[Any, Any]]:
         cursor = 0
         while True:
-            with redis_errors(), repaired(self._client):
+            with reading(self._client):
                 cursor, chunk = self._client.hscan(name, cursor, count=_CHUNK)
             if isinstance(chunk, dict) and chunk:
                 yield chunk

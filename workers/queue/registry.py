@@ -2,21 +2,53 @@
 
 Workers register each driver they serve every few seconds; a driver nobody renewed is gone after its
 time to live. The version grows when a driver appears, changes or expires.
+
+The watcher goes by these records, so one whose fields are not what they should be is set aside.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from workers.queue.connection import redis_errors
 from workers.queue.kinds import APART
 from workers.queue.names import NAMES
-from workers.queue.records import decode, encode
+from workers.queue.records import decode, encode, quarantine
 from workers.queue.scripts import Scripts, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import redis
+
+
+class _Place(msgspec.Struct):
+    namespace: str
+    managed_by: str
+
+
+class _Naming(msgspec.Struct):
+    volume_name_prefix: str = "pvc"
+    volume_name_uuid_length: int = -1
+
+
+class _Record(msgspec.Struct):
+    """The fields that somebody reads, as they must be; others are nobody's concern."""
+
+    name: str = ""
+    queue_name: str = ""
+    in_tree_name: str | None = None
+    additional_names: list[str] | None = None
+    node: str | None = None
+    node_segments: dict[str, str] | None = None
+    controllers: list[str] = []
+    plugin_capabilities: list[str] = []
+    controller_capabilities: list[str] | None = None
+    system_namespace: str | None = None
+    capacity: _Place | None = None
+    rules: _Naming | None = None
 
 
 class DriverRegistry:
@@ -41,7 +73,7 @@ class DriverRegistry:
         version, *flat = self._scripts.run("drivers_alive")
         found: dict[str, dict[str, Any]] = {}
         for raw_name, raw in sorted(zip(flat[::2], flat[1::2], strict=True)):
-            record = decode(self._client, NAMES["drivers"].full, text(raw_name), raw)
+            record = self._read(text(raw_name), raw)
             if record is not None:
                 name = text(raw_name).partition(APART)[0]
                 known = found.setdefault(name, record)
@@ -50,3 +82,13 @@ class DriverRegistry:
                     known |= {**record, **known, "controllers": sorted(names)}
         self.version = int(version)
         return found
+
+    def _read(self, place: str, raw: bytes) -> dict[str, Any] | None:
+        with redis_errors():
+            record = decode(self._client, NAMES["drivers"].full, place, raw)
+            try:
+                msgspec.convert(record or {}, _Record)
+            except msgspec.ValidationError:
+                quarantine(self._client, NAMES["drivers"].full, place, raw)
+                return None
+        return record

@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 _QUARANTINE_SECONDS = 7 * 24 * 3600
 _LUA = resources.files("workers.queue") / "lua"
+# Digits, of 64 bits; more are none of ours.
+_LONGEST_NUMBER = 19
 _HIDDEN = frozenset({"__pycache__"})
 # Parts of the library, in the order in which they use each other.
 _SHARED = ("lib", "lib_leases")
@@ -51,6 +53,13 @@ def text(value: bytes | str | None) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
+
+
+def whole(value: bytes | str | None) -> int | None:
+    """A count or a time in ms as we write it; None for whatever else stands there."""
+    digits = text(value)
+    is_ours = digits.isascii() and digits.isdigit() and len(digits) <= _LONGEST_NUMBER
+    return int(digits) if is_ours else None
 
 
 @cache
@@ -198,18 +207,20 @@ def _is_forbidden(error: ResponseError) -> bool:
 
 
 @contextmanager
-def repaired(client: redis.Redis) -> Iterator[None]:
-    """Set wrong-typed keys aside when a plain command meets one.
+def reading(client: redis.Redis) -> Iterator[None]:
+    """Around plain commands: errors as callers know them, and wrong-typed keys are set aside.
 
     Raises:
-        QueueUnavailable: this once; the repeated call finds the key absent.
+        QueueUnavailable: Redis does not answer or refuses; after a wrong type this once, the
+            repeated call finds the key absent.
     """
-    try:
-        yield
-    except ResponseError as error:
-        if "WRONGTYPE" in str(error):
-            repair(client)
-        raise
+    with redis_errors():
+        try:
+            yield
+        except ResponseError as error:
+            if "WRONGTYPE" in str(error):
+                repair(client)
+            raise
 
 
 def repair(client: redis.Redis) -> bool:
@@ -245,6 +256,6 @@ def _owner(key: str) -> str:
 
 def _is_wrong(client: redis.Redis, key: str) -> bool:
     entry = names.declared(key)
-    if entry is None or entry.owner == "quarantine":
+    if entry is None or entry.name == "quarantined":
         return False
     return text(client.type(key)) not in {entry.type, "none"}

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from workers.queue.connection import redis_errors
+import msgspec
+
 from workers.queue.names import NAMES
-from workers.queue.scripts import text
+from workers.queue.records import decode, peek
+from workers.queue.scripts import reading, text, whole
 
 if TYPE_CHECKING:
     import redis
@@ -28,6 +30,15 @@ _LIFE_SECONDS: Final = 30 * 86_400
 SYSTEM: Final = "-"
 
 
+class _Note(msgspec.Struct):
+    """The fields of a difference that somebody reads."""
+
+    at: float
+    path: str
+    verdict: str
+    found: list[str]
+
+
 class Shadows:
     """The records of all shadows of one installation. Methods raise QueueUnavailable."""
 
@@ -37,12 +48,12 @@ class Shadows:
     def put(self, driver: str, path: str, record: dict[str, Any]) -> None:
         """Keep a prediction; of an open one of the same object the base stays."""
         name = driver or SYSTEM
-        with redis_errors():
+        with reading(self._client):
             known = self._client.hget(_OPEN + name, path)
             if known is not None:
-                earlier = json.loads(known)
-                same = _uid(earlier.get("base")) == _uid(record["base"])
-                record |= {"base": earlier["base"]} if same or earlier["base"] is None else {}
+                base = (decode(self._client, _OPEN + name, path, known) or record).get("base")
+                is_same = base is None or _uid(base) == _uid(record["base"])
+                record |= {"base": base} if is_same else {}
             elif int(self._client.hlen(_OPEN + name)) >= MOST_OPEN:
                 self.count(name, "dropped")
                 return
@@ -55,19 +66,24 @@ class Shadows:
 
     def open(self, driver: str) -> dict[str, dict[str, Any]]:
         """The predictions that no verdict closed yet, by the object's path."""
-        with redis_errors():
-            found = self._client.hgetall(_OPEN + (driver or SYSTEM))
-        return {text(path): json.loads(value) for path, value in found.items()}
+        key, found = _OPEN + (driver or SYSTEM), {}
+        with reading(self._client):
+            for raw_path, value in self._client.hgetall(key).items():
+                path = text(raw_path)
+                record = decode(self._client, key, path, value)
+                if record is not None:
+                    found[path] = record
+        return found
 
     def is_known(self, driver: str, path: str) -> bool:
         """Whether something was ever predicted for the object."""
-        with redis_errors():
+        with reading(self._client):
             return bool(self._client.sismember(_KNOWN + (driver or SYSTEM), path))
 
     def close(self, driver: str, path: str, verdict: str, note: dict[str, Any] | None) -> None:
         """A verdict; `note` tells of a difference."""
         name = driver or SYSTEM
-        with redis_errors():
+        with reading(self._client):
             is_first = self._client.hdel(_OPEN + name, path)
         if is_first:
             self.tell(name, path, verdict, note)
@@ -76,7 +92,7 @@ class Shadows:
         """Count a verdict on an object, and keep what it says."""
         name = driver or SYSTEM
         self.count(name, verdict)
-        with redis_errors():
+        with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
             pipe.sadd(_KNOWN + name, path)
             pipe.expire(_KNOWN + name, _LIFE_SECONDS)
@@ -88,7 +104,7 @@ class Shadows:
 
     def count(self, driver: str, verdict: str) -> None:
         """Count alone."""
-        with redis_errors():
+        with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
             pipe.hincrby(_COUNTS + driver, verdict, 1)
             pipe.expire(_COUNTS + driver, _LIFE_SECONDS)
@@ -97,25 +113,34 @@ class Shadows:
     def report(self, driver: str) -> dict[str, Any]:
         """Counts by verdict, open predictions and the last differences of one driver."""
         name = driver or SYSTEM
-        with redis_errors():
+        with reading(self._client):
             counts = self._client.hgetall(_COUNTS + name)
             waiting = self._client.hlen(_OPEN + name)
             notes = self._client.lrange(_NOTES + name, 0, MOST_NOTES - 1)
         return {
-            "counts": {text(one): int(value) for one, value in counts.items()},
+            "counts": {text(one): whole(value) or 0 for one, value in counts.items()},
             "open": int(waiting),
-            "differences": [json.loads(note) for note in notes],
+            "differences": [found for note in notes if (found := peek(note)) and _is_note(found)],
         }
 
     def drivers(self) -> list[str]:
         """Those with records."""
         names: set[str] = set()
-        with redis_errors():
+        with reading(self._client):
             for family in (_OPEN, _COUNTS):
                 found = self._client.scan_iter(match=f"{family}*", count=1000)
                 names |= {text(name).removeprefix(family) for name in found}
         return sorted(names)
 
 
-def _uid(item: dict[str, Any] | None) -> str:
-    return str(((item or {}).get("metadata") or {}).get("uid", ""))
+def _is_note(record: dict[str, Any]) -> bool:
+    try:
+        msgspec.convert(record, _Note)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _uid(item: Any) -> str:
+    metadata = item.get("metadata") if isinstance(item, dict) else None
+    return str(metadata.get("uid", "")) if isinstance(metadata, dict) else ""

@@ -31,7 +31,7 @@ from workers.queue.leases import (
 from workers.queue.limits import LaneLimits, LaneStats, PauseKind, read_stats
 from workers.queue.locks import Lock, Mode, lock_name
 from workers.queue.marks import Remembered
-from workers.queue.scripts import Scripts, text
+from workers.queue.scripts import Scripts, text, whole
 from workers.queue.seal import UNCHECKED
 from workers.queue.tickets import Tickets
 
@@ -189,13 +189,14 @@ class WorkQueue:
             return None
         fence, started_ms, fails, memo, mark, waited_ms, *state = reply[2:]
         epoch, versions, complete, *records = state
-        numbers = dict(zip(map(text, versions[::2]), map(int, versions[1::2]), strict=True))
+        kinds, counts = map(text, versions[::2]), (whole(one) or 0 for one in versions[1::2])
+        numbers = dict(zip(kinds, counts, strict=True))
         lease = Lease(
             key=key,
             locks=tuple(locks),
             token=token,
             fence=int(fence),
-            fails=int(fails),
+            fails=whole(fails) or 0,
             memo=self._remembered.memo_of(key, memo),
             waited_seconds=int(waited_ms) / 1000,
             catalog=CatalogState(text(epoch), numbers, frozenset(map(text, complete))),

@@ -13,6 +13,16 @@ local RESERVED_MS = 2000       -- a woken exclusive waiter goes before new share
 local KIND_TURN = {}
 for turn, kind in ipairs(CALL_KINDS) do KIND_TURN[kind] = turn end
 
+local MOST = 9e15              -- beyond it Lua's numbers are not exact, and some cannot be stored
+
+-- A number that somebody else may have written: never infinite, nil for what is none.
+local parse = tonumber
+local function tonumber(text)
+  local number = parse(text)
+  if not number or number ~= number then return nil end
+  return math.max(-MOST, math.min(MOST, number))
+end
+
 local function clock()
   if ARGV[1] ~= '' then return tonumber(ARGV[1]) end
   local t = redis.call('TIME')

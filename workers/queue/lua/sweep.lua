@@ -13,7 +13,8 @@ if not life() or not once_per(K.sweep_guard, period) then return tickets end
 
 -- When nobody could sweep, nobody could renew either: leases then get a TTL more. Not twice in a
 -- row, so that a machine too slow for its sweeps still finds its dead.
-local swept, patience = redis.call('GET', K.swept), tonumber(redis.call('GET', K.patience)) or 0
+local swept = tonumber(redis.call('GET', K.swept))
+local patience = tonumber(redis.call('GET', K.patience)) or 0
 if swept and now - swept > ttl / 2 and now > patience + ttl then
   patience = now + ttl
   redis.call('SET', K.patience, string.format('%d', patience))

@@ -50,7 +50,7 @@ for i = 6, #ARGV do
   end
 end
 local fence = redis.pcall('INCR', K.fence)
-if type(fence) ~= 'number' or fence == 1 then
+if type(fence) ~= 'number' or fence <= 1 then
   fence = now
   redis.call('SET', K.fence, string.format('%d', fence))
 end
