@@ -1,4 +1,4 @@
-#!lua name=csifleet_10ef7df0a7303202
+#!lua name=csifleet_73e794c2b9a8f6d1
 local function run(_, ARGV)
 local script = table.remove(ARGV, 1)
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
@@ -19,6 +19,16 @@ local PAUSE_KINDS = { 'operator', 'breaker', 'lease' }
 local RESERVED_MS = 2000       -- a woken exclusive waiter goes before new shared holders so long
 local KIND_TURN = {}
 for turn, kind in ipairs(CALL_KINDS) do KIND_TURN[kind] = turn end
+
+local MOST = 9e15              -- beyond it Lua's numbers are not exact, and some cannot be stored
+
+-- A number that somebody else may have written: never infinite, nil for what is none.
+local parse = tonumber
+local function tonumber(text)
+  local number = parse(text)
+  if not number or number ~= number then return nil end
+  return math.max(-MOST, math.min(MOST, number))
+end
 
 local function clock()
   if ARGV[1] ~= '' then return tonumber(ARGV[1]) end
@@ -1164,7 +1174,8 @@ if not life() or not once_per(K.sweep_guard, period) then return tickets end
 
 -- When nobody could sweep, nobody could renew either: leases then get a TTL more. Not twice in a
 -- row, so that a machine too slow for its sweeps still finds its dead.
-local swept, patience = redis.call('GET', K.swept), tonumber(redis.call('GET', K.patience)) or 0
+local swept = tonumber(redis.call('GET', K.swept))
+local patience = tonumber(redis.call('GET', K.patience)) or 0
 if swept and now - swept > ttl / 2 and now > patience + ttl then
   patience = now + ttl
   redis.call('SET', K.patience, string.format('%d', patience))
@@ -1308,7 +1319,7 @@ for i = 6, #ARGV do
   end
 end
 local fence = redis.pcall('INCR', K.fence)
-if type(fence) ~= 'number' or fence == 1 then
+if type(fence) ~= 'number' or fence <= 1 then
   fence = now
   redis.call('SET', K.fence, string.format('%d', fence))
 end
@@ -1380,5 +1391,5 @@ return tickets
 
 end
 end
-redis.register_function('csifleet_10ef7df0a7303202', run)
-redis.register_function{ function_name = 'csifleet_10ef7df0a7303202_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_73e794c2b9a8f6d1', run)
+redis.register_function{ function_name = 'csifleet_73e794c2b9a8f6d1_always', callback = run, flags = { 'allow-oom' } }
