@@ -137,14 +137,18 @@ class BindingPass(ObjectPass, ABC):
     def run(self) -> Outcome:
         """SNC-002 and SNC-020."""
         try:
-            return self.delete() if is_deleting(self.item) else self._sync()
-        except Refusal as refusal:
-            self.blame(refusal)
-            return self.failed(refusal.reason)
+            return self._judged()
         except Busy as busy:
             return busy.outcome()
         except Gone:
             return wait(0, "gone meanwhile")
+
+    def _judged(self) -> Outcome:
+        try:
+            return self.delete() if is_deleting(self.item) else self._sync()
+        except Refusal as refusal:
+            self.blame(refusal)
+            return self.failed(refusal.reason)
 
     def _sync(self) -> Outcome:
         words = self.words

@@ -332,3 +332,14 @@ def test_distributed_mode(allowed, is_distributed, label):
     world.run_snapshot()
     labels = world.content()["metadata"].get("labels", {})
     assert labels.get(k.LABEL_SNAPSHOT_NODE) == label
+
+
+def test_a_snapshot_that_goes_while_its_error_is_written():
+    """SNC-031: no error of ours; the next pass finds it gone."""
+    world = SnapshotWorld()
+    world.add_claim(phase="Pending")
+    world.add_snapshot()
+    gone = lambda: world.api.drop(paths.SNAPSHOTS, "s", "ns")  # noqa: E731
+    world.api.before("patch", "volumesnapshots/s/status", gone)
+    assert world.run_snapshot().reason == "gone meanwhile"
+    assert world.run_snapshot().reason == "gone"
