@@ -85,6 +85,7 @@ def attach(api: KubeApi, system: System, drivers: Sequence[str], count: int) -> 
     wait_until(lambda: attached(api, mark) == 0, 300, "all detached", interval_seconds=0.1)
     detach_seconds = time.monotonic() - started
     end = sample(api, groups)
+    attach_cpu = cpu_per_claim(before, after, count)
     record = {
         "system": system.name,
         "drivers": len(drivers),
@@ -92,7 +93,8 @@ def attach(api: KubeApi, system: System, drivers: Sequence[str], count: int) -> 
         "attached_per_s": round(count / attach_seconds, 1),
         "made_per_s": round(count / made_seconds, 1),
         "detached_per_s": round(count / detach_seconds, 1),
-        "cpu_ms_attach": round(sum(cpu_per_claim(before, after, count).values()), 2),
+        "cpu_ms_attach": round(sum(attach_cpu.values()), 2),
+        "of which": ", ".join(f"{name} {spent:.1f}" for name, spent in attach_cpu.items() if spent),
         "cpu_ms_detach": round(sum(cpu_per_claim(after, end, count).values()), 2),
         "api_cpu_ms": round(1000 * (after.api_cpu - before.api_cpu) / count, 2),
         "pss_mib": round(sum(memory(groups).values()), 1),

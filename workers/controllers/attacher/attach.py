@@ -68,7 +68,11 @@ def attach(work: Work) -> Outcome:
         work.patch("save-attached", writes.attached_patch(work.attachment, context), status=True)
     except (NotFoundError, ConflictError):
         return done("attachment is gone")
-    work.set_mark("end-call", records.succeeded(work.lease.mark))
+    mark = work.lease.mark
+    # The status has just said that the call ended (`Work.remembered`), which saves a plain pass
+    # one of its writes to Redis.
+    if work.is_forced or records.counts_failures(mark):
+        work.set_mark("end-call", records.succeeded(mark))
     return done("attached")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,9 +50,17 @@ def ended(mark: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in mark.items() if name != "call"}
 
 
+_COUNTS: Final = frozenset({"aborted", "timeouts"})
+
+
+def counts_failures(mark: Mapping[str, Any]) -> bool:
+    """Whether failures in a row stand in the mark."""
+    return not _COUNTS.isdisjoint(mark)
+
+
 def succeeded(mark: Mapping[str, Any]) -> dict[str, Any]:
     """The mark of a published volume: what its detach needs, and no count of failures."""
-    passing = {"call", "aborted", "timeouts"}
+    passing = {"call"} | _COUNTS
     return {name: value for name, value in mark.items() if name not in passing}
 
 

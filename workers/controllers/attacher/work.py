@@ -21,8 +21,13 @@ from zlib import crc32
 
 from csi_client import errors
 from csi_client.errors import CsiError
-from workers.controllers.attacher import writes
-from workers.controllers.attacher.names import attachment_name, finalizer, keys_of
+from workers.controllers.attacher import records, writes
+from workers.controllers.attacher.names import (
+    ATTACHMENTS,
+    attachment_name,
+    finalizer,
+    keys_of,
+)
 from workers.controllers.attacher.source import AttachError, volume_name
 from workers.engine.outcome import Action, Outcome, done, wait
 from workers.errors import ApiError, AttemptError
@@ -203,13 +208,20 @@ class Work:
         return own or self.settings.timeout_seconds
 
     def remembered(self) -> dict[str, Any]:
-        """What earlier passes of the attachment left, under whichever of its keys."""
+        """What earlier passes of the attachment left, under whichever of its keys.
+
+        A status that says "attached" was written after its publish ended; only a forced publish
+        runs beside such a status.
+        """
         found: dict[str, Any] = {}
         parts = (self.key.driver, self.node, attachment_name(self.key), self.key.uid)
-        for mark in self.context.queue.marks_of(keys_of(*parts)):
+        keys = keys_of(*parts)
+        for key, kept in zip(keys, self.context.queue.marks_of(keys), strict=True):
+            is_over = self.is_attached and key.kind == ATTACHMENTS
+            mark = records.ended(kept) if is_over else kept
             calls = [one["until"] for one in (found.get("call"), mark.get("call")) if one]
             nodes = [*found.get("nodes", ()), *mark.get("nodes", ())]
-            found |= dict(mark)
+            found |= mark
             found["nodes"] = list(dict.fromkeys(nodes))
             if calls:
                 found["call"] = {"until": max(calls)}

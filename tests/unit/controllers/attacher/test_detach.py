@@ -263,7 +263,7 @@ def test_da014_finalizers_of_others_stay(world):
 
 def test_ma016_publish_of_a_dead_worker_may_still_run(world):
     """MA-016: the opposite call waits until it has surely ended, without a back-off step."""
-    key = deleted(world)
+    key = deleted(world, attached=False)
     attach = names.attachment_key(key.driver, "node1", "pv1-node1", key.uid)
     world.queue.marks[attach.text] = {"call": {"until": time.time() + 7}}
     outcome = world.run(key)
@@ -273,6 +273,17 @@ def test_ma016_publish_of_a_dead_worker_may_still_run(world):
     world.queue.marks[attach.text] = {"call": {"until": time.time() - 1}}
     world.run(key)
     assert world.calls == [UNPUBLISH]
+
+
+def test_ma016_the_status_says_that_the_publish_ended(world):
+    """MA-016: attached and deleted at once waits for nothing; nobody clears that record."""
+    key = world.add_attachment()
+    world.run(key)
+    assert world.queue.marks[key.text]["call"]["until"] > time.time()
+    world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
+    detach = names.detachment_key(key.driver, "node1", "pv1-node1", key.uid)
+    assert world.run(detach).action.value == "done"
+    assert world.calls[-1] == UNPUBLISH
 
 
 def test_ma016_connection_lost_during_the_publish(world):

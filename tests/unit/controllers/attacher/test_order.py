@@ -107,8 +107,6 @@ def test_call_record_goes_with_the_call(world):
     key = world.add_attachment()
     world.run(key)
     assert "call" not in world.queue.marks[key.text]
-    world.run(key)
-    assert "call" not in world.queue.marks[key.text]
 
 
 def test_ma030_record_stands_in_the_attachment_too():
