@@ -37,18 +37,15 @@ class Queue(Protocol):
     def add_events(self, versions: Mapping[Key, str]) -> None:
         """Make keys dirty unless this version of their objects was added a moment ago."""
 
-    def forget(self, key: Key) -> None:
-        """Drop counters of a deleted object."""
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Drop counters of deleted objects."""
 
 
 class Catalog(Protocol):
     """The part of workers.queue.catalog.CatalogWriter that is used here."""
 
-    def put(self, kind: str, name: str, resource_version: str, value: Mapping[str, Any]) -> bool:
-        """Write one entry unless a newer one is there."""
-
-    def remove(self, kind: str, name: str, resource_version: str) -> bool:
-        """Remove one entry unless a newer one is there."""
+    def write(self, kind: str, entries: Iterable[tuple[str, str, Mapping[str, Any] | None]]) -> int:
+        """Write entries (name, version, value or None for gone) unless newer ones are there."""
 
     def replace(
         self,
@@ -232,13 +229,11 @@ class Outbox:
             # A refusal means Redis lost its data meanwhile: the keeper asks for a new list.
             self._catalog.mark_complete([kind], listed.epoch)
             del batch.lists[kind]
-        while batch.entries:
-            (kind, name), (version, value) = next(iter(batch.entries.items()))
-            if value is None:
-                self._catalog.remove(kind, name, version)
-            else:
-                self._catalog.put(kind, name, version, value)
-            del batch.entries[kind, name]
+        for kind in dict.fromkeys(kind for kind, _ in batch.entries):
+            names = [name for one, name in batch.entries if one == kind]
+            self._catalog.write(kind, [(name, *batch.entries[kind, name]) for name in names])
+            for name in names:
+                del batch.entries[kind, name]
         while batch.keys:
             self._send_keys(batch.keys)
         if batch.everything or batch.is_cut:
@@ -262,9 +257,8 @@ class Outbox:
             if events:
                 self._queue.add_events(events)
         else:
-            forgotten = next(iter(keys))
-            self._queue.forget(forgotten)
-            batch[forgotten] = ""
+            batch = dict.fromkeys(islice(keys, _BATCH), "")
+            self._queue.forget(batch)
         for key in batch:
             del keys[key]
 

@@ -169,7 +169,6 @@ class FakeQueue:
 
     def __init__(self) -> None:
         self.added: list[tuple[str, float]] = []
-        self.forgotten: list[str] = []
         self.marks: dict[str, dict[str, Any]] = {}
         self.busy: dict[str, Mode] = {}
         self.held: dict[str, Mode] = {}
@@ -178,11 +177,6 @@ class FakeQueue:
     def add(self, keys: Iterable[Key], *, delay_seconds: float = 0.0) -> None:
         """Remember what was added."""
         self.added += [(key.text, delay_seconds) for key in keys]
-
-    def forget(self, key: Key) -> None:
-        """The object is gone: its mark goes too."""
-        self.forgotten.append(key.text)
-        self.marks.pop(key.text, None)
 
     def mark(self, lease: FakeLease, mark: Mapping[str, Any]) -> None:
         """Write the key's mark; {} removes it."""

@@ -99,8 +99,8 @@ class Hostile:
         epoch = self.writer.epoch()
         for kind in (KIND_CLASSES, KIND_ATTACHMENTS):
             self.writer.replace(kind, [("one", "7", {"metadata": {"name": "one"}})], "9")
-            self.writer.put(kind, "gone", "7", {})
-            self.writer.remove(kind, "gone", "8")
+            for version, value in (("7", {}), ("8", None)):
+                self.writer.write(kind, [("gone", version, value)])
         self.writer.mark_complete([KIND_CLASSES, KIND_ATTACHMENTS], epoch)
         self.registry.register(
             DRIVER, {"name": DRIVER, "controllers": ["provisioner"]}, ttl_seconds=60
@@ -213,7 +213,7 @@ READERS: dict[str, Reader] = {
     "add later": lambda w: w.queue.add([OWN], delay_seconds=5),
     "add an event": lambda w: w.queue.add_events({OWN: str(next(_SERIAL)), OTHER: "4"}),
     "ensure": lambda w: w.queue.ensure([OWN]),
-    "forget": lambda w: w.queue.forget(OWN),
+    "forget": lambda w: w.queue.forget([OWN]),
     "pump": lambda w: w.queue.pump(period_seconds=0),
     "pump at its pace": lambda w: w.queue.pump(period_seconds=0.001),
     "heartbeat": lambda w: w.queue.heartbeat(),
@@ -250,7 +250,7 @@ READERS: dict[str, Reader] = {
     "catalog: what lacks": lambda w: w.writer.incomplete([KIND_CLASSES], "e"),
     "catalog: replace": lambda w: w.writer.replace(KIND_CLASSES, [("one", "7", {})], "9"),
     "catalog: replace all": lambda w: w.writer.replace(KIND_CLASSES, [], "90"),
-    "catalog: put": lambda w: w.writer.put(KIND_CLASSES, "one", "11", {"a": 1}),
+    "catalog: write": lambda w: w.writer.write(KIND_CLASSES, [("one", "11", {"a": 1})]),
     "catalog: complete": lambda w: w.writer.mark_complete([KIND_CLASSES], "e"),
     "catalog: read": lambda w: w.reader.all(KIND_CLASSES),
     "catalog: read anew": lambda w: CatalogReader(w.client).all(KIND_CLASSES),

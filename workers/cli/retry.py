@@ -100,7 +100,7 @@ def is_settled(tools: Tools, kind: str, namespace: str, name: str) -> bool:
 
 def retry_now(tools: Tools, key: Key) -> None:
     """Drops failures, memo and delay of a key and makes it ready."""
-    tools.queue.forget(key)
+    tools.queue.forget([key])
     tools.queue.add([key])
 
 

@@ -26,7 +26,7 @@ from workers.queue.records import decode, encode, quarantine
 from workers.queue.scripts import Scripts, reading, text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import redis
 
@@ -55,13 +55,22 @@ class CatalogWriter:
         self._epoch = text(self._scripts.run("epoch", candidate, self._epoch, ttl_ms))
         return self._epoch
 
-    def put(self, kind: str, name: str, resource_version: str, value: Mapping[str, Any]) -> bool:
-        """Write one object; False when an equal or newer one is there already."""
-        return bool(self._put(kind, [(name, resource_version, encode(value))]))
+    def write(self, kind: str, entries: Iterable[tuple[str, str, Mapping[str, Any] | None]]) -> int:
+        """Write objects (name, resourceVersion, value); `None` for one deleted at that version.
 
-    def remove(self, kind: str, name: str, resource_version: str) -> bool:
-        """The object was deleted at that resourceVersion; an older put that comes later loses."""
-        return bool(self._put(kind, [(name, resource_version, b"")]))
+        An older write that comes later loses. Returns how many changed something.
+        """
+        remaining = iter(entries)
+        changed = 0
+        while batch := list(islice(remaining, _BATCH)):
+            changed += self._put(
+                kind,
+                [
+                    (name, version, b"" if value is None else encode(value))
+                    for name, version, value in batch
+                ],
+            )
+        return changed
 
     def replace(
         self,
@@ -74,15 +83,16 @@ class CatalogWriter:
         An object newer than the list (another watcher's) stays. Tombstones older than this list
         are dropped, so they never pile up.
         """
-        remaining = iter(items)
         listed: set[str] = set()
-        while batch := list(islice(remaining, _BATCH)):
-            listed.update(name for name, _, _ in batch)
-            self._put(kind, [(name, version, encode(value)) for name, version, value in batch])
+
+        def noted() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+            for item in items:
+                listed.add(item[0])
+                yield item
+
+        self.write(kind, noted())
         gone, tombstones = self._absent(kind, listed)
-        for start in range(0, len(gone), _BATCH):
-            names = gone[start : start + _BATCH]
-            self._put(kind, [(name, list_resource_version, b"") for name in names])
+        self.write(kind, ((name, list_resource_version, None) for name in gone))
         for start in range(0, len(tombstones), _BATCH):
             self._scripts.run("catalog_prune", kind, *tombstones[start : start + _BATCH])
 
@@ -184,16 +194,11 @@ class CatalogReader:
         Raises:
             CatalogIncomplete: attachments are not complete.
         """
-        with reading(self._client):
-            pipe = self._client.pipeline(transaction=True)
-            pipe.get(NAMES["epoch"].full)
-            pipe.hget(NAMES["complete"].full, KIND_ATTACHMENTS)
-            pipe.hget(NAMES["catalog"].full + KIND_ATTACHMENTS, pv_name)
-            epoch, complete, entry = pipe.execute()
-        if epoch is None or epoch != complete:
+        is_complete, entry = self._scripts.run("catalog_entry", KIND_ATTACHMENTS, pv_name)
+        if not is_complete:
             raise CatalogIncomplete("the watcher has not written all attachments yet")
         found: dict[str, dict[str, Any]] = {}
-        self._apply(KIND_ATTACHMENTS, found, [pv_name.encode(), entry or b""])
+        self._apply(KIND_ATTACHMENTS, found, [pv_name.encode(), entry])
         return found.get(pv_name)
 
     def _apply(self, kind: str, objects: dict[str, dict[str, Any]], flat: list[bytes]) -> None:

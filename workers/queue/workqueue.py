@@ -342,9 +342,11 @@ class WorkQueue:
         while batch := [key.text for key in islice(remaining, _BATCH)]:
             self._tickets.publish(self._scripts.run("ensure", *batch))
 
-    def forget(self, key: Key) -> None:
-        """The object is gone: drop failure counter, memo, mark and delayed entry."""
-        self._scripts.run("forget", key.text)
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Objects are gone: drop their keys' failure counter, memo, mark and delayed entry."""
+        remaining = iter(keys)
+        while batch := [key.text for key in islice(remaining, _BATCH)]:
+            self._scripts.run("forget", *batch)
 
     def pump(self, *, period_seconds: float = 0.2) -> None:
         """Move what time has made due; call it often, of all processes one does it per period.

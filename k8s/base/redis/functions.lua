@@ -1,4 +1,4 @@
-#!lua name=csifleet_73e794c2b9a8f6d1
+#!lua name=csifleet_15c66ad61a96ef0c
 local function run(_, ARGV)
 local script = table.remove(ARGV, 1)
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
@@ -665,6 +665,13 @@ if redis.call('GET', K.epoch) ~= ARGV[2] then return 0 end
 for i = 3, #ARGV do redis.call('HSET', K.complete, ARGV[i], ARGV[2]) end
 return 1
 
+elseif script == 'catalog_entry' then
+-- CATALOG_ENTRY(kind, name): one object, for readers without a copy of the kind.
+-- Touches epoch, complete, catalog:<kind>; writes nothing. Returns {1 = the kind is complete, entry}.
+local epoch = redis.call('GET', K.epoch)
+local is_complete = epoch and redis.call('HGET', K.complete, ARGV[2]) == epoch
+return { is_complete and 1 or 0, redis.call('HGET', K.catalog .. ARGV[2], ARGV[3]) or '' }
+
 elseif script == 'catalog_prune' then
 -- CATALOG_PRUNE(kind, name...): drop the tombstones named; readers below the floor reload.
 -- Touches catalog:<kind> (hash), changes:<kind> (zset), versions, floors (hashes).
@@ -953,10 +960,12 @@ redis.call('HDEL', K.unsaved, ARGV[2])
 return 1
 
 elseif script == 'forget' then
--- FORGET(key): the object is gone; counters, memo, mark and delayed entry go, waiting keys stay.
-forget(ARGV[2])
-redis.call('HDEL', K.marks, ARGV[2])
-redis.call('ZREM', K.delayed, ARGV[2])
+-- FORGET(key...): the objects are gone; counters, memo, mark and delayed entry go, waiting keys stay.
+for i = 2, #ARGV do
+  forget(ARGV[i])
+  redis.call('HDEL', K.marks, ARGV[i])
+  redis.call('ZREM', K.delayed, ARGV[i])
+end
 
 elseif script == 'limits' then
 -- LIMITS(lane, concurrency, rate, burst, total, hold_ms, is_new_life): declare, then admit. Returns
@@ -1391,5 +1400,5 @@ return tickets
 
 end
 end
-redis.register_function('csifleet_73e794c2b9a8f6d1', run)
-redis.register_function{ function_name = 'csifleet_73e794c2b9a8f6d1_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_15c66ad61a96ef0c', run)
+redis.register_function{ function_name = 'csifleet_15c66ad61a96ef0c_always', callback = run, flags = { 'allow-oom' } }

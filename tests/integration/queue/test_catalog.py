@@ -26,7 +26,7 @@ def reader(redis_client: redis.Redis, writer: CatalogWriter) -> CatalogReader:
 def test_nothing_is_concluded_before_the_watcher_declared_it_complete(redis_client, writer):
     """M-017: an absent class may only not have been written yet."""
     reader = CatalogReader(redis_client)
-    writer.put("classes", "fast", "5", {"a": 1})
+    writer.write("classes", [("fast", "5", {"a": 1})])
     for read in (lambda: reader.get("classes", "fast"), lambda: reader.attachment("pv")):
         with pytest.raises(CatalogIncomplete):
             read()
@@ -47,25 +47,25 @@ def test_nothing_is_concluded_before_the_watcher_declared_it_complete(redis_clie
     ],
 )
 def test_newer_resource_version_wins(writer, reader, first, second, winner):
-    writer.put("classes", "fast", first, {"from": "first"})
-    changed = writer.put("classes", "fast", second, {"from": "second"})
+    writer.write("classes", [("fast", first, {"from": "first"})])
+    changed = writer.write("classes", [("fast", second, {"from": "second"})])
     assert changed == (winner == "second")
     assert reader.get("classes", "fast") == {"from": winner}
 
 
 def test_late_put_does_not_revive_a_removed_object(writer, reader):
-    writer.put("nodes", "n1", "5", {})
-    assert writer.remove("nodes", "n1", "8")
-    assert not writer.remove("nodes", "n1", "8")
-    assert not writer.put("nodes", "n1", "7", {})
+    writer.write("nodes", [("n1", "5", {})])
+    assert writer.write("nodes", [("n1", "8", None)])
+    assert not writer.write("nodes", [("n1", "8", None)])
+    assert not writer.write("nodes", [("n1", "7", {})])
     assert reader.get("nodes", "n1") is None
-    assert writer.put("nodes", "n1", "9", {"again": True})
+    assert writer.write("nodes", [("n1", "9", {"again": True})])
     assert reader.get("nodes", "n1") == {"again": True}
 
 
 def test_replace_removes_what_vanished_but_nothing_newer_than_the_list(writer, reader):
-    writer.put("nodes", "gone", "5", {})
-    writer.put("nodes", "newer", "101", {})
+    writer.write("nodes", [("gone", "5", {})])
+    writer.write("nodes", [("newer", "101", {})])
     writer.replace("nodes", [(f"n{i}", "50", {"i": i}) for i in range(450)], "100")
     nodes = reader.all("nodes")
     assert len(nodes) == 451
@@ -76,7 +76,7 @@ def test_replace_removes_what_vanished_but_nothing_newer_than_the_list(writer, r
 def test_tombstones_are_pruned_and_readers_that_missed_them_reload(redis_client, writer, reader):
     writer.replace("nodes", [("a", "1", {}), ("b", "1", {})], "10")
     assert set(reader.all("nodes")) == {"a", "b"}
-    writer.remove("nodes", "b", "11")
+    writer.write("nodes", [("b", "11", None)])
     writer.replace("nodes", [("a", "1", {})], "12")
     writer.replace("nodes", [("a", "1", {})], "13")
     assert redis_client.hkeys(NAMES["catalog"].full + "nodes") == [b"a"]
@@ -89,7 +89,7 @@ def test_lease_state_saves_the_round_trip_until_something_changes(redis_client, 
     queue = WorkQueue(redis_client, publish=tickets.extend)
     queue.register_process()
     queue.set_limits("claims|d", 5)
-    writer.put("classes", "fast", "1", {"v": 1})
+    writer.write("classes", [("fast", "1", {"v": 1})])
 
     def state():
         queue.add([claim_key("d", "ns", "a", "u")])
@@ -105,12 +105,12 @@ def test_lease_state_saves_the_round_trip_until_something_changes(redis_client, 
     start = commands()
     assert reader.get("classes", "fast", unchanged) == {"v": 1}
     assert commands() == start + 1, "only our own INFO"
-    writer.put("classes", "fast", "2", {"v": 2})
+    writer.write("classes", [("fast", "2", {"v": 2})])
     assert reader.get("classes", "fast", state()) == {"v": 2}
 
 
 def test_refresh_after_a_wipe_forgets_the_old_life(redis_client, writer, reader):
-    writer.put("classes", "fast", "5", {})
+    writer.write("classes", [("fast", "5", {})])
     assert reader.get("classes", "fast") == {}
     redis_client.flushall()
     with pytest.raises(CatalogIncomplete):
@@ -139,7 +139,7 @@ def test_unreadable_entry_is_set_aside_and_listed_again(
 
 
 def test_attachment_is_read_straight(writer, reader):
-    writer.put("attachments", "pvc-1", "3", {"attached": True})
+    writer.write("attachments", [("pvc-1", "3", {"attached": True})])
     assert reader.attachment("pvc-1") == {"attached": True}
-    writer.remove("attachments", "pvc-1", "4")
+    writer.write("attachments", [("pvc-1", "4", None)])
     assert reader.attachment("pvc-1") is None

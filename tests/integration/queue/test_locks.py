@@ -199,7 +199,7 @@ def test_mark_reaches_the_next_lease_until_the_object_is_gone(bench, queue):
     assert lease.mark == {}
     queue.mark(lease, {"again": 1})
     queue.done(lease)
-    queue.forget(key("a"))
+    queue.forget([key("a")])
     assert start(bench, queue, "a").mark == {}
 
 

@@ -372,7 +372,7 @@ def test_forget_drops_counter_and_delayed_entry(bench, start_queue):
     queue = start_queue()
     queue.add([claim("a")])
     queue.fail(bench.run_next(queue), **BACKOFF, memo="x")
-    queue.forget(claim("a"))
+    queue.forget([claim("a")])
     left = {name.decode() for name in bench.client.keys(PREFIX + "*")}
     assert not left & {NAMES[name].full for name in ("fails", "memos", "delayed")}
 

@@ -305,7 +305,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.forget(key.text)
         if not (self.model.is_waiting(key.text) or key.text in self.model.leases):
             self.owed.discard(key.text)
-        self._do(0, replay, lambda queue: queue.forget(key))
+        self._do(0, replay, lambda queue: queue.forget([key]))
 
     @rule()
     def redis_loses_everything(self) -> None:

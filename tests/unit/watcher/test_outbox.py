@@ -36,14 +36,11 @@ class FakeRedis:
         self._note("events", {key.object: version for key, version in versions.items()})
         self.added += versions
 
-    def forget(self, key):
-        self._note("forget", key.object)
+    def forget(self, keys):
+        self._note("forget", [key.object for key in keys])
 
-    def put(self, kind, name, version, value):
-        self._note("put", kind, name, version, value)
-
-    def remove(self, kind, name, version):
-        self._note("remove", kind, name, version)
+    def write(self, kind, entries):
+        self._note("write", kind, *entries)
 
     def replace(self, kind, items, version):
         self._note("replace", kind, list(items), version)
@@ -110,7 +107,7 @@ def test_catalog_goes_before_keys(fake, outbox, running):
     assert fake.calls == [
         ("replace", "nodes", [("n", "3", {})], "9"),
         ("complete", "nodes", "epoch"),
-        ("put", "classes", "c", "5", {"x": 1}),
+        ("write", "classes", ("c", "5", {"x": 1})),
         ("add", ["ns/a"], 0.0),
     ]
 
@@ -122,9 +119,23 @@ def test_newest_word_about_a_key_or_entry_wins(fake, outbox, running):
     outbox.put("classes", "c", "6", None)
     settle(running())
     assert fake.calls == [
-        ("remove", "classes", "c", "6"),
+        ("write", "classes", ("c", "6", None)),
         ("add", ["ns/a"], 0.0),
-        ("forget", "pv"),
+        ("forget", ["pv"]),
+    ]
+
+
+def test_what_waits_together_is_sent_together(fake, outbox, running):
+    """One round trip per kind of the catalog, one for all keys to be forgotten."""
+    outbox.put("classes", "c", "5", {})
+    outbox.put("nodes", "n", "6", {})
+    outbox.put("classes", "d", "7", None)
+    outbox.forget([A, B])
+    settle(running())
+    assert fake.calls == [
+        ("write", "classes", ("c", "5", {}), ("d", "7", None)),
+        ("write", "nodes", ("n", "6", {})),
+        ("forget", ["ns/a", "ns/b"]),
     ]
 
 
@@ -133,7 +144,7 @@ def test_list_supersedes_waiting_entries_of_its_kind(fake, outbox, running):
     outbox.replace("classes", CatalogList({}, "9", "e"))
     outbox.put("classes", "new", "10", {})
     settle(running())
-    assert [call[0] for call in fake.calls] == ["replace", "complete", "put"]
+    assert [call[0] for call in fake.calls] == ["replace", "complete", "write"]
 
 
 def test_nothing_is_lost_while_redis_is_away(fake, outbox, running, started):
@@ -147,7 +158,7 @@ def test_nothing_is_lost_while_redis_is_away(fake, outbox, running, started):
     outbox.put("classes", "c", "6", {"new": True})
     fake.is_down = False
     settle(outbox)
-    assert ("put", "classes", "c", "6", {"new": True}) in fake.calls
+    assert ("write", "classes", ("c", "6", {"new": True})) in fake.calls
     assert [call for call in fake.calls if call[0] == "add"] == [("add", ["ns/a", "ns/b"], 0.0)]
     wait_until(lambda: not started[0].is_failing, 5, "it is told", interval_seconds=0.005)
 

@@ -1,4 +1,6 @@
--- FORGET(key): the object is gone; counters, memo, mark and delayed entry go, waiting keys stay.
-forget(ARGV[2])
-redis.call('HDEL', K.marks, ARGV[2])
-redis.call('ZREM', K.delayed, ARGV[2])
+-- FORGET(key...): the objects are gone; counters, memo, mark and delayed entry go, waiting keys stay.
+for i = 2, #ARGV do
+  forget(ARGV[i])
+  redis.call('HDEL', K.marks, ARGV[i])
+  redis.call('ZREM', K.delayed, ARGV[i])
+end

@@ -55,7 +55,7 @@ def one_pass(world, owner):
 def change_class(world, **fields):
     world.storage_class = world.kube.add(CLASSES, {**world.storage_class, **fields})
     version = world.storage_class["metadata"]["resourceVersion"]
-    CatalogWriter(world.client).put("classes", "fast", version, world.storage_class)
+    CatalogWriter(world.client).write("classes", [("fast", version, world.storage_class)])
 
 
 def drop_class(world):
