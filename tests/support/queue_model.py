@@ -189,6 +189,8 @@ class QueueModel:
     def hold(self, key: str, name: str, mode: str) -> None:
         held = self.leases[key].locks
         if held.get(name) != "x":
+            if held.get(name) != mode:  # what becomes exclusive stands at the end
+                held.pop(name, None)
             held[name] = mode
         if mode == "x" and name in self.first and self.first[name].key == key:
             del self.first[name]
