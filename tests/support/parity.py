@@ -1,6 +1,7 @@
 """Compares csi-fleet with the recorded cases of the Go sidecars: `make parity`.
 
-The cases and their runner are in tests/parity. Starts a control plane of its own.
+The cases and their runner are in tests/parity. Starts control planes of its own, more than one: a
+snapshot controller serves a whole cluster, so that a cluster takes one case with it at a time.
 
 Records of a known defect of the reference are not compared (docs/differences.md says what ours does
 instead). Several cases wait a fixed time after the start; one that fails beside others on a busy
@@ -18,6 +19,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import yaml
@@ -30,7 +33,8 @@ from workers.controllers import catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 OPEN = ROOT / "docs" / "parity-open.yaml"
-JOBS = 3  # each job is a whole csi-fleet: watcher, worker, beat and Redis
+CLUSTERS = 2
+JOBS = 2  # in each cluster; each is a whole csi-fleet: watcher, worker, beat and Redis
 
 
 def command_template() -> str:
@@ -50,37 +54,52 @@ def runnable(case: Path) -> bool:
     return all(part.get("component", "provisioner") in known for part in parts)
 
 
-def run_cases(kubeconfig: Path, cases: list[Path], options: argparse.Namespace) -> set[str]:
-    """Run the runner over `cases`, pass its output on and return the ids that were ok.
+class Runners:
+    """The runner's processes, which end when we do."""
 
-    Raises:
-        subprocess.CalledProcessError: the runner itself broke (neither passed nor failed cases).
-    """
-    command = [
-        *(sys.executable, "-u", str(PARITY / "runner" / "run.py"), "compare"),
-        *map(str, cases),
-        *("--kubeconfig", str(kubeconfig), "--jobs", str(options.jobs)),
-        *("--cluster-has", "CrossNamespaceVolumeDataSource", "--skip-defects"),
-        *("--command", command_template()),
-        *(("--logs", str(options.logs)) if options.logs else ()),
-        *(("--max-diffs", str(options.max_diffs)) if options.max_diffs else ()),
-    ]
-    env = os.environ | {"CSI_PROTO": str(ROOT / "csi_client" / "proto" / "csi.proto")}
-    env.pop("KUBECONFIG", None)  # it would win over --kubeconfig
-    passed = set()
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as runner:
-        assert runner.stdout is not None
-        try:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self._running: set[subprocess.Popen[str]] = set()
+
+    def run(self, kubeconfig: Path, cases: list[Path], jobs: int) -> set[str]:
+        """Run the runner over `cases`, pass its output on and return the ids that were ok.
+
+        Raises:
+            subprocess.CalledProcessError: the runner itself broke (neither passed nor failed).
+        """
+        command = self.command(kubeconfig, cases, jobs)
+        env = os.environ | {"CSI_PROTO": str(ROOT / "csi_client" / "proto" / "csi.proto")}
+        env.pop("KUBECONFIG", None)  # it would win over --kubeconfig
+        passed = set()
+        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as runner:
+            assert runner.stdout is not None
+            self._running.add(runner)
             for line in runner.stdout:
                 print(line, end="", flush=True)
                 if match := re.match(r"ok +(\S+)", line):
                     passed.add(match.group(1))
-        except KeyboardInterrupt:
-            runner.send_signal(signal.SIGINT)  # it stops its provisioners, then ends
-            raise
-    if runner.returncode not in {0, 1}:
-        raise subprocess.CalledProcessError(runner.returncode, command[:4])
-    return passed
+        self._running.discard(runner)
+        if runner.returncode not in {0, 1}:
+            raise subprocess.CalledProcessError(runner.returncode, command[:4])
+        return passed
+
+    def command(self, kubeconfig: Path, cases: list[Path], jobs: int) -> list[str]:
+        """The runner's command line."""
+        options = self.options
+        return [
+            *(sys.executable, "-u", str(PARITY / "runner" / "run.py"), "compare"),
+            *map(str, cases),
+            *("--kubeconfig", str(kubeconfig), "--jobs", str(jobs)),
+            *("--cluster-has", "CrossNamespaceVolumeDataSource", "--skip-defects"),
+            *("--command", command_template()),
+            *(("--logs", str(options.logs)) if options.logs else ()),
+            *(("--max-diffs", str(options.max_diffs)) if options.max_diffs else ()),
+        ]
+
+    def stop(self) -> None:
+        """They stop their provisioners, then end."""
+        for runner in tuple(self._running):
+            runner.send_signal(signal.SIGINT)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -88,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="parity", description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="regular expression over case ids")
     parser.add_argument("--folder", default="", help="regular expression over the case folders")
-    parser.add_argument("--jobs", type=int, default=JOBS, help="cases side by side")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="cases side by side in a cluster")
     parser.add_argument("--logs", type=Path, help="folder for csi-fleet's output, a file a case")
     parser.add_argument("--max-diffs", type=int, help="lines of difference shown per case")
     parser.add_argument("--kubeconfig", type=Path, help="use this cluster, start none")
@@ -122,8 +141,10 @@ def is_defect(case: Path) -> bool:
     return "reference_defect" in content and "defect_parts" not in content
 
 
-def forget_attempts(kubeconfig: Path, drivers: set[str]) -> None:
-    """Remove the ConfigMaps of unfinished attempts for these drivers."""
+def forget_attempts(kubeconfig: Path, cases: list[Path]) -> None:
+    """Remove the ConfigMaps of unfinished attempts for the drivers of these cases."""
+    contents = [json.loads(case.read_text()) for case in cases]
+    drivers = {one["driver"]["name"] for one in contents if "driver" in one}
     with KubeApi(kubeconfig) as api:
         for found in api.items("/api/v1/configmaps", labelSelector=LABEL_INTENT):
             if any(f"|{driver}|" in str(found.get("data")) for driver in drivers):
@@ -131,33 +152,54 @@ def forget_attempts(kubeconfig: Path, drivers: set[str]) -> None:
                 api.delete(f"/api/v1/namespaces/{meta['namespace']}/configmaps/{meta['name']}")
 
 
-def run_twice(kubeconfig: Path, cases: list[Path], options: argparse.Namespace) -> set[str]:
-    """Run the cases, then those that failed once more, one at a time."""
-    passed = run_cases(kubeconfig, cases, options)
-    again = [case for case in cases if case.stem not in passed]
-    if not again or options.jobs == 1:
-        return passed
-    print(f"once more, alone: {' '.join(case.stem for case in again)}", flush=True)
-    contents = [json.loads(case.read_text()) for case in again]
-    forget_attempts(kubeconfig, {one["driver"]["name"] for one in contents if "driver" in one})
-    alone = argparse.Namespace(**{**vars(options), "jobs": 1})
-    return passed | run_cases(kubeconfig, again, alone)
+def run_twice(kubeconfigs: list[Path], cases: list[Path], options: argparse.Namespace) -> set[str]:
+    """Run the cases over all clusters, then those that failed once more, one at a time."""
+    runners = Runners(options)
+    # Neighbours are alike, so each cluster gets of every sort as many.
+    parts = [cases[index :: len(kubeconfigs)] for index in range(len(kubeconfigs))]
+    with ThreadPoolExecutor(len(parts)) as pool:
+        try:
+            first = [
+                pool.submit(runners.run, kubeconfig, part, options.jobs)
+                for kubeconfig, part in zip(kubeconfigs, parts, strict=True)
+            ]
+            passed = set().union(*(one.result() for one in first))
+            if options.jobs * len(parts) == 1:
+                return passed
+            for kubeconfig, part in zip(kubeconfigs, parts, strict=True):
+                again = [case for case in part if case.stem not in passed]
+                if again:
+                    print(f"once more, alone: {' '.join(case.stem for case in again)}", flush=True)
+                    forget_attempts(kubeconfig, again)
+                    passed |= pool.submit(runners.run, kubeconfig, again, 1).result()
+        except KeyboardInterrupt:
+            runners.stop()
+            raise
+    return passed
 
 
 def run_on_cluster(cases: list[Path], options: argparse.Namespace) -> set[str]:
-    """Run on the given cluster, or on one started for it."""
+    """Run on the given cluster, or on some started for it."""
     if options.kubeconfig:
-        return run_twice(options.kubeconfig, cases, options)
-    with tempfile.TemporaryDirectory(prefix="csi-fleet-parity-") as scratch:
-        plane = ControlPlane(Path(scratch))
-        try:
-            plane.start()
-            with plane.api() as api:
-                for manifest in sorted((PARITY / "runner" / "crds").glob("*.yaml")):
-                    api.apply_file(manifest)
-            return run_twice(plane.kubeconfig, cases, options)
-        finally:
-            plane.stop()
+        return run_twice([options.kubeconfig], cases, options)
+    with ExitStack() as stack:
+        # What a thread started ends with that thread, so the pool stays.
+        pool = stack.enter_context(ThreadPoolExecutor())
+        planes = []
+        for _ in range(min(CLUSTERS, len(cases))):
+            folder = tempfile.TemporaryDirectory(prefix="csi-fleet-parity-")
+            planes.append(ControlPlane(Path(stack.enter_context(folder))))
+            stack.callback(planes[-1].stop)
+        list(pool.map(prepare, planes))
+        return run_twice([plane.kubeconfig for plane in planes], cases, options)
+
+
+def prepare(plane: ControlPlane) -> None:
+    """Start it, with what the runner needs beside the CRDs of every control plane."""
+    plane.start()
+    with plane.api() as api:
+        for manifest in sorted((PARITY / "runner" / "crds").glob("*.yaml")):
+            api.apply_file(manifest)
 
 
 if __name__ == "__main__":
