@@ -44,7 +44,8 @@ def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
     client = kube_client(
         settings, pool_size=CONNECTIONS, user_agent="csi-fleet-watcher", metrics=metrics
     )
-    redis_client = connect(settings.redis.url_with_credentials())
+    redis = settings.redis
+    redis_client = connect(redis.url_with_credentials(), password_file=redis.password_file)
     queue = WorkQueue(redis_client, publish=publisher(make_app(settings)))
     resync_seconds = settings.resync_period_seconds
     return Watcher(

@@ -25,7 +25,7 @@ from workers import brokerscripts
 from workers.config.redisurl import is_sentinel, parse_sentinels
 from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
-from workers.queue.connection import TcpConnection, TlsConnection
+from workers.queue.connection import TcpConnection, TlsConnection, reading_password
 from workers.queue.kinds import place_of
 from workers.queue.names import celery_queue
 
@@ -87,8 +87,9 @@ def transport_options(settings: Settings) -> dict[str, Any]:
     )
 
     # Celery's connections too are left when the master is another.
-    SentinelChannel.connection_class = MasterConnection
-    SentinelChannel.connection_class_ssl = MasterTlsConnection
+    file = settings.redis.password_file
+    SentinelChannel.connection_class = reading_password(MasterConnection, file)
+    SentinelChannel.connection_class_ssl = reading_password(MasterTlsConnection, file)
     place = parse_sentinels(url)
     return {**TRANSPORT, "master_name": place.master, "sentinel_kwargs": sentinel_options(place)}
 
@@ -111,8 +112,10 @@ def make_app(settings: Settings) -> FleetApp:
     # want to give it back through that connection, fail, and end the worker or dump the ticket.
     Channel.do_restore = False
     brokerscripts.install(Channel, QoS)
-    # A master that was demoted is left at once, as by our own clients.
-    Channel.connection_class, Channel.connection_class_ssl = TcpConnection, TlsConnection
+    # A master that was demoted is left at once, and a changed password used, as by our own clients.
+    file = settings.redis.password_file
+    Channel.connection_class = reading_password(TcpConnection, file)
+    Channel.connection_class_ssl = reading_password(TlsConnection, file)
     app = FleetApp("csi-fleet", set_as_current=False)
     app.conf.update(
         broker_url=broker_url(settings),

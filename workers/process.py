@@ -83,7 +83,12 @@ def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
     from workers.queue.inspect import read_sizes  # noqa: PLC0415
     from workers.queue.limits import read_stats  # noqa: PLC0415
 
-    client = connect(redis_url or settings.redis.url_with_credentials(), socket_timeout_seconds=2.0)
+    redis = settings.redis
+    client = connect(
+        redis_url or redis.url_with_credentials(),
+        password_file=redis.password_file,
+        socket_timeout_seconds=2.0,
+    )
     return LaneCollector(
         lambda: read_stats(client), lambda: read_sizes(client), catalogue.work_queues()
     )

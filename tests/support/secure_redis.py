@@ -60,6 +60,11 @@ class SecureRedis:
         text = (config / "redis.conf").read_text()
         text = text.replace("/run/csi-fleet/redis-tls", str(self.secrets))
         (config / "redis.conf").write_text(text.replace("/data", str(data)))
+        return self.serve()
+
+    def serve(self) -> SecureRedis:
+        """Start with the files as they are; after `stop` again, with its data."""
+        config = self.directory / "config"
         self.process = start_process(
             "redis",
             [

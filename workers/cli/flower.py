@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import os
+import signal
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import parse_qsl, urlsplit
 
 from workers.app import make_app
 from workers.config.checks import OIDC_PROVIDERS
 from workers.config.redisurl import is_sentinel, parse_sentinels
+from workers.loop import Loop
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from workers.config.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 5.0
 
 
 def arguments(settings: Settings) -> list[str]:
@@ -67,8 +78,58 @@ def follow_sentinels(url: str) -> None:
         RedisSentinel._get_redis_client = lambda *_: async_master_client(place)  # noqa: SLF001
 
 
+class Restarter:
+    """Ends this process once a file that is read at its start alone says something else.
+
+    Whoever started it starts it again; nothing else needs Flower meanwhile.
+
+    Args:
+        files: those that are given, of any number.
+        end: ends the process.
+    """
+
+    def __init__(self, files: Iterable[str], end: Callable[[], None]) -> None:
+        self._files = [Path(name) for name in files if name]
+        self._end = end
+        self._known = self._contents()
+
+    def watch(self) -> None:
+        """Look each few seconds from now on, on a thread of its own."""
+        Loop("flower-files", self.step).start()
+
+    def step(self) -> float:
+        """Look once; returns the seconds until the next look."""
+        # A file that is missing is being replaced.
+        if any(
+            found not in (None, known)
+            for found, known in zip(self._contents(), self._known, strict=True)
+        ):
+            _log.warning("a password, certificate or login has changed: Flower starts anew")
+            self._end()
+        return LOOK_SECONDS
+
+    def _contents(self) -> list[bytes | None]:
+        return [hashed(path) for path in self._files]
+
+
+def hashed(path: Path) -> bytes | None:
+    """A digest of a file, None while there is none."""
+    try:
+        return hashlib.sha256(path.read_bytes()).digest()
+    except OSError:
+        return None
+
+
+def files(settings: Settings) -> list[str]:
+    """What was read at the start and may be changed."""
+    flower, redis = settings.flower, settings.redis
+    authority = dict(parse_qsl(urlsplit(redis.url).query)).get("ssl_ca_certs", "")
+    return [redis.password_file, authority, *flower.tls, *flower.secret_files]
+
+
 def run(settings: Settings) -> NoReturn:
     """The command; ends the process."""
+    Restarter(files(settings), lambda: os.kill(os.getpid(), signal.SIGTERM)).watch()
     app = make_app(settings)
     app.set_default()
     follow_sentinels(settings.redis.url_with_credentials())

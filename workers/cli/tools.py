@@ -116,7 +116,11 @@ class Tools:
                 "where is Redis? Give --redis-url or the variable CSI_FLEET_REDIS_URL, or "
                 "--state-dir of a running `csi-fleet run`"
             )
-        return connect(url, socket_timeout_seconds=TIMEOUT_SECONDS)
+        return connect(
+            url,
+            password_file=self.settings.redis.password_file,
+            socket_timeout_seconds=TIMEOUT_SECONDS,
+        )
 
     def publish(self, keys: Iterable[Key]) -> None:
         """Sends tickets; most commands send none and need no Celery, half of their start."""

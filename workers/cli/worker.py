@@ -109,7 +109,8 @@ class WorkerProcess:
         self.kube = KubeResources(client)
         self.shadowing = Shadowing(client)
         settings = self.settings = replace(settings, gates=discovered_gates(settings, self.kube))
-        redis = connect(settings.redis.url_with_credentials())
+        url, password_file = settings.redis.url_with_credentials(), settings.redis.password_file
+        redis = connect(url, password_file=password_file)
         seal = Seal.of_lines(settings.redis.record_keys)
         self.pauses = Pauses(redis)
         copies = PauseCopies(self.kube, settings.kube.namespace)
@@ -117,7 +118,7 @@ class WorkerProcess:
         self.queue = WorkQueue(
             redis,
             publish=publisher(self.app),
-            heartbeat_client=connect_heartbeat(settings.redis.url_with_credentials()),
+            heartbeat_client=connect_heartbeat(url, password_file=password_file),
             lease_ttl_seconds=settings.process.lease_ttl_seconds,
             on_lost=self.wake_heartbeat,
             before_limits=PauseRestorer(copies, self.pauses).restore,

@@ -287,6 +287,7 @@ def _redis(values: Mapping[str, Any], environ: Mapping[str, str]) -> settings.Re
         url=url,
         username=values["redis-username"] or unquote(username),
         password=_password("redis", values, environ) or unquote(password),
+        password_file=str(Path(path).absolute()) if (path := values["redis-password-file"]) else "",
         sentinel_username=values["redis-sentinel-username"] or sentinel_username,
         sentinel_password=_password("redis-sentinel", values, environ) or sentinel_password,
         record_keys=_record_keys(values, environ),
@@ -307,7 +308,8 @@ def _record_keys(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple
 def _password(whose: str, values: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     path = values[f"{whose}-password-file"]
     if path:
-        return _read_secret(f"--{whose}-password-file", path)
+        # Of several lines the first one is ours; Redis takes each while one is being replaced.
+        return _read_secret(f"--{whose}-password-file", path).partition("\n")[0].strip()
     return environ.get(f"CSI_FLEET_{whose.upper().replace('-', '_')}_PASSWORD", "")
 
 
@@ -339,6 +341,9 @@ def _flower(values: Mapping[str, Any], environ: Mapping[str, str]) -> settings.F
         basic_auth=tuple(login.strip() for login in logins if login.strip()),
         tls=(values["flower-tls-cert-file"], values["flower-tls-key-file"]),
         plain_http=values["flower-plain-http"],
+        secret_files=tuple(
+            values[name] for name in ("flower-basic-auth-file", "flower-oidc-secret-file")
+        ),
         oidc=_flower_oidc(values),
     )
 

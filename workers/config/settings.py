@@ -231,6 +231,9 @@ class RedisSettings:
     password: str = field(default="", repr=False)
     """Password; "" for none. Never shown by `repr`."""
 
+    password_file: str = ""
+    """Where `password` came from; each new connection reads it again. "" for elsewhere."""
+
     sentinel_username: str = ""
     """User name for the sentinels; "" for their default user."""
 
@@ -294,6 +297,9 @@ class FlowerSettings:
 
     plain_http: bool = False
     """Whether plain HTTP at an address open to others is wanted; default no."""
+
+    secret_files: tuple[str, ...] = ()
+    """Where its logins and secrets came from."""
 
     oidc: OidcSettings | None = None
     """Login by an identity provider, in place of `basic_auth`."""

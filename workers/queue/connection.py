@@ -4,13 +4,16 @@ Every command this package sends is safe to repeat (scripts answer a repeated re
 or do nothing), therefore the client may retry after a lost reply. A server that says that it is not
 the master any more, or that it has lost its replicas, is left at once: the next connection goes
 where the address or the sentinels lead by then.
+
+Each new connection reads the password and the TLS files anew, so they may be changed while we run.
 """
 
 from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 # redis-py loads OpenTelemetry's metrics if it can (for the extra `tracing` it can), which we do
 # not use: 2.5 MiB in every process.
@@ -30,6 +33,7 @@ from workers.config.redisurl import is_sentinel, parse_sentinels  # noqa: E402
 from workers.errors import QueueUnavailable  # noqa: E402
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
 
 # For those who only hand a client on.
@@ -58,8 +62,24 @@ else:
     _Mixed = object
 
 
+_Class = TypeVar("_Class", bound="FollowingMixin")
+
+
 class FollowingMixin(_Mixed):
-    """A connection that ends itself when its server is no master any more."""
+    """A connection that ends itself when its server is no master any more.
+
+    Attributes:
+        password_file: its first line is the password; "" for the one it was made with.
+    """
+
+    password_file = ""
+
+    def _connect(self) -> socket.socket:
+        """As the base's; the login that follows takes the password of this moment."""
+        self.password = current_password(self.password_file) or self.password
+        untyped: Any = super()
+        sock: socket.socket = untyped._connect()  # noqa: SLF001 - our own base's
+        return sock
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """As the base's.
@@ -88,12 +108,27 @@ class UnixConnection(FollowingMixin, UnixDomainSocketConnection):
     """Over a unix socket."""
 
 
+def current_password(path: str) -> str:
+    """The first line of a password file; "" for none, and while it is being replaced."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split() if path else []
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return lines[0] if lines else ""
+
+
+def reading_password(kind: type[_Class], path: str) -> type[_Class]:
+    """The same class of connections, with a password file."""
+    return type(kind.__name__, (kind,), {"password_file": path}) if path else kind
+
+
 _CLASSES: Final = {"redis": TcpConnection, "rediss": TlsConnection, "unix": UnixConnection}
 
 
 def connect(
     url: str,
     *,
+    password_file: str = "",
     socket_timeout_seconds: float = SOCKET_TIMEOUT_SECONDS,
     retries: int = RETRIES,
     max_connections: int | None = None,
@@ -103,6 +138,7 @@ def connect(
     Args:
         url: `redis://`, `rediss://`, `unix://` or `sentinel://`, with the database that the Celery
             broker uses.
+        password_file: where its password stands, "" for nowhere else.
         socket_timeout_seconds: bound of one command; a retry starts after it.
         retries: of one command.
         max_connections: bound of the pool, None for none.
@@ -118,18 +154,23 @@ def connect(
     if is_sentinel(url):
         from workers.queue.sentinels import master_client  # noqa: PLC0415 - rarely needed
 
-        return master_client(parse_sentinels(url), **options)
+        return master_client(parse_sentinels(url), password_file=password_file, **options)
     scheme = url.partition(":")[0]
     if scheme != "unix":
         options["socket_keepalive"] = True
     if scheme in _CLASSES:
-        options["connection_class"] = _CLASSES[scheme]
+        options["connection_class"] = reading_password(_CLASSES[scheme], password_file)
     return redis.Redis.from_url(url, **options)
 
 
-def connect_heartbeat(url: str) -> redis.Redis:
+def connect_heartbeat(url: str, *, password_file: str = "") -> redis.Redis:
     """The client of the thread that keeps the leases: nobody else's commands wait in it."""
-    return connect(url, socket_timeout_seconds=HEARTBEAT_TIMEOUT_SECONDS, retries=HEARTBEAT_RETRIES)
+    return connect(
+        url,
+        password_file=password_file,
+        socket_timeout_seconds=HEARTBEAT_TIMEOUT_SECONDS,
+        retries=HEARTBEAT_RETRIES,
+    )
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from redis.sentinel import (
 )
 
 from workers.loop import Loop
-from workers.queue.connection import FollowingMixin
+from workers.queue.connection import FollowingMixin, reading_password
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -203,7 +203,7 @@ def sentinel_options(url: SentinelUrl) -> dict[str, Any]:
     }
 
 
-def master_client(url: SentinelUrl, **options: Any) -> redis.Redis:
+def master_client(url: SentinelUrl, *, password_file: str = "", **options: Any) -> redis.Redis:
     """A client of whatever is the master; nothing is sent before the first command."""
     untyped: Any = Sentinel
     manager = untyped(
@@ -215,6 +215,8 @@ def master_client(url: SentinelUrl, **options: Any) -> redis.Redis:
         **url.tls,
         **options,
     )
+    kind: type[MasterConnection | MasterTlsConnection]
     kind = MasterTlsConnection if url.tls else MasterConnection
+    kind = reading_password(kind, password_file)
     client: redis.Redis = manager.master_for(url.master, connection_class=kind)
     return client

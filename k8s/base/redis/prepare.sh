@@ -4,7 +4,8 @@
 #   prepare.sh CONFIG_DIR PASSWORD_DIR DATA_DIR ACL_FILE...
 #
 # PASSWORD_DIR has one file per user of users.acl, and a file worker.DRIVER for every driver whose
-# workers have a user of their own; a changed password needs a new start.
+# workers have a user of their own; a changed password needs a new start. Of several lines of a file
+# each is a password: clients use the first one, so the two sides need not change at one moment.
 set -eu
 umask 077
 config=$1
@@ -14,12 +15,20 @@ shift 3
 hash() {
   tr -d '\n' | sha256sum | cut -d ' ' -f 1
 }
+hashes() { # of a file's lines, as Redis takes them
+  between=
+  while read -r line || [ -n "$line" ]; do
+    [ -n "$line" ] || continue
+    printf '%s#%s' "$between" "$(printf %s "$line" | hash)"
+    between=' '
+  done < "$1"
+}
 # Known to this container alone, for as long as it lives.
 setup=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
 expression="s/@setup@/#$(printf %s "$setup" | hash)/"
 for user in watcher worker beat flower operator replication; do
   [ -s "$passwords/$user" ] || continue
-  expression="$expression;s/@$user@/#$(hash < "$passwords/$user")/"
+  expression="$expression;s/@$user@/$(hashes "$passwords/$user")/"
 done
 # Redis reads one user per line and knows no comments.
 sed -e "$expression" -e '/^#/d' -e '/^$/d' -e '/^user worker\.@driver@ /d' "$@" > "$data/users.acl"
@@ -29,7 +38,7 @@ for file in "$passwords"/worker.*; do
   case $driver in
     *[!-.a-zA-Z0-9]*) echo "$file: not a driver's name" >&2; exit 1 ;;
   esac
-  sed -n -e "/^user worker\.@driver@ /{s/@driver@/$driver/g;s/@password@/#$(hash < "$file")/;p;}" \
+  sed -n -e "/^user worker\.@driver@ /{s/@driver@/$driver/g;s/@password@/$(hashes "$file")/;p;}" \
     "$config/users.acl" >> "$data/users.acl"
 done
 # A replica takes no functions of its own: it has its master's, and loads these once it leads.

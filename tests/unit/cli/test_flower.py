@@ -1,0 +1,61 @@
+"""Flower reads its files once, so it starts anew when one of them has changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.cli.flower import Restarter, files
+from workers.config.flags import Command
+from workers.config.load import parse
+
+
+@pytest.fixture
+def login(tmp_path):
+    path = tmp_path / "login"
+    path.write_text("admin:one")
+    return path
+
+
+@pytest.fixture
+def ends():
+    return []
+
+
+@pytest.fixture
+def restarter(login, ends):
+    return Restarter(["", str(login)], lambda: ends.append(1))
+
+
+def test_what_stays_stops_nothing(restarter, ends, login):
+    login.write_text("admin:one")
+    assert restarter.step() > 0
+    assert ends == []
+
+
+def test_another_login_starts_it_anew(restarter, ends, login):
+    login.write_text("admin:two")
+    restarter.step()
+    assert ends == [1]
+
+
+def test_a_file_that_is_being_replaced_is_waited_for(restarter, ends, login):
+    login.unlink()
+    restarter.step()
+    assert ends == []
+    login.write_text("admin:two")
+    restarter.step()
+    assert ends == [1]
+
+
+def test_every_file_that_it_is_given_is_looked_at(tmp_path, login):
+    (tmp_path / "password").write_text("p\n")
+    flags = {
+        "redis-password-file": tmp_path / "password",
+        "flower-basic-auth-file": login,
+        "flower-tls-cert-file": tmp_path / "c",
+        "flower-tls-key-file": tmp_path / "k",
+    }
+    url = f"--redis-url=rediss://h/0?ssl_ca_certs={tmp_path / 'ca'}"
+    given = [url, *(f"--{name}={path}" for name, path in flags.items())]
+    settings = parse(Command.FLOWER, given, {})
+    assert {*map(str, flags.values()), str(tmp_path / "ca")} == {*filter(None, files(settings))}
