@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import redis
@@ -30,6 +29,7 @@ from tests.support.proxy import Proxy, kubeconfig_through
 from tests.support.queue_state import is_left
 from tests.support.redis_fixtures import undeclared_keys
 from tests.support.redis_server import RedisServer
+from tests.support.running import Running
 from tests.support.waiting import wait_until
 from workers.queue.names import NAMES, PREFIX
 
@@ -77,7 +77,7 @@ class Part:
 
 
 @dataclass
-class System:
+class System(Running):
     """Everything but the control plane, which outlives several systems."""
 
     directory: Path
@@ -315,21 +315,6 @@ class System:
         for action in (*actions, self.driver.close, self.redis.kill, self.api.close):
             with suppress(Exception):
                 action()
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.stop()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _tend(self) -> None:
         while not self._ended.wait(0.1):

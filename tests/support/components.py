@@ -10,7 +10,6 @@ with Components(directory, redis) as parts:
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.support.fleet import ROOT, START_SECONDS, environment, program
@@ -73,12 +72,7 @@ class Components:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _ended(self, process: Process) -> bool:

@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -27,13 +26,14 @@ from google.protobuf.message import Message
 
 from csi_client import messages as csi
 from tests.support.processes import Process, start_process
+from tests.support.running import Running
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_SECONDS = 0.05
 
 
-class DriverHost:
+class DriverHost(Running):
     """The process as a test sees it."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
@@ -81,17 +81,6 @@ class DriverHost:
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
 
 class LightDriver:

@@ -15,12 +15,12 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.kube_api import JsonObject, KubeApi, KubeApiError
 from tests.support.processes import Process, start_process
+from tests.support.running import Running
 from tests.support.waiting import wait_until
 from workers.queue.seal import new_key
 
@@ -47,7 +47,7 @@ def environment(**extra: str) -> dict[str, str]:
     return kept | extra
 
 
-class Fleet:
+class Fleet(Running):
     """`csi-fleet run` as one child process with files in `directory`, of the release in `code`."""
 
     def __init__(
@@ -139,21 +139,6 @@ class Fleet:
     def stop(self) -> int | None:
         """SIGTERM and wait; returns the exit code."""
         return self.process.stop(30) if self.process else None
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.stop()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
 
 class Scene:

@@ -17,18 +17,18 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
 import yaml
 
 from tests.support.processes import free_port
+from tests.support.running import Running
 
 _CHUNK = 65536
 
 
-class Proxy:
+class Proxy(Running):
     """One listener in front of one server."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -72,17 +72,6 @@ class Proxy:
         if self._listener is not None:
             self._listener.close()
         self.cut()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _accept(self, listener: socket.socket) -> None:
         while not self._ended.is_set():

@@ -14,12 +14,12 @@ import signal
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import redis
 
 from tests.support.processes import Process, free_port, start_process
+from tests.support.running import Running
 from tests.support.waiting import wait_until
 from workers.observability.health import HEARTBEATS
 
@@ -36,7 +36,7 @@ class Node:
 
 
 @dataclass
-class ReplicatedRedis:
+class ReplicatedRedis(Running):
     """Files live in `directory`.
 
     Args:
@@ -82,17 +82,6 @@ class ReplicatedRedis:
         for node in (*self.sentinels, *self.nodes):
             if node.process is not None:
                 node.process.kill()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def master(self) -> Node:
         """Where the sentinels say that it is."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.support.components import Components
@@ -155,12 +154,7 @@ class RightsWorld:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _answers(

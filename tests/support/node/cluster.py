@@ -23,7 +23,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.support.controlplane import ControlPlane
@@ -33,6 +32,7 @@ from tests.support.kube_api import JsonObject, KubeApi
 from tests.support.node import cgroups, debian, images, settings
 from tests.support.node.namespaces import Inside, Namespaces, NamespacesError
 from tests.support.processes import Process, start_process
+from tests.support.running import Running
 from tests.support.waiting import wait_until
 
 NODE = "node-1"
@@ -44,7 +44,7 @@ class PartEndedError(RuntimeError):
     """A part of the node is not running."""
 
 
-class NodeCluster:
+class NodeCluster(Running):
     """Gone without trace after `stop`, or when this process dies.
 
     Args:
@@ -169,21 +169,6 @@ class NodeCluster:
     def csi_node(self) -> JsonObject:
         """Its CSINode."""
         return self.api.get(f"/apis/storage.k8s.io/v1/csinodes/{NODE}")
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.stop()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _help(self, name: str, command: list[str | Path]) -> None:
         """A program that needs the node's network alone."""
