@@ -9,7 +9,7 @@ that; no name of a kind stands anywhere else. Everything here is light: no grpc,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -188,8 +188,3 @@ class Spec:
     part_of: str = ""
     asks: tuple[str, ...] = ()
     unserved: str = ""
-
-
-def no_rules() -> NoReturn:
-    """`make_rules` of a controller whose events the watcher itself understands."""
-    raise NotImplementedError("this controller has no rules of its own")

@@ -49,7 +49,7 @@ def attaching():
 @pytest.fixture(scope="module")
 def program(plane, attaching, tmp_path_factory):
     """Two workers that attach for both drivers."""
-    flags = ("--controllers=attacher", "--workers=2", "--timeout=4s", "-v=4", "--flower-port=0")
+    flags = ("--controllers=attacher", "--workers=2", "--timeout=4s", "-v=4")
     retry = ("--retry-interval-start=200ms", "--retry-interval-max=2s", "--reconcile-sync=1h")
     directory = tmp_path_factory.mktemp("fleet")
     with Fleet(directory, plane.kubeconfig, attaching, *flags, *retry) as fleet:
@@ -236,7 +236,7 @@ def test_drivers_truth_wins(plane, attaching, tmp_path, cluster):
     client.call("Controller/ControllerUnpublishVolume", *unpublish(handle, f"id-{node}"))
     client.close()
     assert cluster.published() == set()
-    flags = ("--controllers=attacher", "--reconcile-sync=1s", "--flower-port=0")
+    flags = ("--controllers=attacher", "--reconcile-sync=1s")
     with Fleet(tmp_path / "other", plane.kubeconfig, attaching[:1], *flags):
         wait_until(lambda: cluster.published() == {(handle, f"id-{node}")}, 30, "published again")
 

@@ -36,7 +36,7 @@ def driver():
 @pytest.fixture(scope="module")
 def shadow(tmp_path_factory, kubeconfig, driver):
     directory = tmp_path_factory.mktemp("shadow")
-    flags = (CONTROLLERS, "--shadow", "--leader-election", "--flower-port=0", "-v=2")
+    flags = (CONTROLLERS, "--shadow", "--leader-election", "-v=2")
     with Fleet(directory, kubeconfig, [driver], *flags) as fleet:
         yield fleet
 
@@ -98,8 +98,7 @@ def test_shadow_agrees_and_changes_nothing(api, scene, kubeconfig, driver, shado
     assert leases(api) == before
     assert {call.method for call in driver.calls()} <= ASKED
 
-    flags = (CONTROLLERS, "--flower-port=0")
-    with Fleet(tmp_path / "sidecar", kubeconfig, [driver], *flags) as sidecar:
+    with Fleet(tmp_path / "sidecar", kubeconfig, [driver], CONTROLLERS) as sidecar:
         scene.wait_bound(*names)
         agree(shadow, driver, CLAIMS)
         sidecar.stop()

@@ -239,23 +239,24 @@ def _check_plain(redis: RedisSettings) -> None:
 
 
 def _check_flower(settings: Settings) -> None:
+    if settings.command != Command.FLOWER:
+        return
     flower = settings.flower
-    if flower.port > 65535:
-        raise ConfigError("--flower-port must be 0 to 65535")
+    if not 0 < flower.port <= 65535:
+        raise ConfigError("--flower-port must be 1 to 65535")
     if any(not all(entry.partition(":")[::2]) for entry in flower.basic_auth):
         raise ConfigError("Flower's login must be lines of user:password")
     _check_flower_oidc(flower)
     if any(flower.tls) and not all(flower.tls):
         raise ConfigError("give both --flower-tls-cert-file and --flower-tls-key-file, or neither")
     public = flower.address not in _LOOPBACK
-    started = settings.command in {Command.RUN, Command.FLOWER} and flower.port
-    if started and public and not flower.basic_auth and flower.oidc is None:
+    if public and not flower.basic_auth and flower.oidc is None:
         raise ConfigError(
             f"--flower-address={flower.address} is open to others: give Flower a login with "
             "--flower-basic-auth-file, the variable CSI_FLEET_FLOWER_BASIC_AUTH or "
             "--flower-oidc-provider"
         )
-    if started and public and not any(flower.tls) and not flower.plain_http:
+    if public and not any(flower.tls) and not flower.plain_http:
         raise ConfigError(
             f"--flower-address={flower.address} is open to others: give --flower-tls-cert-file and "
             "--flower-tls-key-file, or say --flower-plain-http where something before Flower "

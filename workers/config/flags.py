@@ -43,7 +43,7 @@ class Command(StrEnum):
 
 
 SUMMARIES = {
-    Command.RUN: ("", "everything in one program: watcher, workers, beat, Flower, Redis"),
+    Command.RUN: ("", "everything but Flower in one program: watcher, workers, beat, Redis"),
     Command.WATCHER: ("", "turns API events into work"),
     Command.WORKER: ("", "provisions and deletes volumes of the drivers beside it"),
     Command.BEAT: ("", "the clock of periodic work"),

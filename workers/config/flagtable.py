@@ -24,7 +24,7 @@ _SCHEDULE: Final = _RULES | {Command.BEAT}
 _SERVER: Final = _RULES | {Command.BEAT}
 _ALL: Final = frozenset(Command) - {Command.VERSION, Command.COMPLETION}
 _REDIS: Final = _ALL
-_FLOWER: Final = frozenset({Command.RUN, Command.FLOWER})
+_FLOWER: Final = frozenset({Command.FLOWER})
 
 _STRING, _BOOL, _INT, _UINT = Kind.STRING, Kind.BOOL, Kind.INT, Kind.UINT
 _FLOAT, _DURATION = Kind.FLOAT, Kind.DURATION
@@ -148,7 +148,7 @@ OWN_FLAGS: Final = (
          upstream=False),
     Flag("flower-address", _STRING, "127.0.0.1", "Listen address of Flower.", _FLOWER,
          upstream=False),
-    Flag("flower-port", _UINT, "5555", "Port of Flower; 0 does not start it.", _FLOWER,
+    Flag("flower-port", _UINT, "5555", "Port of Flower.", _FLOWER,
          upstream=False),
     Flag("flower-tls-cert-file", _STRING, "", "Certificate with which Flower serves HTTPS.",
          _FLOWER, upstream=False),

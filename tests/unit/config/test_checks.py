@@ -36,7 +36,7 @@ ELECTED = ["--leader-election"]
           ("snapshot-orphan-sweep-interval", "-1s"), ("node-deployment-base-delay", "0"),
           ("node-deployment-max-delay", "-1s"), ("lease-ttl", "500ms"), ("resync-period", "0"),
           ("worker-threads", "0"), ("capacity-ownerref-level", "-2"), ("metrics-path", "m"),
-          ("leader-election-retry-period", "-1s"), ("flower-port", "65536"),
+          ("leader-election-retry-period", "-1s"),
       ]],
     pytest.param([*ELECTED, "--leader-election-renew-deadline=15s"], {}, 2, "lease-duration must",
                  id="renew deadline not below lease duration"),
@@ -49,16 +49,6 @@ ELECTED = ["--leader-election"]
                  id="redis password in the query"),
     pytest.param(["--redis-password-file=/does/not/exist"], {}, 2, "cannot read",
                  id="redis password file"),
-    pytest.param(["--flower-address=0.0.0.0"], {}, 2, "give Flower a login", id="open Flower"),
-    pytest.param(
-        ["--flower-address=0.0.0.0"], {"CSI_FLEET_FLOWER_BASIC_AUTH": "a:b"}, 2,
-        "--flower-plain-http", id="open Flower in clear",
-    ),
-    pytest.param(["--flower-tls-cert-file=x"], {}, 2, "give both", id="certificate alone"),
-    pytest.param(["--flower-oidc-provider=x"], {}, 2, "must be one of google", id="provider"),
-    pytest.param(["--flower-oidc-provider=okta"], {}, 2, "also needs", id="half a provider"),
-    pytest.param([], {"CSI_FLEET_FLOWER_BASIC_AUTH": "hush"}, 2, "user:password",
-                 id="Flower login without colon"),
 ])  # fmt: skip
 def test_refused(argv, environ, code, message):
     with pytest.raises(ConfigError, match=message) as caught:
@@ -66,6 +56,32 @@ def test_refused(argv, environ, code, message):
     assert caught.value.exit_code == code
     assert "\n" not in str(caught.value)
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("argv", "environ", "message"), [
+    pytest.param(["--flower-address=0.0.0.0"], {}, "give Flower a login", id="open Flower"),
+    pytest.param(
+        ["--flower-address=0.0.0.0"], {"CSI_FLEET_FLOWER_BASIC_AUTH": "a:b"},
+        "--flower-plain-http", id="open Flower in clear",
+    ),
+    pytest.param(["--flower-tls-cert-file=x"], {}, "give both", id="certificate alone"),
+    pytest.param(["--flower-oidc-provider=x"], {}, "must be one of google", id="provider"),
+    pytest.param(["--flower-oidc-provider=okta"], {}, "also needs", id="half a provider"),
+    pytest.param([], {"CSI_FLEET_FLOWER_BASIC_AUTH": "hush"}, "user:password",
+                 id="Flower login without colon"),
+    *[pytest.param([f"--flower-port={port}"], {}, "1 to 65535", id=f"port {port}")
+      for port in (0, 65536)],
+])  # fmt: skip
+def test_refused_by_flower(argv, environ, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        parse("flower", ["--redis-url=redis://r", *argv], environ)
+    assert caught.value.exit_code == 2
+    assert "hush" not in str(caught.value)
+
+
+def test_run_starts_no_flower_and_takes_none_of_its_flags():
+    with pytest.raises(ConfigError, match="flower-port"):
+        parse("run", ["--flower-port=5555"], {})
 
 
 @pytest.mark.parametrize("command", ["watcher", "worker", "beat", "flower"])
@@ -80,7 +96,7 @@ def test_every_part_but_run_needs_redis(command):
     ["--volume-name-uuid-length=32"], ["--snapshot-orphan-sweep-interval=0"],
     ["--node-deployment-max-delay=0"], ["--retry-interval-start=10s", "--retry-interval-max=1s"],
     ["--http-endpoint=", "--metrics-address=:1"], ["--volume-name-prefix="],
-    ["--leader-election-lease-duration=1s"], ["--flower-port=0", "--flower-address=0.0.0.0"],
+    ["--leader-election-lease-duration=1s"],
 ])  # fmt: skip
 def test_allowed_as_upstream_allows_it(argv):
     parse("run", argv, {})
@@ -169,11 +185,12 @@ def test_flower_login_opens_other_addresses(tmp_path):
     secret = tmp_path / "logins"
     secret.write_text("a:1\nb:2\n", encoding="utf-8")
     argv = ["--flower-address=0.0.0.0", "--flower-plain-http", f"--flower-basic-auth-file={secret}"]
-    flower = parse("run", argv, {}).flower
+    argv.append("--redis-url=redis://r")
+    flower = parse("flower", argv, {}).flower
     assert flower.basic_auth == ("a:1", "b:2")
     assert "a:1" not in repr(flower)
     environ = {"CSI_FLEET_FLOWER_BASIC_AUTH": "c:3, d:4"}
-    assert parse("run", argv[:2], environ).flower.basic_auth == ("c:3", "d:4")
+    assert parse("flower", [*argv[:2], argv[-1]], environ).flower.basic_auth == ("c:3", "d:4")
 
 
 def test_drivers_file_replaces_the_default_socket_only():

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.dummy.echo.rules import EchoRules
 from workers.config.commandline import read_arguments
 from workers.config.flags import Command, Flag, Kind
 from workers.config.flagsets import flag_set
 from workers.errors import ConfigError
-from workers.spec import Spec, no_rules
+from workers.spec import Spec
 
 
 def spec(name: str, *flags: Flag, part_of: str = "") -> Spec:
-    return Spec(name, f"csi-{name}", (), (), no_rules, flags=flags, part_of=part_of)
+    return Spec(name, f"csi-{name}", (), (), EchoRules, flags=flags, part_of=part_of)
 
 
 ATTACHER = spec(

@@ -14,10 +14,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.support.crash_world import CrashWorld
 from tests.support.dummy.echo.controller import CONTROLLER
+from tests.support.dummy.echo.spec import SPEC
+from watcher.hosted import Hosted
 from workers.controllers import catalogue
 from workers.engine.frame import run
 from workers.queue.keys import Key
@@ -63,6 +66,20 @@ def test_its_keys_have_lanes_tickets_and_tasks(told):
     assert told["places"] == ["d#echo", "system-silences"]
     assert any("echoes" in line and "CALL_KINDS" in line for line in told["lua"])
     assert any("['echoes'] = '#echo'" in line for line in told["lua"])
+
+
+def test_the_watcher_tells_it_of_events():
+    """Followed because its spec says so; its rules make the keys."""
+    sent: list[Any] = []
+    outbox = SimpleNamespace(add=lambda keys, *_, **__: sent.extend(keys), forget=sent.extend)
+    hosted = Hosted(SPEC, outbox)  # type: ignore[arg-type]
+    hosted.set_records([{"name": "d", "queue_name": "d"}])
+    (watch,) = SPEC.watches
+    meta = {"namespace": "a", "name": "b", "uid": "u", "resourceVersion": "7"}
+    item = msgspec.convert({"metadata": meta}, watch.item_type)
+    hosted.seen(watch.resource, item, is_listed=False)
+    assert sent == [Key("echoes", "d", "a/b", "u")]
+    assert hosted.all_keys() == sent
 
 
 def test_workers_say_that_they_run_it(told):

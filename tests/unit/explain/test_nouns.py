@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.dummy.echo.rules import EchoRules
 from workers.cli.tools import named_object
 from workers.errors import ConfigError
 from workers.explain import generic, nouns
@@ -12,10 +13,10 @@ from workers.kube import paths
 from workers.kube.errors import NotFoundError
 from workers.queue.keys import Key
 from workers.queue.workqueue import WorkQueue
-from workers.spec import Kind, Spec, no_rules
+from workers.spec import Kind, Spec
 
 KIND = Kind("things", "things.sync", "things", subject=paths.ATTACHMENTS, noun="thing")
-SPEC = Spec("maker", "csi-maker", (KIND,), (), no_rules)
+SPEC = Spec("maker", "csi-maker", (KIND,), (), EchoRules)
 NOUN = Noun("thing", paths.ATTACHMENTS, ((SPEC, KIND),))
 RECORDS = {"d": {"name": "d", "controllers": ["maker"]}, "e": {"name": "e", "controllers": ["x"]}}
 OBJECT = {"metadata": {"name": "one", "uid": "u1"}}

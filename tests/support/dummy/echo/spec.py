@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.support.dummy.echo.rules import WATCHES, EchoRules
 from workers.config.flags import Flag
 from workers.config.flags import Kind as Value
 from workers.kube import paths
-from workers.spec import Kind, Permission, Spec, no_rules
+from workers.spec import Kind, Permission, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,8 +38,8 @@ SPEC: Final = Spec(
         ),
         Kind("silences", task="silences.sync", work_queue="csi-silence", has_driver=False),
     ),
-    watches=(),
-    make_rules=no_rules,
+    watches=WATCHES,
+    make_rules=EchoRules,
     lease_name=lease_name,
     flags=(Flag("loudness", Value.UINT, "7", "How loud."),),
     read_settings=read_settings,

@@ -1,0 +1,69 @@
+"""What events mean to the echo controller: each claim is a key of each driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from workers.kube import paths
+from workers.kube.objects import Claim
+from workers.queue.keys import Key
+from workers.spec import Forget, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from workers.kube.paths import Resource
+    from workers.spec import Records, Told
+
+
+class EchoRules:
+    """Remembers the claims that there are."""
+
+    def __init__(self) -> None:
+        self._queues: list[str] = []
+        self._claims: dict[str, Claim] = {}
+        self._listed: set[str] | None = None
+
+    def set_drivers(self, drivers: Records) -> Iterable[Told]:
+        """A new driver hears of every claim."""
+        self._queues = [record["queue_name"] for record in drivers]
+        return self.all_keys()
+
+    def seen(self, resource: Resource, item: Claim, *, is_listed: bool) -> Iterable[Told]:
+        """Each event is an echo."""
+        del resource
+        place = f"{item.metadata.namespace}/{item.metadata.name}"
+        self._claims[place] = item
+        if is_listed and self._listed is not None:
+            self._listed.add(place)
+        return self._keys(place)
+
+    def gone(self, resource: Resource, item: Claim) -> Iterable[Told]:
+        """Silence."""
+        del resource
+        place = f"{item.metadata.namespace}/{item.metadata.name}"
+        keys = self._keys(place)
+        self._claims.pop(place, None)
+        return [Forget(key) for key in keys]
+
+    def begin_list(self, resource: Resource) -> None:
+        """Note what the list names."""
+        del resource
+        self._listed = set()
+
+    def end_list(self, resource: Resource) -> Iterable[Told]:
+        """What was not named is gone."""
+        lost = [self._claims[place] for place in set(self._claims) - (self._listed or set())]
+        self._listed = None
+        return [told for item in lost for told in self.gone(resource, item)]
+
+    def all_keys(self) -> list[Key]:
+        """Of all claims."""
+        return [key for place in self._claims for key in self._keys(place)]
+
+    def _keys(self, place: str) -> list[Key]:
+        uid = self._claims[place].metadata.uid if place in self._claims else ""
+        return [Key("echoes", queue, place, uid) for queue in self._queues]
+
+
+WATCHES: Final = (Watch(paths.CLAIMS, Claim),)
