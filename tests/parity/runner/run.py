@@ -2,10 +2,12 @@
 
 import argparse
 import concurrent.futures
+import contextlib
 import json
 import re
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -59,6 +61,27 @@ def parser():
     return found
 
 
+class Turns:
+    """Which case is next: of those that exclude each other one is always under way."""
+
+    def __init__(self, files, exclusive):
+        self.guard, self.is_busy = threading.Lock(), False
+        self.exclusive = [f for f in files if f in exclusive]
+        self.others = [f for f in files if f not in exclusive]
+
+    @contextlib.contextmanager
+    def next(self):
+        with self.guard:
+            mine = bool(self.exclusive) and not self.is_busy
+            path = (self.exclusive if mine or not self.others else self.others).pop(0)
+            self.is_busy |= mine
+        try:
+            yield path
+        finally:
+            with self.guard:
+                self.is_busy &= not mine
+
+
 class Run:
     """One run over chosen cases."""
 
@@ -104,47 +127,50 @@ class Run:
         }
 
     def results(self):
-        """Each case's name and future.
+        """Each case's file, what came of it, and the seconds it took.
 
-        First those with snapshots but no snapshot controller, then the rest, those with one last
-        and one after the other.
+        First those with snapshots but no snapshot controller, then the rest, of which those with
+        one go one after the other.
         """
         kube = Kube(self.args.kubeconfig)
         kube.start_watches()
 
-        def one(path):
-            started = time.time()
-            case_run = CaseRun(
-                kube, self.cases[path], self.commands, self.args.kubeconfig, self.logs
-            )
-            return path, case_run.run(), time.time() - started
+        def one(turns):
+            with turns.next() as path:
+                started = time.time()
+                case = self.cases[path]
+                try:
+                    run = CaseRun(kube, case, self.commands, self.args.kubeconfig, self.logs)
+                    result = run.run()
+                except Exception as error:  # noqa: BLE001 - the others go on
+                    result = error
+            return path, result, time.time() - started
 
         first = []
         if any(map(alone, self.cases.values())):
             first = [
                 f for f in self.files if has_snapshots(self.cases[f]) and not alone(self.cases[f])
             ]
-        rest = sorted((f for f in self.files if f not in first), key=lambda f: alone(self.cases[f]))
+        rest = [f for f in self.files if f not in first]
         for group in (first, rest):
+            turns = Turns(group, {f for f in group if alone(self.cases[f])})
             with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
-                waiting = {pool.submit(one, f): f for f in group}
+                waiting = [pool.submit(one, turns) for _ in group]
                 for done in concurrent.futures.as_completed(waiting):
-                    yield waiting[done].stem, done
+                    yield done.result()
 
     def all(self):
         """Run; returns the exit code."""
-        for name, done in self.results():
-            try:
-                path, result, took = done.result()
-            except Exception as error:  # noqa: BLE001 - the others go on
-                self.failed.append(name)
-                print(f"ERROR {name}: {error!r}", flush=True)
+        for path, result, took in self.results():
+            if isinstance(result, Exception):
+                self.failed.append(path.stem)
+                print(f"ERROR {path.stem}: {result!r}", flush=True)
                 continue
             self.keep(path, result)
             if self.args.mode == "record":
                 self.passed += 1
                 problems = f"  PROBLEMS {result['problems']}" if "problems" in result else ""
-                print(f"recorded {name} {took:.1f}s{problems}", flush=True)
+                print(f"recorded {path.stem} {took:.1f}s{problems}", flush=True)
             else:
                 self.judge(path, result, took)
         for reason, left_out in (
