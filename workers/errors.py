@@ -4,6 +4,7 @@
 ProvisionerError
   ConfigError          stop at start, one line naming the flag; exit code in `exit_code`
   AttemptError         one attempt failed; `state` says what the storage may be doing
+  NamespaceFull        its unfinished attempts have all the bytes that a namespace may have
   IgnoredError         not ours: no event, no retry
   TransientError       the system itself is not ready: retried without a back-off step or event
     QueueUnavailable   Redis does not answer
@@ -56,6 +57,10 @@ class AttemptError(ProvisionerError):
         self.message = message
         self.state = state
         self.code = code
+
+
+class NamespaceFull(ProvisionerError):  # noqa: N818 - the word the whole system uses
+    """No further attempt of this namespace can be recorded; the text is for its users (SEC-4)."""
 
 
 class IgnoredError(ProvisionerError):

@@ -8,9 +8,9 @@ them, for which the API server keeps the ConfigMaps of longer attempts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from workers.errors import LeaseLost
+from workers.errors import LeaseLost, NamespaceFull
 from workers.queue.keys import Key
 from workers.queue.names import NAMES
 from workers.queue.records import encode, unseal
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _INTENTS = NAMES["intents"].full
 _UNSAVED = NAMES["unsaved"].full
+# A 20th of the shipped Redis' memory: thousands of failing claims, however large they are (SEC-4).
+NAMESPACE_BYTES: Final = 16 * 1024 * 1024
+_FULL: Final = 2
 
 
 class IntentStore:
@@ -38,10 +41,18 @@ class IntentStore:
     Args:
         client: of the queue's Redis.
         seal: the workers' keys; who only looks needs none.
+        namespace_bytes: of intents that one namespace may have at a time.
     """
 
-    def __init__(self, client: redis.Redis, seal: Seal = UNCHECKED) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        seal: Seal = UNCHECKED,
+        *,
+        namespace_bytes: int = NAMESPACE_BYTES,
+    ) -> None:
         self._client = client
+        self._namespace_bytes = namespace_bytes
         self._scripts = Scripts(client)
         self._seal = seal
 
@@ -52,10 +63,20 @@ class IntentStore:
 
         Raises:
             LeaseLost: nothing was written.
+            NamespaceFull: nothing was written; the volume had no intent before.
         """
-        record = self.sealed(domain, intent, lease)
+        record, known = self.sealed(domain, intent, lease), dict(lease.written if lease else {})
         _remember(lease, domain, intents=record)
-        if not self._scripts.run("begin", domain, record, *_owner(lease)):
+        written = self._scripts.run("begin", domain, record, *_owner(lease), self._namespace_bytes)
+        if written == _FULL:
+            if lease is not None:
+                lease.written = known
+            raise NamespaceFull(
+                f"attempts of namespace {_tenant(intent, lease)} that have no end yet fill the "
+                f"{self._namespace_bytes // 1024} KiB that csi-fleet keeps for one namespace: "
+                "delete claims that cannot be provisioned, then this one goes on by itself"
+            )
+        if not written:
             raise LeaseLost(f"lease of {domain} is lost, CreateVolume is not called")
 
     def created(

@@ -102,6 +102,7 @@ NAMES: Final = {
         # Intents: what may exist in a storage system without a PV.
         RedisName("intents", "hash", "intents", "PV name -> record; from before CreateVolume"),
         RedisName("unsaved", "hash", "intents", "PV name -> full PV; until saved"),
+        RedisName("held", "hash", "intents", "namespace -> bytes of its intents; each minute anew"),
         _family("saved", "string", "intents", "PV name: its PV was saved a moment ago; 10 min"),
         # Catalog, written by the watcher.
         _family("catalog", "hash", "catalog", "kind: name -> 'rv json', no json = tombstone"),

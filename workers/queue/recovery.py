@@ -8,6 +8,7 @@ no event would ever bring it back (M-010 step 6). Each minute one process looks.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -16,7 +17,7 @@ from workers.errors import ProvisionerError
 from workers.queue.keys import Key
 from workers.queue.names import NAMES
 from workers.queue.scripts import reading
-from workers.queue.seal import content
+from workers.queue.seal import content, tenant_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -32,6 +33,7 @@ _log = logging.getLogger(__name__)
 PERIOD_SECONDS = 60.0
 _INTENTS = NAMES["intents"].full
 _UNSAVED = NAMES["unsaved"].full
+_HELD = NAMES["held"].full
 _GUARD = NAMES["recovery_guard"].full
 # As workers.controllers.provisioner.intent writes it: an operator's turn, see `csi-fleet audit`.
 _STAGE_STRANDED = "stranded"
@@ -85,13 +87,27 @@ class Recovery:
         return True
 
     def _chunks(self, keys_of_volume: KeysOfVolume) -> Iterator[list[Key]]:
+        held: Counter[str] = Counter()
         for chunk in self._scan(_INTENTS):
+            for raw in chunk.values():
+                held[tenant_of(raw)] += len(raw)
             yield [key for raw in chunk.values() if (key := _key_of_intent(raw))]
+        self._weigh(held)
         for chunk in self._scan(_UNSAVED):
             with reading(self._client):
                 intents = self._client.hmget(_INTENTS, list(chunk))
             alone = [raw for raw, intent in zip(chunk.values(), intents, strict=True) if not intent]
             yield [key for raw in alone for key in _keys_of_unsaved(raw, keys_of_volume)]
+
+    def _weigh(self, held: Counter[str]) -> None:
+        """Correct the bytes by namespace, which records that went another way leave wrong."""
+        counts: Any = {name: count for name, count in held.items() if name}
+        with reading(self._client):
+            pipe = self._client.pipeline(transaction=True)
+            pipe.delete(_HELD)
+            if counts:
+                pipe.hset(_HELD, mapping=counts)
+            pipe.execute()
 
     def _scan(self, name: str) -> Iterator[dict[Any, Any]]:
         cursor = 0

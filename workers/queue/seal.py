@@ -83,6 +83,11 @@ def content(stored: bytes) -> bytes:
     return _parts(stored)[2]
 
 
+def tenant_of(stored: bytes) -> str:
+    """The namespace whose record it says to be, "" for none."""
+    return _parts(stored)[1].decode("utf-8", "backslashreplace")
+
+
 def _parts(stored: bytes) -> tuple[bytes, bytes, bytes]:
     # A release before this one stored the JSON object alone.
     if stored[:1] == b"{":

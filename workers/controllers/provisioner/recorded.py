@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from workers.controllers.provisioner.intent import Intent
 from workers.engine.steps import Step
-from workers.errors import AttemptError, State, TransientError
+from workers.errors import AttemptError, NamespaceFull, State, TransientError
 
 if TYPE_CHECKING:
     from workers.controllers.provisioner.claims import ClaimPass
@@ -107,7 +107,10 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
             epoch=work.lease.session.epoch,
         )
         work.runtime.effects.reach(Step.RECORD_INTENT, work.lease)
-        work.own.safekeeping.begin(work.lease, intent)
+        try:
+            work.own.safekeeping.begin(work.lease, intent)
+        except NamespaceFull as error:  # the claim waits, and its events say why
+            raise AttemptError(str(error), State.FINISHED) from error
         self.remember(intent)
 
     def remember(self, intent: Intent) -> None:

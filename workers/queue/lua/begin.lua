@@ -1,10 +1,12 @@
--- BEGIN(domain, record, key, process, token): write the intent if the lease is still ours.
--- Without a key there is no lease to check. Touches intents (hash), leases (hash).
--- Returns 1 = written, 0 = lease lost.
+-- BEGIN(domain, record, key, process, token, most): write the intent if the lease is still ours, and
+-- for a volume without one, if its namespace then has no more than `most` bytes of them.
+-- Without a key there is no lease to check. Touches intents, held, leases (hashes).
+-- Returns 1 = written, 0 = lease lost, 2 = the namespace is full.
 if ARGV[4] ~= '' then
   local lease = lease_of(ARGV[4])
   if not (lease and lease.process == ARGV[5] and lease.token == ARGV[6]) then return 0 end
 end
+if not weigh(ARGV[2], ARGV[3], tonumber(ARGV[7])) then return 2 end
 redis.call('HSET', K.intents, ARGV[2], ARGV[3])
 if ARGV[4] ~= '' then trail(ARGV[4], stamped('intent')) end
 return 1

@@ -6,6 +6,7 @@ local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then
   forget(key)
   if ARGV[6] ~= '' then
+    weigh(ARGV[6], '')
     redis.call('HDEL', K.intents, ARGV[6])
     redis.call('HDEL', K.unsaved, ARGV[6])
     redis.call('SET', K.saved .. ARGV[6], '1', 'EX', 600)

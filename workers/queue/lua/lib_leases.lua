@@ -142,6 +142,23 @@ local function owned(key, process, token, epoch)
   return nil, is_ended
 end
 
+-- Count the bytes of intents by namespace, before one is written, or goes (''). Not exact where
+-- somebody else writes them; the recovery counts anew each minute. Returns false, and counts nothing,
+-- for a new one beyond `most`.
+local function weigh(domain, record, most)
+  local old = redis.call('HGET', K.intents, domain) or ''
+  local tenant = string.match(record == '' and old or record, '^[^:{]*:([^:]*):') or ''
+  if tenant == '' then return true end
+  local held = (tonumber(redis.call('HGET', K.held, tenant)) or 0) + #record - #old
+  if most and old == '' and held > most then return false end
+  if held > 0 then
+    redis.call('HSET', K.held, tenant, string.format('%d', held))
+  else
+    redis.call('HDEL', K.held, tenant)
+  end
+  return true
+end
+
 local function forget(key)
   redis.call('HDEL', K.fails, key)
   redis.call('HDEL', K.memos, key)

@@ -8,6 +8,8 @@ import pytest
 
 from workers.constants import ANN_SELECTED_NODE
 from workers.controllers.provisioner.intent import Intent, Request
+from workers.engine.outcome import Action
+from workers.errors import NamespaceFull
 
 CLASS = {
     "metadata": {"name": "fast"},
@@ -57,3 +59,17 @@ def test_what_is_small_stays_whole():
 def test_an_annotation_that_no_secret_can_be_named_by_goes():
     found = record(annotations={"team/secret": "x" * 5000})
     assert found["claim"]["metadata"]["annotations"] == {}
+
+
+def test_sec4_a_claim_of_a_full_namespace_is_told_so_and_waits(world, claim, monkeypatch):
+    """No call without a record; the claim's event, which `explain` shows, says what to do."""
+
+    def refuse(*_):
+        raise NamespaceFull("namespace default: delete claims")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.own.safekeeping, "begin", refuse)
+        outcome = world.claim_pass(claim)
+    assert (outcome.action, world.client.created) == (Action.RETRY, [])
+    assert world.events.warnings() == ["namespace default: delete claims"]
+    assert world.claim_pass(claim).action is Action.DONE

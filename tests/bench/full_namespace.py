@@ -1,0 +1,155 @@
+"""One tenant fills Redis with claims that fail; how long do the others' claims wait meanwhile?
+
+    python -m tests.bench.full_namespace [CLAIMS]
+
+A real Redis with the shipped memory limit, the real queue and records, 32 threads as a worker has
+them and a driver that takes 10 ms. The greedy tenant's claims carry 264 KB of annotations and fail.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from tests.support.redis_server import RedisServer, find_redis_server
+from workers.controllers.provisioner.intent import Intent, Request
+from workers.errors import NamespaceFull, QueueUnavailable
+from workers.queue.connection import connect
+from workers.queue.intents import IntentStore
+from workers.queue.keys import Key, claim_key
+from workers.queue.leases import Heartbeat, Lease
+from workers.queue.locks import Lock
+from workers.queue.seal import Seal
+from workers.queue.workqueue import WorkQueue
+
+THREADS, OTHERS, CALL_SECONDS = 32, 300, 0.01
+SEAL = Seal.of_lines(["k" * 64])
+FILLING = {f"team/{number}": "x" * 250 for number in range(1000)}
+
+
+class Bench:
+    """A worker and what its passes do."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.client = connect(server.unix_url)
+        self.tickets: list[Key] = []
+        self.queue = WorkQueue(self.client, publish=self.tickets.extend, seal=SEAL)
+        self.intents = IntentStore(self.client, SEAL)
+        self.ends: dict[str, float] = {}
+        self.full = 0
+        self.stopped = threading.Event()
+        self.heartbeat = Heartbeat(self.queue)
+        self.threads = [threading.Thread(target=self.work) for _ in range(THREADS)]
+
+    def __enter__(self) -> Self:
+        self.client.config_set("maxmemory", "350mb")
+        self.queue.register_process()
+        self.queue.set_limits("claims|d", THREADS)
+        self.heartbeat.start()
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopped.set()
+        for thread in self.threads:
+            thread.join()
+        self.heartbeat.stop()
+
+    def work(self) -> None:
+        """Passes until the end."""
+        while not self.stopped.is_set():
+            try:
+                key = self.tickets.pop(0)
+            except IndexError:
+                time.sleep(0.002)
+                with suppress(QueueUnavailable):
+                    self.queue.pump()
+                continue
+            with suppress(QueueUnavailable):
+                lease = self.queue.take(key, [Lock(f"pvc-{key.uid}")])
+                if lease is not None:
+                    self.one_pass(lease)
+
+    def one_pass(self, lease: Lease) -> None:
+        """As the provisioner's: record, call, then saved or failed."""
+        key = lease.key
+        is_greedy = key.tenant == "greedy"
+        record = intent(key, FILLING if is_greedy else {})
+        try:
+            self.intents.begin(lease.domain, record, lease)
+            time.sleep(CALL_SECONDS)
+        except NamespaceFull:
+            self.full += 1
+        if is_greedy:
+            self.queue.fail(lease, base_seconds=1, cap_seconds=300)
+        else:
+            self.queue.done(lease, finish_intent=True)
+            self.ends[key.uid] = time.monotonic()
+
+    def others(self, prefix: str) -> list[float]:
+        """Claims of ten quiet tenants, one each 20 ms; seconds from event to end."""
+        starts = {}
+        for number in range(OTHERS):
+            key = claim_key("d", f"quiet-{number % 10}", f"c{number}", f"{prefix}{number}")
+            starts[key.uid] = time.monotonic()
+            self.queue.add([key])
+            time.sleep(0.02)
+        while not all(uid in self.ends for uid in starts):
+            time.sleep(0.01)
+        return sorted(self.ends[uid] - start for uid, start in starts.items())
+
+
+def intent(key: Key, annotations: dict[str, str]) -> dict[str, Any]:
+    """What is recorded of a claim."""
+    namespace, _, name = key.object.partition("/")
+    metadata = {"namespace": namespace, "name": name, "uid": key.uid, "annotations": annotations}
+    return Intent.begin(
+        key=key.text,
+        driver="d",
+        claim={"metadata": metadata, "spec": {}},
+        storage_class={"metadata": {"name": "fast"}},
+        request=Request(),
+        previous=None,
+        now=0.0,
+        epoch="e",
+    ).record()
+
+
+def shown(name: str, found: list[float], bench: Bench) -> None:
+    """One line of the table."""
+    p50, p99 = statistics.median(found), found[int(len(found) * 0.99) - 1]
+    used = bench.client.info("memory")["used_memory_human"]  # type: ignore[index]
+    print(f"| {name} | {p50 * 1000:.0f} ms | {p99 * 1000:.0f} ms | {used} | {bench.full} |")
+
+
+def main() -> None:
+    """Alone, beside the greedy tenant, and after its claims are gone."""
+    claims = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    binary = find_redis_server()
+    assert binary is not None, "no redis-server"
+    with tempfile.TemporaryDirectory() as folder:
+        server = RedisServer(binary, Path(folder)).start()
+        try:
+            with Bench(server) as bench:
+                print("| others | p50 | p99 | Redis | refused |\n|---|---|---|---|---|")
+                shown("alone", bench.others("a"), bench)
+                greedy = [claim_key("d", "greedy", f"g{n}", f"g{n}") for n in range(claims)]
+                bench.queue.add(greedy)
+                shown(f"beside {claims} failing claims", bench.others("b"), bench)
+                for key in greedy:
+                    bench.intents.finish(f"pvc-{key.uid}")
+                    bench.queue.forget(key)
+                shown("after their deletion", bench.others("c"), bench)
+        finally:
+            server.kill()
+
+
+if __name__ == "__main__":
+    main()
