@@ -1,7 +1,7 @@
-#!lua name=csifleet_15c66ad61a96ef0c
+#!lua name=csifleet_fd1ec45566a5cb45
 local function run(_, ARGV)
 local script = table.remove(ARGV, 1)
-local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
+local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
 local TRAILED = { ['claims'] = true, ['volumes'] = true, ['changes'] = true, ['contents'] = true, ['group-contents'] = true, ['snapshots'] = true, ['bindings'] = true, ['group-snapshots'] = true, ['group-bindings'] = true, ['attachments'] = true, ['detachments'] = true, ['forced-attachments'] = true }
 local APART = { ['changes'] = '#resizer', ['contents'] = '#snapshotter', ['group-contents'] = '#snapshotter', ['snapshots'] = '#snapshot-controller', ['bindings'] = '#snapshot-controller', ['group-snapshots'] = '#snapshot-controller', ['group-bindings'] = '#snapshot-controller', ['snapshot-sources'] = '#snapshot-controller', ['attachments'] = '#attacher', ['detachments'] = '#attacher', ['forced-attachments'] = '#attacher', ['attach-finalizers'] = '#attacher', ['reconcile-attachments'] = '#attacher' }
@@ -445,6 +445,23 @@ local function owned(key, process, token, epoch)
   return nil, is_ended
 end
 
+-- Count the bytes of intents by namespace, before one is written, or goes (''). Not exact where
+-- somebody else writes them; the recovery counts anew each minute. Returns false, and counts nothing,
+-- for a new one beyond `most`.
+local function weigh(domain, record, most)
+  local old = redis.call('HGET', K.intents, domain) or ''
+  local tenant = string.match(record == '' and old or record, '^[^:{]*:([^:]*):') or ''
+  if tenant == '' then return true end
+  local held = (tonumber(redis.call('HGET', K.held, tenant)) or 0) + #record - #old
+  if most and old == '' and held > most then return false end
+  if held > 0 then
+    redis.call('HSET', K.held, tenant, string.format('%d', held))
+  else
+    redis.call('HDEL', K.held, tenant)
+  end
+  return true
+end
+
 local function forget(key)
   redis.call('HDEL', K.fails, key)
   redis.call('HDEL', K.memos, key)
@@ -527,13 +544,15 @@ for lane in pairs(lanes) do admit(lane) end
 return tickets
 
 elseif script == 'begin' then
--- BEGIN(domain, record, key, process, token): write the intent if the lease is still ours.
--- Without a key there is no lease to check. Touches intents (hash), leases (hash).
--- Returns 1 = written, 0 = lease lost.
+-- BEGIN(domain, record, key, process, token, most): write the intent if the lease is still ours, and
+-- for a volume without one, if its namespace then has no more than `most` bytes of them.
+-- Without a key there is no lease to check. Touches intents, held, leases (hashes).
+-- Returns 1 = written, 0 = lease lost, 2 = the namespace is full.
 if ARGV[4] ~= '' then
   local lease = lease_of(ARGV[4])
   if not (lease and lease.process == ARGV[5] and lease.token == ARGV[6]) then return 0 end
 end
+if not weigh(ARGV[2], ARGV[3], tonumber(ARGV[7])) then return 2 end
 redis.call('HSET', K.intents, ARGV[2], ARGV[3])
 if ARGV[4] ~= '' then trail(ARGV[4], stamped('intent')) end
 return 1
@@ -785,11 +804,12 @@ return { answer, stored, count, is_merged and 1 or 0 }
 elseif script == 'created' then
 -- CREATED(domain, intent, pv, key, process, token): the volume exists; keep its PV until it is saved,
 -- if the lease is still ours. Without a key there is no lease to check.
--- Touches intents, unsaved, leases (hashes). Returns 1 = written, 0 = lease lost.
+-- Touches intents, held, unsaved, leases (hashes). Returns 1 = written, 0 = lease lost.
 if ARGV[5] ~= '' then
   local lease = lease_of(ARGV[5])
   if not (lease and lease.process == ARGV[6] and lease.token == ARGV[7]) then return 0 end
 end
+weigh(ARGV[2], ARGV[3])
 redis.call('HSET', K.intents, ARGV[2], ARGV[3])
 redis.call('HSET', K.unsaved, ARGV[2], ARGV[4])
 return 1
@@ -803,6 +823,7 @@ local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then
   forget(key)
   if ARGV[6] ~= '' then
+    weigh(ARGV[6], '')
     redis.call('HDEL', K.intents, ARGV[6])
     redis.call('HDEL', K.unsaved, ARGV[6])
     redis.call('SET', K.saved .. ARGV[6], '1', 'EX', 600)
@@ -949,12 +970,13 @@ return { tickets, is_ok and 1 or 0, count, wait_ms }
 
 elseif script == 'finish' then
 -- FINISH(domain, key, process, token): delete intent and unsaved PV unless the lease went to
--- somebody else, whose intent it would be. Touches intents, unsaved (hashes), leases.
+-- somebody else, whose intent it would be. Touches intents, held, unsaved (hashes), leases.
 -- Returns 1 = deleted, 0 = lease lost.
 if ARGV[3] ~= '' then
   local lease = lease_of(ARGV[3])
   if not (lease and lease.process == ARGV[4] and lease.token == ARGV[5]) then return 0 end
 end
+weigh(ARGV[2], '')
 redis.call('HDEL', K.intents, ARGV[2])
 redis.call('HDEL', K.unsaved, ARGV[2])
 return 1
@@ -1400,5 +1422,5 @@ return tickets
 
 end
 end
-redis.register_function('csifleet_15c66ad61a96ef0c', run)
-redis.register_function{ function_name = 'csifleet_15c66ad61a96ef0c_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_fd1ec45566a5cb45', run)
+redis.register_function{ function_name = 'csifleet_fd1ec45566a5cb45_always', callback = run, flags = { 'allow-oom' } }
