@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from workers import constants as k
 from workers.controllers.snapshot_controller.keys import snapshot_key, source_key
 from workers.controllers.snapshot_controller.rules import SnapshotControllerRules
 from workers.controllers.snapshot_controller.spec import SPEC
+from workers.errors import LeaseLost
 from workers.kube import paths
 from workers.queue.keys import Key
 from workers.queue.locks import Mode
@@ -205,3 +207,92 @@ def test_the_claim_is_left_to_a_snapshot_that_needs_it():
     world.queue.busy["pvc:ns/p"] = Mode.EXCLUSIVE
     assert world.run_snapshot(source_key("ns/p")).action.value == "blocked"
     assert world.run_snapshot(source_key("ns/other")).action.value == "done"
+
+
+class Disorder(Watched):
+    """Users, deaths, lost leases, late writes and wipes in a random order."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        super().__init__(phase=self.random.choice(["Bound", "Pending"]))
+        self.made = 0
+
+    def cut(self) -> None:
+        if self.claim() is not None:
+            self.made += 1
+            self.add_snapshot(metadata={"name": f"s{self.made}", "uid": f"u{self.made}"})
+
+    def drop(self) -> None:
+        if living := [one for one in self.snapshots() if "deletionTimestamp" not in one]:
+            self.api.mark_deleted(paths.SNAPSHOTS, self.random.choice(living)["name"], "ns")
+
+    def snapshots(self) -> list[dict]:
+        """Their metadata."""
+        items = self.api.objects.values()
+        return [one["metadata"] for one in items if one["kind"] == "VolumeSnapshot"]
+
+    def drop_claim(self) -> None:
+        if self.random.random() < 0.15 and self.claim() is not None:
+            self.api.mark_deleted(paths.CLAIMS, "p", "ns")
+
+    def write_late(self) -> None:
+        claim = self.claim()
+        if claim is not None and "deletionTimestamp" not in claim["metadata"]:
+            self.api.change(paths.CLAIMS, "p", {"metadata": {"finalizers": HELD}}, "ns")
+
+    def work(self) -> None:
+        """One pass, of any key; often it does not come to its end."""
+        self.look()
+        self.pending += [key for key in self.later if key not in self.pending]
+        self.later = []
+        if not self.pending:
+            return
+        key = self.pending.pop(self.random.randrange(len(self.pending)))
+        step, fate = len(self.steps.reached) + self.random.randrange(4), self.random.random()
+        self.steps.dies_before = step if fate < 0.3 else None
+        self.steps.loses_before = step if fate > 0.8 else None
+        try:
+            if self.run_snapshot(key).action.value != "done":
+                self.later.append(key)
+        except (Death, LeaseLost):
+            self.later.append(key)
+        finally:
+            self.steps.dies_before = self.steps.loses_before = None
+
+    def run(self) -> None:
+        """The disorder."""
+        few = (self.write_late, self.wipe, self.sidecar, self.drop_claim)
+        often = (self.cut, self.drop, *[self.work] * 5)
+        for _ in range(40):
+            self.random.choice((*few, *often, *often))()
+
+    def rest(self) -> None:
+        """As the resync goes on."""
+        for _ in range(6):
+            self.settle()
+            self.sidecar()
+            self.look()
+            self.pending += [key for key in self.rules.all_keys() if key not in self.pending]
+        self.settle()
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_at_rest_a_claim_is_held_only_by_who_needs_it(seed):
+    """SNC-061, SNT-096, SND-018: and nothing that is deleted stays."""
+    world = Disorder(seed)
+    world.run()
+    if world.claim() is not None and "deletionTimestamp" not in world.claim()["metadata"]:
+        world.api.change(paths.CLAIMS, "p", {"status": {"phase": "Bound"}}, "ns")
+    world.rest()
+    unready = [
+        one["name"]
+        for one in world.snapshots()
+        if not (world.snapshot(one["name"]).get("status") or {}).get("readyToUse")
+    ]
+    assert world.claim() is None or unready or finalizers(world.claim()) == []
+    for one in world.snapshots():
+        world.api.mark_deleted(paths.SNAPSHOTS, one["name"], "ns")
+    if world.claim() is not None:
+        world.api.mark_deleted(paths.CLAIMS, "p", "ns")
+    world.rest()
+    assert (world.claim(), world.snapshots()) == (None, [])
