@@ -119,7 +119,9 @@ def run_registrar(program: str, options: Options, stopped: threading.Event) -> i
         }
     server = listen(options, served)  # before the socket is offered (NRD-011)
     try:
-        part.meet()
+        part.meet(is_patient=probe is not None)
+        if stopped.is_set():
+            return 0
         if probe is not None:
             threading.Thread(target=probe.meet, name="driver", daemon=True).start()
         threading.Thread(target=_wake_at_end, args=(part, stopped), daemon=True).start()

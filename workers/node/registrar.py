@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 
 PROBE_MODE: Final = "kubelet-registration-probe"
 CONNECT_SECONDS: Final = 30.0
+_TRY_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 10.0
 # Between the answer to the kubelet and our end, so that the answer arrives (NR-040).
 LAST_WORDS_SECONDS: Final = 0.1
@@ -104,8 +105,14 @@ class Registrar:
         ]
         return "\n".join([f"# HELP {name} {told}.", f"# TYPE {name} gauge", *values, ""])
 
-    def meet(self) -> None:
+    def meet(self, *, is_patient: bool = False) -> None:
         """Connect to the driver and learn its name, within 30 s (NR-004, NRD-006).
+
+        Returns without a name when the process is to end.
+
+        Args:
+            is_patient: wait as long as it takes. Where the liveness probe is in the same process,
+                our end would be the end of a driver that only starts slowly.
 
         Raises:
             ConfigError: exit 1.
@@ -114,10 +121,14 @@ class Registrar:
         self._known_socket = _fingerprint(self._driver_socket)
         while True:
             try:
-                name = self._ask_name(max(0.0, deadline - time.monotonic()))
+                name = self._ask_name(max(_TRY_SECONDS, deadline - time.monotonic()))
                 break
-            except CsiError as error:
-                if error.code is None or time.monotonic() > deadline or self._stopped.wait(1.0):
+            except (CsiError, ConfigError) as error:
+                is_final = isinstance(error, CsiError) and error.code is None
+                is_late = not is_patient and time.monotonic() > deadline
+                if self._stopped.wait(1.0):
+                    return
+                if is_final or is_late:
                     raise ConfigError(
                         f"error retrieving CSI driver name: {error}", exit_code=1
                     ) from None

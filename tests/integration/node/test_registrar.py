@@ -201,6 +201,20 @@ def test_sigusr1_shows_every_thread(launch: Launch, folder: Path, driver: Identi
     assert process.is_running()
 
 
+def test_the_process_of_both_waits_for_a_slow_driver(launch: Launch, folder: Path) -> None:
+    """LP-010: its end would take the liveness probe along, and the driver with that."""
+    port = free_port()
+    endpoint = f"--http-endpoint=127.0.0.1:{port}"
+    process = launch("node", *arguments(folder, endpoint, "--timeout=100ms")[1:])
+    wait_until(lambda: get(port) == (500, "driver not ready yet"), 20, "it serves at once")
+    wait_until(lambda: "does not tell its name yet" in process.log_tail(), 60, "30 s are over")
+    assert process.is_running()
+    driver = IdentityDriver(folder / "csi.sock").start()
+    offered(folder)
+    wait_until(lambda: get(port) == (200, "ok"), 20, "it is healthy")
+    driver.stop()
+
+
 def test_a_driver_that_never_listens(launch: Launch, folder: Path) -> None:
     """NRT-015: exit 1 after 30 s."""
     process = launch(*arguments(folder))

@@ -106,7 +106,8 @@ def run_suite(binaries: Path, kubeconfig: Path, folder: Path, options: argparse.
 def suite_images(binaries: Path, folder: Path) -> list[images.Image]:
     """Busybox and agnhost under every name that the suite gives them.
 
-    Debian's programs come before busybox's: some tests call `dd` with flags that busybox lacks.
+    Debian's programs come before busybox's: some tests call `dd` with flags that busybox lacks. Of
+    nginx the tests want the shell alone.
     """
     command = [str(binaries / "e2e.test"), "--list-images"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -115,7 +116,7 @@ def suite_images(binaries: Path, folder: Path) -> list[images.Image]:
     path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/bin:/"
     found = []
     for name in done.stdout.split():
-        if "/busybox:" in name:
+        if "/busybox:" in name or "/nginx:" in name:
             found.append(images.Image(name, [base, busybox], {"Env": [path], "Cmd": ["sh"]}))
         if "/agnhost:" in name:
             config = {"Env": [path], "Entrypoint": ["/agnhost"], "Cmd": ["pause"]}

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _ABORTED_ATTEMPTS = 5
 _INTERNAL = errors.code_name(errors.INTERNAL)
+_INVALID = errors.code_name(errors.INVALID_ARGUMENT)
 
 
 @dataclass(slots=True)
@@ -40,6 +41,7 @@ class ModifyStep:
     operation: str = "modify"
     _parameters: dict[str, str] = field(default_factory=dict)
     _refusal: str = ""
+    _is_hopeless: bool = False
     _request: csi.ControllerModifyVolumeRequest | None = None
 
     @property
@@ -65,6 +67,7 @@ class ModifyStep:
                 f'VAC "{name}" is for CSI driver {driver}, but the volume is of CSI driver '
                 f"{work.driver.name}"
             )
+            self._is_hopeless = True
             return
         self._parameters = text_map(found, "parameters")
 
@@ -72,7 +75,17 @@ class ModifyStep:
         """The first write."""
         if self.plan.is_again:
             return
-        if self._refusal:
+        if self._is_hopeless:
+            # As after INVALID_ARGUMENT, which Kubernetes' own tests expect for such a class.
+            editing.mark_modify_failed(
+                edit,
+                self.plan.class_name,
+                is_infeasible=True,
+                may_run=False,
+                reason=_INVALID,
+                message=self._refusal,
+            )
+        elif self._refusal:
             editing.mark_modify_pending(edit)
         else:
             editing.mark_modifying(edit, self.plan.class_name)
@@ -82,6 +95,11 @@ class ModifyStep:
         work = self.work
         if self._refusal:
             work.complain(words.REASON_MODIFY_FAILED, self._refusal)
+            if self._is_hopeless and not self.plan.is_again:
+                call = Call(self._class, Result.INFEASIBLE, work.now)
+                work.marks = replace(work.marks, modify=call)
+                longest = work.settings.retry_interval_max_seconds
+                return retry("infeasible", not_before_seconds=longest)
             # A class that comes wakes the claim (DR-018).
             return retry("no class") if self.plan.is_again else done("waits for the class")
         claim = work.claim

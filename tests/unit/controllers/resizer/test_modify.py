@@ -320,15 +320,30 @@ def test_a_volume_that_is_no_csi_volume_of_ours_is_skipped(spec):
 
 
 def test_tr143_a_class_of_another_driver_is_not_sent():
-    """DR-021: the event names both."""
+    """DR-021: the event names both; no pending request, for waiting helps nothing."""
     world = wanting("b", "a")
     world.attributes_class("b", driver="other", tier="b")
     world.run()
     assert world.client.methods == []
-    assert progress(world)[0] == "Pending"
+    assert progress(world)[0] == "Infeasible"
     (message,) = world.messages()
     assert "other" in message
     assert world.driver_name in message
+    errors = [c for c in world.seen["status"]["conditions"] if c["type"] == "ModifyVolumeError"]
+    assert [one["message"] for one in errors] == [message]
+
+
+def test_a_class_of_the_driver_ends_the_failure_of_anothers():
+    """DR-021: what External.Storage asks for: a new class is applied at once."""
+    world = wanting("b", "a")
+    world.attributes_class("b", driver="other", tier="b")
+    world.run()
+    world.attributes_class("c", tier="c")
+    world.edit({"spec": {"volumeAttributesClassName": "c"}})
+    world.modifies({})
+    assert world.run().action.value == "done"
+    assert classes(world) == ["c"]
+    assert "conditions" not in world.seen["status"] or not world.seen["status"]["conditions"]
 
 
 def test_tr145_the_result_is_written_on_a_newer_claim_too():
