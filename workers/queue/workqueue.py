@@ -221,15 +221,18 @@ class WorkQueue:
             LeaseLost: nothing was taken.
         """
         lease.check()
-        busy = int(self._scripts.run("acquire", *owner_of(lease), *(lock.text for lock in locks)))
+        # Whom we hold alone is asked for alone: Redis may have lost it in a fail-over.
+        alone = {lock.name for lock in (*lease.locks, *locks) if lock.mode is Mode.EXCLUSIVE}
+        wanted = [Lock(one.name) if one.name in alone else one for one in locks]
+        busy = int(self._scripts.run("acquire", *owner_of(lease), *(one.text for one in wanted)))
         if busy < 0:
             raise LeaseLost(f"lease of {lease.key.text} is lost, no lock is taken")
         if busy:
-            return locks[busy - 1]
-        names = {lock.name for lock in locks if lock.mode is Mode.EXCLUSIVE}
-        kept = [lock for lock in lease.locks if lock.name not in names]
-        known = {lock.name for lock in kept}
-        lease.locks = (*kept, *dict.fromkeys(lock for lock in locks if lock.name not in known))
+            return wanted[busy - 1]
+        known = {(lock.name, lock.mode) for lock in lease.locks}
+        added = [one for one in wanted if (one.name, one.mode) not in known]
+        kept = [lock for lock in lease.locks if lock.name not in {one.name for one in added}]
+        lease.locks = (*kept, *dict.fromkeys(added))
         return None
 
     def unlock(self, lease: Lease, name: str) -> None:

@@ -132,6 +132,15 @@ def test_shared_lock_becomes_exclusive_when_alone(bench, queue):
     assert ready(bench) == ["c"]
 
 
+def test_lock_held_alone_stays_so_when_a_fail_over_forgot_it(bench, queue):
+    """G9: the replica that took over never heard of it, and the pass now asks to share it."""
+    lease = start(bench, queue, "a", HANDLE)
+    lease.locks = (*lease.locks, PV)
+    assert queue.acquire(lease, SHARED) is None
+    assert lease.locks == (HANDLE, PV)
+    assert start(bench, queue, "b", SHARED) is None
+
+
 def test_lock_given_back_early_wakes_its_waiters(bench, queue):
     lease = start(bench, queue, "a", PV, HANDLE)
     assert start(bench, queue, "b", HANDLE) is None

@@ -216,7 +216,9 @@ class QueueMachine(RuleBasedStateMachine):
         lease = self._held(which)
         if lease is None:
             return
-        expected = self.model.acquire(lease.key.text, modes(locks), self.now)
+        alone = {name: mode for name, mode in modes(lease.locks).items() if mode == "x"}
+        wanted = {name: alone.get(name, mode) for name, mode in modes(locks).items()}
+        expected = self.model.acquire(lease.key.text, wanted, self.now)
         busy = self._do(0, replay, lambda queue: queue.acquire(lease, *locks))
         assert (busy and busy.name) == expected
         assert modes(lease.locks) == self.model.leases[lease.key.text].locks
