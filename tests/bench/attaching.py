@@ -45,8 +45,9 @@ class LeadingAttacher(PeerAttacher):
 
 
 class WaitingAttacher(LeadingAttacher):
-    """A replica that waits for the Lease."""
+    """A replica that waits for the Lease; on one host both would be the same leader by name."""
 
+    prefix = ("unshare", "--uts", "sh", "-c", 'hostname second && exec "$@"', "sh")
     started = "to acquire leader lease"
 
 

@@ -97,12 +97,14 @@ class Peer:
         started: what its log says once it works.
         flags: further ones of its own.
         has_address: it serves a driver; without one there is a single process.
+        prefix: command in front of the program.
     """
 
     program = "csi-provisioner"
     started = "Started provisioner controller"
     flags: tuple[str, ...] = ()
     has_address = True
+    prefix: tuple[str, ...] = ()
 
     def __init__(
         self, binary: Path, kubeconfig: Path, drivers: BenchDrivers, *, is_throttled: bool = False
@@ -123,6 +125,7 @@ class Peer:
             process = start_process(
                 self.program,
                 [
+                    *self.prefix,
                     str(self._binary),
                     f"--kubeconfig={self._kubeconfig}",
                     *([address] if address else []),
