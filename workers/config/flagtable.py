@@ -129,8 +129,9 @@ OWN_FLAGS: Final = (
          "repeated. Replaces the default of --csi-address.", _RUN_WORKER, upstream=False),
     Flag("namespace", _STRING, "", "Namespace of the system's own objects. Default: POD_NAMESPACE, "
          "else the service account's, else `default`.", _CLUSTER, upstream=False),
-    Flag("workers", _UINT, "0", "Worker processes that `run` starts; 0 means one, or with "
-         "--automaxprocs one per CPU of the quota.", frozenset({Command.RUN}), upstream=False),
+    Flag("workers", _UINT, "0", "Worker processes that `run` starts; 0 means one per driver, or "
+         "with --drivers-file or --automaxprocs 8, but never more than CPUs of the quota.",
+         frozenset({Command.RUN}), upstream=False),
     Flag("concurrency", _UINT, "0", "Threads per worker process; 0 means twice --worker-threads, "
          "at most 64.", _RUN_WORKER, upstream=False),
     Flag("lease-ttl", _DURATION, "4s", "Time after which the work of a silent worker process is "

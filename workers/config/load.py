@@ -129,10 +129,11 @@ def _parts(
         # All of a capacity object is the driver's answer, and a shadow does not ask.
         read["capacity"] = replace(read["capacity"], enabled=False)
     namespace = values["namespace"] or _own_namespace(environ, namespace_file)
+    driver = _driver(line, values, specs, own)
     return {
         "controllers": read,
         "values": own,
-        "driver": _driver(line, values, specs, own),
+        "driver": driver,
         "kube": _kube(values | own.get("capacity", {}), environ, namespace),
         "provision": read.get("provisioner", settings.ProvisionSettings()),
         "capacity": read.get("capacity", settings.CapacitySettings()),
@@ -145,7 +146,7 @@ def _parts(
         ),
         "http": _http(values, in_node_mode=in_node_mode),
         "redis": _redis(values, environ),
-        "process": _process(values, environ, own.values()),
+        "process": _process(values, environ, own.values(), driver),
         "flower": _flower(values, environ),
         "tool": tool_settings(values),
     }
@@ -313,14 +314,27 @@ def _password(whose: str, values: Mapping[str, Any], environ: Mapping[str, str])
     return environ.get(f"CSI_FLEET_{whose.upper().replace('-', '_')}_PASSWORD", "")
 
 
+def _default_workers(values: Mapping[str, Any], driver: settings.DriverSettings) -> int:
+    """As many as there are CPUs and drivers to keep them busy.
+
+    A process computes on one CPU at a time; beside a single driver a second one is only memory.
+    """
+    most = MAX_DEFAULT_WORKERS
+    if not (values["automaxprocs"] or driver.drivers_file):
+        most = min(len(driver.csi_addresses), most)
+    return min(most, available_cpus()) if most > 1 else 1
+
+
 def _process(
-    values: Mapping[str, Any], environ: Mapping[str, str], own: Iterable[Mapping[str, Any]]
+    values: Mapping[str, Any],
+    environ: Mapping[str, str],
+    own: Iterable[Mapping[str, Any]],
+    driver: settings.DriverSettings,
 ) -> settings.ProcessSettings:
-    cpus = available_cpus() if values["automaxprocs"] else 1
     temporary = environ.get("TMPDIR") or tempfile.gettempdir()
     threads = max((found.get("worker-threads", 0) for found in own), default=0)
     return settings.ProcessSettings(
-        workers=values["workers"] or min(cpus, MAX_DEFAULT_WORKERS),
+        workers=values["workers"] or _default_workers(values, driver),
         concurrency=values["concurrency"]
         or max(1, min(2 * threads or MAX_DEFAULT_CONCURRENCY, MAX_DEFAULT_CONCURRENCY)),
         lease_ttl_seconds=values["lease-ttl"],
