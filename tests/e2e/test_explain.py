@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 LATE = {"volumeBindingMode": "WaitForFirstConsumer"}
 ZONE = "zone.example.org/zone"
-FLAGS = ("--worker-threads=2", "--timeout=60s", "--retry-interval-start=5s")
+FLAGS = ("--workers=1", "--worker-threads=2", "--timeout=60s", "--retry-interval-start=5s")
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,8 @@ def central(tmp_path, kubeconfig, file, redis_binary):
     """Starts the program over the drivers file."""
 
     def start(*flags):
-        return Fleet(tmp_path / "f", kubeconfig, [], f"--drivers-file={file}", "-v=4", *flags)
+        flags = (f"--drivers-file={file}", "--workers=1", "-v=4", *flags)
+        return Fleet(tmp_path / "f", kubeconfig, [], *flags)
 
     return start
 
