@@ -64,7 +64,9 @@ ALLOWED = {
     for verb in verbs.split()
 }
 # What the admission policy asks RBAC for is no call of ours: tests/e2e/test_attacks.py proves it.
-FOR_THE_POLICY = {Right("worker", "", "csi-fleet.io", "drivers", "serve")}
+FOR_THE_POLICY = {
+    Right("worker", "", "csi-fleet.io", "drivers", verb) for verb in ("serve", "confine")
+}
 CAPABILITIES = (
     "CONTROLLER_SERVICE,CREATE_DELETE_VOLUME,LIST_VOLUMES,GET_CAPACITY,CREATE_DELETE_SNAPSHOT,"
     "CLONE_VOLUME,MODIFY_VOLUME,PUBLISH_UNPUBLISH_VOLUME"

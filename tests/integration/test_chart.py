@@ -103,7 +103,7 @@ def test_sidecar_mode_is_the_overlay_without_the_drivers_own(chart):
     assert ("Deployment", "worker") not in ours
 
 
-@pytest.mark.parametrize("component", ["redis-sentinel", "external-redis", "admission-policy"])
+@pytest.mark.parametrize("component", ["redis-sentinel", "external-redis"])
 def test_choice_is_the_component(chart, component):
     """As the last component of the overlay, which docs/install.md asks for."""
     overlay, values = central()
@@ -113,9 +113,15 @@ def test_choice_is_the_component(chart, component):
         "external-redis": {
             "redis": {"mode": "external", "url": "rediss://redis.example.org:6379/0"}
         },
-        "admission-policy": {"admissionPolicy": {"enabled": True}},
     }
     assert_same(chart, theirs, **choices[component], **values)
+
+
+def test_a_cluster_that_knows_no_admission_policies_gets_none(chart):
+    """Before Kubernetes 1.30; then no role is held either."""
+    ours = rendered(chart, admissionPolicy={"enabled": False})
+    assert "ValidatingAdmissionPolicy" not in {kind for kind, _ in ours}
+    assert "confine" not in json.dumps(list(ours.values()))
 
 
 def test_every_controller_brings_its_rights_and_is_chosen(chart):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tests.support.kube_api import JsonObject
 from tests.support.kustomize import accumulate, render
-from tests.support.shipped import K8S, NAMESPACE, RIGHTS
+from tests.support.shipped import K8S, NAMESPACE, POLICIES, RIGHTS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "security.md"
 BEGIN, END = "<!-- rights: generated -->\n", "<!-- end of rights -->\n"
@@ -47,8 +47,7 @@ def everything() -> list[JsonObject]:
             objects = accumulate(folder.resolve(), objects)
     for overlay in ("prod-sidecar", "prod-node"):
         objects += render(K8S / "overlays" / overlay)
-    objects = accumulate((K8S / "components" / "admission-policy").resolve(), unique(objects))
-    return [one for one in unique(objects) if one["kind"] in RIGHTS]
+    return [one for one in unique(objects) if one["kind"] in RIGHTS | POLICIES]
 
 
 def unique(objects: Iterable[JsonObject]) -> list[JsonObject]:

@@ -18,8 +18,8 @@ NAMESPACE = "csi-fleet"
 RECORDS = "csi-fleet-records"
 RIGHTS = {
     "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding",
-    "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
 }  # fmt: skip
+POLICIES = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 # Not in prod-central: an alpha gate, a Lease that no work depends on, Secrets of all namespaces.
 EXTRA = ("feature-cross-namespace", "feature-leader-election", "feature-secrets")
 
@@ -35,7 +35,7 @@ class Right(NamedTuple):
 
 
 def manifests(*components: str) -> list[JsonObject]:
-    """Accounts and rights with every feature, and with further components."""
+    """Accounts and rights with every feature, and with further components; no policies."""
     objects = render(K8S / "overlays" / "prod-central")
     for name in (*EXTRA, *components):
         objects = accumulate((K8S / "components" / name).resolve(), objects)

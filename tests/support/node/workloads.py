@@ -62,6 +62,8 @@ def sidecar() -> list[JsonObject]:
     for path in sorted(MANIFESTS.glob("*.yaml")):
         objects += [one for one in yaml.safe_load_all(path.read_text()) if one]
     for item in objects:
+        if item["metadata"]["name"] == "csi-fleet-serves-driver-example" and "rules" in item:
+            item["rules"][0]["resourceNames"] = [DRIVER]
         spec = pod_spec(item)
         if spec is None:
             continue
