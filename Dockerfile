@@ -31,7 +31,7 @@ RUN python3 -m venv /opt/build \
  && /opt/csi-fleet/bin/pip check \
  && /opt/csi-fleet/bin/pip uninstall --quiet --yes pip setuptools
 # Small: no second, asynchronous copy of the Kubernetes client (41 MB), and bytecode only of what
-# the commands load. It carries no time, so that the same wheels give the same files.
+# the commands load, in part later than with their module. It carries no time, so that the same wheels give the same files.
 WORKDIR /opt/csi-fleet
 RUN rm -r lib/python3*/site-packages/kubernetes/aio \
  && find . -name __pycache__ -prune -exec rm -r {} + \
@@ -42,7 +42,10 @@ files = [getattr(one, '__file__', None) or '' for one in list(sys.modules.values
  for one in files if one.startswith(sys.prefix) and one.endswith('.py')]" \
  && bin/python3 -B -m compileall -q --invalidation-mode unchecked-hash \
       lib/python3*/site-packages/workers lib/python3*/site-packages/watcher \
-      lib/python3*/site-packages/csi_client
+      lib/python3*/site-packages/csi_client \
+      lib/python3*/site-packages/celery/worker lib/python3*/site-packages/celery/concurrency \
+      lib/python3*/site-packages/kubernetes/config lib/python3*/site-packages/kubernetes/utils \
+      lib/python3*/site-packages/kubernetes/client/*.py
 
 FROM ${BASE} AS product
 LABEL org.opencontainers.image.title="csi-fleet" \
