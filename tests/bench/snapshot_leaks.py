@@ -198,11 +198,7 @@ class Fleet(System):
         self.workers, self.watchers = 2, 1
         self.controllers = "snapshotter,snapshot-controller"
         self.flags = ("--resync-period=10s",)
-        self.worker_flags = (
-            "--snapshotter-timeout=5s",
-            "--retry-interval-max=4s",
-            "--snapshot-orphan-sweep-interval=5s",
-        )
+        self.worker_flags = FLAGS
         return super().start()
 
 
