@@ -181,11 +181,11 @@ def killed_and_forced(told: Told) -> None:
 
 
 STORIES: dict[str, Callable[[Told], None]] = {
+    "the processes are killed, the VolumeSnapshot is deleted": killed,
+    "it and its content are removed by force": forced,
     "the VolumeSnapshot is deleted": deleted,
     "its content is deleted, then it": contents_deleted,
     "the answer is lost, it is deleted": deleted_after_a_lost_answer,
-    "the processes are killed, it is deleted": killed,
-    "it and its content are removed by force": forced,
     "the processes are killed, both removed by force": killed_and_forced,
 }
 
