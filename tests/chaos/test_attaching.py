@@ -2,7 +2,8 @@
 
     CHAOS_SEED=n CHAOS_ATTACHMENTS=200 pytest tests/chaos/test_attaching.py -s
 
-At rest the driver and the API server say the same, and nothing is stuck. The faults are those of
+At rest the driver and the API server say the same, and nothing is stuck. Claims of attached volumes
+are deleted too, and the provisioner waits for the detach. The faults are those of
 `tests/support/faults.py`; `CHAOS_KEEP=dir` keeps logs.
 """
 
@@ -33,8 +34,11 @@ class AttachChaos(Faults):
     def __init__(self, system: System, cluster: AttachCluster, seed: int) -> None:
         super().__init__(system, seed)
         self.cluster = cluster
-        self.single = cluster.add_volumes(system.driver, COUNT // 2)  # as many as are left at once
-        self.shared = cluster.add_volumes(system.driver, 3, "ReadWriteMany")
+        # Twice as many as are left at once: some are deleted on the way.
+        self.single = cluster.add_volumes(system.driver, COUNT, provisioned=True)
+        self.shared = cluster.add_volumes(system.driver, 3, "ReadWriteMany", provisioned=True)
+        self.handles = {name: cluster.handle(name) for name in self.single + self.shared}
+        self.unclaimed: set[str] = set()
         self.made = 0
         self.alive: dict[str, tuple[str, str]] = {}
         self.lease_ends: list[float] = []
@@ -64,11 +68,20 @@ class AttachChaos(Faults):
             name = self.random.choice(sorted(self.alive))
             self.insist(lambda name=name: self.cluster.api.delete(f"{ATTACHMENTS}/{name}"))
             del self.alive[name]
+        attached = sorted({one for one, _ in self.alive.values()} & set(self.single))
+        if count and attached:
+            self.delete_claim(self.random.choice(attached))
+
+    def delete_claim(self, volume: str) -> None:
+        """The volume may go once it is detached."""
+        path = f"/api/v1/namespaces/{self.cluster.name}/persistentvolumeclaims/{volume}"
+        self.insist(lambda: self.cluster.api.delete(path))
+        self.unclaimed.add(volume)
 
     def attach(self) -> None:
         """A volume of one node only where no attachment of it is wanted any more."""
         taken = set(self.alive.values())
-        busy = {volume for volume, _ in taken}
+        busy = {volume for volume, _ in taken} | self.unclaimed
         pairs = [(volume, node) for volume in self.shared for node in self.cluster.nodes]
         pairs += [
             (volume, self.random.choice(self.cluster.nodes))
@@ -88,7 +101,7 @@ class AttachChaos(Faults):
 
 def overlaps(chaos: AttachChaos) -> list[str]:
     """I-3: two calls for one volume and node, or for a volume of one node, while no lease ended."""
-    single = {chaos.cluster.handle(volume) for volume in chaos.single}
+    single = {chaos.handles[volume] for volume in chaos.single}
     calls = {call.call: call for call in chaos.system.driver.calls()}
     found = []
     for call in calls.values():
@@ -110,7 +123,13 @@ def test_driver_and_api_server_say_the_same_at_rest(own_plane, redis_binary, tmp
     with capsys.disabled():
         print(f"\nCHAOS_SEED={SEED} CHAOS_ATTACHMENTS={COUNT}")
     flags = ("--resync-period=10s",)
-    worker_flags = ("--timeout=5s", "--retry-interval-max=5s", "--reconcile-sync=5s", *ELECTION)
+    worker_flags = (
+        "--provisioner-timeout=5s",
+        "--attacher-timeout=5s",
+        "--retry-interval-max=5s",
+        "--reconcile-sync=5s",
+        *ELECTION,
+    )
     driver = (f"--capabilities={CAPABILITIES}",)
     with System(
         directory,
@@ -120,7 +139,7 @@ def test_driver_and_api_server_say_the_same_at_rest(own_plane, redis_binary, tmp
         appendonly=True,
         flags=flags,
         worker_flags=worker_flags,
-        controllers="attacher",
+        controllers="provisioner,attacher",
         driver_arguments=driver,
     ) as system:
         cluster = AttachCluster(system.api, [system.driver])
@@ -140,18 +159,26 @@ def live(chaos: AttachChaos) -> None:
     chaos.run()
     rest(chaos)
     assert overlaps(chaos) == []
+    assert deleted_while_published(chaos) == []
     for name in list(chaos.alive):
         chaos.insist(lambda name=name: chaos.cluster.api.delete(f"{ATTACHMENTS}/{name}"))
         del chaos.alive[name]
     rest(chaos)
-    claims = f"/api/v1/namespaces/{chaos.cluster.name}/persistentvolumeclaims"
     for volume in chaos.single + chaos.shared:
-        chaos.cluster.api.delete(f"/api/v1/persistentvolumes/{volume}")
-        chaos.cluster.api.delete(f"{claims}/{volume}")
+        if volume not in chaos.unclaimed:
+            chaos.delete_claim(volume)
     wait_until(lambda: not left(chaos), SETTLE_SECONDS, "volumes are gone")
     system = chaos.system
+    assert system.driver.volumes() == {}
+    assert deleted_while_published(chaos) == []
     wait_until(lambda: empty(system.queue_left()), SETTLE_SECONDS, "queues are empty")
     assert sorted(system.undeclared) == []
+
+
+def deleted_while_published(chaos: AttachChaos) -> list[str]:
+    """P-510: DeleteVolume of a volume that is on a node; the driver refuses it."""
+    calls = chaos.system.driver.calls("DeleteVolume")
+    return [call.message for call in calls if call.code == "FAILED_PRECONDITION"]
 
 
 def rest(chaos: AttachChaos) -> None:
@@ -172,7 +199,7 @@ def is_as_wanted(chaos: AttachChaos) -> bool:
         one["status"]["attachError"] for one in found.values() if "attachError" in one["status"]
     ]
     assert not errors, errors[:2]
-    wanted = {(chaos.cluster.handle(volume), f"id-{node}") for volume, node in chaos.alive.values()}
+    wanted = {(chaos.handles[volume], f"id-{node}") for volume, node in chaos.alive.values()}
     published = chaos.cluster.published()
     assert published == wanted, f"{published ^ wanted}"
     return True

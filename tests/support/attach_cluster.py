@@ -19,6 +19,7 @@ from csi_client import messages as csi
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.kube_api import JsonObject, KubeApi, KubeApiError
 from tests.support.waiting import wait_until
+from workers.constants import ANN_PROVISIONED_BY
 
 CAPABILITIES = (
     "CONTROLLER_SERVICE,CREATE_DELETE_VOLUME,PUBLISH_UNPUBLISH_VOLUME,PUBLISH_READONLY,"
@@ -73,19 +74,32 @@ class AttachCluster:
         self.api.create({**kind, "metadata": {"name": name}, "spec": {"drivers": drivers}})
 
     def add_volumes(
-        self, driver: DirectoryDriver, count: int, mode: str = "ReadWriteOnce"
+        self,
+        driver: DirectoryDriver,
+        count: int,
+        mode: str = "ReadWriteOnce",
+        *,
+        provisioned: bool = False,
     ) -> list[str]:
-        """Volumes of the driver, each with a PV and a claim of one name, bound."""
+        """Volumes of the driver, each with a PV and a claim of one name, bound.
+
+        Those that are `provisioned` are the provisioner's to delete after their claim.
+        """
         names = [f"{self.name}-v{len(self.volumes) + index}" for index in range(count)]
         client = driver.client()
         try:
-            self._each(lambda name: self._add_volume(client, driver, name, mode), names)
+            self._each(
+                lambda name: self._add_volume(client, driver, name, mode, provisioned=provisioned),
+                names,
+            )
         finally:
             client.close()
         self.volumes += names
         return names
 
-    def _add_volume(self, client: Any, driver: DirectoryDriver, name: str, mode: str) -> None:
+    def _add_volume(
+        self, client: Any, driver: DirectoryDriver, name: str, mode: str, *, provisioned: bool
+    ) -> None:
         capability = csi.VolumeCapability(mount=csi.VolumeCapability.MountVolume())
         capability.access_mode.mode = csi.VolumeCapability.AccessMode.SINGLE_NODE_WRITER
         request = csi.CreateVolumeRequest(name=name, volume_capabilities=[capability])
@@ -95,14 +109,15 @@ class AttachCluster:
             "capacity": {"storage": "1Gi"},
             "accessModes": [mode],
             "storageClassName": "",
-            "persistentVolumeReclaimPolicy": "Retain",
+            "persistentVolumeReclaimPolicy": "Delete" if provisioned else "Retain",
         }
+        notes = {ANN_PROVISIONED_BY: driver.name} if provisioned else {}
         source = {"driver": driver.name, "volumeHandle": handle}
         self.api.create(
             {
                 "apiVersion": "v1",
                 "kind": "PersistentVolume",
-                "metadata": {"name": name},
+                "metadata": {"name": name, "annotations": notes},
                 "spec": {**spec, "csi": source, "claimRef": claim},
             }
         )
