@@ -46,6 +46,7 @@ done
   until REDISCLI_AUTH=$setup redis-cli -s "$data/redis.sock" --no-auth-warning --user setup \
     -x function load replace < "$config/functions.lua" 2> /dev/null | grep -q '^csifleet_'
   do
+    kill -0 "$PPID" || exit 0 # who called this became Redis, and that has ended
     sleep 2
   done
 ) > /dev/null 2>&1 &
