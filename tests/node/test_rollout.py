@@ -52,7 +52,7 @@ def test_no_claim_fails_and_none_is_made_twice(cluster: NodeCluster, scene: Node
 
 
 def claims_until_rolled(cluster: NodeCluster, scene: NodeScene) -> int:
-    """Make claims at their rate until every new pod is ready and every old one gone."""
+    """Make claims at their rate until every new pod is ready and the old ones end or have ended."""
     started = time.monotonic()
     for number in count():
         due = started + number / CLAIMS_PER_SECOND

@@ -138,7 +138,7 @@ def wait_available(api: KubeApi, objects: list[JsonObject], seconds: float = 240
 
 
 def is_available(workload: JsonObject) -> bool:
-    """Whether the newest template runs in as many ready pods as wanted, and no older one does."""
+    """Whether as many ready pods as wanted have the newest template; older ones may be ending."""
     status: dict[str, Any] = workload.get("status", {})
     if status.get("observedGeneration") != workload["metadata"]["generation"]:
         return False
