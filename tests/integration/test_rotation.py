@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import threading
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 import pytest
 
@@ -18,12 +19,15 @@ from workers.app import make_app, publisher
 from workers.config.flags import Command
 from workers.config.load import parse
 from workers.errors import QueueUnavailable
-from workers.queue.connection import connect, connect_heartbeat
+from workers.queue.connection import connect, connect_heartbeat, redis_errors
 from workers.queue.keys import claim_key
 from workers.queue.leases import Heartbeat
 from workers.queue.names import celery_queue
 from workers.queue.seal import Seal
 from workers.queue.workqueue import WorkQueue
+
+# After so many claims all that wait are added again.
+RESYNC = 25
 
 
 @pytest.fixture
@@ -40,12 +44,17 @@ class Load:
         redis = settings.redis
         url, file = redis.url_with_credentials(), redis.password_file
         self.client = connect(url, password_file=file)
+        self.app = make_app(settings)
+        self.by_celery = publisher(self.app)
+        self.beating = connect_heartbeat(url, password_file=file)
         self.queue = WorkQueue(
             self.client,
-            publish=publisher(make_app(settings)),
-            heartbeat_client=connect_heartbeat(url, password_file=file),
+            publish=self.publish,
+            heartbeat_client=self.beating,
             seal=Seal.of_lines(redis.record_keys),
         )
+        self.tickets = SimpleQueue()
+        self.waiting = set()
         self.added = self.done = 0
         self.heartbeat = Heartbeat(self.queue)
         self.stopped = threading.Event()
@@ -65,26 +74,40 @@ class Load:
             thread.join()
         self.heartbeat.stop()
         self.client.close()
+        self.beating.close()
+        self.app.close()
+
+    def publish(self, keys):
+        self.by_celery(keys)
+        for key in keys:
+            self.tickets.put(key)
 
     def add(self):
-        while not self.stopped.wait(0.02):
-            with suppress(QueueUnavailable):  # the watcher's outbox adds it again as well
-                self.queue.add([key_of(self.added)])
+        """As the watcher: what Redis lost is added again, by its outbox and its resync."""
+        while not self.stopped.wait(0.02) or self.waiting:
+            if not self.stopped.is_set():
+                self.waiting.add(key_of(self.added))
                 self.added += 1
+            with suppress(QueueUnavailable):
+                self.queue.add([key_of(self.added - 1)])
+                if self.added % RESYNC == 0 or self.stopped.is_set():
+                    self.queue.add(self.waiting.copy())
 
     def work(self):
-        while not self.stopped.wait(0.01) or self.done < self.added:
-            with suppress(QueueUnavailable):
+        while not self.stopped.is_set() or self.waiting:
+            # Whatever stands in Celery's list is fetched, as by a worker; it is known from publish.
+            with suppress(QueueUnavailable), redis_errors():
                 self.queue.pump(period_seconds=0)
-            with suppress(QueueUnavailable, Exception):
-                self.client.lpop(celery_queue("d"))
-            with suppress(QueueUnavailable):
-                if self.done < self.added and (lease := self.queue.take(key_of(self.done))):
-                    self.done += self.queue.done(lease)
+                self.client.delete(celery_queue("d"))
+            with suppress(Empty, QueueUnavailable):
+                key = self.tickets.get(timeout=0.01)
+                if (lease := self.queue.take(key)) and self.queue.done(lease):
+                    self.done += 1
+                    self.waiting.discard(key)
 
     def goes_on(self, what):
         """Twenty more claims are worked on from now."""
-        target = self.added + 20
+        target = self.done + 20
         wait_until(lambda: self.done >= target, 120, f"work goes on after {what}")
 
 
@@ -114,7 +137,7 @@ def test_a_password_changes_while_redis_takes_both(server):
             admin.client_kill_filter(_id=one)
         load.goes_on("a new password")
         assert not connections(server) & before
-    assert load.done == load.added > 0
+    assert load.done >= load.added > 0
 
 
 def test_redis_starts_anew_with_another_password_and_authority(server):
@@ -130,7 +153,7 @@ def test_redis_starts_anew_with_another_password_and_authority(server):
         server.stop()
         server.serve()
         load.goes_on("a new authority")
-    assert load.done == load.added > 0
+    assert load.done >= load.added > 0
 
 
 def test_every_line_of_a_password_file_is_taken_by_redis(server):

@@ -31,6 +31,7 @@ from tests.support.redis_fixtures import undeclared_keys
 from tests.support.redis_server import RedisServer
 from tests.support.running import Running
 from tests.support.waiting import wait_until
+from workers.constants import ANN_RECORD_DRIVER
 from workers.queue.names import NAMES, PREFIX
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -207,9 +208,15 @@ class System(Running):
         return {one["spec"]["csi"]["volumeHandle"] for one in self.volumes().values()}
 
     def copies(self) -> list[str]:
-        """Names of the ConfigMaps that hold intents."""
+        """Names of the ConfigMaps that hold intents, but those of a test before on this plane."""
         path = f"/api/v1/namespaces/{self.namespace}/configmaps"
-        return [one["metadata"]["name"] for one in self.api.items(path, labelSelector=INTENTS)]
+        found = [one["metadata"] for one in self.api.items(path, labelSelector=INTENTS)]
+        ours = self.driver.name
+        return [
+            one["name"]
+            for one in found
+            if one.get("annotations", {}).get(ANN_RECORD_DRIVER, ours) == ours
+        ]
 
     def is_whole(self) -> bool:
         """All parts run, and each attempt under way has a living owner or a ConfigMap."""

@@ -17,6 +17,7 @@ from workers.errors import ApiError, ConfigError
 from workers.explain.words import duration, nearest
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
+from workers.queue.pauses import CLASS_CACHE_SECONDS
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
@@ -123,6 +124,8 @@ def _of_class(tools: Tools) -> int:
     _check_class(tools, name)
     said = tools.pauses.pause_class(name, tool.reason, seconds=tool.for_seconds or None)
     _keep_copy(tools, CLASS, name, said)
+    # By then every worker has read it: a claim that is made after our word is not begun.
+    time.sleep(CLASS_CACHE_SECONDS)
     terminal.write(f"class {name} is paused; attempts in progress are finished")
     return 0
 
