@@ -10,7 +10,7 @@ import pytest
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet, Scene
 from tests.support.kube_api import KubeApi
-from tests.support.redis_server import is_seven
+from tests.support.redis_server import RedisServer, is_seven
 from tests.support.shipped_fleet import ShippedFleet
 
 
@@ -58,6 +58,15 @@ def fleet(request, tmp_path_factory, drivers, redis_binary):
         fleet = ShippedFleet(directory, plane, redis_binary, drivers, *flags)
     with fleet:
         yield fleet
+
+
+@pytest.fixture
+def own_redis(redis_binary, tmp_path):
+    """A Redis of one test, which may kill or empty it."""
+    server = RedisServer(redis_binary, tmp_path / "redis")
+    server.directory.mkdir()
+    yield server.start()
+    server.kill()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import redis
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet
 from tests.support.redis_sentinel import ReplicatedRedis
-from tests.support.redis_server import RedisServer
 from tests.support.tool import Tool
 from tests.support.waiting import wait_until
 
@@ -20,14 +19,6 @@ def driver():
     """Of this test alone: nobody else may serve it."""
     with DirectoryDriver() as driver:
         yield driver
-
-
-@pytest.fixture
-def own_redis(redis_binary, tmp_path):
-    server = RedisServer(redis_binary, tmp_path / "redis")
-    server.directory.mkdir()
-    yield server.start()
-    server.kill()
 
 
 @pytest.mark.parametrize("lags", [False, True], ids=["in step", "lagging"])

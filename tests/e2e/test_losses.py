@@ -10,7 +10,6 @@ import redis
 
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet
-from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
 CLAIMS = 50
@@ -26,14 +25,6 @@ def drivers():
 @pytest.fixture
 def driver(drivers):
     return drivers[0]
-
-
-@pytest.fixture
-def own_redis(redis_binary, tmp_path):
-    server = RedisServer(redis_binary, tmp_path / "redis")
-    server.directory.mkdir()
-    yield server.start()
-    server.kill()
 
 
 def test_a_worker_killed_in_create_volume_leaves_one_volume(

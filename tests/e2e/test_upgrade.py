@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import ROOT, Fleet
-from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 from workers.queue.seal import new_key
 
@@ -41,14 +40,6 @@ def releases(tmp_path_factory):
         zipfile.ZipFile(wheel).extractall(code)
         places.append(code)
     return places
-
-
-@pytest.fixture
-def own_redis(redis_binary, tmp_path):
-    server = RedisServer(redis_binary, tmp_path / "redis")
-    server.directory.mkdir()
-    yield server.start()
-    server.kill()
 
 
 def test_upgrade_and_roll_back_lose_nothing(releases, tmp_path, kubeconfig, scene, own_redis):
