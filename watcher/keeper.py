@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _log = get_logger()
 
-PUMP_SECONDS: Final = 0.2
 LOOK_SECONDS: Final = 0.4
 # As long as no driver is known nothing can be decided: look more often.
 FIRST_LOOK_SECONDS: Final = 0.05
@@ -29,7 +28,7 @@ CHECK_SECONDS: Final = 5.0
 class Pump(Protocol):
     """The part of workers.queue.WorkQueue that is used here."""
 
-    def pump(self) -> None:
+    def pump(self) -> float:
         """Move what time has made due."""
 
 
@@ -95,8 +94,8 @@ class Keeper:
         if now - self._checked_at >= CHECK_SECONDS:
             self._checked_at = now
             self._on_check()
-        self._queue.pump()
-        return PUMP_SECONDS if self._records else FIRST_LOOK_SECONDS
+        seconds = self._queue.pump()
+        return seconds if self._records else FIRST_LOOK_SECONDS
 
     def _look(self) -> None:
         epoch, before = self._epochs.epoch(), self.epoch

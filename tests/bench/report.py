@@ -12,36 +12,43 @@ Record = Mapping[str, Any]
 
 
 def write_tables(document: Path, results: Mapping[str, Any]) -> None:
-    """Replace what stands between the marks."""
-    text = document.read_text()
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    document.write_text(f"{before}{BEGIN}\n\n{tables(results)}\n{END}{after}")
+    """Replace the sections that this run measured, leave the others between the marks."""
+    before, _, rest = document.read_text().partition(BEGIN)
+    old, _, after = rest.partition(END)
+    sections = {title(one): one for one in f"\n{old}".split("\n### ")[1:]}
+    sections |= {title(one): one for one in measured(results)}
+    text = "".join(f"### {one.strip()}\n\n" for one in sections.values())
+    document.write_text(f"{before}{BEGIN}\n\n{text}{END}{after}")
 
 
-def tables(results: Mapping[str, Any]) -> str:
-    """All tables for which there are figures."""
-    machine: Mapping[str, str] = results.get("machine", {})
-    parts = ["; ".join(f"{name}: {value}" for name, value in machine.items()) + "."]
+def title(section: str) -> str:
+    return section.partition("\n")[0]
+
+
+def measured(results: Mapping[str, Any]) -> list[str]:
+    """Each section of which there are figures: its title, when and where, its table."""
+    parts = []
     if runs := [*results.get("throughput", []), *results.get("topology", [])]:
-        parts += ["### Bursts", rates(runs), "### Cost", costs(runs)]
+        parts += [("Bursts", rates(runs)), ("Cost", costs(runs))]
     if runs := results.get("steady"):
-        parts += ["### Steady rate, and the reference's default flags", rates(runs)]
-    for name, title in (
-        ("recovery", "### SIGKILL under 20 claims/s (driver 200 ms, two workers)"),
-        ("attachments", "### Attachments in a burst, then deleted"),
-        ("attachments-killed", "### SIGKILL during a publish, a second worker or replica at hand"),
-        ("scaling", "### Worker processes, driver 200 ms, 4 threads each"),
-        ("resizing", "### Expansions in a burst, with pods in the cluster"),
-        ("snapshots", "### Snapshots in a burst, then deleted"),
-        ("cluster", "### Watcher before a full cluster (MiB)"),
+        parts.append(("Steady rate, and the reference's default flags", rates(runs)))
+    for name, heading in (
+        ("recovery", "SIGKILL under 20 claims/s (driver 200 ms, two workers)"),
+        ("attachments", "Attachments in a burst, then deleted"),
+        ("attachments-killed", "SIGKILL during a publish, a second worker or replica at hand"),
+        ("scaling", "Worker processes, driver 200 ms, 4 threads each"),
+        ("resizing", "Expansions in a burst, with pods in the cluster"),
+        ("snapshots", "Snapshots in a burst, then deleted"),
+        ("cluster", "Watcher before a full cluster (MiB)"),
     ):
         if found := results.get(name):
-            parts += [title, plain(found) if name != "scaling" else scaling(found)]
+            parts.append((heading, plain(found) if name != "scaling" else scaling(found)))
     if found := results.get("queue"):
         lines = "\n".join(one["line"] for one in found)
-        parts += ["### Queue alone", f"```\n{lines}\n```"]
-    return "\n\n".join(parts) + "\n"
+        parts.append(("Queue alone", f"```\n{lines}\n```"))
+    machine: Mapping[str, str] = results.get("machine", {})
+    where = "; ".join(f"{name}: {value}" for name, value in machine.items())
+    return [f"{heading}\n\n{where}.\n\n{figures}" for heading, figures in parts]
 
 
 def rates(runs: Sequence[Record]) -> str:

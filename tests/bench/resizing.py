@@ -143,7 +143,10 @@ def pods(api: KubeApi, count: int) -> Iterator[None]:
     try:
         yield
     finally:
-        api.request("DELETE", f"/api/v1/namespaces/{space}/pods?gracePeriodSeconds=0")
+        # In pieces: the whole collection takes longer than a request may.
+        path = f"/api/v1/namespaces/{space}/pods"
+        while api.items(f"{path}?limit=1"):
+            api.request("DELETE", f"{path}?gracePeriodSeconds=0&limit=500")
         api.delete(f"/api/v1/namespaces/{space}")
 
 

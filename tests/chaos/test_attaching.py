@@ -167,7 +167,7 @@ def live(chaos: AttachChaos) -> None:
     for volume in chaos.single + chaos.shared:
         if volume not in chaos.unclaimed:
             chaos.delete_claim(volume)
-    wait_until(lambda: not left(chaos), SETTLE_SECONDS, "volumes are gone")
+    wait_until(lambda: are_gone(chaos), SETTLE_SECONDS, "volumes are gone")
     system = chaos.system
     assert system.driver.volumes() == {}
     assert deleted_while_published(chaos) == []
@@ -205,8 +205,17 @@ def is_as_wanted(chaos: AttachChaos) -> bool:
     return True
 
 
-def left(chaos: AttachChaos) -> list[str]:
-    """PVs of this test that still exist."""
-    items = chaos.cluster.api.items("/api/v1/persistentvolumes")
+def are_gone(chaos: AttachChaos) -> bool:
+    """No PV of this test is left; the error says how those that are left stand."""
     names = set(chaos.single + chaos.shared)
-    return [one["metadata"]["name"] for one in items if one["metadata"]["name"] in names]
+    left = {
+        one["metadata"]["name"]: (
+            one["status"].get("phase"),
+            one["metadata"].get("deletionTimestamp"),
+            one["metadata"].get("finalizers"),
+        )
+        for one in chaos.cluster.api.items("/api/v1/persistentvolumes")
+        if one["metadata"]["name"] in names
+    }
+    assert not left, f"{left}; queues: {chaos.system.queue_left()}"
+    return True

@@ -69,8 +69,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-PUMP_SECONDS: Final = 0.25
 READY_FILE: Final = "worker.ready"
+# How often a worker looks whether its limits are declared in this life of Redis.
+LIMITS_SECONDS: Final = 0.25
 CONSUMER: Final = "consumer"
 # Celery tries to connect again each 2 to 30 s.
 CONSUMER_SECONDS: Final = 120.0
@@ -298,13 +299,13 @@ class WorkerProcess:
         """
         try:
             self.publish()
-            self.queue.pump()
+            seconds = self.queue.pump()
             self.app.runtime.passes.expire(self.queue)
         except QueueUnavailable:
             # Without Redis there is nothing to fetch, and a restart would not bring it back.
             self.consumer_lives()
             raise
-        return PUMP_SECONDS
+        return seconds
 
     def follow_drivers(self) -> float:
         """Announces the drivers as long as the process lives.
@@ -328,7 +329,7 @@ class WorkerProcess:
             QueueUnavailable: Redis does not answer.
         """
         self.queue.declared.declare()
-        return PUMP_SECONDS
+        return LIMITS_SECONDS
 
     def publish(self) -> None:
         """Brings the gauges of this process up to date."""

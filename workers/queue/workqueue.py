@@ -49,6 +49,8 @@ _BATCH = 250
 _SWEEP_LIMIT = 500
 # A ticket this old whose message is not in the Celery list was lost (pitfalls 1.1).
 _REPUBLISH_AFTER_MS = 2000
+# Keys that are due one after the other are moved together.
+_LEAST_PUMP_SECONDS = 0.02
 # How often a sweep looks for records that somebody's hand broke.
 _CHECK_MS = 5000
 # Limits are declared again this often, and dropped when nobody did for so long.
@@ -351,23 +353,26 @@ class WorkQueue:
         while batch := [key.text for key in islice(remaining, _BATCH)]:
             self._scripts.run("forget", *batch)
 
-    def pump(self, *, period_seconds: float = 0.2) -> None:
-        """Move what time has made due; call it often, of all processes one does it per period.
+    def pump(self, *, period_seconds: float = 0.2) -> float:
+        """Move what time has made due; returns the seconds until the next call, at most a period.
 
-        Due delayed keys become ready, keys of dead processes too, lost tickets are published again,
-        every lane admits. Bounded work per call; `period_seconds` 0 does it in any case.
+        Each call makes due delayed keys ready. Of all processes one per period does the rest: keys
+        of dead processes become ready, lost tickets are published again, every lane admits. Bounded
+        work per call; `period_seconds` 0 does it in any case.
         """
-        self._tickets.publish(
-            self._scripts.run(
-                "sweep",
-                round(period_seconds * 1000),
-                _SWEEP_LIMIT,
-                _REPUBLISH_AFTER_MS,
-                _CHECK_MS if period_seconds else 0,
-                self._ttl_ms,
-                _KEEP_LIMITS_MS,
-            )
+        due_ms, tickets = self._scripts.run(
+            "sweep",
+            round(period_seconds * 1000),
+            _SWEEP_LIMIT,
+            _REPUBLISH_AFTER_MS,
+            _CHECK_MS if period_seconds else 0,
+            self._ttl_ms,
+            _KEEP_LIMITS_MS,
         )
+        self._tickets.publish(tickets)
+        if int(due_ms) < 0:
+            return period_seconds
+        return min(period_seconds, max(_LEAST_PUMP_SECONDS, int(due_ms) / 1000))
 
     def set_limits(
         self,

@@ -1,4 +1,4 @@
-#!lua name=csifleet_fd1ec45566a5cb45
+#!lua name=csifleet_ac782e199ba29181
 local function run(_, ARGV)
 local script = table.remove(ARGV, 1)
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
@@ -1192,7 +1192,7 @@ return tickets
 elseif script == 'sweep' then
 -- SWEEP(period_ms, limit, republish_after_ms, check_ms, ttl_ms, keep_limits_ms): what time has made
 -- due.
--- Touches everything of the queue. Returns the tickets to publish.
+-- Touches everything of the queue. Returns {ms until the next key is due or -1, tickets to publish}.
 local period, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
 local republish_after, check_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
 local ttl, keep_limits = tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -1201,7 +1201,28 @@ local function once_per(guard, ms)
   return ms <= 0 or redis.call('SET', guard, '1', 'NX', 'PX', string.format('%d', ms))
 end
 
-if not life() or not once_per(K.sweep_guard, period) then return tickets end
+local function reply()
+  local first = redis.call('ZRANGE', K.delayed, 0, 0, 'WITHSCORES')[2]
+  return { first and math.max(0, math.ceil(tonumber(first) - now)) or -1, tickets }
+end
+
+if not life() then return { -1, tickets } end
+
+-- What is due does not wait for the period: a retry starts when its back-off says.
+local due_lanes, is_due = {}, {}
+for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.delayed, '-inf', now, 'LIMIT', 0, limit)) do
+  redis.call('ZREM', K.delayed, key)
+  local lane = lane_of(key)
+  enqueue(key, lane, false)
+  if not is_due[lane] then
+    is_due[lane] = true
+    due_lanes[#due_lanes + 1] = lane
+  end
+end
+if not once_per(K.sweep_guard, period) then
+  for _, lane in ipairs(due_lanes) do admit(lane) end
+  return reply()
+end
 
 -- When nobody could sweep, nobody could renew either: leases then get a TTL more. Not twice in a
 -- row, so that a machine too slow for its sweeps still finds its dead.
@@ -1212,11 +1233,6 @@ if swept and now - swept > ttl / 2 and now > patience + ttl then
   redis.call('SET', K.patience, string.format('%d', patience))
 end
 redis.call('SET', K.swept, string.format('%d', now))
-
-for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.delayed, '-inf', now, 'LIMIT', 0, limit)) do
-  redis.call('ZREM', K.delayed, key)
-  enqueue(key, lane_of(key), false)
-end
 
 local is_check = once_per(K.check_guard, check_ms)
 if now >= patience then
@@ -1295,7 +1311,7 @@ for i = 1, #lanes do
     redis.call('SREM', K.lanes, lane)
   end
 end
-return tickets
+return reply()
 
 elseif script == 'take' then
 -- TAKE(key, process, token, ttl_ms, lock...): ticketed -> running with all its locks. The same token gets
@@ -1422,5 +1438,5 @@ return tickets
 
 end
 end
-redis.register_function('csifleet_fd1ec45566a5cb45', run)
-redis.register_function{ function_name = 'csifleet_fd1ec45566a5cb45_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_ac782e199ba29181', run)
+redis.register_function{ function_name = 'csifleet_ac782e199ba29181_always', callback = run, flags = { 'allow-oom' } }

@@ -359,13 +359,30 @@ def test_lost_ticket_is_published_again_and_a_waiting_one_is_not(bench, start_qu
 
 def test_one_sweep_per_period_over_all_processes(bench, start_queue):
     queue = start_queue()
+    queue.add([claim("a")])
+    bench.tickets.clear()  # lost on its way
     queue.pump(period_seconds=30)
-    queue.add([claim("a")], delay_seconds=1)
-    bench.advance(2)
+    bench.advance(20)
+    queue.heartbeat()
     queue.pump(period_seconds=30)
     assert bench.tickets == []
     queue.pump(period_seconds=0)
     assert bench.tickets == [claim("a")]
+
+
+def test_a_retry_starts_when_it_is_due_not_with_the_next_sweep(bench, start_queue):
+    """The look at leases and lost tickets is once per period; what is due does not wait for it."""
+    queue = start_queue()
+    assert queue.pump(period_seconds=30) == 30
+    queue.add([claim("a")], delay_seconds=1)
+    queue.add([claim("b")], delay_seconds=1.2)
+    assert queue.pump(period_seconds=30) == 1
+    assert bench.tickets == []
+    bench.advance(1)
+    assert queue.pump(period_seconds=30) == pytest.approx(0.2)
+    assert bench.tickets == [claim("a")]
+    bench.advance(0.199)
+    assert queue.pump(period_seconds=30) == 0.02, "not one round trip per key"
 
 
 def test_forget_drops_counter_and_delayed_entry(bench, start_queue):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench.report import BEGIN, END, grouped, requests, spread, tables, write_tables
+from tests.bench.report import BEGIN, END, grouped, measured, requests, spread, write_tables
 from tests.bench.throughput import quantile
 
 RUN = {
@@ -65,9 +65,19 @@ def test_text_around_the_marks_stays(tmp_path):
     assert "workers 6.5, redis 1.0" in text
 
 
+def test_sections_that_did_not_run_stay_with_their_date(tmp_path):
+    document = tmp_path / "performance.md"
+    document.write_text(f"{BEGIN}\n{END}\n")
+    write_tables(document, {"machine": {"date": "monday"}, "throughput": [RUN]})
+    write_tables(document, {"machine": {"date": "friday"}, "queue": [{"line": "5 cycles/s"}]})
+    text = document.read_text()
+    assert text.index("### Bursts") < text.index("date: monday") < text.index("### Queue alone")
+    assert text.index("### Queue alone") < text.index("date: friday") < text.index("5 cycles/s")
+
+
 def test_scaling_is_told_against_the_first():
     runs = [RUN | {"workers": 1, "pv_per_s": 20.0}, RUN | {"workers": 2, "pv_per_s": 39.0}]
-    assert "| 2 | 39.0 | 1.95 | 7.5 |" in tables({"scaling": runs})
+    assert "| 2 | 39.0 | 1.95 | 7.5 |" in measured({"scaling": runs})[0]
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 51.0), (0.99, 100.0), (1.0, 100.0)])

@@ -17,6 +17,7 @@ class FakeRedis:
 
     def pump(self):
         self.pumps += 1
+        return 0.2
 
     def epoch(self):
         if self.is_down:

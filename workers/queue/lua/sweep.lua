@@ -1,6 +1,6 @@
 -- SWEEP(period_ms, limit, republish_after_ms, check_ms, ttl_ms, keep_limits_ms): what time has made
 -- due.
--- Touches everything of the queue. Returns the tickets to publish.
+-- Touches everything of the queue. Returns {ms until the next key is due or -1, tickets to publish}.
 local period, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
 local republish_after, check_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
 local ttl, keep_limits = tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -9,7 +9,28 @@ local function once_per(guard, ms)
   return ms <= 0 or redis.call('SET', guard, '1', 'NX', 'PX', string.format('%d', ms))
 end
 
-if not life() or not once_per(K.sweep_guard, period) then return tickets end
+local function reply()
+  local first = redis.call('ZRANGE', K.delayed, 0, 0, 'WITHSCORES')[2]
+  return { first and math.max(0, math.ceil(tonumber(first) - now)) or -1, tickets }
+end
+
+if not life() then return { -1, tickets } end
+
+-- What is due does not wait for the period: a retry starts when its back-off says.
+local due_lanes, is_due = {}, {}
+for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.delayed, '-inf', now, 'LIMIT', 0, limit)) do
+  redis.call('ZREM', K.delayed, key)
+  local lane = lane_of(key)
+  enqueue(key, lane, false)
+  if not is_due[lane] then
+    is_due[lane] = true
+    due_lanes[#due_lanes + 1] = lane
+  end
+end
+if not once_per(K.sweep_guard, period) then
+  for _, lane in ipairs(due_lanes) do admit(lane) end
+  return reply()
+end
 
 -- When nobody could sweep, nobody could renew either: leases then get a TTL more. Not twice in a
 -- row, so that a machine too slow for its sweeps still finds its dead.
@@ -20,11 +41,6 @@ if swept and now - swept > ttl / 2 and now > patience + ttl then
   redis.call('SET', K.patience, string.format('%d', patience))
 end
 redis.call('SET', K.swept, string.format('%d', now))
-
-for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.delayed, '-inf', now, 'LIMIT', 0, limit)) do
-  redis.call('ZREM', K.delayed, key)
-  enqueue(key, lane_of(key), false)
-end
 
 local is_check = once_per(K.check_guard, check_ms)
 if now >= patience then
@@ -103,4 +119,4 @@ for i = 1, #lanes do
     redis.call('SREM', K.lanes, lane)
   end
 end
-return tickets
+return reply()
