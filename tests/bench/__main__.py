@@ -82,12 +82,13 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
         plan = Plan(api, kubeconfig, peer, is_quick, rounds)
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         results["machine"] = machine(api, peer)
+        fresh = {"machine": results["machine"]}
         for name in chosen:
             SECTIONS[name](plan)
-            results[name] = plan.records.get(name, [])
+            fresh[name] = results[name] = plan.records.get(name, [])
             RESULTS.parent.mkdir(exist_ok=True)
             RESULTS.write_text(json.dumps(results, indent=1))
-            write_tables(DOCUMENT, results)
+            write_tables(DOCUMENT, fresh)
     print(f"{RESULTS} and {DOCUMENT} after {time.monotonic() - started:.0f} s")
     return 0
 
