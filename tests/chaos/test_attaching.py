@@ -37,6 +37,8 @@ class AttachChaos(Faults):
         # Twice as many as are left at once: some are deleted on the way.
         self.single = cluster.add_volumes(system.driver, COUNT, provisioned=True)
         self.shared = cluster.add_volumes(system.driver, 3, "ReadWriteMany", provisioned=True)
+        # A claim deleted before the cluster bound it leaves a volume Available, nobody's to delete.
+        cluster.wait_bound()
         self.handles = {name: cluster.handle(name) for name in self.single + self.shared}
         self.unclaimed: set[str] = set()
         self.made = 0
