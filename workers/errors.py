@@ -5,6 +5,7 @@ ProvisionerError
   ConfigError          stop at start, one line naming the flag; exit code in `exit_code`
   AttemptError         one attempt failed; `state` says what the storage may be doing
   NamespaceFull        its unfinished attempts have all the bytes that a namespace may have
+  RecordTooLarge       its attempt alone has more bytes than one may have
   IgnoredError         not ours: no event, no retry
   TransientError       the system itself is not ready: retried without a back-off step or event
     QueueUnavailable   Redis does not answer
@@ -61,6 +62,10 @@ class AttemptError(ProvisionerError):
 
 class NamespaceFull(ProvisionerError):  # noqa: N818 - the word the whole system uses
     """No further attempt of this namespace can be recorded; the text is for its users (SEC-4)."""
+
+
+class RecordTooLarge(ProvisionerError):  # noqa: N818 - as the one above
+    """What an attempt needs to be finished after a crash is too much; the text is for its user."""
 
 
 class IgnoredError(ProvisionerError):

@@ -39,6 +39,8 @@ STAGE_STRANDED = "stranded"
 MARGIN_SECONDS: Final = 1.0
 # Fields of an object that no later step reads.
 _DROPPED_METADATA = ("managedFields",)
+# A tenant writes as many of them into a claim as it likes.
+_DROPPED_OF_CLAIMS = ("ownerReferences", "finalizers")
 _DROPPED_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration",)
 # A name of a secret, which is all that a class makes of an annotation, has no more characters.
 _LONGEST_VALUE: Final = 253
@@ -73,8 +75,10 @@ def slim_copy(item: Mapping[str, Any]) -> JsonObject:
 
 def kept_claim(claim: Mapping[str, Any], storage_class: Mapping[str, Any]) -> JsonObject:
     """As much of a claim as a later attempt reads: a few KiB (SEC-4)."""
-    slim = slim_copy(claim)
+    slim = {name: value for name, value in slim_copy(claim).items() if name != "status"}
     metadata = slim["metadata"]
+    for name in _DROPPED_OF_CLAIMS:
+        metadata.pop(name, None)
     templates = " ".join(map(str, (storage_class.get("parameters") or {}).values()))
     found = metadata.get("annotations") or {}
     named = {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from workers.controllers.provisioner.intent import Intent
 from workers.engine.steps import Step
-from workers.errors import AttemptError, NamespaceFull, State, TransientError
+from workers.errors import AttemptError, NamespaceFull, RecordTooLarge, State, TransientError
 
 if TYPE_CHECKING:
     from workers.controllers.provisioner.claims import ClaimPass
@@ -109,8 +109,9 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
         work.runtime.effects.reach(Step.RECORD_INTENT, work.lease)
         try:
             work.own.safekeeping.begin(work.lease, intent)
-        except NamespaceFull as error:  # the claim waits, and its events say why
-            raise AttemptError(str(error), State.FINISHED) from error
+        except (NamespaceFull, RecordTooLarge) as error:  # the claim waits, and its events say why
+            state = State.FINISHED if self.intent is None else State.NO_CHANGE
+            raise AttemptError(str(error), state) from error
         self.remember(intent)
 
     def remember(self, intent: Intent) -> None:

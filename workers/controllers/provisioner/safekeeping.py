@@ -12,10 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from workers.constants import ANN_RECORD_DRIVER, LABEL_INTENT
-from workers.errors import ApiError, TransientError
+from workers.errors import ApiError, RecordTooLarge, TransientError
 from workers.kube.errors import AwayError, NotFoundError
 from workers.queue.catalogkinds import KIND_CLASSES
 from workers.queue.keys import Key
+from workers.queue.records import encode
 from workers.queue.seal import content
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SLOW_AFTER_SECONDS: Final = 2.0
+# Four times what a claim with full labels and annotations takes; beyond it is what nobody needs,
+# such as an access mode said 50,000 times (SEC-4).
+RECORD_BYTES: Final = 64 * 1024
 NAME_PREFIX: Final = "csi-fleet-intent-"
 FIELD_RECORD: Final = "record"
 FIELD_SEAL: Final = "seal"
@@ -56,8 +60,16 @@ class Safekeeping:
         Raises:
             LeaseLost: the volume has another owner.
             QueueUnavailable: it is not recorded, so the driver must not be asked.
+            NamespaceFull: the same, until other attempts of its namespace have ended.
+            RecordTooLarge: the same, until the claim is smaller.
         """
-        self._intents.begin(lease.domain, intent.record(), lease)
+        record = intent.record()
+        if (size := len(encode(record))) > RECORD_BYTES:
+            raise RecordTooLarge(
+                f"the claim is too large: what csi-fleet keeps of its attempt would have "
+                f"{size // 1024} KiB, and may have {RECORD_BYTES // 1024} KiB: shorten it"
+            )
+        self._intents.begin(lease.domain, record, lease)
 
     def copy(self, lease: Lease, intent: Intent) -> Intent:
         """Puts the intent into a ConfigMap too.

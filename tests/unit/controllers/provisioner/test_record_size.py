@@ -73,3 +73,33 @@ def test_sec4_a_claim_of_a_full_namespace_is_told_so_and_waits(world, claim, mon
     assert (outcome.action, world.client.created) == (Action.RETRY, [])
     assert world.events.warnings() == ["namespace default: delete claims"]
     assert world.claim_pass(claim).action is Action.DONE
+
+
+MANY = [
+    pytest.param({"finalizers": [f"example.org/{n}" for n in range(5000)]}, id="finalizers"),
+    pytest.param(
+        {"ownerReferences": [{"kind": "Pod", "name": f"p{n}", "uid": "u"} for n in range(5000)]},
+        id="owners",
+    ),
+]
+
+
+@pytest.mark.parametrize("metadata", MANY)
+def test_sec4_lists_of_a_claim_that_no_attempt_reads_are_not_kept(metadata):
+    assert len(json.dumps(record(**metadata))) < 1000
+
+
+LARGE = [
+    pytest.param({"accessModes": ["ReadWriteOnce"] * 50_000}, id="a mode said often"),
+    pytest.param({"resources": {"requests": {"storage": "1Ki", "a" * 70_000: "1"}}}, id="a name"),
+]
+
+
+@pytest.mark.parametrize("spec", LARGE)
+def test_sec4_a_claim_too_large_to_be_recorded_is_refused(world, spec):
+    """Without a record no call (M-010), and no record is larger than what the page promises."""
+    world.add_class()
+    outcome = world.claim_pass(world.add_claim(**spec))
+    assert (outcome.action, world.client.created) == (Action.RETRY, [])
+    assert "the claim is too large" in world.events.warnings()[0]
+    assert world.own.intents.intents == {}
