@@ -281,19 +281,24 @@ def _redis(values: Mapping[str, Any], environ: Mapping[str, str]) -> settings.Re
     authority_end = min((rest.find(c) for c in "/?" if c in rest), default=len(rest))
     login, _, host = rest[:authority_end].rpartition("@")
     username, _, password = login.partition(":")
-    url, sentinel_username, sentinel_password = split_sentinel_login(
+    url, sentinel_username, sentinel_password, sentinel_file = split_sentinel_login(
         scheme + separator + host + rest[authority_end:]
     )
     return settings.RedisSettings(
         url=url,
         username=values["redis-username"] or unquote(username),
         password=_password("redis", values, environ) or unquote(password),
-        password_file=str(Path(path).absolute()) if (path := values["redis-password-file"]) else "",
+        password_file=_absolute(values["redis-password-file"]),
         sentinel_username=values["redis-sentinel-username"] or sentinel_username,
         sentinel_password=_password("redis-sentinel", values, environ) or sentinel_password,
+        sentinel_password_file=_absolute(values["redis-sentinel-password-file"]) or sentinel_file,
         record_keys=_record_keys(values, environ),
         is_insecure=values["redis-insecure"],
     )
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).absolute()) if path else ""
 
 
 def _record_keys(values: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ sentinel://host1:26379,host2,host3/master-name?db=0&ssl_ca_certs=/path/ca.crt
 ```
 The port defaults to 26379, the database to 0. Any `ssl_` option means TLS, to the sentinels and to
 the servers they name. User and password before an `@` are those of the servers; the sentinels' own
-come as `sentinel_username` and `sentinel_password`, which only we put there.
+come as `sentinel_username`, `sentinel_password` and the file that holds it now,
+`sentinel_password_file`, which only we put there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 SCHEME: Final = "sentinel://"
 SCHEMES: Final = ("redis://", "rediss://", "unix://", SCHEME)
 DEFAULT_PORT: Final = 26379
-_LOGIN: Final = ("sentinel_username", "sentinel_password")
+_LOGIN: Final = ("sentinel_username", "sentinel_password", "sentinel_password_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +42,13 @@ class SentinelUrl:
     password: str = field(default="", repr=False)
     sentinel_username: str = ""
     sentinel_password: str = field(default="", repr=False)
+    sentinel_password_file: str = ""
     tls: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def login(self) -> dict[str, str]:
         """User and password of the servers, as far as there are any."""
         return _without_empty(username=self.username, password=self.password)
-
-    @property
-    def sentinel_login(self) -> dict[str, str]:
-        """User and password of the sentinels, as far as there are any."""
-        return _without_empty(username=self.sentinel_username, password=self.sentinel_password)
 
 
 def is_loopback(host: str) -> bool:
@@ -98,21 +95,21 @@ def parse_sentinels(url: str) -> SentinelUrl:
     )
 
 
-def split_sentinel_login(url: str) -> tuple[str, str, str]:
-    """The URL without the sentinels' login, their user and their password."""
+def split_sentinel_login(url: str) -> tuple[str, str, str, str]:
+    """The URL without the sentinels' login; their user, their password and its file."""
     place, mark, query = url.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)
     found = dict(pairs)
     if not is_sentinel(url) or not any(name in found for name in _LOGIN):
-        return url, "", ""
+        return url, "", "", ""
     kept = urlencode([pair for pair in pairs if pair[0] not in _LOGIN], safe="/")
-    username, password = (found.get(name, "") for name in _LOGIN)
-    return place + (mark + kept if kept else ""), username, password
+    username, password, file = (found.get(name, "") for name in _LOGIN)
+    return place + (mark + kept if kept else ""), username, password, file
 
 
-def with_sentinel_login(url: str, username: str, password: str) -> str:
+def with_sentinel_login(url: str, username: str, password: str, file: str = "") -> str:
     """The reverse of `split_sentinel_login`. Secret: never log it."""
-    login = {"sentinel_username": username, "sentinel_password": password}
+    login = dict(zip(_LOGIN, (username, password, file), strict=True))
     added = urlencode(_without_empty(**login), quote_via=quote)
     if not is_sentinel(url) or not added:
         return url

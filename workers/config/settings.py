@@ -240,6 +240,9 @@ class RedisSettings:
     sentinel_password: str = field(default="", repr=False)
     """Password of the sentinels; "" for none. Never shown by `repr`."""
 
+    sentinel_password_file: str = ""
+    """Where `sentinel_password` came from, as `password_file`."""
+
     record_keys: tuple[str, ...] = field(default=(), repr=False)
     """Lines of the key file: what workers sign their records with; () for unsigned ones."""
 
@@ -251,7 +254,9 @@ class RedisSettings:
 
         Secret: never log it.
         """
-        url = with_sentinel_login(self.url, self.sentinel_username, self.sentinel_password)
+        url = with_sentinel_login(
+            self.url, self.sentinel_username, self.sentinel_password, self.sentinel_password_file
+        )
         if not self.password and not self.username:
             return url
         scheme, separator, rest = url.partition("://")

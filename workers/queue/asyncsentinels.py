@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workers.queue.sentinels import SENTINEL_TIMEOUT_SECONDS
+from workers.queue.sentinels import SENTINEL_TIMEOUT_SECONDS, sentinel_login
 
 # isort: split
 # After the module that loads the library its own way.
@@ -40,7 +40,7 @@ def async_master_client(url: SentinelUrl) -> MasterClient:
     untyped: Any = Sentinel
     manager = untyped(
         url.hosts,
-        sentinel_kwargs={**bounds, **tls, **url.sentinel_login},
+        sentinel_kwargs={**bounds, **tls, **sentinel_login(url)},
         db=url.database,
         **url.login,
         **bounds,

@@ -20,6 +20,7 @@ import workers.queue.connection  # noqa: F401 - first, it loads the library its 
 # isort: split
 import redis
 from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
 from redis.retry import Retry
 from redis.sentinel import (
     Sentinel,
@@ -28,7 +29,7 @@ from redis.sentinel import (
 )
 
 from workers.loop import Loop
-from workers.queue.connection import FollowingMixin, reading_password
+from workers.queue.connection import FollowingMixin, current_password, reading_password
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -190,8 +191,30 @@ class MasterTlsConnection(_MasterMixin, SentinelManagedSSLConnection):
     """Over TLS."""
 
 
+class SentinelLogin(CredentialProvider):
+    """User and password of the sentinels as they are at the moment of a connection."""
+
+    def __init__(self, url: SentinelUrl) -> None:
+        self._url = url
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        """The library asks for it at each connection."""
+        place = self._url
+        password = current_password(place.sentinel_password_file) or place.sentinel_password
+        return (place.sentinel_username, password) if place.sentinel_username else (password,)
+
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        """The same for Flower's client."""
+        return self.get_credentials()
+
+
+def sentinel_login(url: SentinelUrl) -> dict[str, Any]:
+    """How to log in to them, by redis-py's names."""
+    return {"credential_provider": SentinelLogin(url)} if url.sentinel_password else {}
+
+
 def sentinel_options(url: SentinelUrl) -> dict[str, Any]:
-    """How to connect to the sentinels themselves, by redis-py's names. Holds a password."""
+    """How to connect to the sentinels themselves, by redis-py's names."""
     return {
         "socket_timeout": SENTINEL_TIMEOUT_SECONDS,
         "socket_connect_timeout": SENTINEL_TIMEOUT_SECONDS,
@@ -199,7 +222,7 @@ def sentinel_options(url: SentinelUrl) -> dict[str, Any]:
         "decode_responses": True,
         **({"ssl": True} if url.tls else {}),
         **url.tls,
-        **url.sentinel_login,
+        **sentinel_login(url),
     }
 
 

@@ -19,6 +19,8 @@ from tests.support.redis_server import is_seven
 from tests.support.waiting import wait_until
 from workers.app import SYSTEM_QUEUE, beat_settings, make_app, publisher
 from workers.cli.flower import follow_sentinels
+from workers.config.flags import Command
+from workers.config.load import parse
 from workers.config.settings import RedisSettings, Settings
 from workers.errors import QueueUnavailable
 from workers.queue.connection import connect, redis_errors
@@ -122,6 +124,31 @@ def test_tls_and_passwords_of_both_hold_for_every_client(redis_binary, tmp_path,
         app.close()
     assert "of-redis" not in caplog.text
     assert "of-sentinels" not in caplog.text
+
+
+def test_the_sentinels_password_changes_while_clients_run(redis_binary, tmp_path):
+    """Each new connection to a sentinel reads the file: of ours, Celery's and Flower's clients."""
+    file = tmp_path / "password"
+    file.write_text("old\n")
+    with ReplicatedRedis(redis_binary, tmp_path / "redis", sentinel_password="old") as fleet:
+        flags = [f"--redis-url={fleet.url}", f"--redis-sentinel-password-file={file}"]
+        settings = parse(Command.WATCHER, flags, {})
+        url = settings.redis.url_with_credentials()
+        client, app = connect(url), make_app(settings)
+        assert client.ping()
+        for sentinel in fleet.sentinels:
+            with fleet.client(sentinel, is_sentinel=True) as admin:
+                admin.acl_setuser("default", enabled=True, passwords=["+new", "-old"], keys=["*"])
+        fleet.sentinel_password = "new"
+        file.write_text("new\n")
+        fleet.wait_promoted(fleet.kill_master())
+        wait_until(lambda: works(lambda: epoch(client)), 30, "the new master answers")
+        publisher(app)([claim_key("d", "ns", "one", "u1")])
+        assert client.llen("drv.d") == 1
+        follow_sentinels(url)
+        assert asyncio.run(flower_counts(app, "drv.d")) == 1
+        client.close()
+        app.close()
 
 
 def epoch(client):
