@@ -1,0 +1,87 @@
+"""Every controller in both ways to run: what is promised for one operation holds for all eight."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from tests.support.csi_driver import DirectoryDriver
+from tests.support.fleet import Fleet
+from tests.support.life import CAPABILITIES, CONTROLLERS, Life
+from tests.support.tool import Tool
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def drivers():
+    arguments = [f"--capabilities={CAPABILITIES}"]
+    with DirectoryDriver(arguments=arguments) as one, DirectoryDriver(arguments=arguments) as two:
+        yield one, two
+
+
+@contextmanager
+def fleet_of(mode, directory, kubeconfig, drivers):
+    """One program with all controllers; central mode reads a drivers file."""
+    file = directory / "drivers.yaml"
+    lines = [f"- {{name: {one.name}, endpoint: {one.address}}}\n" for one in drivers]
+    file.write_text("drivers:\n" + "".join(lines))
+    addresses, flags = (drivers, ()) if mode == "sidecar" else ((), (f"--drivers-file={file}",))
+    with Fleet(
+        directory / "f", kubeconfig, addresses, f"--controllers={CONTROLLERS}", *flags
+    ) as fleet:
+        yield fleet
+
+
+def all_done(life):
+    assert life.undone() == []
+    return True
+
+
+@pytest.mark.parametrize("mode", ["sidecar", "central"])
+def test_a_paused_driver_waits_alone(mode, kubeconfig, scene, drivers, tmp_path):
+    """One call of each for the one; none for the other, and `explain` says why, until `resume`."""
+    paused, other = lives = [Life(scene, one) for one in drivers]
+    with fleet_of(mode, tmp_path, kubeconfig, drivers) as fleet:
+        try:
+            tool = Tool(kubeconfig, fleet.redis_url)
+            for life in lives:
+                life.prepare()
+            tool.ok("pause", f"--driver={paused.driver.name}", "--reason=upgrade")
+            for life in lives:
+                life.begin()
+            wait_until(lambda: all_done(other), 90, "the other driver's work is done")
+            for name, one in paused.operations().items():
+                text = tool.wait_cause(*one.explained, "paused", 30)
+                assert "upgrade" in text, name
+            assert set(paused.called().values()) == {0}
+            tool.ok("resume", f"--driver={paused.driver.name}")
+            wait_until(lambda: all_done(paused), 90, "its work is done")
+            for life in lives:
+                assert life.called() == dict.fromkeys(life.operations(), 1)
+        finally:
+            for life in lives:
+                life.clean_up()
+
+
+def test_sigterm_ends_no_call(kubeconfig, scene, drivers, tmp_path):
+    """A-008, SNA-110, SND-028, DA-031: exit code 0, each result saved, nothing called afterwards."""
+    life = Life(scene, drivers[0])
+    operations = life.operations
+    with fleet_of("sidecar", tmp_path, kubeconfig, drivers[:1]) as fleet:
+        life.prepare()
+        methods = {one.method for one in operations().values()}
+        life.driver.set_rules(*({"method": one, "delay_seconds": 4} for one in methods))
+        life.begin()
+        wait_until(lambda: set(life.called().values()) == {1}, 60, "every call is under way")
+        signalled = time.time()
+        assert fleet.stop() == 0
+        assert [c.method for c in life.driver.calls() if c.started_at > signalled] == []
+        # The cluster binds the claim by itself, and takes the object of the snapshot's own side.
+        left = set(life.undone()) - {"create"}
+        assert left <= {"snapshot", "delete-snapshot"}
+        fleet.start()
+        wait_until(lambda: all_done(life), 60, "the rest")
+        assert set(life.called().values()) == {1}
+        life.clean_up()

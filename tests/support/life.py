@@ -1,0 +1,198 @@
+"""One of everything that a driver can be asked for, on a real API server, side by side.
+
+`Life` prepares volumes, then `begin` starts each operation once: what a matrix of modes, pauses or
+signals by controllers needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.support.attach_cluster import ATTACHMENTS, AttachCluster
+from tests.support.csi_driver import DirectoryDriver
+from tests.support.fleet import Scene
+from tests.support.kube_api import JsonObject
+from tests.support.waiting import wait_until
+
+CONTROLLERS = "provisioner,attacher,resizer,snapshotter,snapshot-controller"
+CAPABILITIES = (
+    "CONTROLLER_SERVICE,CREATE_DELETE_VOLUME,PUBLISH_UNPUBLISH_VOLUME,EXPAND_VOLUME,MODIFY_VOLUME,"
+    "CREATE_DELETE_SNAPSHOT,LIST_SNAPSHOTS"
+)
+_SNAPSHOT = "snapshot.storage.k8s.io/v1"
+_SNAPSHOTS = f"/apis/{_SNAPSHOT}"
+_ATTRIBUTES = "/apis/storage.k8s.io/v1/volumeattributesclasses"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing asked of a driver.
+
+    Attributes:
+        method: the call.
+        begin: makes the object or the change that asks for it.
+        is_done: whether its result stands at the API server.
+        explained: kind and name of what `explain` is asked for while it waits.
+    """
+
+    method: str
+    begin: Callable[[], object]
+    is_done: Callable[[], object]
+    explained: tuple[str, str]
+
+
+class Life:
+    """The objects of one driver."""
+
+    def __init__(self, scene: Scene, driver: DirectoryDriver) -> None:
+        self.scene, self.driver, self.api = scene, driver, scene.api
+        self.cluster = AttachCluster(scene.api, [driver])
+        self.name = self.cluster.name
+        self.storage_class = scene.storage_class(driver.name, self.name, allowVolumeExpansion=True)
+        body = {"driver": driver.name, "deletionPolicy": "Delete"}
+        self._snapshot_object("VolumeSnapshotClass", {"name": self.name}, **body)
+        (self.node,) = self.cluster.add_nodes(1)
+        self.before: dict[str, int] = {}
+
+    def prepare(self) -> None:
+        """Volumes to work on, one attachment and one snapshot; waits until they are there."""
+        names = [self._claim(one) for one in ("grows", "changes", "is-cut", "goes")]
+        self.free, self.used = self.cluster.add_volumes(self.driver, 2)
+        self._attach(self.used)
+        self.scene.wait_bound(*names)
+        self.going = self._claimed("goes")["spec"]["volumeName"]
+        self._cut("old")
+        wait_until(lambda: self._is_ready("old"), 60, "the first snapshot is ready")
+        wait_until(lambda: self._is_attached(self.used), 60, "the first volume is attached")
+        self.content = self._status("old")["boundVolumeSnapshotContentName"]
+        self.before = {one: self._count(one) for one in self.operations()}
+
+    def operations(self) -> dict[str, Operation]:
+        """All of them, by the word that the drivers file uses."""
+        space = self.scene.namespace
+        return {
+            "create": Operation(
+                "CreateVolume",
+                lambda: self._claim("comes"),
+                lambda: self._claimed("comes")["status"]["phase"] == "Bound",
+                ("pvc", f"{space}/{self.name}-comes"),
+            ),
+            "delete": Operation(
+                "DeleteVolume",
+                lambda: self.scene.delete(f"{self.name}-goes"),
+                lambda: self.scene.volume(self.going) is None,
+                ("pv", self.going),
+            ),
+            "attach": Operation(
+                "ControllerPublishVolume",
+                lambda: self._attach(self.free),
+                lambda: self._is_attached(self.free),
+                ("va", f"{self.free}-va"),
+            ),
+            "detach": Operation(
+                "ControllerUnpublishVolume",
+                lambda: self.api.delete(f"{ATTACHMENTS}/{self.used}-va"),
+                lambda: self.api.find(f"{ATTACHMENTS}/{self.used}-va") is None,
+                ("va", f"{self.used}-va"),
+            ),
+            "expand": Operation(
+                "ControllerExpandVolume",
+                lambda: self._edit("grows", resources={"requests": {"storage": "3Gi"}}),
+                lambda: self._claimed("grows")["status"]["capacity"]["storage"] == "3Gi",
+                ("pvc", f"{space}/{self.name}-grows"),
+            ),
+            "modify": Operation(
+                "ControllerModifyVolume",
+                self._change_class,
+                lambda: self._claimed("changes")["status"].get("currentVolumeAttributesClassName"),
+                ("pvc", f"{space}/{self.name}-changes"),
+            ),
+            "snapshot": Operation(
+                "CreateSnapshot",
+                lambda: self._cut("new"),
+                lambda: self._is_ready("new"),
+                ("snapshot", f"{space}/{self.name}-new"),
+            ),
+            "delete-snapshot": Operation(
+                "DeleteSnapshot",
+                lambda: self.api.delete(self._snapshot_path("old")),
+                lambda: (
+                    self.api.find(f"{_SNAPSHOTS}/volumesnapshotcontents/{self.content}") is None
+                ),
+                ("content", self.content),
+            ),
+        }
+
+    def begin(self) -> None:
+        """Ask for each of them."""
+        for one in self.operations().values():
+            one.begin()
+
+    def called(self) -> dict[str, int]:
+        """How often each was called since `prepare`."""
+        return {one: self._count(one) - before for one, before in self.before.items()}
+
+    def undone(self) -> list[str]:
+        """Those whose result is not there yet."""
+        return [name for name, one in self.operations().items() if not one.is_done()]
+
+    def clean_up(self) -> None:
+        """While the system works; objects of the namespace go with the scene."""
+        self.driver.set_rules()
+        for one in self.cluster.attachments():
+            self.api.delete(f"{ATTACHMENTS}/{one['metadata']['name']}")
+        for name in ("old", "new"):
+            self.api.delete(self._snapshot_path(name))
+        self.cluster.clean_up()
+        self.api.delete(f"{_SNAPSHOTS}/volumesnapshotclasses/{self.name}")
+        self.api.delete(f"{_ATTRIBUTES}/{self.name}")
+
+    def _count(self, operation: str) -> int:
+        return len(self.driver.calls(self.operations()[operation].method))
+
+    def _claim(self, name: str) -> str:
+        self.scene.claim(f"{self.name}-{name}", self.storage_class)
+        return f"{self.name}-{name}"
+
+    def _claimed(self, name: str) -> JsonObject:
+        found = self.scene.get(f"{self.name}-{name}")
+        assert found is not None, name
+        return found
+
+    def _edit(self, name: str, **spec: object) -> None:
+        self.api.patch(f"{self.scene.claims_path}/{self.name}-{name}", {"spec": spec})
+
+    def _change_class(self) -> None:
+        kind = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass"}
+        body = {"driverName": self.driver.name, "parameters": {"speed": "fast"}}
+        self.api.create({**kind, "metadata": {"name": self.name}, **body})
+        self._edit("changes", volumeAttributesClassName=self.name)
+
+    def _attach(self, volume: str) -> None:
+        kind = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment"}
+        source = {"persistentVolumeName": volume}
+        spec = {"attacher": self.driver.name, "nodeName": self.node, "source": source}
+        self.api.create({**kind, "metadata": {"name": f"{volume}-va"}, "spec": spec})
+
+    def _is_attached(self, volume: str) -> bool:
+        return (volume, self.node) in self.cluster.attached()
+
+    def _cut(self, name: str) -> None:
+        metadata = {"name": f"{self.name}-{name}", "namespace": self.scene.namespace}
+        source = {"persistentVolumeClaimName": f"{self.name}-is-cut"}
+        spec = {"source": source, "volumeSnapshotClassName": self.name}
+        self._snapshot_object("VolumeSnapshot", metadata, spec=spec)
+
+    def _snapshot_object(self, kind: str, metadata: JsonObject, **body: object) -> None:
+        self.api.create({"apiVersion": _SNAPSHOT, "kind": kind, "metadata": metadata, **body})
+
+    def _snapshot_path(self, name: str) -> str:
+        space = self.scene.namespace
+        return f"{_SNAPSHOTS}/namespaces/{space}/volumesnapshots/{self.name}-{name}"
+
+    def _status(self, name: str) -> JsonObject:
+        return (self.api.find(self._snapshot_path(name)) or {}).get("status") or {}
+
+    def _is_ready(self, name: str) -> bool:
+        return bool(self._status(name).get("readyToUse"))
