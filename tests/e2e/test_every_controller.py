@@ -63,10 +63,11 @@ def test_a_paused_driver_waits_alone(mode, kubeconfig, scene, drivers, tmp_path)
         finally:
             for life in lives:
                 life.clean_up()
+            scene.clean_up()  # while somebody is there to do it
 
 
 def test_sigterm_ends_no_call(kubeconfig, scene, drivers, tmp_path):
-    """A-008, SNA-110, SND-028, DA-031: exit code 0, each result saved, nothing called afterwards."""
+    """A-008, SNA-110, SND-028, DA-031: exit code 0, all is saved, nothing is called afterwards."""
     life = Life(scene, drivers[0])
     operations = life.operations
     with fleet_of("sidecar", tmp_path, kubeconfig, drivers[:1]) as fleet:
@@ -85,3 +86,4 @@ def test_sigterm_ends_no_call(kubeconfig, scene, drivers, tmp_path):
         wait_until(lambda: all_done(life), 60, "the rest")
         assert set(life.called().values()) == {1}
         life.clean_up()
+        scene.clean_up()

@@ -39,4 +39,14 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
     except NotFoundError:
         content = None
     cause = snapshot_cause(snapshot, content)
+    if content is not None and cause.is_problem:
+        # What holds the content's key holds the snapshot: a pause of the driver for example.
+        noun_of_content = nouns.nouns()["content"]
+        held = generic.explain(
+            tools.kube, tools.redis, records, noun_of_content, namespace="", name=wanted
+        ).cause
+        if held.code in generic.QUEUE_FIRST:
+            return replace(
+                found, cause=replace(held, text=f"It waits for its content {wanted}: {held.text}")
+            )
     return replace(found, cause=replace(cause, until=found.cause.until))
