@@ -14,6 +14,7 @@ import requests
 
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import ROOT, Fleet, environment
+from tests.support.life import CAPABILITIES, CONTROLLERS, Life
 from tests.support.processes import free_port, start_process
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
@@ -24,6 +25,16 @@ FORMS = {
     "base64": base64.b64encode(PLANTED.encode()).decode().rstrip("="),
     "hex": PLANTED.encode().hex(),
 }
+
+
+ECHO = f"login as {PLANTED} refused ({base64.b64encode(PLANTED.encode()).decode()})"
+_SNAPSHOTS = "/apis/snapshot.storage.k8s.io/v1"
+OBJECTS = (
+    "/api/v1/persistentvolumes",
+    "/apis/storage.k8s.io/v1/volumeattachments",
+    f"{_SNAPSHOTS}/volumesnapshots",
+    f"{_SNAPSHOTS}/volumesnapshotcontents",
+)
 
 
 def parameters(namespace, name):
@@ -51,7 +62,8 @@ def redis_content(client):
 
 @pytest.fixture
 def driver():
-    with DirectoryDriver(arguments=["--record-secret-digests"]) as driver:
+    arguments = ["--record-secret-digests", f"--capabilities={CAPABILITIES}"]
+    with DirectoryDriver(arguments=arguments) as driver:
         yield driver
 
 
@@ -96,78 +108,139 @@ class Flower:
         return found
 
 
-def test_a_planted_secret_is_found_nowhere(tmp_path, kubeconfig, driver, scene, own_redis):
-    """Success, driver errors that echo it, missing, non-UTF-8 and missing keys, deletion."""
+class Kept:
+    """Everything that anybody but the driver could read, taken again and again."""
+
+    def __init__(self, scene, redis_url, flower, port):
+        self.scene, self.api, self.redis_url = scene, scene.api, redis_url
+        self.flower, self.port, self.texts = flower, port, []
+
+    def keep(self):
+        """What lives for a short time only."""
+        with redis.Redis.from_url(self.redis_url) as client:
+            self.texts.append(repr(redis_content(client)))
+        space = f"/api/v1/namespaces/{self.scene.namespace}"
+        paths = [f"{space}/configmaps", f"{space}/persistentvolumeclaims"]
+        self.texts += [json.dumps(self.api.items(path)) for path in (*paths, *OBJECTS)]
+
+    def keep_rest(self):
+        """What stays: events, Flower's pages, metrics."""
+        self.texts.append(json.dumps(self.api.items("/api/v1/events")))
+        self.texts += self.flower.pages()
+        self.texts.append(metrics(self.port))
+
+    def check(self, directory):
+        """Files too: logs, Redis' own."""
+        self.texts += [
+            path.read_text(errors="replace") for path in directory.rglob("*") if path.is_file()
+        ]
+        for name, form in FORMS.items():
+            places = [
+                text[max(0, at - 300) : at + 80]
+                for text in self.texts
+                if (at := text.find(form)) >= 0
+            ]
+            assert not places, f"found {name}: {places[0]}"
+
+
+@pytest.fixture
+def watched(tmp_path, kubeconfig, driver, scene, own_redis):
+    """The system at its most talkative with Flower beside it."""
+    port = free_port()
+    flags = (
+        "-v=9",
+        f"--controllers={CONTROLLERS}",
+        *(f"--{one}-timeout=2s" for one in ("provisioner", "attacher", "resizer", "snapshotter")),
+        f"--http-endpoint=127.0.0.1:{port}",
+        f"--namespace={scene.namespace}",
+    )
+    with Fleet(tmp_path, kubeconfig, [driver], *flags, redis_url=own_redis.url):
+        flower = Flower(tmp_path, own_redis.url)
+        try:
+            wait_until(lambda: flower.get("/api/workers").ok, 40, "Flower serves")
+            yield Kept(scene, own_redis.url, flower, port)
+        finally:
+            flower.process.stop()
+
+
+def secrets(scene):
+    """One that every driver gets, one that is no text."""
     good, bad = (
         base64.b64encode(value).decode()
         for value in (PLANTED.encode(), PLANTED.encode() + b"\xff\xfe")
     )
-    api = scene.api
     scene.secret("good", user=good, password=good)
     scene.secret("bad", user=good, password=bad)
+
+
+def arrived(driver):
+    """The methods that got the secret, each as it was planted."""
+    content = json.dumps({"password": PLANTED, "user": PLANTED}, sort_keys=True).encode()
+    calls = [call for call in driver.calls() if call.secrets_arrived]
+    assert {call.secrets_sha256 for call in calls} == {hashlib.sha256(content).hexdigest()}
+    return {call.method for call in calls}
+
+
+def test_a_planted_secret_is_found_nowhere(tmp_path, driver, scene, watched):
+    """Success, driver errors that echo it, missing, non-UTF-8 and missing keys, deletion."""
+    secrets(scene)
     for name in ("good", "bad", "missing"):
         scene.storage_class(driver.name, name, parameters=parameters(scene.namespace, name))
-    port = free_port()
-    flags = (
-        "-v=9",
-        "--timeout=2s",
-        f"--http-endpoint=127.0.0.1:{port}",
-        f"--namespace={scene.namespace}",
+    driver.set_rules(
+        {"method": "CreateVolume", "code": "UNAUTHENTICATED", "message": ECHO, "times": 2},
+        {"method": "CreateVolume", "hang": True, "times": 1},
     )
-    with Fleet(tmp_path, kubeconfig, [driver], *flags, redis_url=own_redis.url) as fleet:
-        flower = Flower(tmp_path, own_redis.url)
-        try:
-            wait_until(lambda: flower.get("/api/workers").ok, 40, "Flower serves")
-            kept = []
+    for name in ("good", "bad", "missing"):
+        scene.claim(name, f"{scene.name}-{name}")
+    scene.wait_event("good", "Unauthenticated")
+    scene.wait_event("missing", "not found")
+    scene.wait_event("bad", "not valid UTF-8")
+    watched.keep()
+    scene.wait_event("good", "context deadline exceeded")
+    watched.keep()
+    scene.wait_bound("good")
+    driver.set_rules(
+        {"method": "DeleteVolume", "code": "PERMISSION_DENIED", "message": ECHO, "times": 1}
+    )
+    watched.keep()
+    scene.delete("good")
+    wait_until(lambda: driver.volumes() == {}, 30, "deleted with its secret")
+    watched.keep()
+    watched.keep_rest()
+    assert arrived(driver) == {"CreateVolume", "DeleteVolume"}
+    assert any("claims.sync" in text and scene.namespace in text for text in watched.texts)
+    assert "***stripped***" in (tmp_path / "fleet.log").read_text()
+    watched.check(tmp_path)
 
-            def keep():
-                with redis.Redis.from_url(own_redis.url) as client:
-                    kept.append(repr(redis_content(client)))
-                config_maps = api.items(f"/api/v1/namespaces/{scene.namespace}/configmaps")
-                kept.append(json.dumps(config_maps))
 
-            echo = f"login as {PLANTED} refused ({base64.b64encode(PLANTED.encode()).decode()})"
-            driver.set_rules(
-                {"method": "CreateVolume", "code": "UNAUTHENTICATED", "message": echo, "times": 2},
-                {"method": "CreateVolume", "hang": True, "times": 1},
+def test_no_operation_tells_its_secret(tmp_path, driver, scene, watched):
+    """Each call of every controller: an error that echoes it, a call that hangs, then success."""
+    secrets(scene)
+    life = Life(scene, driver, "good")
+    try:
+        life.prepare()
+        methods = {one.method for one in life.operations().values()}
+        driver.set_rules(
+            *(
+                {"method": one, "code": "UNAUTHENTICATED", "message": ECHO, "times": 1}
+                for one in methods
+            ),
+            *({"method": one, "hang": True, "times": 1} for one in methods),
+        )
+        life.begin()
+        for count in (2, 3):
+            wait_until(
+                lambda count=count: min(life.called().values()) >= count, 60, f"{count} calls each"
             )
-            for name in ("good", "bad", "missing"):
-                scene.claim(name, f"{scene.name}-{name}")
-            scene.wait_event("good", "Unauthenticated")
-            scene.wait_event("missing", "not found")
-            scene.wait_event("bad", "not valid UTF-8")
-            keep()
-            scene.wait_event("good", "context deadline exceeded")
-            keep()
-            scene.wait_bound("good")
-            volume = scene.volume_of(scene.get("good"))
-            driver.set_rules(
-                {"method": "DeleteVolume", "code": "PERMISSION_DENIED", "message": echo, "times": 1}
-            )
-            scene.delete("good")
-            wait_until(lambda: driver.volumes() == {}, 30, "deleted with its secret")
-            keep()
-            kept.append(json.dumps(volume))
-            kept.append(json.dumps(api.items(f"/api/v1/namespaces/{scene.namespace}/events")))
-            kept.append(json.dumps(api.events_of("default", volume["metadata"]["name"])))
-            kept += flower.pages()
-            kept.append(metrics(port))
-        finally:
-            flower.process.stop()
-    kept += [fleet.log_text(), flower.log.read_text(errors="replace")]
-    kept += [path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
-
-    expected = hashlib.sha256(
-        json.dumps({"password": PLANTED, "user": PLANTED}, sort_keys=True).encode()
-    ).hexdigest()
-    arrived = [call for call in driver.calls() if call.secrets_arrived]
-    assert {call.method for call in arrived} == {"CreateVolume", "DeleteVolume"}
-    assert {call.secrets_sha256 for call in arrived} == {expected}
-    assert any("claims.sync" in text and scene.namespace in text for text in kept)
-    assert "***stripped***" in fleet.log_text()
-    for name, form in FORMS.items():
-        places = [text[max(0, at - 300) : at + 80] for text in kept if (at := text.find(form)) >= 0]
-        assert not places, f"found {name}: {places[0]}"
+            watched.keep()
+        wait_until(lambda: life.undone() == [], 60, "everything is done")
+        watched.keep()
+    finally:
+        life.clean_up()
+        scene.clean_up()
+    watched.keep_rest()
+    assert arrived(driver) == methods
+    watched.check(tmp_path)
 
 
 def metrics(port):

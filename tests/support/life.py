@@ -22,6 +22,8 @@ CAPABILITIES = (
 )
 _SNAPSHOT = "snapshot.storage.k8s.io/v1"
 _SNAPSHOTS = f"/apis/{_SNAPSHOT}"
+_CLASS_SECRETS = ("provisioner", "controller-publish", "controller-expand", "controller-modify")
+_SNAPSHOT_SECRETS = ("snapshotter", "snapshotter-list")
 _ATTRIBUTES = "/apis/storage.k8s.io/v1/volumeattributesclasses"
 
 
@@ -43,25 +45,35 @@ class Operation:
 
 
 class Life:
-    """The objects of one driver."""
+    """The objects of one driver; with `secret` its classes name that one for every call."""
 
-    def __init__(self, scene: Scene, driver: DirectoryDriver) -> None:
+    def __init__(self, scene: Scene, driver: DirectoryDriver, secret: str = "") -> None:
         self.scene, self.driver, self.api = scene, driver, scene.api
         self.cluster = AttachCluster(scene.api, [driver])
         self.name = self.cluster.name
-        self.storage_class = scene.storage_class(driver.name, self.name, allowVolumeExpansion=True)
-        body = {"driver": driver.name, "deletionPolicy": "Delete"}
+        self.storage_class = scene.storage_class(
+            driver.name,
+            self.name,
+            allowVolumeExpansion=True,
+            parameters=self._secrets(secret, *_CLASS_SECRETS),
+        )
+        body = {
+            "driver": driver.name,
+            "deletionPolicy": "Delete",
+            "parameters": self._secrets(secret, *_SNAPSHOT_SECRETS),
+        }
         self._snapshot_object("VolumeSnapshotClass", {"name": self.name}, **body)
         (self.node,) = self.cluster.add_nodes(1)
         self.before: dict[str, int] = {}
 
     def prepare(self) -> None:
         """Volumes to work on, one attachment and one snapshot; waits until they are there."""
-        names = [self._claim(one) for one in ("grows", "changes", "is-cut", "goes")]
-        self.free, self.used = self.cluster.add_volumes(self.driver, 2)
+        names = ("grows", "changes", "is-cut", "goes", "free", "used")
+        self.scene.wait_bound(*[self._claim(one) for one in names])
+        self.going, self.free, self.used = (
+            self._claimed(one)["spec"]["volumeName"] for one in ("goes", "free", "used")
+        )
         self._attach(self.used)
-        self.scene.wait_bound(*names)
-        self.going = self._claimed("goes")["spec"]["volumeName"]
         self._cut("old")
         wait_until(lambda: self._is_ready("old"), 60, "the first snapshot is ready")
         wait_until(lambda: self._is_attached(self.used), 60, "the first volume is attached")
@@ -147,6 +159,13 @@ class Life:
         self.cluster.clean_up()
         self.api.delete(f"{_SNAPSHOTS}/volumesnapshotclasses/{self.name}")
         self.api.delete(f"{_ATTRIBUTES}/{self.name}")
+
+    def _secrets(self, secret: str, *uses: str) -> dict[str, str]:
+        found = {}
+        for use in uses if secret else ():
+            found[f"csi.storage.k8s.io/{use}-secret-name"] = secret
+            found[f"csi.storage.k8s.io/{use}-secret-namespace"] = self.scene.namespace
+        return found
 
     def _count(self, operation: str) -> int:
         return len(self.driver.calls(self.operations()[operation].method))
