@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from contextlib import contextmanager
 
 import pytest
+import redis
 
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet
@@ -22,15 +25,15 @@ def drivers():
 
 
 @contextmanager
-def fleet_of(mode, directory, kubeconfig, drivers):
+def fleet_of(mode, directory, kubeconfig, drivers, *flags):
     """One program with all controllers; central mode reads a drivers file."""
     file = directory / "drivers.yaml"
     lines = [f"- {{name: {one.name}, endpoint: {one.address}}}\n" for one in drivers]
     file.write_text("drivers:\n" + "".join(lines))
-    addresses, flags = (drivers, ()) if mode == "sidecar" else ((), (f"--drivers-file={file}",))
-    with Fleet(
-        directory / "f", kubeconfig, addresses, f"--controllers={CONTROLLERS}", *flags
-    ) as fleet:
+    addresses = drivers if mode == "sidecar" else ()
+    flags += () if addresses else (f"--drivers-file={file}",)
+    flags += (f"--controllers={CONTROLLERS}",)
+    with Fleet(directory / "f", kubeconfig, addresses, *flags) as fleet:
         yield fleet
 
 
@@ -87,3 +90,55 @@ def test_sigterm_ends_no_call(kubeconfig, scene, drivers, tmp_path):
         assert set(life.called().values()) == {1}
         life.clean_up()
         scene.clean_up()
+
+
+def workers_killed(fleet, driver):
+    for pid in fleet.workers():
+        os.kill(pid, signal.SIGKILL)
+
+
+def worker_frozen(fleet, driver):
+    """Longer than a lease: others go on, and the frozen one wakes up as a zombie."""
+    pids = fleet.workers()[:1]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    until = time.monotonic() + 6
+    wait_until(lambda: time.monotonic() > until, 30, "its leases end")
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+
+
+def redis_flushed(fleet, driver):
+    with redis.Redis.from_url(fleet.redis_url) as client:
+        client.flushall()
+
+
+def driver_killed(fleet, driver):
+    driver.kill()
+    driver.start()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [workers_killed, worker_frozen, redis_flushed, driver_killed],
+    ids=lambda one: one.__name__,
+)
+def test_nothing_is_doubled_lost_or_left(fault, kubeconfig, scene, drivers, tmp_path):
+    """Eight calls under way and one fault: each ends once, nobody calls twice at a time."""
+    life = Life(scene, drivers[0])
+    before = len(life.driver.concurrent_calls())
+    with fleet_of("sidecar", tmp_path, kubeconfig, drivers[:1], "--workers=2") as fleet:
+        try:
+            life.prepare()
+            methods = {one.method for one in life.operations().values()}
+            life.driver.set_rules(*({"method": one, "delay_seconds": 3} for one in methods))
+            life.begin()
+            wait_until(lambda: min(life.called().values()) == 1, 60, "every call is under way")
+            fault(fleet, life.driver)
+            wait_until(lambda: all_done(life), 90, "everything is done")
+            assert len(life.driver.concurrent_calls()) == before
+        finally:
+            life.clean_up()
+            scene.clean_up()
+        wait_until(lambda: life.driver.volumes() == {}, 60, "no volume is left")
+        assert life.driver.snapshots() == {}

@@ -6,7 +6,6 @@ there, so that all of it also shows that nothing else suffers from their absence
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from contextlib import suppress
@@ -49,7 +48,7 @@ class Snapshots:
         self.storage_class = scene.storage_class(driver.name)
         self.snapshot_class = f"{scene.name}-snap"
         self.path = f"{ROOT}/namespaces/{scene.namespace}/volumesnapshots"
-        self.before = set(self.stored())
+        self.before = set(driver.snapshots())
         body = {"driver": driver.name, "deletionPolicy": "Delete"}
         self.create("VolumeSnapshotClass", self.snapshot_class, **body)
 
@@ -102,18 +101,9 @@ class Snapshots:
     def wait_gone(self, name):
         wait_until(lambda: self.get(name) is None, 60, f"snapshot {name} is gone")
 
-    def stored(self):
-        """Snapshots at the driver: id -> metadata."""
-        folder = self.driver.root / "snapshots"
-        found = {}
-        for path in folder.glob("[!.]*/metadata.json"):
-            with suppress(FileNotFoundError):
-                found[path.parent.name] = json.loads(path.read_text())
-        return found
-
     def left(self):
         """What this test's snapshots left in the storage."""
-        return set(self.stored()) - self.before
+        return set(self.driver.snapshots()) - self.before
 
     def calls(self, method, content):
         uid = content.removeprefix("snapcontent-")

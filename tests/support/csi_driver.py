@@ -19,6 +19,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -221,6 +222,14 @@ class DirectoryDriver:
             path.parent.name: json.loads(path.read_text())
             for path in (self.root / "volumes").glob("[!.]*/metadata.json")
         }
+
+    def snapshots(self) -> dict[str, dict[str, Any]]:
+        """What is on disk, by snapshot id."""
+        found = {}
+        for path in (self.root / "snapshots").glob("[!.]*/metadata.json"):
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                found[path.parent.name] = json.loads(path.read_text())
+        return found
 
     def journal_text(self) -> str:
         """The raw record of all calls, to search it for what must not be there."""
