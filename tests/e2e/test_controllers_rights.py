@@ -1,0 +1,67 @@
+"""The rights of every k8s/components/controller-* are enough, with the shipped users of Redis."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.support.csi_driver import DirectoryDriver
+from tests.support.life import CAPABILITIES, CONTROLLERS, Life
+from tests.support.redis_server import is_seven
+from tests.support.shipped import K8S
+from tests.support.shipped_fleet import ShippedFleet
+from tests.support.waiting import wait_until
+
+COMPONENTS = sorted(one.name for one in (K8S / "components").glob("controller-*"))
+
+
+@pytest.fixture
+def driver():
+    with DirectoryDriver(arguments=[f"--capabilities={CAPABILITIES}"]) as driver:
+        yield driver
+
+
+@pytest.fixture
+def fleet(request, tmp_path, api, driver, redis_binary):
+    if os.environ.get("CSI_FLEET_TEST_KUBECONFIG") or not is_seven(redis_binary):
+        pytest.skip("needs a control plane with RBAC of its own, and Redis 7")
+    plane = request.getfixturevalue("control_plane")
+    fleet = ShippedFleet(
+        tmp_path,
+        plane,
+        redis_binary,
+        [driver],
+        controllers=CONTROLLERS,
+        components=COMPONENTS,
+    )
+    with fleet:
+        yield fleet
+    for kind in ("clusterrolebindings", "clusterroles"):
+        for part in COMPONENTS:
+            for account in ("watcher", "worker"):
+                role = f"csi-fleet-{account}-{part.removeprefix('controller-')}"
+                api.delete(f"/apis/rbac.authorization.k8s.io/v1/{kind}/{role}")
+
+
+def test_every_operation_is_allowed(fleet, scene, driver):
+    """R-122, DR-012 and A-110 too: secrets, the pods of a volume in use, all finalizers."""
+    scene.secret("login", user="bWU=")
+    life = Life(scene, driver, "login")
+    try:
+        life.prepare()
+        driver.set_rules(
+            {"method": "ControllerExpandVolume", "code": "FAILED_PRECONDITION", "times": 1}
+        )
+        life.begin()
+
+        def all_done():
+            assert life.undone() == [], fleet.log_text()[-2000:]
+            return True
+
+        wait_until(all_done, 60, "every operation is done")
+    finally:
+        life.clean_up()
+        scene.clean_up()
+    wait_until(lambda: driver.volumes() == {} == driver.snapshots(), 60, "and its end")
+    assert "is forbidden" not in fleet.log_text()
