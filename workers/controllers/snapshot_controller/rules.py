@@ -106,6 +106,8 @@ class SnapshotControllerRules:
 
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
+        # Their names by the full name of the claim they are of.
+        self._of_claim: dict[str, set[str]] = {}
         # Contents of open snapshots as last seen, and contents with work of their own.
         self._contents: dict[str, tuple[Any, ...]] = {}
         self._bindings: set[str] = set()
@@ -143,7 +145,7 @@ class SnapshotControllerRules:
         """An object is gone: who waited for that?"""
         meta = item.metadata
         if resource == paths.SNAPSHOTS:
-            self._open.pop(_full_name(meta), None)
+            self._remember(_full_name(meta), None)
             freed = self._freed([_source_of(item)])
             return (Forget(snapshot_key(meta.namespace, meta.name)), *freed)
         if resource == paths.SNAPSHOT_CONTENTS:
@@ -170,8 +172,8 @@ class SnapshotControllerRules:
         listed = self._listed.pop(resource, set())
         woken: list[Told] = list(self._groups.end_list(resource))
         if resource == paths.SNAPSHOTS:
-            for name in [name for name in self._open if name not in listed]:
-                del self._open[name]
+            for name in self._open.keys() - listed:
+                self._remember(name, None)
             woken += self._freed(self._held)
         if resource == paths.CLAIMS:
             self._held = {n: v for n, v in self._held.items() if n in listed}
@@ -196,9 +198,7 @@ class SnapshotControllerRules:
 
     def _snapshot(self, item: Snapshot) -> Iterable[Told]:
         name, one = _full_name(item.metadata), _open_of(item)
-        known = self._open.pop(name, None)
-        if one is not None:
-            self._open[name] = one
+        known = self._remember(name, one)
         woken: list[Told] = []
         source = _source_of(item)
         if self._held.get(source) and (one is None or one.is_ready):
@@ -252,11 +252,8 @@ class SnapshotControllerRules:
         if item.status.phase == "Bound":
             woken += [
                 _key(name)
-                for name, one in self._open.items()
-                if one.claim == meta.name
-                and name.partition("/")[0] == meta.namespace
-                and one.has_error
-                and not one.is_bound
+                for name in sorted(self._of_claim.get(_full_name(meta), ()))
+                if (one := self._open[name]).has_error and not one.is_bound
             ]
         return woken if item.status.phase in {"", "Pending"} else [*woken, *self._restored(item)]
 
@@ -274,15 +271,24 @@ class SnapshotControllerRules:
 
     def _freed(self, claims: Iterable[str]) -> list[Key]:
         """Those with our finalizer that no snapshot needs any more."""
-        held = self._held.keys() & claims
-        if not held:
-            return []
-        used = {
-            f"{name.partition('/')[0]}/{one.claim}"
-            for name, one in self._open.items()
-            if not one.is_ready
-        }
-        return [source_key(name) for name in sorted(held - used)]
+        return [
+            source_key(claim)
+            for claim in sorted(self._held.keys() & claims)
+            if all(self._open[name].is_ready for name in self._of_claim.get(claim, ()))
+        ]
+
+    def _remember(self, name: str, one: _Open | None) -> _Open | None:
+        """Replace what is known of a snapshot; returns what was."""
+        known = self._open.pop(name, None)
+        if known is not None:
+            claim = f"{name.partition('/')[0]}/{known.claim}"
+            self._of_claim[claim].discard(name)
+            if not self._of_claim[claim]:
+                del self._of_claim[claim]
+        if one is not None:
+            self._open[name] = one
+            self._of_claim.setdefault(f"{name.partition('/')[0]}/{one.claim}", set()).add(name)
+        return known
 
     def _restored(self, item: Claim) -> Iterable[Told]:
         """A claim that is made, or gone, holds its snapshot's deletion up no longer."""
