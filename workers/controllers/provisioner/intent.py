@@ -19,6 +19,7 @@ the claim is gone and nothing but an operator can bring the attempt to its end.
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -44,6 +45,8 @@ _DROPPED_OF_CLAIMS = ("ownerReferences", "finalizers")
 _DROPPED_ANNOTATIONS = ("kubectl.kubernetes.io/last-applied-configuration",)
 # A name of a secret, which is all that a class makes of an annotation, has no more characters.
 _LONGEST_VALUE: Final = 253
+_TOO_LONG: Final = " " * (_LONGEST_VALUE + 1)
+_NAMED: Final = re.compile(r"annotations\['([^']*)'\]")
 # Bytes of labels, and of annotations that neither we nor the class know: a tenant may write 256 KiB
 # of them into each of its claims, and a record of every claim stays while it fails (SEC-4).
 _BUDGET: Final = 4096
@@ -81,10 +84,11 @@ def kept_claim(claim: Mapping[str, Any], storage_class: Mapping[str, Any]) -> Js
         metadata.pop(name, None)
     templates = " ".join(map(str, (storage_class.get("parameters") or {}).values()))
     found = metadata.get("annotations") or {}
+    # By the few names that matter, for a claim may have thousands.
     named = {
-        name: value
-        for name, value in found.items()
-        if len(value) <= _LONGEST_VALUE and (name in _OURS or f"annotations['{name}']" in templates)
+        name: found[name]
+        for name in (*_OURS, *_NAMED.findall(templates))
+        if len(found.get(name, _TOO_LONG)) <= _LONGEST_VALUE
     }
     if "annotations" in metadata:
         metadata["annotations"] = _within(found) | named
@@ -97,6 +101,8 @@ def _within(texts: Mapping[str, str]) -> dict[str, str]:
     """The first of them, as far as the budget goes."""
     kept, left = {}, _BUDGET
     for name, value in texts.items():
+        if len(name) + len(value) > left:
+            continue
         size = len(name.encode()) + len(value.encode())
         if size <= left:
             kept[name] = value
