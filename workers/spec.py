@@ -171,7 +171,9 @@ class Spec:
         part_of: the controller that brings this one along, such as `provisioner`; "" for none.
         asks: what the handshake asks a driver besides, as methods of CsiClient that return a set
             of names; a driver that does not know such a call has none.
+        fatal_code: exit code when the driver refuses the handshake.
         unserved: why a worker beside a driver ends when none of its controllers serves the driver.
+        unserved_code: the exit code then.
     """
 
     name: str
@@ -187,4 +189,6 @@ class Spec:
     needs_driver: bool = True
     part_of: str = ""
     asks: tuple[str, ...] = ()
+    fatal_code: int = 1
     unserved: str = ""
+    unserved_code: int = 255

@@ -201,7 +201,8 @@ class WorkerProcess:
         """A worker that has nothing to do for the driver beside it says so and ends (R-004)."""
         for driver in self.fleet.drivers():
             if self.controllers and not any(one.serves(driver) for one in self.controllers):
-                raise ConfigError(self.controllers[0].spec.unserved, exit_code=255)
+                spec = self.controllers[0].spec
+                raise ConfigError(spec.unserved, exit_code=spec.unserved_code)
 
     def make_events(self, client: KubeClient, redis: RedisClient, periods: Periods) -> Lasting:
         """What users are told, and the look for holds that last."""

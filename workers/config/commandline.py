@@ -1,7 +1,7 @@
 """What does an argument list say? Go's flag syntax, read with the rows of `flagtable`.
 
 `--f v` and `--f=v`; a boolean takes a value only with `=`; `--` ends the flags; one shorthand,
-`-v5`. Flags and arguments may be mixed. Nothing is checked here beyond the type of each value.
+`-v5`; `-f=v` for all programs but csi-provisioner (`FlagSet.takes_one_dash`). Flags and arguments may be mixed. Nothing is checked here beyond the type of each value.
 
 Source: spf13/pflag, flag.go parseLongArg and parseSingleShortArg.
 """
@@ -135,6 +135,9 @@ def _read_short(line: CommandLine, argument: str, rest: deque[str]) -> None:
     long_name, equals, _ = argument[1:].partition("=")
     if argument in {"-h", "-help"}:
         raise HelpRequested(usage(line.command, line.flags))
+    if line.flags.takes_one_dash and line.flags.find(long_name):
+        _read_long(line, f"-{argument}", rest)
+        return
     if _skip_removed(line, long_name, equals, rest):
         return
     flag = next((f for f in line.flags.flags.values() if f.shorthand == letter), None)

@@ -9,7 +9,7 @@ flag of a chosen controller is accepted, alone or not.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from workers.config.flagtable import FLAGS, OTHER_MEANING
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from workers.config.flags import Flag
     from workers.spec import Spec
+
+PFLAG_PROGRAM: Final = "csi-provisioner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,14 @@ class FlagSet:
     def find(self, name: str) -> Flag | None:
         """The flag somebody wrote, None if there is none."""
         return self.flags.get(name) or self.aliases.get(name)
+
+    @property
+    def takes_one_dash(self) -> bool:
+        """Whether `-timeout=5s` is a flag, as with Go's own flag package.
+
+        csi-provisioner reads its flags with pflag, to which that is `-t`; the others do not.
+        """
+        return bool(self.specs) and all(spec.program != PFLAG_PROGRAM for spec in self.specs)
 
     def defaults(self) -> dict[str, Any]:
         """The value of every flag when none is given."""

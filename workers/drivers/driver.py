@@ -145,18 +145,20 @@ def handshake(client: CsiClient, settings: Settings) -> Driver:
     """Asks a ready driver who it is and what it can do (P-005 to P-010, P-050).
 
     Raises:
-        ConfigError: any of the calls failed; exit code 255 as upstream (F-013, F-014).
+        ConfigError: any of the calls failed; 255 for csi-provisioner, 1 for the other sidecars, as
+            upstream (F-013, F-014, A-003, R-003, SNS-110).
     """
+    fatal = max((spec.fatal_code for spec in specs(settings.chosen)), default=1)
     try:
         name, _ = client.plugin_info()
     except CsiError as error:
-        raise ConfigError(f"Error getting CSI driver name: {error}", exit_code=255) from error
+        raise ConfigError(f"Error getting CSI driver name: {error}", exit_code=fatal) from error
     try:
         plugin_capabilities = client.plugin_capabilities()
         controller_capabilities = client.controller_capabilities()
     except CsiError as error:
         raise ConfigError(
-            f"Error getting CSI driver capabilities: {error}", exit_code=255
+            f"Error getting CSI driver capabilities: {error}", exit_code=fatal
         ) from error
     identity = f"{time.time_ns() // 1_000_000}-{random.randrange(10_000)}-{name}"  # noqa: S311
     queue_name, node_id, segments = name, "", None
@@ -167,7 +169,7 @@ def handshake(client: CsiClient, settings: Settings) -> Driver:
             node = client.node_info()
         except CsiError as error:
             raise ConfigError(
-                f"Failed to get node info from CSI driver: {error}", exit_code=255
+                f"Failed to get node info from CSI driver: {error}", exit_code=fatal
             ) from error
         node_id = node.node_id
         segments = dict(node.accessible_topology.segments)

@@ -49,6 +49,16 @@ def test_one_controller_has_its_sidecars_names_and_defaults():
     assert values([ATTACHER], "--attacher-timeout=5s")["attacher"]["timeout"] == 5
 
 
+def test_one_dash_is_enough_where_go_reads_flags_itself():
+    """A-100, R-120, SNC-100, SNS-100: `-timeout=5s`; to pflag (csi-provisioner) that is `-t`."""
+    assert values([ATTACHER], "-timeout=5s", "-v=3")["attacher"]["timeout"] == 5
+    assert values([ATTACHER], "-timeout", "5s")["attacher"]["timeout"] == 5
+    assert values([ATTACHER], "-v5", "-vmodule=a=1")[""]["v"] == 5
+    provisioner = spec("provisioner", Flag("timeout", Kind.DURATION, "10s", ""))
+    with pytest.raises(ConfigError, match="unknown shorthand flag: 't'"):
+        values([provisioner], "-timeout=5s")
+
+
 def test_what_differs_carries_the_controllers_name():
     own = values([ATTACHER, RESIZER], "--attacher-timeout=1s")
     assert (own["attacher"]["timeout"], own["resizer"]["timeout"]) == (1, 10)

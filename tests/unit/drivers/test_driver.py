@@ -82,6 +82,15 @@ def test_t192_a_failed_handshake_is_fatal(answers, text):
     assert caught.value.exit_code == 255
 
 
+@pytest.mark.parametrize("name", ["attacher", "resizer", "snapshotter"])
+@pytest.mark.parametrize("call", ["plugin_info", "controller_capabilities"])
+def test_a003_the_other_sidecars_end_with_1(name, call):
+    """A-003, R-003, SNS-110: no fatal log line as csi-provisioner's, a plain exit."""
+    with pytest.raises(ConfigError) as caught:
+        handshake(Client(**{call: [CsiError(13, "boom")]}), Settings(chosen=(name,)))
+    assert caught.value.exit_code == 1
+
+
 def test_a_good_handshake_names_the_driver():
     driver = handshake(Client(), Settings())
     assert (driver.name, driver.queue_name) == ("d.example.org", "d.example.org")

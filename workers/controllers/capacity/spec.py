@@ -38,6 +38,7 @@ FLAGS: Final = (
 SPEC: Final = Spec(
     name="capacity",
     program="csi-provisioner",
+    fatal_code=255,
     kinds=(
         Kind(
             keys.KIND_CAPACITY,

@@ -93,6 +93,7 @@ PERMISSIONS: Final = (
 SPEC: Final = Spec(
     name="provisioner",
     program="csi-provisioner",
+    fatal_code=255,
     kinds=(
         Kind(
             keys.KIND_CLAIMS,

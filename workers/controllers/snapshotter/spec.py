@@ -139,4 +139,6 @@ SPEC: Final = Spec(
     read_settings=SnapshotterSettings.read,
     gates=GATES,
     permissions=PERMISSIONS,
+    unserved="CSI driver does not support ControllerCreateSnapshot",
+    unserved_code=1,
 )

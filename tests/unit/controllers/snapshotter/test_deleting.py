@@ -280,6 +280,8 @@ def test_snt083_drivers_without_snapshots_are_not_served():
     assert CONTROLLER.serves(world.driver)
     world.driver.supports = lambda name: name != "CREATE_DELETE_SNAPSHOT"
     assert not CONTROLLER.serves(world.driver)
+    assert CONTROLLER.spec.unserved
+    assert CONTROLLER.spec.unserved_code == 1
 
 
 @pytest.mark.parametrize(
