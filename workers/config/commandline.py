@@ -1,7 +1,8 @@
 """What does an argument list say? Go's flag syntax, read with the rows of `flagtable`.
 
 `--f v` and `--f=v`; a boolean takes a value only with `=`; `--` ends the flags; one shorthand,
-`-v5`; `-f=v` for all programs but csi-provisioner (`FlagSet.takes_one_dash`). Flags and arguments may be mixed. Nothing is checked here beyond the type of each value.
+`-v5`; `-f=v` for all programs but csi-provisioner (`FlagSet.takes_one_dash`). Flags and arguments
+may be mixed. Nothing is checked here beyond the type of each value.
 
 Source: spf13/pflag, flag.go parseLongArg and parseSingleShortArg.
 """
