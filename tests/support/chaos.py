@@ -176,6 +176,20 @@ class System(Running):
             shutil.rmtree(self.directory / "appendonlydir", ignore_errors=True)
         self.redis.start()
 
+    def lose_writes(self, seconds: float) -> None:
+        """What a fail-over to a replica that lags does: the last writes never were.
+
+        For its clients the same: a server of another run id, with the data of some time before.
+        """
+        data, then = self.directory / "appendonlydir", self.directory / "appendonlydir-then"
+        shutil.copytree(data, then)
+        until = time.monotonic() + seconds
+        wait_until(lambda: time.monotonic() >= until, seconds + 10, "acknowledged, not replicated")
+        self.redis.kill()
+        shutil.rmtree(data)
+        then.rename(data)
+        self.redis.start()
+
     def flush_redis(self) -> None:
         with redis.Redis.from_url(self.redis.url) as client:
             client.flushall()

@@ -23,7 +23,7 @@ ELECTION = (
     "--leader-election-renew-deadline=4s",
     "--leader-election-retry-period=1s",
 )
-LOSES_DATA = {"redis flushed", "redis restarted empty"}
+LOSES_DATA = {"redis flushed", "redis restarted empty", "lagging replica promoted"}
 LOSES_LEASES = {
     *LOSES_DATA,
     *("redis restarted", "worker frozen 8 s", "worker killed"),
@@ -36,8 +36,9 @@ class Faults:
     """What can be done to a system that is reached through proxies."""
 
     def __init__(self, system: System, seed: int) -> None:
-        if not system.is_proxied:
-            message = "faults cut the ways to API server and Redis: System(is_proxied=True)"
+        if not (system.is_proxied and system.appendonly):
+            message = "faults cut the ways to API server and Redis, and take its data back: System("
+            message += "is_proxied=True, appendonly=True)"
             raise ValueError(message)
         self.system, self.random = system, random.Random(seed)
 
@@ -81,6 +82,9 @@ class Faults:
         "driver restarted": lambda self: self.system.restart_driver(),
         "redis flushed": lambda self: self.system.flush_redis(),
         "redis restarted empty": lambda self: self.system.restart_redis(is_empty=True),
+        "lagging replica promoted": lambda self: self.system.lose_writes(
+            self.random.uniform(0.2, 1.5)
+        ),
         "redis restarted": lambda self: self.system.restart_redis(),
         "watchers killed": lambda self: [self.system.kill(w) for w in self.system.watchers_()],
         "worker frozen 3 s": lambda self: self.system.freeze(self.any_worker(), 3),
