@@ -69,6 +69,10 @@ node: $(STAMP) ## a real cluster of one node with csi-fleet in its pods, until C
 node-test: bytecode ## pods mount volumes on that node; the suite `node` of make test
 	@$(PY) -m tests.support.suites node
 
+conformance: $(STAMP) ## Kubernetes' own storage tests on that node (HOSTPATH=program ONLY=regex SKIP=regex WRITE=1)
+	@$(PY) -m tests.support.node.conformance $(if $(HOSTPATH),--driver hostpath --program '$(HOSTPATH)') \
+	  $(if $(ONLY),--only '$(ONLY)') $(if $(SKIP),--skip '$(SKIP)') $(if $(WRITE),--write)
+
 fuzz: $(STAMP) ## every reader of Redis meets hostile records, 10,000 cases (CASES=n)
 	@FUZZ_CASES=$(or $(CASES),10000) $(PY) -m pytest -q -n 2 --timeout 7200 tests/integration/queue/test_hostile_records.py
 

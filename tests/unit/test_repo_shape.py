@@ -180,3 +180,15 @@ def test_no_lua_script_is_inline() -> None:
     """One script a file under workers/queue/lua, where its keys and types are documented."""
     inline = re.compile(r"redis\.call\(")
     assert [_name(path) for path in _python(*PACKAGES) if inline.search(_text(path))] == []
+
+
+def test_every_make_target_that_a_page_names_is_there() -> None:
+    """A phony name without a recipe would be "nothing to be done", which looks like success."""
+    makefile = _text(ROOT / "Makefile")
+    phony = re.search(r"^\.PHONY:((?:.*\\\n)*.*)$", makefile, re.MULTILINE)
+    assert phony is not None
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    named = {one for page in pages for one in re.findall(r"`make ([a-z][a-z0-9-]*)", _text(page))}
+    wanted = named | set(phony.group(1).replace("\\", "").split())
+    ruled = re.findall(r"^((?:[a-z0-9-]+ ?)+):", makefile, re.MULTILINE)
+    assert wanted - {one for line in ruled for one in line.split()} == set()

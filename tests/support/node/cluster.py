@@ -3,7 +3,7 @@
 ```
 with NodeCluster(directory) as cluster:       # the node is Ready
     cluster.api ...                           # as administrator
-    cluster.restart("kubelet")
+    cluster.stop_part("kubelet")          # and `start_part`
 ```
 Etcd, API server, full controller manager and scheduler see the node's network only; containerd and
 kubelet live in its mount and process namespaces too. There is no kube-proxy: `dns` answers with
@@ -22,6 +22,7 @@ import tempfile
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
@@ -58,6 +59,7 @@ class NodeCluster(Running):
         self._images = list(images)
         self._cgroup = f"/csi-fleet-{uuid.uuid4().hex[:8]}"
         self._parts: dict[str, Inside] = {}
+        self._kubelet_since = ""
         self._helpers: list[Process] = []
         self.namespaces = Namespaces(self.directory)
         self._debian = debian.programs()
@@ -121,7 +123,7 @@ class NodeCluster(Running):
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def is_ready(self) -> bool:
-        """Whether the kubelet says so.
+        """Whether the kubelet that runs now says so; a word of the one before is not its own.
 
         Raises:
             PartEndedError: it, or containerd, has ended; with the end of its log.
@@ -131,7 +133,9 @@ class NodeCluster(Running):
                 raise PartEndedError(f"{part.process.name} ended:\n{part.process.log_tail()}")
         node = self.api.get(f"/api/v1/nodes/{NODE}")
         return any(
-            one["type"] == "Ready" and one["status"] == "True"
+            one["type"] == "Ready"
+            and one["status"] == "True"
+            and one["lastHeartbeatTime"] >= self._kubelet_since
             for one in node["status"].get("conditions", [])
         )
 
@@ -140,7 +144,8 @@ class NodeCluster(Running):
         self._parts.pop(part).stop(number)
 
     def start_part(self, part: str) -> None:
-        """Start it (again)."""
+        """Start it (again); containerd answers then, for a kubelet ends without it."""
+        self._kubelet_since = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         command = {"containerd": self._containerd, "kubelet": self._kubelet}[part]()
         process = start_process(
             part,
@@ -149,6 +154,8 @@ class NodeCluster(Running):
             env={**os.environ, "PATH": debian.search_path(self._debian)},
         )
         self._parts[part] = Inside(process)
+        if part == "containerd":
+            wait_until(lambda: self.ctr("version"), 60, "containerd answers")
 
     def ctr(self, *arguments: str) -> str:
         """One command of containerd's own client, in the namespace of Kubernetes."""
@@ -190,7 +197,6 @@ class NodeCluster(Running):
         with tempfile.TemporaryDirectory(dir=self.directory) as scratch:
             archive = Path(scratch, "images.tar")
             images.write_archive(archive, [*images.standard_images(Path(scratch)), *self._images])
-            wait_until(lambda: self.ctr("version"), 60, "containerd answers")
             self.ctr("images", "import", str(archive))
         self.start_part("kubelet")
 

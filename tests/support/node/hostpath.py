@@ -38,7 +38,7 @@ def objects() -> list[JsonObject]:
     helper = node_pods["spec"]["template"]["spec"]["containers"][1]
     for item in found:
         if item["kind"] == "CSIDriver":
-            item["spec"] |= {"attachRequired": False, "storageCapacity": False}
+            item["spec"]["storageCapacity"] = False
         if item["kind"] == "Deployment" and item["metadata"]["name"] == "driver":
             item["spec"] |= {"replicas": 1, "strategy": {"type": "Recreate"}}
             _be_hostpath(item["spec"]["template"]["spec"], helper)
@@ -51,7 +51,7 @@ def _be_hostpath(spec: JsonObject, helper: JsonObject) -> None:
         "image": IMAGE,
         "args": [
             *("--endpoint=unix:///run/csi/csi.sock", "--nodeid=node-1", f"--drivername={HOSTPATH}"),
-            *("--statedir=/csi-data-dir", "--enable-controller-modify-volume"),
+            *("--statedir=/csi-data-dir", "--enable-attach", "--enable-controller-modify-volume"),
         ],
         "volumeMounts": [
             {"name": "socket", "mountPath": "/run/csi"},
