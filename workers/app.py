@@ -16,7 +16,7 @@ from ssl import CERT_REQUIRED
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from celery import Celery
+from celery import Celery, Task
 from celery.signals import setup_logging
 from kombu import Exchange, Queue
 from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]
@@ -56,9 +56,22 @@ TRANSPORT: Final = {
 }
 
 
+class Ticket(Task):  # type: ignore[type-arg]  # generic for mypy alone
+    """A task that leads to no other message.
+
+    Celery sends what a message wants to be told of its end to whatever list that names, with the
+    rights of the worker: who may but add a tick could write anywhere in Redis.
+    """
+
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:  # noqa: ARG002
+        """Forget all that."""
+        self.request.update(callbacks=None, errbacks=None, chain=None, chord=None, group=None)
+
+
 class FleetApp(Celery):
     """Celery with a place for what the tasks need; the worker sets `runtime` before it starts."""
 
+    task_cls = "workers.app:Ticket"
     runtime: Any = None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,10 @@ from tests.support.processes import free_port
 from tests.support.redis_fixtures import undeclared_keys
 from tests.support.secure_redis import CONFIG, DRIVER_USER, USERS, SecureRedis
 from tests.support.waiting import wait_until
+from workers.app import SYSTEM_QUEUE, make_app
 from workers.cli import beat
+from workers.config.flags import Command
+from workers.config.load import parse
 from workers.queue.names import CELERY_QUEUE_PREFIX
 
 
@@ -103,6 +107,21 @@ def test_flower_sees_workers_and_tasks(server, parts):
     assert server.denials() == []
 
 
+@pytest.mark.parametrize("task", ["system.tick", "claims.sync", "celery.accumulate"])
+def test_who_may_add_a_tick_reaches_no_other_list(server, parts, task):
+    """With a tick, one that fails, or a task of Celery's own: what follows it is not sent."""
+    victim = f"{CELERY_QUEUE_PREFIX}victim.example.org"
+    app = make_app(parse(Command.BEAT, server.login("beat"), {}))
+    then = app.signature("claims.sync", options={"queue": victim})
+    app.send_task(task, queue=SYSTEM_QUEUE, link=then, link_error=then, add_to_parent=False)
+    app.close()
+    with server.client("operator") as client:
+        wait_until(lambda: not client.llen(SYSTEM_QUEUE), 30, "a worker took it")
+        # A worker that has answered a later tick is done with the one before.
+        time.sleep(1)
+        assert not client.exists(victim)
+
+
 def test_beat_keeps_and_gives_back_its_lock(server):
     """It does so first a minute after it started, when a right that lacks ends it."""
     with server.client("beat") as client:
@@ -125,7 +144,7 @@ def test_nobody_gets_in_without_a_login_or_without_tls(server):
     ):
         plain.ping()
     with server.client("tester") as client:
-        known = {"default", "probe", "setup", "tester", DRIVER_USER}
+        known = {"default", "probe", "setup", "tester", "replication", DRIVER_USER}
         assert {one.split()[1] for one in client.acl_list()} == {*USERS, *known}
     clear(server)
 

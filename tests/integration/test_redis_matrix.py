@@ -13,7 +13,12 @@ from tests.support.redis_acl import USERS as COLUMNS
 from tests.support.secure_redis import DRIVER, DRIVER_USER, SecureRedis
 from workers.queue.names import CELERY_QUEUE_PREFIX, NAMES
 
-USERS = [*(DRIVER_USER if one == TEMPLATE else one for one in COLUMNS), "probe", "setup"]
+USERS = [
+    *(DRIVER_USER if one == TEMPLATE else one for one in COLUMNS),
+    "probe",
+    "setup",
+    "replication",
+]
 OTHER = "other.example.org"
 READS = {
     "string": "GET {}",
@@ -36,6 +41,11 @@ ALLOWED = {
     DRIVER_USER: {"info", "fcall"},
     "operator": {"info", "fcall", "flushall", "flushdb"},
     "setup": {"function|load"},
+    # What sentinels do with a server, and replicas with their master.
+    "replication": {
+        *("replicaof", "slaveof", "psync", "replconf", "role", "info"),
+        *("config|rewrite", "client|kill", "script|kill"),
+    },
 }
 
 
@@ -56,7 +66,7 @@ def may(tester, user, command):
 
 def expected(user, entry, name):
     """By the tables that users.acl and the page are written from."""
-    if user in {"probe", "setup"}:
+    if user in {"probe", "setup", "replication"}:
         return ""
     if user != DRIVER_USER:
         return access(user, entry)
@@ -96,7 +106,8 @@ OTHERS = {
     "GET redbeat::lock": {"beat", "operator"},
     "HSET redbeat:tick x y": {"beat", "operator"},
     "SADD _kombu.binding.x y": {"worker", DRIVER_USER, "beat", "flower", "operator"},
-    "HSET unacked x y": {"worker", DRIVER_USER, "flower", "operator"},
+    # From there a worker would send what is written as a ticket of its own.
+    "HSET unacked x y": {"operator"},
     "GET something": {"operator"},
     "SET something x": {"operator"},
     "PUBLISH /0.celery.pidbox x": {"worker", DRIVER_USER, "flower", "operator"},

@@ -23,7 +23,7 @@ BEGIN, END = "<!-- redis matrix: generated -->", "<!-- end of the redis matrix -
 HEAD: Final = """\
 # Who may do what in Redis; @name@ becomes the hash of that user's password (start-redis.sh).
 # Written by `python -m tests.support.redis_acl` from workers/queue/names.py; do not edit.
-# Ours: csifleet:*. Celery's: lists drv.<driver> and csifleet.system, unacked*, _kombu.*,
+# Ours: csifleet:*. Celery's: lists drv.<driver> and csifleet.system, _kombu.*,
 # celeryev*, *.pidbox. Beat's: redbeat:*.
 # Nobody has administration commands, and nobody sends code: functions.lua is all that runs, with
 # the rights of the user who calls it.
@@ -82,7 +82,7 @@ _MONITOR: Final = (
     "hget hset hdel"
 )
 _TALK: Final = "publish subscribe psubscribe unsubscribe punsubscribe"
-_BROKER_KEYS: Final = "~unacked* ~_kombu.* ~celeryev* ~*.pidbox"
+_BROKER_KEYS: Final = "~_kombu.* ~celeryev* ~*.pidbox"
 # A subscription by pattern needs the very pattern here, so the database number is fixed.
 _CHANNELS: Final = "&/0.celery.pidbox &/0.celeryev/*"
 
@@ -177,7 +177,7 @@ def matrix() -> str:
         *(f"| {' '.join(names)} | {' | '.join(rights)} |" for rights, names in rows.items()),
         "| Tickets `drv.DRIVER` | rw | rw | rw own and of no driver, else add | - | r | rw |",
         "| `redbeat:*` | - | - | - | rw | - | rw |",
-        "| Celery's `unacked* _kombu.* celeryev* *.pidbox` | - | rw | rw | `_kombu.*` | rw | rw |",
+        "| Celery's `_kombu.* celeryev* *.pidbox` | - | rw | rw | `_kombu.*` | rw | rw |",
         "| Our functions (FCALL) | yes | yes | yes | - | - | yes |",
         "| Code of one's own, administration | - | - | - | - | - | - |",
     ]

@@ -17,6 +17,8 @@ from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "k8s" / "base" / "redis"
+# Behind sentinels the servers know one user more.
+REPLICATED = ROOT / "k8s" / "components" / "redis-sentinel" / "redis" / "servers.acl"
 USERS = ("watcher", "worker", "beat", "flower", "operator")
 # The user of a worker beside one driver, and the driver's name.
 DRIVER = "csi.example.org"
@@ -56,7 +58,7 @@ class SecureRedis:
         shutil.copytree(CONFIG, config, dirs_exist_ok=True)
         data.mkdir(exist_ok=True)
         with (config / "users.acl").open("a") as acl:
-            acl.write(TESTER)
+            acl.write(REPLICATED.read_text() + TESTER)
         text = (config / "redis.conf").read_text()
         text = text.replace("/run/csi-fleet/redis-tls", str(self.secrets))
         (config / "redis.conf").write_text(text.replace("/data", str(data)))

@@ -223,7 +223,7 @@ def _read_failed(
         errors = [note.detail for note in map(read_note, notes) if note.event == "error"]
         yield FailedKey(
             key=key,
-            fails=fails[key.text],
+            fails=fails.get(key.text, 0),
             due=_seconds(due),
             abandoned_at=_seconds(abandoned),
             error=errors[-1] if errors else "",

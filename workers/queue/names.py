@@ -86,6 +86,7 @@ NAMES: Final = {
         _family("share_retry", "hash", "queue", "lane: the same for retries"),
         RedisName("sweep_guard", "string", "queue", "one sweep per period; PX"),
         RedisName("check_guard", "string", "queue", "one full lease check per period; PX"),
+        RedisName("tight", "string", "queue", "set while Redis has little room: no trails; 1 min"),
         RedisName("recovery_guard", "string", "queue", "one recovery of records per period; PX"),
         # Counters and settings: kept through a repair.
         RedisName("fence", "string", "counters", "last fence number; never removed"),

@@ -7,7 +7,7 @@ reported once and then counts as absent, so that one bad value cannot stop a wor
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -34,6 +34,8 @@ _FORGED = (
     "absent. Who else writes to Redis? After a change of key keep the old one as a further line of "
     "--records-key-file for a while (docs/security.md)"
 )
+# What decoding somebody else's bytes may raise: no JSON, no UTF-8 within it, too deep.
+UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(dict[str, Any])
 
@@ -66,7 +68,7 @@ def peek(raw: bytes | str) -> dict[str, Any] | None:
     """Read one record, sealed or not, for those who only look; None when it is unreadable."""
     try:
         return _decoder.decode(sealing.content(raw if isinstance(raw, bytes) else raw.encode()))
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         return None
 
 

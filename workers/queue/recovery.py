@@ -16,6 +16,7 @@ import msgspec
 from workers.errors import ProvisionerError
 from workers.queue.keys import Key
 from workers.queue.names import NAMES
+from workers.queue.records import UNREADABLE
 from workers.queue.scripts import reading
 from workers.queue.seal import content, tenant_of
 
@@ -124,7 +125,7 @@ def _key_of_intent(raw: bytes) -> Key | None:
     try:
         intent = _decode_intent(content(raw))
         return None if intent.stage == _STAGE_STRANDED else Key.parse(intent.key)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except UNREADABLE as error:
         # Whoever reads the record sets it aside; here it is only skipped.
         _log.warning("intent without a readable key: %s", error)
         return None
@@ -134,6 +135,6 @@ def _keys_of_unsaved(raw: bytes, keys_of_volume: KeysOfVolume) -> list[Key]:
     """The claim keys of an unsaved PV whose intent is missing."""
     try:
         return list(keys_of_volume(_decode_volume(content(raw))))
-    except (msgspec.MsgspecError, ProvisionerError) as error:
+    except (*UNREADABLE, ProvisionerError) as error:
         _log.warning("unsaved volume without a readable claim: %s", error)
         return []

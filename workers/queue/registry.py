@@ -16,7 +16,7 @@ from workers.queue.connection import redis_errors
 from workers.queue.kinds import APART
 from workers.queue.names import NAMES
 from workers.queue.records import decode, encode, quarantine
-from workers.queue.scripts import Scripts, text
+from workers.queue.scripts import Scripts, text, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -80,7 +80,7 @@ class DriverRegistry:
                 if known is not record:
                     names = {*known.get("controllers", ()), *record.get("controllers", ())}
                     known |= {**record, **known, "controllers": sorted(names)}
-        self.version = int(version)
+        self.version = whole(version) or 0
         return found
 
     def _read(self, place: str, raw: bytes) -> dict[str, Any] | None:

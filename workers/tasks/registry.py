@@ -17,7 +17,11 @@ def register(app: FleetApp) -> None:
     """Adds the tasks of all kinds; `app.runtime` must be set before the first of them runs.
 
     Those of controllers that do not run here too: what cannot be worked on is told by the frame.
+    Celery's own go: they send what their message holds.
     """
+    app.finalize()
+    for name in [one for one in app.tasks if one.startswith("celery.")]:
+        app.tasks.unregister(name)
     for kind in catalogue.kinds().values():
 
         @app.task(name=kind.task)

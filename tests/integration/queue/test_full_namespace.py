@@ -81,3 +81,23 @@ def test_a_count_that_is_wrong_is_made_anew(store, redis_client):
 def test_the_share_is_a_small_part_of_redis():
     """redis.conf gives it 350 MB; 2,000 claims with 264 KB of annotations are two shares."""
     assert NAMESPACE_BYTES * 20 <= 350 * 1024 * 1024
+
+
+def test_sec4_what_is_kept_for_people_goes_first_where_room_is_scarce(redis_client):
+    """The trail of each claim has up to 16 KB, so 20,000 failing ones would fill Redis."""
+    queue = WorkQueue(redis_client, publish=lambda _: None)
+    queue.register_process()
+    trails = f"{NAMES['trail'].full}*"
+    queue.add([claim_key("d", "greedy", "before", "u1")])
+    assert len(redis_client.keys(trails)) == 1
+    used = redis_client.info("memory")["used_memory"]
+    try:
+        redis_client.config_set("maxmemory", used * 3 // 2)
+        queue.pump(period_seconds=0)
+        queue.add([claim_key("d", "greedy", "after", "u2")])
+        assert len(redis_client.keys(trails)) == 1
+    finally:
+        redis_client.config_set("maxmemory", 0)
+    redis_client.delete(NAMES["tight"].full)
+    queue.add([claim_key("d", "greedy", "later", "u3")])
+    assert len(redis_client.keys(trails)) == 2

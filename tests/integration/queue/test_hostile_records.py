@@ -197,6 +197,31 @@ def test_no_reader_dies_and_no_other_keys_records_change(filled, entry):
     case()
 
 
+# What 10,000 cases found, once; each had a reader die.
+FOUND = [
+    pytest.param(
+        "capacity", ":d", b"item", b'{"epoch":"7a14425e\x97"}', id="JSON that is no UTF-8"
+    ),
+    pytest.param("unsaved", "", b"g\x8a", b'ab:rest:{"u\xdd":1}', id="a PV that is no UTF-8"),
+    pytest.param("unsaved", "", b"deep", b"ab:rest:" + b"[" * 9999, id="a PV that is too deep"),
+    pytest.param("intents", "", b"deep", b"ab:rest:" + b"[" * 9999, id="an intent too deep"),
+    pytest.param("versions", "", b"drivers", b"dc12f5b2", id="a version that is no number"),
+    pytest.param("abandoned", "", b"clai\xdc\x16\x96|d|a/b|u", 1.1, id="a key written otherwise"),
+]
+
+
+@pytest.mark.parametrize(("name", "of", "field", "value"), FOUND)
+def test_what_the_fuzz_found_harms_no_reader(filled, name, of, field, value):
+    for read in READERS:
+        filled.restore()
+        world, place = Hostile(filled.client), f"csifleet:{name}{of}"
+        if isinstance(value, float):
+            filled.client.zadd(place, {field: value})
+        else:
+            filled.client.hset(place, field, value)
+        run(world, read)
+
+
 def readers_in_source() -> set[tuple[str, str]]:
     """File and function of every function in workers/queue that reads from Redis."""
     found = set()

@@ -7,6 +7,8 @@ local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come late
 local MAX_TICKETS = 500        -- per script call; the sweep admits the rest
 local TRAIL_NOTES = 40         -- kept of each key's trail
 local TRAIL_SECONDS = 3600
+local TIGHT_SHARE = 0.6        -- of Redis' memory; the rest is for what is worked on
+local TIGHT_MS = 60000
 local LOOK_AHEAD_SECONDS = 0.25 -- the next sweep's share of a rate; `pace` keeps the exact time
 local PAUSE_KINDS = { 'operator', 'breaker', 'lease' }
 local RESERVED_MS = 2000       -- a woken exclusive waiter goes before new shared holders so long
@@ -91,14 +93,25 @@ local function celery_of(lane)
 end
 
 -- What happened to an object, for `csi-fleet explain`: the newest notes, 'ms event detail'.
--- Keys of one object in several lanes (node deployment) share a trail.
+-- Keys of one object in several lanes (node deployment) share a trail. What is kept for people is the
+-- first to go where room gets scarce: one tenant's claims could fill Redis with it (SEC-4).
 local function trail(key, ...)
+  if redis.call('EXISTS', K.tight) == 1 then return end
   local kind, object = string.match(key, '^([^|]*)|[^|]*|(.*)$')
   if not TRAILED[kind] then return end
   local notes = K.trail .. kind .. '|' .. object
   redis.call('RPUSH', notes, ...)
   redis.call('LTRIM', notes, -TRAIL_NOTES, -1)
   redis.call('EXPIRE', notes, TRAIL_SECONDS)
+end
+
+local function look_for_room()
+  local memory = redis.call('INFO', 'memory')
+  local used = tonumber(string.match(memory, 'used_memory:(%d+)')) or 0
+  local most = tonumber(string.match(memory, 'maxmemory:(%d+)')) or 0
+  if most > 0 and used > most * TIGHT_SHARE then
+    redis.call('SET', K.tight, '1', 'PX', TIGHT_MS)
+  end
 end
 
 local function stamped(event) return string.format('%d %s', now, event) end

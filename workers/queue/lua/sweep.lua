@@ -52,6 +52,7 @@ if now >= patience then
 end
 
 if is_check then
+  look_for_room()
   -- A record may be lost by somebody's hand: a lease without deadline gets one, its owner renews it.
   for _, key in ipairs(redis.call('HKEYS', K.leases)) do
     local lane = lane_of(key)
