@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,10 @@ SERVED, FOREIGN = "csi.example.org", "other.example.org"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 VOLUMES = "/api/v1/persistentvolumes"
 ATTACHMENTS = "/apis/storage.k8s.io/v1/volumeattachments"
+SNAPSHOTS = "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots"
+GROUP_VERSION = "groupsnapshot.storage.k8s.io/v1"
+HELD = ["example.org/backup", "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection"]
+RESTORED = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
 CONTENTS = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents"
 MAPS = f"/api/v1/namespaces/{RECORDS}/configmaps"
 PLACES = [NAMESPACE, RECORDS, "csi-driver-example", "csi-driver-node-example", "default"]
@@ -46,6 +51,8 @@ def admin(kubeconfig):
         yield api
         for path in MADE:
             api.delete(path)
+            with suppress(KubeApiError):  # nobody takes ours off here
+                api.patch(path, {"metadata": {"finalizers": None}})
         MADE.clear()
         for item in objects:
             if item["kind"] != "ServiceAccount":
@@ -92,6 +99,7 @@ def worker(admin, login):
             refusal(worker, "POST", MAPS, record("probe", FOREIGN)),
             refusal(worker, "PATCH", f"{ATTACHMENTS}/{attachment(admin, FOREIGN)}", TOUCH),
             refusal(worker, "PATCH", claim_path(admin, FOREIGN), TOUCH),
+            refusal(worker, "PATCH", f"{SNAPSHOTS}/{snapshot(admin, 'attack-alone')}", TOUCH),
         ]
         return all("csi-fleet" in one for one in refused)
 
@@ -111,6 +119,9 @@ def refusal(api, verb, path, body=None, *, dry=True):
 
 
 TOUCH = {"metadata": {"finalizers": ["example.org/x"]}}
+NOBODY = {"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "gone"}
+IN_USE = "kubernetes.io/pvc-protection"
+CLONED = "provisioner.storage.kubernetes.io/cloning-protection"
 
 
 def volume(name, driver, **spec):
@@ -181,9 +192,9 @@ def claim_path(admin, driver):
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {
-            "name": f"attack-{driver}",
+            "name": f"attack-{driver or 'by-hand'}",
             "namespace": "default",
-            "annotations": {"volume.kubernetes.io/storage-provisioner": driver},
+            "annotations": {"volume.kubernetes.io/storage-provisioner": driver} if driver else {},
         },
         "spec": {
             "accessModes": ["ReadWriteOnce"],
@@ -192,6 +203,24 @@ def claim_path(admin, driver):
         },
     }
     return f"{path}/{made(admin, path, body)}"
+
+
+def snapshot(admin, name, **metadata):
+    body = {
+        "apiVersion": "snapshot.storage.k8s.io/v1",
+        "kind": "VolumeSnapshot",
+        "metadata": {"name": name, "namespace": "default", "finalizers": HELD, **metadata},
+        "spec": {"source": {"persistentVolumeClaimName": "c"}, "volumeSnapshotClassName": "mine"},
+    }
+    return made(admin, SNAPSHOTS, body)
+
+
+def merged(item, change):
+    """The object with another part in it, to be put."""
+    return {
+        **item,
+        **{part: {**item[part], **change[part]} for part in ("metadata", "spec") if part in change},
+    }
 
 
 def existing(admin, driver):
@@ -296,6 +325,9 @@ CHANGES = [
     pytest.param({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}, id="policy"),
     pytest.param({"spec": {"mountOptions": ["suid"]}}, id="mount options"),
     pytest.param({"metadata": {"labels": {"a": "b"}}}, id="labels"),
+    # Kubernetes then deletes the volume, bound or to be kept.
+    pytest.param({"metadata": {"ownerReferences": [NOBODY]}}, id="an owner that is not there"),
+    pytest.param({"metadata": {"finalizers": []}}, id="what protects it"),
     pytest.param(
         {"metadata": {"annotations": {
             "volume.kubernetes.io/provisioner-deletion-secret-name": "victim"}}},
@@ -345,7 +377,11 @@ def test_objects_of_other_drivers_stay_as_they_are(admin, worker, path, make):
 
 
 CLAIMS = [
-    pytest.param(SERVED, TOUCH, "", id="protects a source"),
+    pytest.param(
+        SERVED, {"metadata": {"finalizers": [IN_USE, CLONED]}}, "", id="protects a source"
+    ),
+    pytest.param(SERVED, {"metadata": {"finalizers": [CLONED]}}, "not a worker's", id="bares it"),
+    pytest.param(SERVED, TOUCH, "not a worker's", id="holds it"),
     pytest.param(FOREIGN, TOUCH, f"not serve {FOREIGN}", id="another driver's"),
     pytest.param(SERVED, {"spec": {"volumeName": "x"}}, "its owner's", id="binds it"),
     pytest.param(SERVED, {"metadata": {"labels": {"a": "b"}}}, "not a worker's", id="labels"),
@@ -362,6 +398,52 @@ CLAIMS = [
 def test_claims_stay_their_owners(admin, worker, driver, change, words):
     found = refusal(worker, "PATCH", claim_path(admin, driver), change)
     assert (words in found) if words else found == ""
+
+
+def test_no_worker_says_that_a_claim_is_lost(admin, worker):
+    """Its pods would not start again; also of a claim that names no driver."""
+    for driver in (SERVED, ""):
+        path = claim_path(admin, driver)
+        lost = {"status": {"phase": "Lost"}}
+        assert "not a worker's" in refusal(worker, "PATCH", f"{path}/status", lost)
+        bare = {"metadata": {"finalizers": []}}
+        assert "not a worker's" in refusal(worker, "PATCH", path, bare)
+
+
+# Snapshots name no driver: a worker beside one would get at the data of all others.
+MISUSES = [
+    pytest.param({"metadata": {"ownerReferences": [NOBODY]}}, "owners", id="gives it an owner"),
+    pytest.param({"metadata": {"finalizers": HELD[1:]}}, "finalizers", id="bares it"),
+    pytest.param({"metadata": {"labels": {"a": "b"}}}, "its owner's", id="labels it"),
+    pytest.param(
+        {"metadata": {"annotations": {"snapshot.storage.kubernetes.io/x": "y"}}},
+        "its owner's",
+        id="annotates it",
+    ),
+    pytest.param(
+        {"spec": {"volumeSnapshotClassName": "other"}}, "its owner's", id="moves it to a class"
+    ),
+]
+
+
+@pytest.mark.parametrize("account", ["worker", "beside a driver", "on each node"])
+@pytest.mark.parametrize(("change", "words"), MISUSES)
+def test_sec_2_snapshots_of_all_drivers_stay_their_owners(
+    admin, worker, login, account, change, words
+):
+    api, path = login(ACCOUNTS[account]), f"{SNAPSHOTS}/{snapshot(admin, 'attack-alone')}"
+    body = merged(api.get(path), change)
+    assert words in refusal(api, "PUT", path, body)
+    held = {"metadata": {"finalizers": [*HELD, RESTORED]}}
+    assert refusal(api, "PUT", path, merged(api.get(path), held)) == ""
+
+
+def test_sec_2_no_snapshot_is_deleted_but_a_groups(admin, worker):
+    group = {**NOBODY, "apiVersion": GROUP_VERSION, "kind": "VolumeGroupSnapshot"}
+    alone = snapshot(admin, "attack-alone")
+    member = snapshot(admin, "attack-member", ownerReferences=[group])
+    assert "members of groups" in refusal(worker, "DELETE", f"{SNAPSHOTS}/{alone}")
+    assert refusal(worker, "DELETE", f"{SNAPSHOTS}/{member}") == ""
 
 
 def test_sec_3_no_worker_reaches_the_configuration(admin, login):
