@@ -62,8 +62,9 @@ def main() -> None:
     server, port = start_server(driver, control, journal, options.endpoint, _tls(options))
     print(f"ready {port}", flush=True)
     stop.wait()
-    server.stop(None).wait(1)
-    # A slow call must not hold up the exit; the root is consistent at any moment.
+    # Calls under way have their answers; a slow one must not hold up the exit: the root is
+    # consistent at any moment.
+    server.stop(1).wait(1.5)
     os._exit(0)
 
 

@@ -15,6 +15,23 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.attacked import (
+    ATTACHMENTS,
+    CONTENTS,
+    HELD,
+    MADE,
+    SNAPSHOTS,
+    VOLUMES,
+    attachment,
+    claim_path,
+    content,
+    existing,
+    made,
+    merged,
+    record,
+    snapshot,
+    volume,
+)
 from tests.support.fleet import environment, program
 from tests.support.kube_api import KubeApi, KubeApiError
 from tests.support.rights_table import ACCOUNTS, Grant, everything, granted, page
@@ -25,17 +42,11 @@ from workers.migration.plugins import PLUGINS
 
 SERVED, FOREIGN = "csi.example.org", "other.example.org"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
-VOLUMES = "/api/v1/persistentvolumes"
-ATTACHMENTS = "/apis/storage.k8s.io/v1/volumeattachments"
-SNAPSHOTS = "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots"
 GROUP_VERSION = "groupsnapshot.storage.k8s.io/v1"
-HELD = ["example.org/backup", "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection"]
 RESTORED = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
-CONTENTS = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents"
 MAPS = f"/api/v1/namespaces/{RECORDS}/configmaps"
 PLACES = [NAMESPACE, RECORDS, "csi-driver-example", "csi-driver-node-example", "default"]
 # What every authenticated user may ask about itself.
-MADE: list[str] = []
 EVERYBODY = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
 
 
@@ -122,110 +133,6 @@ TOUCH = {"metadata": {"finalizers": ["example.org/x"]}}
 NOBODY = {"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "gone"}
 IN_USE = "kubernetes.io/pvc-protection"
 CLONED = "provisioner.storage.kubernetes.io/cloning-protection"
-
-
-def volume(name, driver, **spec):
-    source = spec.pop("source", {"csi": {"driver": driver, "volumeHandle": "h"}})
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {
-            "name": name,
-            "annotations": {"pv.kubernetes.io/provisioned-by": spec.pop("made_by", driver)},
-        },
-        "spec": {
-            "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteOnce"],
-            "persistentVolumeReclaimPolicy": "Delete",
-            "claimRef": {"namespace": "default", "name": "data", "uid": "u"},
-            **source,
-            **spec,
-        },
-    }
-
-
-def record(name, driver):
-    annotations = {"csi-fleet.io/driver": driver} if driver else {}
-    meta = {"name": name, "namespace": RECORDS, "annotations": annotations}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"record": "{}"}}
-
-
-def made(admin, path, body):
-    """An object of somebody else, made once; returns its name."""
-    name = body["metadata"]["name"]
-    if f"{path}/{name}" not in MADE:
-        MADE.append(f"{path}/{name}")
-        admin.request("POST", path, body)
-    return name
-
-
-def attachment(admin, driver):
-    body = {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "VolumeAttachment",
-        "metadata": {"name": f"attack-{driver}"},
-        "spec": {
-            "attacher": driver, "nodeName": "n", "source": {"persistentVolumeName": "pv"}
-        },
-    }  # fmt: skip
-    return made(admin, ATTACHMENTS, body)
-
-
-def content(admin, driver):
-    body = {
-        "apiVersion": "snapshot.storage.k8s.io/v1",
-        "kind": "VolumeSnapshotContent",
-        "metadata": {"name": f"attack-{driver}"},
-        "spec": {
-            "driver": driver,
-            "deletionPolicy": "Delete",
-            "source": {"volumeHandle": "h"},
-            "volumeSnapshotRef": {"name": "s", "namespace": "default"},
-        },
-    }
-    return made(admin, CONTENTS, body)
-
-
-def claim_path(admin, driver):
-    path = "/api/v1/namespaces/default/persistentvolumeclaims"
-    body = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {
-            "name": f"attack-{driver or 'by-hand'}",
-            "namespace": "default",
-            "annotations": {"volume.kubernetes.io/storage-provisioner": driver} if driver else {},
-        },
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": "1Gi"}},
-            "storageClassName": "none-such",
-        },
-    }
-    return f"{path}/{made(admin, path, body)}"
-
-
-def snapshot(admin, name, **metadata):
-    body = {
-        "apiVersion": "snapshot.storage.k8s.io/v1",
-        "kind": "VolumeSnapshot",
-        "metadata": {"name": name, "namespace": "default", "finalizers": HELD, **metadata},
-        "spec": {"source": {"persistentVolumeClaimName": "c"}, "volumeSnapshotClassName": "mine"},
-    }
-    return made(admin, SNAPSHOTS, body)
-
-
-def merged(item, change):
-    """The object with another part in it, to be put."""
-    return {
-        **item,
-        **{part: {**item[part], **change[part]} for part in ("metadata", "spec") if part in change},
-    }
-
-
-def existing(admin, driver):
-    claim = {"namespace": "default", "name": "data"}
-    return made(admin, VOLUMES, volume(f"attack-{driver}", driver, claimRef=claim))
 
 
 # The matrix.

@@ -82,7 +82,7 @@ class DirectoryDriver:
         self.socket = self._folder / "s"
         self.endpoint = endpoint or f"unix://{self.socket}"
         self.arguments = list(arguments)
-        self._tls = tls
+        self.tls = tls
         self._process: Process | None = None
         self._control: dict[str, Any] = {}
 
@@ -106,7 +106,7 @@ class DirectoryDriver:
         """A new client of this driver; the caller closes it."""
         if self.endpoint.startswith("tcp:"):
             options.setdefault("allow_tcp", True)
-            options.setdefault("tls", self._tls)
+            options.setdefault("tls", self.tls)
         return CsiClient(self.address, **options)
 
     def start(self, *, wait: bool = True) -> Self:

@@ -17,7 +17,10 @@ import copy
 import re
 import subprocess
 import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -49,6 +52,8 @@ class Pod:
     process: Process
     port: int
     mounts: dict[str, Path] = field(default_factory=dict)
+    launch: Callable[[], Process] | None = None
+    restarts: int = 0
 
     def local(self, text: str) -> str:
         """The text with mount paths of the pod replaced by folders of this machine."""
@@ -90,12 +95,21 @@ class Kubelet:
         self._plane, self._api, self._redis = plane, api, redis
         self._directory, self._objects = directory, objects
         # Secrets and ConfigMaps by kind and name: the overlay's and those of make-secrets.sh.
+        self._contents: dict[tuple[str, str], dict[str, bytes]] = {}
+        self._mounted: dict[tuple[str, str], list[Path]] = defaultdict(list)
+        self.apply_secrets()
+        self._take(objects)
+
+    def apply_secrets(self) -> None:
+        """What make-secrets.sh prints now, for running pods too."""
         made = subprocess.run(
-            ["sh", ROOT / "k8s/make-secrets.sh", redis.secrets, "csi-fleet", *DRIVERS],
+            ["sh", ROOT / "k8s/make-secrets.sh", self._redis.secrets, "csi-fleet", *DRIVERS],
             check=True, capture_output=True, text=True,
         ).stdout  # fmt: skip
-        self._contents: dict[tuple[str, str], dict[str, bytes]] = {}
-        for item in [*yaml.safe_load_all(made), *objects]:
+        self._take(yaml.safe_load_all(made))
+
+    def _take(self, objects: Iterable[JsonObject]) -> None:
+        for item in objects:
             if item["kind"] in {"Secret", "ConfigMap"}:
                 meta = item["metadata"]
                 name = meta["name"]
@@ -104,8 +118,20 @@ class Kubelet:
                 self.provide(item["kind"], name, contents(item))
 
     def provide(self, kind: str, name: str, files: dict[str, bytes]) -> None:
-        """Set what a Secret or ConfigMap holds."""
+        """Set what a Secret or ConfigMap holds; where it is mounted the files change."""
         self._contents[kind, name] = files
+        for folder in self._mounted[kind, name]:
+            for key, content in files.items():
+                draft = folder / f".{key}"
+                draft.write_bytes(content)
+                draft.replace(folder / key)
+
+    def restart_ended(self) -> None:
+        """Start each container again that ended."""
+        for pod in self.pods:
+            if not pod.process.is_running() and pod.launch is not None:
+                pod.process = pod.launch()
+                pod.restarts += 1
 
     def file(self, kind: str, name: str, key: str) -> bytes:
         """One entry of a Secret or ConfigMap."""
@@ -153,14 +179,15 @@ class Kubelet:
         for entry in container["env"]:
             value = entry.get("value") or fields[entry["valueFrom"]["fieldRef"]["fieldPath"]]
             env[entry["name"]] = self._reachable(pod.local(value))
-        process = start_process(
+        pod.launch = partial(
+            start_process,
             pod_name,
             [*program(), *self._arguments(pod, spec)],
             log=self._directory / f"{pod_name}.log",
             env=environment(**env),
             cwd=ROOT,
         )
-        pod.process = process
+        pod.process = pod.launch()
         self.pods.append(pod)
         wait_until(lambda: self._is_up(pod), READY_SECONDS, f"{pod_name} is up", fatal=RuntimeError)
         return pod
@@ -211,8 +238,10 @@ class Kubelet:
         source = ("ConfigMap", volume["configMap"]["name"]) if "configMap" in volume else source
         if source:
             kind, name = source
-            own = self._contents.get((kind, f"{namespace}/{name}"))
-            for key, content in (own or self._contents[source]).items():
+            own = (kind, f"{namespace}/{name}")
+            found = own if own in self._contents else source
+            self._mounted[found].append(path)
+            for key, content in self._contents[found].items():
                 (path / key).write_bytes(content)
         return path
 
