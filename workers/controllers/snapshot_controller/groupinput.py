@@ -40,18 +40,17 @@ def content_name(group: Json) -> str:
 
 
 def selector_text(selector: Json) -> str:
-    """A label selector as the API takes it; expressions count too, unlike in the reference."""
-    parts = [f"{key}={value}" for key, value in text_map(selector, "matchLabels").items()]
+    """A label selector as the API takes it; expressions count too, unlike in the reference.
+
+    By key, as Go prints it: users see it when no claim matches.
+    """
+    parts = [(key, f"{key}={value}") for key, value in text_map(selector, "matchLabels").items()]
     for one in object_list(selector, "matchExpressions"):
         key, operator = text(one, "key"), text(one, "operator")
         values = ",".join(sorted(text_list(one, "values")))
-        if operator == "Exists":
-            parts.append(key)
-        elif operator == "DoesNotExist":
-            parts.append(f"!{key}")
-        else:
-            parts.append(f"{key} {operator.lower()} ({values})")
-    return ",".join(parts)
+        words = {"Exists": key, "DoesNotExist": f"!{key}"}
+        parts.append((key, words.get(operator, f"{key} {operator.lower()} ({values})")))
+    return ",".join(part for _, part in sorted(parts))
 
 
 def _fail(message: str) -> AttemptError:
@@ -69,7 +68,8 @@ def volumes_of(work: ObjectPass) -> list[JsonObject]:
         work.context.kube.list(paths.CLAIMS, namespace=work.namespace, labelSelector=selector)
     )
     if not claims:
-        raise _fail(f"label selector {selector} for group snapshot not applied to any PVC")
+        shown = selector or "<none>"
+        raise _fail(f"label selector {shown} for group snapshot not applied to any PVC")
     return [bound_volume(work, claim, "a group snapshot") for claim in claims]
 
 

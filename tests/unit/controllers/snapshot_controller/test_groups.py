@@ -9,6 +9,7 @@ import pytest
 from tests.support.snapshot_world import DRIVER, SnapshotWorld, error_of, finalizers
 from workers import constants as k
 from workers.controllers.snapshot_controller.controller import CONTROLLER
+from workers.controllers.snapshot_controller.groupinput import selector_text
 from workers.controllers.snapshot_controller.keys import (
     group_binding_key,
     group_key,
@@ -177,6 +178,39 @@ def test_groups_that_cannot_be_taken(spec, words):
     add_group(world, **spec)
     assert run_group(world).action.value == "retry"
     assert words in error_of(group(world))
+
+
+@pytest.mark.parametrize(
+    ("selector", "shown"),
+    [
+        ({"matchLabels": {"b": "1", "a": "2"}}, "a=2,b=1"),
+        (
+            {
+                "matchLabels": {"b": "1"},
+                "matchExpressions": [
+                    {"key": "c", "operator": "NotIn", "values": ["y", "x"]},
+                    {"key": "a", "operator": "DoesNotExist"},
+                    {"key": "d", "operator": "Exists"},
+                ],
+            },
+            "!a,b=1,c notin (x,y),d",
+        ),
+        ({}, ""),
+    ],
+)
+def test_selectors_as_go_prints_them(selector, shown):
+    """SNG-002: in the text about claims that do not match."""
+    assert selector_text(selector) == shown
+
+
+def test_an_empty_selector_that_matches_nothing():
+    """SNG-002: it is `<none>` in the text."""
+    world = SnapshotWorld()
+    body = {"metadata": {"name": "gc"}, "driver": DRIVER, "deletionPolicy": "Delete"}
+    world.api.add(paths.GROUP_SNAPSHOT_CLASSES, body)
+    add_group(world, source={"selector": {}})
+    run_group(world)
+    assert "label selector <none> for group snapshot" in error_of(group(world))
 
 
 def test_a_volume_of_another_driver():
