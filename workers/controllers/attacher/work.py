@@ -211,14 +211,15 @@ class Work:
         """What earlier passes of the attachment left, under whichever of its keys.
 
         A status that says "attached" was written after its publish ended; only a forced publish
-        runs beside such a status.
+        runs beside such a status. Without our finalizer there is no call at all: it is there before
+        the first one, and a detach waits for the last one before it takes it off.
         """
         found: dict[str, Any] = {}
         parts = (self.key.driver, self.node, attachment_name(self.key), self.key.uid)
         keys = keys_of(*parts)
         for key, kept in zip(keys, self.context.queue.marks_of(keys), strict=True):
             is_over = self.is_attached and key.kind == ATTACHMENTS
-            mark = records.ended(kept) if is_over else kept
+            mark = records.ended(kept) if is_over or not self.has_finalizer else kept
             calls = [one["until"] for one in (found.get("call"), mark.get("call")) if one]
             nodes = [*found.get("nodes", ()), *mark.get("nodes", ())]
             found |= mark

@@ -286,6 +286,18 @@ def test_ma016_the_status_says_that_the_publish_ended(world):
     assert world.calls[-1] == UNPUBLISH
 
 
+def test_ma016_nothing_runs_once_the_finalizer_is_gone(world):
+    """MA-016, A-094: a forced detach after the detach waits for nothing either."""
+    key = world.add_attachment(finalizers=("x",))
+    world.run(key)
+    world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
+    parts = (key.driver, "node1", "pv1-node1", key.uid)
+    world.run(names.detachment_key(*parts))
+    assert world.finalizers() == ["x"]
+    assert world.run(names.forced_key(*parts)).action.value == "done"
+    assert world.calls[-2:] == [UNPUBLISH, UNPUBLISH]
+
+
 def test_ma016_connection_lost_during_the_publish(world):
     """MA-016: nobody heard the end of that call, so the detach gives it its time."""
     key = world.add_attachment()
