@@ -110,7 +110,7 @@ def test_flower_sees_workers_and_tasks(server, parts):
 @pytest.mark.parametrize("task", ["system.tick", "claims.sync", "celery.accumulate"])
 def test_who_may_add_a_tick_reaches_no_other_list(server, parts, task):
     """With a tick, one that fails, or a task of Celery's own: what follows it is not sent."""
-    victim = f"{CELERY_QUEUE_PREFIX}victim.example.org"
+    victim = f"{CELERY_QUEUE_PREFIX}victim.{task}"
     app = make_app(parse(Command.BEAT, server.login("beat"), {}))
     then = app.signature("claims.sync", options={"queue": victim})
     app.send_task(task, queue=SYSTEM_QUEUE, link=then, link_error=then, add_to_parent=False)

@@ -96,6 +96,24 @@ def test_sec6_the_operator_cannot_give_itself_more(server):
                 client.execute_command(*command.split())
 
 
+def test_records_outlive_a_restart(server, store):
+    """What a function or a transaction wrote too, though nobody may log in as the default user."""
+    store.created("pvc-u1", INTENT, EVIL)
+    server.stop()
+    server.serve()
+    assert both(store, "pvc-u1") == (INTENT, EVIL)
+    assert "AOF-loading-client" not in (server.directory / "redis.log").read_text()
+    with pytest.raises(redis.AuthenticationError), redis.Redis.from_url(server.url) as client:
+        client.ping()
+    for password in ("", "default"):
+        login = {"username": "default", "password": password}
+        with (
+            pytest.raises(redis.AuthenticationError),
+            redis.Redis.from_url(server.url, **login) as client,
+        ):
+            client.ping()
+
+
 def test_functions_outlive_the_loss_of_all_data(server, store):
     with server.client("operator") as client:
         client.flushall()

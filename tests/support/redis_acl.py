@@ -28,8 +28,9 @@ HEAD: Final = """\
 # Nobody has administration commands, and nobody sends code: functions.lua is all that runs, with
 # the rights of the user who calls it.
 #
-# No login, no rights.
-user default reset
+# Off: nobody logs in as this one. With its rights Redis replays its own file at a start; without
+# them it drops each transaction and each function's writes, all records of attempts among them.
+user default reset ~* +@write
 #
 # Probes: PING and nothing else, hence no password.
 user probe on nopass resetkeys resetchannels -@all +ping
