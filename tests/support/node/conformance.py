@@ -20,6 +20,7 @@ from pathlib import Path
 from tests.support.controlplane_binaries import NODE_BINARIES, binaries_directory
 from tests.support.docker import base_archive
 from tests.support.kube_api import JsonObject
+from tests.support.kustomize import pod_spec
 from tests.support.node import hostpath, images, workloads
 from tests.support.node.__main__ import start
 from tests.support.node.cluster import NodeCluster
@@ -47,8 +48,19 @@ class Subject:
     objects: Callable[[], list[JsonObject]]
 
 
+def directory_objects() -> list[JsonObject]:
+    """The example driver's; the suite looks for the capacity of a class that binds at once."""
+    objects = workloads.sidecar()
+    for item in objects:
+        spec = pod_spec(item)
+        for container in spec["containers"] if spec else ():
+            if "--enable-capacity" in container.get("args", ()):
+                container["args"].append("--capacity-for-immediate-binding")
+    return objects
+
+
 SUBJECTS = {
-    "directory": Subject(workloads.DRIVER, "The example driver", workloads.sidecar),
+    "directory": Subject(workloads.DRIVER, "The example driver", directory_objects),
     "hostpath": Subject(hostpath.HOSTPATH, "The CSI host-path driver", hostpath.objects),
 }
 
