@@ -174,13 +174,14 @@ def test_tr092_other_conditions_are_preserved(answer):
 
 @pytest.mark.parametrize("annotated", [True, False])
 def test_a_volume_without_a_csi_form_is_reported_or_left(annotated):
-    """R-040: `volume <pv> is not migrated to CSI`."""
+    """R-040: the driver stands for an in-tree plugin, but the volume is of none."""
     world = ResizerWorld(driver_name=EBS)
     world.volume(1, csi=None, nfs={"server": "s", "path": "/"})
     world.claim(2, 1, annotations={RESIZER: EBS} if annotated else {})
     world.run()
-    expected = [f"volume {VOLUME} is not migrated to CSI"] if annotated else []
-    assert [one.rpartition("failed: ")[2] for one in world.messages()[1:]] == expected
+    missing = f'could not find in-tree plugin translation logic for "{VOLUME}"'
+    expected = [f"failed to translate persistent volume: {missing}"] if annotated else []
+    assert [one.partition("failed: ")[2] for one in world.messages()[1:]] == expected
 
 
 def test_a_larger_volume_is_never_written_smaller():
