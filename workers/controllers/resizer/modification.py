@@ -231,8 +231,9 @@ class ModifyStep:
         except AWAY:
             raise
         except ApiError as error:
-            message = f"cannot get error status from modify volume err: {error}"
-            work.complain(words.REASON_MODIFY_FAILED, message)
+            if not isinstance(error, NotFoundError):  # nobody reads it on a claim that went
+                message = f"cannot get error status from modify volume err: {error}"
+                work.complain(words.REASON_MODIFY_FAILED, message)
             return work.end(error, "not recorded")
         work.marks = replace(work.marks, modify=None)
         claim = work.claim

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.resizer_world import NAME, VOLUME, ResizerWorld
+from tests.support.resizer_world import NAME, NAMESPACE, VOLUME, ResizerWorld
 from workers.kube import paths
 from workers.kube.errors import ConflictError, ForbiddenError
 
@@ -355,6 +355,21 @@ def test_tr145_the_result_is_written_on_a_newer_claim_too():
     assert classes(world) == ["b"]
     assert world.seen["metadata"]["labels"] == {"a": "b"}
     assert world.seen["status"]["currentVolumeAttributesClassName"] == "b"
+
+
+def test_r113_a_claim_that_goes_during_its_call():
+    """R-113: nothing is said about a claim that nobody has any more."""
+    world = wanting("b", "a")
+
+    def gone(request):
+        del request
+        world.api.drop(paths.CLAIMS, NAME, NAMESPACE)
+        return {}
+
+    world.modifies(gone)
+    world.run()
+    assert classes(world) == ["b"]
+    assert world.reasons() == ["VolumeModify"]
 
 
 def test_dr027_a_class_deleted_at_work_is_repeated_with_what_it_said():
