@@ -9,7 +9,7 @@ import pytest
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.life import CAPABILITIES, CONTROLLERS, Life
 from tests.support.redis_server import is_seven
-from tests.support.shipped import K8S
+from tests.support.shipped import K8S, NAMESPACE
 from tests.support.shipped_fleet import ShippedFleet
 from tests.support.waiting import wait_until
 
@@ -33,10 +33,23 @@ def fleet(request, tmp_path, api, driver, redis_binary):
         redis_binary,
         [driver],
         controllers=CONTROLLERS,
-        components=COMPONENTS,
+        # Held by the policies to this driver.
+        components=[*COMPONENTS, "admission-policy"],
     )
+    name = "test-serves"
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    rule = {"apiGroups": ["csi-fleet.io"], "resources": ["drivers"],
+            "resourceNames": [driver.name], "verbs": ["serve"]}  # fmt: skip
+    version = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name}}
+    account = {"kind": "ServiceAccount", "name": "worker", "namespace": NAMESPACE}
+    api.apply({**version, "kind": "ClusterRole", "rules": [rule]})
+    api.apply({**version, "kind": "ClusterRoleBinding", "roleRef": role, "subjects": [account]})
     with fleet:
         yield fleet
+    admission = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
+    for part in ("ybindings", "ies"):
+        for item in api.items(admission + part):
+            api.delete(f"{admission}{part}/{item['metadata']['name']}")
     for kind in ("clusterrolebindings", "clusterroles"):
         for part in COMPONENTS:
             for account in ("watcher", "worker"):
@@ -65,3 +78,4 @@ def test_every_operation_is_allowed(fleet, scene, driver):
         scene.clean_up()
     wait_until(lambda: driver.volumes() == {} == driver.snapshots(), 60, "and its end")
     assert "is forbidden" not in fleet.log_text()
+    assert "ValidatingAdmissionPolicy" not in fleet.log_text()
