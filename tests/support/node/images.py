@@ -195,8 +195,10 @@ def _base_root() -> Iterator[Path]:
     """A folder with the base in it, of which only `/opt` is ours to fill."""
     kept = cache_root() / "images" / f"{docker.SUITE}-root"
     if not kept.exists():
+        archive = docker.base_archive()
+        kept.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(dir=kept.parent))
-        subprocess.run(["tar", "-C", draft, "-xf", docker.base_archive()], check=True)
+        subprocess.run(["tar", "-C", draft, "-xf", archive], check=True)
         draft.chmod(0o755)
         try:
             draft.rename(kept)
