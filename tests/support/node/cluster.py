@@ -26,6 +26,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
+import grpc
+
 from tests.support.controlplane import ControlPlane
 from tests.support.controlplane_binaries import NODE_BINARIES, binaries_directory
 from tests.support.fleet import ROOT
@@ -155,7 +157,14 @@ class NodeCluster(Running):
         )
         self._parts[part] = Inside(process)
         if part == "containerd":
-            wait_until(lambda: self.ctr("version"), 60, "containerd answers")
+            wait_until(self._serves_pods, 60, "containerd serves pods")
+
+    def _serves_pods(self) -> bytes:
+        """What a kubelet asks of containerd first; containerd answers other things earlier."""
+        with grpc.insecure_channel(f"unix://{self.directory}/containerd.sock") as channel:
+            ask = channel.unary_unary("/runtime.v1.RuntimeService/Version", bytes, bytes)
+            answer: bytes = ask(b"", timeout=5)
+            return answer
 
     def ctr(self, *arguments: str) -> str:
         """One command of containerd's own client, in the namespace of Kubernetes."""
