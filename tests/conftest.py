@@ -26,11 +26,8 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
     Tests share it: own namespaces, storage classes and driver names, and clean up.
     """
-    plane = ControlPlane(tmp_path_factory.mktemp("controlplane"))
-    try:
-        yield plane.start()
-    finally:
-        plane.stop()
+    with ControlPlane(tmp_path_factory.mktemp("controlplane")) as plane:
+        yield plane
 
 
 @pytest.fixture

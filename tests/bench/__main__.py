@@ -43,13 +43,11 @@ def cluster(environ: Mapping[str, str]) -> Iterator[Path]:
     if given := environ.get("CSI_FLEET_TEST_KUBECONFIG"):
         yield Path(given)
         return
-    with tempfile.TemporaryDirectory(prefix="bench-cp-") as folder:
-        plane = ControlPlane(Path(folder))
-        plane.start()
-        try:
-            yield Path(plane.kubeconfig)
-        finally:
-            plane.stop()
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-cp-") as folder,
+        ControlPlane(Path(folder)) as plane,
+    ):
+        yield plane.kubeconfig
 
 
 def machine(api: KubeApi, peer: Path | None) -> dict[str, str]:

@@ -12,21 +12,18 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bench.load import Load, Times
+from tests.bench.resizing import at_once
 from tests.support.controlplane import ControlPlane
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet
 from tests.support.kube_api import KubeApi
-from tests.support.redis_server import find_redis_server
 from workers.queue.connection import connect
 
-OTHERS, PER_SECOND, CREATORS = 200, 10.0, 4
+OTHERS, PER_SECOND = 200, 10.0
 FILLING = {f"team/{number}": "x" * 250 for number in range(1000)}
 HEAD = """\
 | others | claims | p50 ms | p99 ms | PV saved, p99 ms | Redis |
@@ -46,38 +43,6 @@ def claim(number: int, size: str, **annotations: str) -> dict[str, object]:
             "resources": {"requests": {"storage": size}},
         },
     }
-
-
-def each(plane: ControlPlane, count: int, act: Callable[[KubeApi, int], object]) -> float:
-    """Do it for so many numbers, side by side; returns the seconds that took."""
-    numbers: Iterator[int] = iter(range(count))
-    lock, started = threading.Lock(), time.monotonic()
-
-    def run(one: KubeApi) -> None:
-        with one as api:
-            while True:
-                with lock:
-                    number = next(numbers, None)
-                if number is None:
-                    return
-                act(api, number)
-
-    apis = [plane.api() for _ in range(CREATORS)]
-    threads = [threading.Thread(target=run, args=(one,)) for one in apis]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return time.monotonic() - started
-
-
-@contextmanager
-def stopping(plane: ControlPlane) -> Iterator[ControlPlane]:
-    """Until the end."""
-    try:
-        yield plane
-    finally:
-        plane.stop()
 
 
 def shown(name: str, times: Times, redis_url: str) -> None:
@@ -111,13 +76,12 @@ def main() -> None:
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="fc-") as name,
-        stopping(ControlPlane(Path(name) / "plane").start()) as plane,
+        ControlPlane(Path(name) / "plane") as plane,
         plane.api() as api,
         DirectoryDriver() as driver,
         Fleet(Path(name) / "f", plane.kubeconfig, [driver]) as fleet,
         Load(api, "quiet", [driver.name]) as load,
     ):
-        assert find_redis_server() is not None
         driver.set_capacity(maximum_volume_size=2**30)
         for kind, body in (
             ("Namespace", {"apiVersion": "v1"}),
@@ -128,12 +92,13 @@ def main() -> None:
         load.run(50, per_second=PER_SECOND)
         print(HEAD, flush=True)
         shown("alone", load.run(OTHERS, per_second=PER_SECOND), fleet.redis_url)
-        took = each(plane, options.claims, lambda a, n: a.create(claim(n, "1Ti", **FILLING)))
-        print(f"filled in {took:.0f} s", flush=True)
+        started, numbers = time.monotonic(), range(options.claims)
+        at_once(lambda number: api.create(claim(number, "1Ti", **FILLING)), numbers)
+        print(f"filled in {time.monotonic() - started:.0f} s", flush=True)
         for part in ("beside", "beside, later"):
             times = load.run(OTHERS, per_second=PER_SECOND)
             shown(f"{part} {options.claims}", times, fleet.redis_url)
-        each(plane, options.claims, lambda a, n: a.delete(f"{GREEDY}/g{n}"))
+        at_once(lambda number: api.delete(f"{GREEDY}/g{number}"), numbers)
         while api.request("GET", GREEDY, params={"limit": "1"})["items"]:
             time.sleep(0.2)
         if not options.idle:

@@ -82,9 +82,7 @@ def main() -> None:
     print("|---|" + "---|" * len(names))
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leaks-")))
-        plane = ControlPlane(scratch / "plane")
-        stack.callback(plane.stop)
-        plane.start()
+        plane = stack.enter_context(ControlPlane(scratch / "plane"))
         for number, title in enumerate(title for title in STORIES if arguments.only in title):
             cells = []
             for name in names:

@@ -120,7 +120,7 @@ class Claims:
         return {name: found[name] - edited[name] for name in found}
 
 
-def at_once(work: Callable[[str], Any], names: Iterable[str]) -> None:
+def at_once(work: Callable[[Any], Any], names: Iterable[Any]) -> None:
     """A few requests side by side."""
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(work, names))

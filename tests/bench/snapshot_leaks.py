@@ -213,9 +213,7 @@ def main() -> None:
     print("|---|" + "---|" * len(names))
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leaks-")))
-        plane = ControlPlane(scratch / "plane")
-        stack.callback(plane.stop)
-        plane.start()
+        plane = stack.enter_context(ControlPlane(scratch / "plane"))
         redis = str(find_redis_server())
         for number, (title, play) in enumerate(STORIES.items()):
             if arguments.only not in title:

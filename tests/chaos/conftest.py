@@ -11,8 +11,5 @@ from tests.support.controlplane import ControlPlane
 
 @pytest.fixture(scope="session")
 def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    plane = ControlPlane(tmp_path_factory.mktemp("chaosplane"))
-    try:
-        yield plane.start()
-    finally:
-        plane.stop()
+    with ControlPlane(tmp_path_factory.mktemp("chaosplane")) as plane:
+        yield plane

@@ -20,7 +20,7 @@ from tests.support.attach_cluster import ATTACHMENTS, CAPABILITIES, AttachCluste
 from tests.support.chaos import System, empty
 from tests.support.faults import ELECTION, LOSES_LEASES, Faults
 from tests.support.kube_api import KubeApiError
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 
 COUNT = int(os.environ.get("CHAOS_ATTACHMENTS", "48"))
 SEED = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
@@ -59,8 +59,7 @@ class AttachChaos(Faults):
                 self.lease_ends.append(before)
             self.step(0)
             self.system.note_undeclared()
-            end = time.monotonic() + self.random.uniform(0.2, 2.0)
-            wait_until(lambda end=end: time.monotonic() >= end, 5, "pause")
+            let_pass(self.random.uniform(0.2, 2.0))
 
     def step(self, count: int) -> None:
         """Some new attachments; half as many go, in whatever state they are."""
@@ -93,11 +92,8 @@ class AttachChaos(Faults):
         volume, node = self.random.choice([pair for pair in pairs if pair not in taken])
         name = f"{self.cluster.name}-a{self.made}"
         self.made += 1
-        source = {"persistentVolumeName": volume}
-        spec = {"attacher": self.system.driver.name, "nodeName": node, "source": source}
-        kind = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment"}
-        body = {**kind, "metadata": {"name": name}, "spec": spec}
-        self.insist(lambda: self.cluster.api.create(body))
+        driver = self.system.driver.name
+        self.insist(lambda: self.cluster.attach(name, driver, volume, node))
         self.alive[name] = (volume, node)
 
 

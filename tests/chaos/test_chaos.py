@@ -22,7 +22,7 @@ from tests.support.changing import DRIVER_ARGUMENTS, EXPAND, MODIFY, RULES, Chan
 from tests.support.chaos import System
 from tests.support.faults import ELECTION, LOSES_DATA, LOSES_LEASES, Faults
 from tests.support.fleet import Scene
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 
 CLAIMS = int(os.environ.get("CHAOS_CLAIMS", "60"))
 DELETES = int(os.environ.get("CHAOS_DELETES", str(CLAIMS // 2)))
@@ -71,9 +71,7 @@ class Chaos(Faults):
             self.feed(0)
             self.changes.step(share)
             self.system.note_undeclared()
-            pause = self.random.uniform(0.2, 2.0)
-            end = time.monotonic() + pause
-            wait_until(lambda end=end: time.monotonic() >= end, 5, "pause")
+            let_pass(self.random.uniform(0.2, 2.0))
         while self.to_create:
             self.feed(share)
         while len(self.deleted) < DELETES:

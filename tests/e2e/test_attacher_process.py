@@ -78,10 +78,7 @@ def test_ta120_sigterm_during_a_publish(kubeconfig, api, attaching, tmp_path):
         (node,) = cluster.add_nodes(1)
         (volume,) = cluster.add_volumes(attaching, 1)
         attaching.set_rules({"method": "ControllerPublishVolume", "delay_seconds": 2})
-        source = {"persistentVolumeName": volume}
-        kind = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment"}
-        spec = {"attacher": attaching.name, "nodeName": node, "source": source}
-        api.create({**kind, "metadata": {"name": f"{cluster.name}-va"}, "spec": spec})
+        cluster.attach(f"{cluster.name}-va", attaching.name, volume, node)
         wait_until(
             lambda: any(c.ended_at is None for c in attaching.calls("ControllerPublishVolume")),
             30,

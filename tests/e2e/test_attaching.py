@@ -33,9 +33,8 @@ VOLUMES_PER_NODE = 10
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
-    plane = ControlPlane(tmp_path_factory.mktemp("plane"), controllers=[CONTROLLER])
-    yield plane.start()
-    plane.stop()
+    with ControlPlane(tmp_path_factory.mktemp("plane"), controllers=[CONTROLLER]) as plane:
+        yield plane
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet
 from tests.support.life import CAPABILITIES, CONTROLLERS, Life
 from tests.support.tool import Tool
-from tests.support.waiting import wait_until
+from tests.support.waiting import let_pass, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +72,9 @@ def test_a_paused_driver_waits_alone(mode, kubeconfig, scene, drivers, tmp_path)
 def test_sigterm_ends_no_call(kubeconfig, scene, drivers, tmp_path):
     """A-008, SNA-110, SND-028, DA-031: exit code 0, all is saved, nothing is called afterwards."""
     life = Life(scene, drivers[0])
-    operations = life.operations
     with fleet_of("sidecar", tmp_path, kubeconfig, drivers[:1]) as fleet:
         life.prepare()
-        methods = {one.method for one in operations().values()}
-        life.driver.set_rules(*({"method": one, "delay_seconds": 4} for one in methods))
+        life.answer_all({"delay_seconds": 4})
         life.begin()
         wait_until(lambda: set(life.called().values()) == {1}, 60, "every call is under way")
         signalled = time.time()
@@ -102,8 +100,7 @@ def worker_frozen(fleet, driver):
     pids = fleet.workers()[:1]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
-    until = time.monotonic() + 6
-    wait_until(lambda: time.monotonic() > until, 30, "its leases end")
+    let_pass(6)
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
 
@@ -130,8 +127,7 @@ def test_nothing_is_doubled_lost_or_left(fault, kubeconfig, scene, drivers, tmp_
     with fleet_of("sidecar", tmp_path, kubeconfig, drivers[:1], "--workers=2") as fleet:
         try:
             life.prepare()
-            methods = {one.method for one in life.operations().values()}
-            life.driver.set_rules(*({"method": one, "delay_seconds": 3} for one in methods))
+            life.answer_all({"delay_seconds": 3})
             life.begin()
             wait_until(lambda: min(life.called().values()) == 1, 60, "every call is under way")
             fault(fleet, life.driver)

@@ -77,9 +77,8 @@ ZONE = "zone.csi.example.org"
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory):
-    plane = ControlPlane(tmp_path_factory.mktemp("plane"), audit_log=True)
-    yield plane.start()
-    plane.stop()
+    with ControlPlane(tmp_path_factory.mktemp("plane"), audit_log=True) as plane:
+        yield plane
 
 
 @pytest.fixture(scope="module")

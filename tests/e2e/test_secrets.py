@@ -220,12 +220,8 @@ def test_no_operation_tells_its_secret(tmp_path, driver, scene, watched):
     try:
         life.prepare()
         methods = {one.method for one in life.operations().values()}
-        driver.set_rules(
-            *(
-                {"method": one, "code": "UNAUTHENTICATED", "message": ECHO, "times": 1}
-                for one in methods
-            ),
-            *({"method": one, "hang": True, "times": 1} for one in methods),
+        life.answer_all(
+            {"code": "UNAUTHENTICATED", "message": ECHO, "times": 1}, {"hang": True, "times": 1}
         )
         life.begin()
         for count in (2, 3):

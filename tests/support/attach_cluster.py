@@ -177,6 +177,13 @@ class AttachCluster:
 
     # What is.
 
+    def attach(self, name: str, driver: str, volume: str, node: str) -> None:
+        """Ask for an attachment, in the attach/detach controller's stead."""
+        source = {"persistentVolumeName": volume}
+        spec = {"attacher": driver, "nodeName": node, "source": source}
+        kind = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment"}
+        self.api.create({**kind, "metadata": {"name": name}, "spec": spec})
+
     def handle(self, volume: str) -> str:
         """The driver's id of a volume."""
         found = self.api.get(f"{VOLUMES}/{volume}")

@@ -25,12 +25,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import yaml
 
 from tests.support.controlplane_binaries import GoBuildError, binaries_directory
 from tests.support.kube_api import KubeApi
 from tests.support.processes import Process, free_port, start_process
+from tests.support.running import Running
 from tests.support.waiting import wait_until
 
 PARTS = ("etcd", "kube-apiserver", "kube-controller-manager")
@@ -61,7 +63,7 @@ class Ports:
     api: int
 
 
-class ControlPlane:
+class ControlPlane(Running):
     """One control plane whose files live in `directory`.
 
     Args:
@@ -112,7 +114,7 @@ class ControlPlane:
         """The API server's address."""
         return f"https://{self._address}:{self.ports.api}"
 
-    def start(self) -> ControlPlane:
+    def start(self) -> Self:
         """Start all parts and wait until the API is ready, CRDs are served and kcm works.
 
         Raises:

@@ -6,8 +6,9 @@ signals by controllers needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tests.support.attach_cluster import ATTACHMENTS, AttachCluster
 from tests.support.csi_driver import DirectoryDriver
@@ -136,6 +137,11 @@ class Life:
             ),
         }
 
+    def answer_all(self, *rules: Mapping[str, Any]) -> None:
+        """Rules of the driver that each of these calls follows; they replace what was set."""
+        methods = sorted({one.method for one in self.operations().values()})
+        self.driver.set_rules(*({"method": name, **rule} for name in methods for rule in rules))
+
     def begin(self) -> None:
         """Ask for each of them."""
         for one in self.operations().values():
@@ -189,10 +195,7 @@ class Life:
         self._edit("changes", volumeAttributesClassName=self.name)
 
     def _attach(self, volume: str) -> None:
-        kind = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment"}
-        source = {"persistentVolumeName": volume}
-        spec = {"attacher": self.driver.name, "nodeName": self.node, "source": source}
-        self.api.create({**kind, "metadata": {"name": f"{volume}-va"}, "spec": spec})
+        self.cluster.attach(f"{volume}-va", self.driver.name, volume, self.node)
 
     def _is_attached(self, volume: str) -> bool:
         return (volume, self.node) in self.cluster.attached()

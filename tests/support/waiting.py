@@ -9,6 +9,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+def let_pass(seconds: float) -> None:
+    """For what is about time itself: a lease that ends, a pause between faults."""
+    time.sleep(seconds)
+
+
 def wait_until(
     predicate: Callable[[], T],
     timeout_seconds: float,

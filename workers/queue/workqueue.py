@@ -360,7 +360,7 @@ class WorkQueue:
         of dead processes become ready, lost tickets are published again, every lane admits. Bounded
         work per call; `period_seconds` 0 does it in any case.
         """
-        due_ms, tickets = self._scripts.run(
+        due, tickets = self._scripts.run(
             "sweep",
             round(period_seconds * 1000),
             _SWEEP_LIMIT,
@@ -370,9 +370,10 @@ class WorkQueue:
             _KEEP_LIMITS_MS,
         )
         self._tickets.publish(tickets)
-        if int(due_ms) < 0:
+        due_seconds = int(due) / 1000
+        if due_seconds < 0:
             return period_seconds
-        return min(period_seconds, max(_LEAST_PUMP_SECONDS, int(due_ms) / 1000))
+        return min(period_seconds, max(_LEAST_PUMP_SECONDS, due_seconds))
 
     def set_limits(
         self,

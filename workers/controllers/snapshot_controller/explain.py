@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from workers.controllers.snapshot_controller.decide import expected_content
@@ -24,9 +25,9 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
         ApiError: the API server does not answer, or refuses to show it.
         QueueUnavailable: Redis does not answer.
     """
-    records = tools.registry.alive()
-    one = nouns.nouns()[noun]
-    found = generic.explain(tools.kube, tools.redis, records, one, namespace=namespace, name=name)
+    known = nouns.nouns()
+    queued = partial(generic.explain, tools.kube, tools.redis, tools.registry.alive())
+    found = queued(known[noun], namespace=namespace, name=name)
     if noun != "snapshot" or found.cause.code in generic.QUEUE_FIRST:
         return found
     try:
@@ -41,10 +42,7 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
     cause = snapshot_cause(snapshot, content)
     if content is not None and cause.is_problem:
         # What holds the content's key holds the snapshot: a pause of the driver for example.
-        noun_of_content = nouns.nouns()["content"]
-        held = generic.explain(
-            tools.kube, tools.redis, records, noun_of_content, namespace="", name=wanted
-        ).cause
+        held = queued(known["content"], namespace="", name=wanted).cause
         if held.code in generic.QUEUE_FIRST:
             return replace(
                 found, cause=replace(held, text=f"It waits for its content {wanted}: {held.text}")

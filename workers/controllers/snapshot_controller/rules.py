@@ -46,7 +46,7 @@ class _Open:
         foreign: what only others change.
         is_ready: it waits for nothing but a change of its content's policy.
         is_deleting: it waits for its content, its group or a restore.
-        claim: the source claim's name, "" without one.
+        claim: the source claim's namespace and name.
         class_name: its class, None while it has none.
         names: the content it names itself, "" for a dynamic one.
         is_bound: its status names a content.
@@ -86,7 +86,7 @@ def _open_of(item: Snapshot) -> _Open | None:
         ),
         is_ready=is_settled,
         is_deleting=is_deleting,
-        claim=spec.source.persistent_volume_claim_name or "",
+        claim=_source_of(item),
         class_name=spec.volume_snapshot_class_name,
         names=spec.source.volume_snapshot_content_name or "",
         is_bound=bool(bound),
@@ -281,13 +281,13 @@ class SnapshotControllerRules:
         """Replace what is known of a snapshot; returns what was."""
         known = self._open.pop(name, None)
         if known is not None:
-            claim = f"{name.partition('/')[0]}/{known.claim}"
-            self._of_claim[claim].discard(name)
-            if not self._of_claim[claim]:
-                del self._of_claim[claim]
+            names = self._of_claim[known.claim]
+            names.discard(name)
+            if not names:
+                del self._of_claim[known.claim]
         if one is not None:
             self._open[name] = one
-            self._of_claim.setdefault(f"{name.partition('/')[0]}/{one.claim}", set()).add(name)
+            self._of_claim.setdefault(one.claim, set()).add(name)
         return known
 
     def _restored(self, item: Claim) -> Iterable[Told]:
