@@ -120,11 +120,12 @@ def driver_killed(fleet, driver):
     [workers_killed, worker_frozen, redis_flushed, driver_killed],
     ids=lambda one: one.__name__,
 )
-def test_nothing_is_doubled_lost_or_left(fault, kubeconfig, scene, drivers, tmp_path):
+@pytest.mark.parametrize("mode", ["sidecar", "central"])
+def test_nothing_is_doubled_lost_or_left(mode, fault, kubeconfig, scene, drivers, tmp_path):
     """Eight calls under way and one fault: each ends once, nobody calls twice at a time."""
     life = Life(scene, drivers[0])
     before = len(life.driver.concurrent_calls())
-    with fleet_of("sidecar", tmp_path, kubeconfig, drivers[:1], "--workers=2") as fleet:
+    with fleet_of(mode, tmp_path, kubeconfig, drivers[:1], "--workers=2") as fleet:
         try:
             life.prepare()
             life.answer_all({"delay_seconds": 3})
