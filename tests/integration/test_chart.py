@@ -12,8 +12,10 @@ import yaml
 
 from tests.support.helm import NoHelmError, helm
 from tests.support.kustomize import accumulate, containers, pod_spec, render
+from tests.support.shipped import rights
 
 K8S = Path(__file__).resolve().parents[2] / "k8s"
+HOME = "csi-driver-example"
 CONTROLLERS = ["provisioner", "attacher", "resizer", "snapshotter", "snapshot-controller"]
 # What an overlay takes from elsewhere: docs/install.md makes it by hand, the chart by itself.
 BY_HAND = {"Secret"}
@@ -35,16 +37,28 @@ def chart(library):
     return library.Chart.load(K8S / "chart")
 
 
-def rendered(chart, namespace="csi-fleet", **values):
-    """Objects by kind and name."""
+def beside(name, **more):
+    """A driver of the list, in sidecar mode."""
+    return {"name": name, "namespace": HOME, "serviceAccount": "driver", **more}
+
+
+def every(chart, namespace="csi-fleet", **values):
+    """All objects."""
     texts = chart.render(values, name="fleet", namespace=namespace)
-    objects = [
+    return [
         one
         for name, text in texts.items()
         if name.endswith(".yaml")
         for one in yaml.safe_load_all(text)
         if one
     ]
+
+
+def rendered(chart, namespace="csi-fleet", **values):
+    """Objects by kind and name, without those in namespaces of drivers."""
+    own = {None, namespace, f"{namespace}-records"}
+    objects = every(chart, namespace, **values)
+    objects = [one for one in objects if one["metadata"].get("namespace") in own]
     found = {(one["kind"], one["metadata"]["name"]): one for one in objects}
     assert len(found) == len(objects), "an object came twice"
     return found
@@ -169,10 +183,49 @@ def test_each_component_has_its_own_password_only(chart):
     passwords = ours["Secret", "redis-passwords"]["data"]
     assert len(set(passwords.values())) == len(passwords) == 7
     for user in ("watcher", "worker", "beat", "flower"):
-        assert ours["Secret", f"redis-password-{user}"]["data"] == {"password": passwords[user]}
+        data = ours["Secret", f"redis-password-{user}"]["data"]
+        assert data.pop("password") == passwords[user]
+        # Only workers sign records.
+        assert list(data) == (["records-key"] if user == "worker" else [])
     assert not any(
         key[0] == "Secret" for key in rendered(chart, secrets={"generate": False}, tls=EXISTING)
     )
+
+
+def test_a_driver_gets_what_the_overlay_gives_it(chart):
+    """Rights, Redis user and authority in its namespace: nothing to copy by hand (OPS-6)."""
+    features = yaml.safe_load((K8S / "chart/values.yaml").read_text())["features"]
+    values = {"mode": "sidecar", "features": [*features, "leader-election"]}
+    drivers = [beside("csi.example.org"), beside("other.example.org", secret="second")]
+    objects = every(chart, **values, drivers=drivers)
+    mine, theirs = (
+        {one for one in rights(side) if one.account == "driver" and one.verb != "serve"}
+        for side in (objects, render(K8S / "overlays/prod-sidecar"))
+    )
+    assert mine == theirs
+    served = {
+        one["metadata"]["name"]: one["rules"][0]["resourceNames"]
+        for one in objects
+        if one["kind"] == "ClusterRole" and "serves" in one["metadata"]["name"]
+    }
+    assert served == {f"csi-fleet-serves-{one['name']}": [one["name"]] for one in drivers}
+    data = {
+        one["metadata"]["name"]: set(one.get("data", one.get("binaryData")))
+        for one in objects
+        if one["metadata"].get("namespace") == HOME and one["kind"] in {"Secret", "ConfigMap"}
+    }
+    login = {"password", "records-key"}
+    assert data == {"redis-password-worker": login, "second": login, "redis-ca": {"ca.crt"}}
+
+
+def test_another_driver_restarts_redis_which_reads_its_users_at_its_start(chart):
+    one, two = (
+        rendered(chart, mode="sidecar", drivers=drivers)
+        for drivers in ([beside("a")], [beside("a"), beside("b", secret="b")])
+    )
+    assert set(two["Secret", "redis-passwords"]["data"]) >= {"worker.a", "worker.b"}
+    templates = [side["Deployment", "redis"]["spec"]["template"] for side in (one, two)]
+    assert templates[0] != templates[1]
 
 
 EXISTING = {"source": "existing"}
@@ -211,6 +264,8 @@ def test_values_of_one_component(chart):
         {"controllers": ["atacher"]},
         {"features": ["snapshot"]},
         {"redis": {"mode": "external"}},
+        {"mode": "sidecar", "drivers": [{"name": "a"}]},
+        {"mode": "sidecar", "drivers": [beside("a"), beside("b")]},  # one Secret for both
     ],
 )
 def test_a_mistake_is_told(library, chart, values):

@@ -13,18 +13,41 @@ from tests.support.node.scene import NodeScene
 from tests.support.node.workloads import install, sidecar, wait_available
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Shuffled, but: test_adoption.py wants an empty cluster, hence first and as it is written.
+
+    Tests marked `last` close their file.
+    """
+    files = {path: number for number, path in enumerate(dict.fromkeys(one.path for one in items))}
+
+    def place(item: pytest.Item) -> tuple[bool, int, int]:
+        is_adoption = item.path.name == "test_adoption.py"
+        line = item.reportinfo()[1] or 0
+        in_file = line if is_adoption else item.get_closest_marker("last") is not None
+        return not is_adoption, files[item.path], in_file
+
+    items.sort(key=place)
+
+
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[NodeCluster]:
-    """The node is Ready and every pod of `k8s/overlays/prod-sidecar` available."""
+def node() -> Iterator[NodeCluster]:
+    """The node is Ready and has nothing of ours: test_adoption.py comes first and leaves it so."""
     if reason := lacking():
         if os.environ.get("CI"):
             pytest.fail(f"CI runs the node suite: {reason}")
         pytest.skip(f"no node here: {reason}")
     with NodeCluster() as made:
-        objects = sidecar()
-        install(made.api, objects, made.directory / "secrets")
-        wait_available(made.api, objects)
         yield made
+
+
+@pytest.fixture(scope="session")
+def cluster(node: NodeCluster) -> NodeCluster:
+    """Every pod of `k8s/overlays/prod-sidecar` is available."""
+    objects = sidecar()
+    install(node.api, objects, node.directory / "secrets")
+    wait_available(node.api, objects)
+    return node
 
 
 @pytest.fixture

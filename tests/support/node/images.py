@@ -24,6 +24,7 @@ from tests.support import apt, docker
 from tests.support.controlplane_binaries import cache_root
 from tests.support.fleet import ROOT
 from tests.support.node.debian import programs
+from workers.entry import SIDECARS
 
 PRODUCT = "opt/csi-fleet"
 PACKAGES = ("csi_client", "workers", "watcher")
@@ -172,7 +173,12 @@ def _product_layer(scratch: Path) -> Path:
         program.write_text(_ENTRY)
         program.chmod(0o755)
         _compile(root)
-        return _tar(root, scratch / "product.tar", PRODUCT)
+        for name in SIDECARS:
+            (root / name).symlink_to(f"/{PRODUCT}/bin/csi-fleet")
+        state = root / "run/csi-fleet"
+        state.mkdir(parents=True)
+        state.chmod(0o777)  # Dockerfile gives it to our user
+        return _tar(root, scratch / "product.tar", PRODUCT, "run/csi-fleet", *SIDECARS)
 
 
 def _example_layer(scratch: Path) -> Path:
@@ -218,9 +224,9 @@ def _compile(root: Path) -> None:
     subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
 
 
-def _tar(root: Path, target: Path, inside: str = ".") -> Path:
+def _tar(root: Path, target: Path, *inside: str) -> Path:
     owner = ["--owner=0", "--group=0", "--numeric-owner"]
-    subprocess.run(["tar", "-C", root, *owner, "-cf", target, inside], check=True)
+    subprocess.run(["tar", "-C", root, *owner, "-cf", target, *(inside or ".")], check=True)
     return target
 
 

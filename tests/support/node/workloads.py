@@ -40,7 +40,7 @@ CAPABILITIES = (
     "MODIFY_VOLUME",
     "ONLINE",
 )
-MANIFESTS = Path(__file__).with_name("manifests")
+NODE_PODS = ROOT / "k8s/example/node.yaml"
 DRIVER_ARGUMENTS = [
     f"--name={DRIVER}",
     f"--root={STORAGE}",
@@ -59,8 +59,7 @@ def sidecar() -> list[JsonObject]:
         objects = accumulate(ROOT / "k8s/components" / f"controller-{name}", objects)
     objects = [one for one in objects if "monitoring.coreos.com" not in one["apiVersion"]]
     objects += [_for_driver(one) for one in objects if _is_of_a_controller(one)]
-    for path in sorted(MANIFESTS.glob("*.yaml")):
-        objects += [one for one in yaml.safe_load_all(path.read_text()) if one]
+    objects += yaml.safe_load_all(NODE_PODS.read_text())
     for item in objects:
         if item["metadata"]["name"] == "csi-fleet-serves-driver-example" and "rules" in item:
             item["rules"][0]["resourceNames"] = [DRIVER]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -166,3 +168,33 @@ def test_shipped_pods_are_found(path):
         found = kubectl.place_of({"metadata": metadata, "spec": template["spec"]})
         assert found is not None
         assert found.container == item["metadata"]["name"]
+
+
+def test_migrate_runs_here_with_the_readers_own_login(cluster, tmp_path, monkeypatch):
+    """No pod of ours may read what it asks for (OPS-6); kubectl's own flags choose the cluster."""
+    told = cluster()
+    program, seen = tmp_path / "csi-fleet", tmp_path / "seen"
+    program.write_text(f'#!/bin/sh\necho "$@" > {seen}\ntest -f "${{2#--kubeconfig=}}" && exit 3\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert kubectl.main(["--context=prod", "migrate", "check", "--driver=d"]) == 3
+    ((asked, _),) = told()
+    assert asked == ["--context=prod", "config", "view", "--raw", "--minify", "--flatten"]
+    command, config, *rest = seen.read_text().split()
+    assert (command, rest) == ("migrate", ["check", "--driver=d"])
+    assert not Path(config.partition("=")[2]).exists(), "the login does not stay on the disk"
+
+
+def test_migrate_without_the_package_says_so(cluster, monkeypatch, capsys):
+    cluster()
+    monkeypatch.setattr(kubectl.shutil, "which", lambda _: None)
+    assert kubectl.main(["migrate", "check", "--driver=d"]) == 1
+    assert "needs the package" in capsys.readouterr().err
+
+
+def test_the_file_alone_is_a_program(tmp_path):
+    """docs/cli.md and README: a copy under kubectl's name works, with Python alone (OPS-3)."""
+    copy = tmp_path / "kubectl-csi_fleet"
+    shutil.copy(kubectl.__file__, copy)
+    done = subprocess.run([copy, "--help"], capture_output=True, text=True, check=True)
+    assert "kubectl csi-fleet explain pvc" in done.stdout

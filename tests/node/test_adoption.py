@@ -1,0 +1,128 @@
+"""README and docs/migration.md, typed to the letter into an empty cluster, and timed.
+
+PEER=csi-provisioner pytest tests/node/test_adoption.py -s     # the Go one moves; twice
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import closing
+from statistics import median
+
+import pytest
+
+from tests.support.node import moving
+from tests.support.node.cluster import NodeCluster
+from tests.support.node.images import BUSYBOX_IMAGE, EXAMPLE_IMAGE, FLEET_IMAGE
+from tests.support.node.moving import REPLACED, Claims
+from tests.support.waiting import wait_until
+from tests.support.walkthrough import Walkthrough
+
+pytestmark = pytest.mark.timeout(1200)
+PEER = os.environ.get("PEER", "")
+ROUNDS = 2 if PEER else 1
+CLUSTER_WIDE = (
+    "/api/v1/namespaces",
+    "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+)
+
+
+def docker(cluster: NodeCluster) -> str:
+    """The node's images are made without Docker: a build gives one its name."""
+    ctr = f"{shlex.join(cluster.ctr_command())} images tag --force docker.io/library"
+    lines = (
+        '[ "$1" = build ] || exit 0',
+        f'case "$*" in *"target example"*) image={EXAMPLE_IMAGE} ;; *) image={FLEET_IMAGE} ;; esac',
+        f'{ctr}/$image "$3"',
+    )
+    return "\n".join(lines)
+
+
+@pytest.fixture(scope="module")
+def reader(node: NodeCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walkthrough]:
+    """Has installed csi-fleet, and removes it in the end."""
+    assert node.api.find("/api/v1/namespaces/csi-fleet") is None, "this file wants an empty cluster"
+    node.ctr("images", "tag", "--force", BUSYBOX_IMAGE, "docker.io/library/busybox:1.37")
+    folder = tmp_path_factory.mktemp("reader")
+    walk = Walkthrough(folder, node.plane.kubeconfig, {"docker": docker(node)})
+    walk.follow("README.md", "First volume, with Helm")
+    yield walk
+    if node.api.find("/api/v1/namespaces/csi-fleet") is not None:  # a test failed before
+        walk.follow("README.md", "And away again")
+
+
+def test_readme_leads_from_an_empty_cluster_to_a_volume(reader: Walkthrough) -> None:
+    """A Bound claim, a pod's bytes in its volume, and an answer from a laptop (OPS-3)."""
+    print(reader.timeline())
+    assert reader.printed("kubectl exec writer").strip() == "hello"
+    assert "pvc default/hello" in reader.printed("csi-fleet explain")
+    assert "directory.csi.example.org" in reader.printed("csi-fleet status")
+
+
+def test_a_driver_moves_over_and_back_while_claims_come(
+    node: NodeCluster, reader: Walkthrough
+) -> None:
+    """Nothing lost, nothing twice: each claim one volume, no two calls about one at a time."""
+    moving.provide_image(node, PEER)
+    moving.install(node)
+    claims = Claims(node.api)
+    try:
+        for number in range(ROUNDS):
+            claims.wait_more(5)
+            with moving.other_holder(node.api):
+                reader.follow(
+                    "docs/migration.md", "One driver to csi-fleet, step by step", REPLACED
+                )
+            if PEER and not number:
+                assert "takes its 4 arguments unchanged" in reader.printed("migrate check")
+            claims.wait_more(10)
+            with moving.other_holder(node.api):
+                reader.follow("docs/migration.md", "And back", REPLACED)
+        claims.wait_more(5)
+    finally:
+        claims.stop()
+    wait_until(lambda: not claims.waiting(), moving.SECONDS, "all claims are Bound")
+    nothing_lost(node, claims)
+    waited = sorted(claims.waited.values())
+    print(f"claim to Bound: p50 {median(waited):.1f} s, max {waited[-1]:.1f} s")
+
+
+def nothing_lost(node: NodeCluster, claims: Claims) -> None:
+    """At the API server and at the driver."""
+    kept = {f"c{n}" for n in range(claims.made)} - {
+        name for name in claims.waited if int(name[1:]) % 2
+    }
+    is_done = lambda: set(moving.volumes(node.api).values()) == kept  # noqa: E731
+    wait_until(is_done, moving.SECONDS, "volumes of deleted claims are gone")
+    volumes = moving.volumes(node.api)
+    assert sorted(volumes.values()) == sorted(kept), "one volume for each claim"
+    with closing(moving.journal(node)) as driver:
+        stored = sorted(one["name"] for one in driver.volumes().values())
+        created, deleted = driver.calls("CreateVolume"), driver.calls("DeleteVolume")
+    assert stored == sorted(volumes), "the driver stores what the cluster knows"
+    assert moving.overlapping(created, "name") == []
+    assert moving.overlapping(deleted, "volumeId") == []
+    print(
+        f"{claims.made} claims, {claims.deleted} of them deleted; calls: {len(created)} creations, "
+        f"{len(deleted)} deletions; asked again: {moving.repeated(created, 'name')} and "
+        f"{moving.repeated(deleted, 'volumeId')}; at one time: none"
+    )
+
+
+def test_nothing_of_it_stays(node: NodeCluster, reader: Walkthrough) -> None:
+    """README's last lines remove all that it told to install (OPS-7)."""
+    moving.remove(node)
+    reader.follow("README.md", "And away again")
+    print(reader.timeline())
+    left = [
+        f"{path}/{one['metadata']['name']}"
+        for path in CLUSTER_WIDE
+        for one in node.api.items(path)
+        if one["metadata"]["name"].startswith(("csi-fleet", "csi-driver-example"))
+    ]
+    assert left == []
