@@ -38,6 +38,8 @@ _MODULES: Final = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["help"] and arguments[1:]:
+        arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
         sys.stdout.write(overview())
         return 0 if arguments else 2

@@ -28,7 +28,7 @@ CONNECT_SECONDS: Final = 10.0
 def run(settings: Settings) -> int:
     """The command; prints the report and returns the exit code."""
     tool = settings.tool
-    if not tool.endpoint:
+    if not tool.endpoint.startswith(("unix://", "tcp://", "/")):
         raise ConfigError("--endpoint is needed: unix:///csi/csi.sock or tcp://host:port")
     parameters = dict(_pair(text) for text in tool.parameters)
     try:

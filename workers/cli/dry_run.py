@@ -57,9 +57,9 @@ def run(tools: Tools) -> int:
 
 
 def _from_cluster(tools: Tools) -> JsonObject:
-    kind, namespace, name = named_object(tools.settings.arguments, "dry-run")
-    if kind != "pvc":
-        raise ConfigError("dry-run works for claims: csi-fleet dry-run pvc NAMESPACE/NAME")
+    _, namespace, name = named_object(
+        tools.settings.arguments, "dry-run", frozenset({"pvc"}), "-f FILE"
+    )
     return tools.kube.get_claim(namespace, name)
 
 

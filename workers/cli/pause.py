@@ -29,7 +29,9 @@ POLL_SECONDS: Final = 0.5
 def run(tools: Tools) -> int:
     """The command; `drain` ends with 1 when work still runs after --wait."""
     tool, command = tools.settings.tool, tools.settings.command
-    if bool(tool.driver) == bool(tool.storage_class):
+    if tool.driver and tool.storage_class:
+        raise ConfigError("give --driver or --class, not both")
+    if not tool.driver and not tool.storage_class:
         choice = "--driver=NAME" if command is Command.DRAIN else "--driver=NAME or --class=NAME"
         raise ConfigError(f"give {choice}")
     if tool.storage_class:

@@ -155,8 +155,16 @@ class Tools:
         return Presence(self.redis)
 
 
-def named_object(arguments: tuple[str, ...], command: str) -> tuple[str, str, str]:
+def named_object(
+    arguments: tuple[str, ...], command: str, only: frozenset[str] = frozenset(), also: str = ""
+) -> tuple[str, str, str]:
     """Noun (`pvc`, `va`, ...), namespace and name from the arguments.
+
+    Args:
+        arguments: of the command.
+        command: for the examples.
+        only: the nouns that the command takes; all, if none are named.
+        also: an example of what it takes besides nouns.
 
     Raises:
         ConfigError: with examples.
@@ -165,9 +173,10 @@ def named_object(arguments: tuple[str, ...], command: str) -> tuple[str, str, st
     if len(words) == 1 and words[0].count("/") in {1, 2}:
         words = words[0].split("/", 1)
     noun = nouns.find(words[0]) if len(words) == 2 else None
-    if noun is None:
-        examples = [f"`csi-fleet {command} {one.example}`" for one in nouns.nouns().values()]
-        raise ConfigError(f"give {' or '.join(examples)}")
+    if noun is None or (only and noun.word not in only):
+        taken = [one for one in nouns.nouns().values() if not only or one.word in only]
+        examples = [*(one.example for one in taken), *([also] if also else [])]
+        raise ConfigError("give " + " or ".join(f"`csi-fleet {command} {one}`" for one in examples))
     namespace, slash, name = words[1].partition("/")
     if not noun.resource.namespaced:
         if slash:

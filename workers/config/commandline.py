@@ -19,7 +19,7 @@ from workers.config.flagtable import REMOVED_BOOLS, REMOVED_VALUES
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from workers.config.flagsets import FlagSet
 
@@ -81,10 +81,18 @@ def usage(command: Command, flags: FlagSet) -> str:
     if command in TOOLS:  # a person reads this: first what only few commands have
         own = [flag for flag in own if not flag.ignored]
         own.sort(key=lambda flag: (len(flag.commands) > len(TOOLS), flag.name))
+        groups = {"Flags": own}
     else:
         own.sort(key=lambda flag: flag.name)
-    lines += ["Flags:", *(line for flag in own for line in _usage_lines(flag))]
-    return "\n".join(lines) + "\n"
+        groups = {
+            "Flags of the sidecars": [one for one in own if one.upstream and not one.ignored],
+            "Our own flags": [one for one in own if not one.upstream],
+            "Accepted without effect": [one for one in own if one.upstream and one.ignored],
+        }
+    for title, members in groups.items():
+        if members:
+            lines += [f"{title}:", *(line for flag in members for line in _usage_lines(flag)), ""]
+    return "\n".join(lines[:-1]) + "\n"
 
 
 def overview() -> str:
@@ -120,7 +128,7 @@ def _read_long(line: CommandLine, argument: str, rest: deque[str]) -> None:
             return
         if name in line.flags.refused:
             raise ConfigError(line.flags.refused[name])
-        raise _unknown(line.command, name, flag)
+        raise _unknown(line, name, flag)
     if not equals:
         if flag.kind is Kind.BOOL:
             value = "true"
@@ -176,8 +184,21 @@ def _skip_removed(line: CommandLine, name: str, equals: str, rest: deque[str]) -
     return True
 
 
-def _unknown(command: Command, name: str, flag: Flag | None) -> ConfigError:
+def _unknown(line: CommandLine, name: str, flag: Flag | None) -> ConfigError:
+    command = line.command
     if flag is None:
-        return ConfigError(f"unknown flag: --{name}; `csi-fleet {command} --help` lists all flags")
+        known = [one.name for one in line.flags.flags.values() if command in one.commands]
+        hint = meant(f"--{name}", [f"--{one}" for one in known])
+        return ConfigError(
+            f"unknown flag: --{name};{hint} `csi-fleet {command} --help` lists all flags"
+        )
     users = ", ".join(sorted(flag.commands))
     return ConfigError(f"unknown flag: --{name} is a flag of {users}, not of {command}")
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """` did you mean --x?` for a word that is nearly one of the known ones, else nothing."""
+    import difflib  # noqa: PLC0415 - only for who mistyped
+
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.75)
+    return f" did you mean {found[0]}?" if found else ""

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from workers.config import checks as configchecks
 from workers.config import commandline, settings
-from workers.config.commandline import CommandLine, HelpRequested, read_arguments
+from workers.config.commandline import CommandLine, HelpRequested, meant, read_arguments
 from workers.config.flags import Command
 from workers.config.flagsets import flag_set
 from workers.config.flagtable import FLAGS
@@ -70,7 +70,9 @@ def parse(
     """
     if command not in frozenset(Command):
         known = ", ".join(Command)
-        raise ConfigError(f"unknown command: {command}; commands are {known}")
+        raise ConfigError(
+            f"unknown command: {command};{meant(command, Command)} commands are {known}"
+        )
     specs = catalogue.choose(controllers_of(argv, environ))
     line = read_arguments(Command(command), argv, flag_set(specs))
     if "@" in line.values["redis-url"] or "sentinel_password=" in line.values["redis-url"]:

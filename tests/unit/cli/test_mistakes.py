@@ -1,0 +1,50 @@
+"""What a mistyped command says: one line, exit code 2, and what was probably meant (CLI)."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.__main__ import main
+
+REDIS = "--redis-url=redis://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["statsu"], "unknown command: statsu; did you mean status? commands are run, "),
+        (["zzz"], "unknown command: zzz; commands are run, "),
+        (["run", "--csi-adress=/x"], "unknown flag: --csi-adress; did you mean --csi-address?"),
+        (["run", "--zzz"], "unknown flag: --zzz; `csi-fleet run --help` lists all flags"),
+        (
+            ["dry-run", REDIS],
+            "give `csi-fleet dry-run pvc NAMESPACE/NAME` or `csi-fleet dry-run -f FILE`\n",
+        ),
+        (["dry-run", "pv", "x", REDIS], "give `csi-fleet dry-run pvc NAMESPACE/NAME` or "),
+        (
+            ["pause", "--driver=d", "--class=c", "--reason=r", REDIS],
+            "give --driver or --class, not both",
+        ),
+        (["pause", "--reason=r", REDIS], "give --driver=NAME or --class=NAME"),
+        (["conformance", "--endpoint=foo"], "--endpoint is needed: unix:///csi/csi.sock or tcp://"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_what_was_meant(words, said, capsys):
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert error.startswith("csi-fleet ")
+
+
+def test_help_takes_a_command(capsys):
+    assert main(["help", "worker"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: csi-fleet worker ")
+
+
+def test_help_of_a_process_says_which_flags_are_the_sidecars_and_which_ours(capsys):
+    assert main(["worker", "--help"]) == 0
+    text = capsys.readouterr().out
+    theirs, ours = text.index("Flags of the sidecars:"), text.index("Our own flags:")
+    idle = text.index("Accepted without effect:")
+    assert theirs < text.index("--csi-address") < ours < text.index("--redis-url") < idle
