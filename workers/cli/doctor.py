@@ -28,7 +28,7 @@ WARN: Final = "warn"
 FAIL: Final = "FAIL"
 SKEW_SECONDS: Final = 2.0
 OLDEST_REDIS: Final = (6, 2)
-OLDEST_KUBERNETES: Final = 25
+OLDEST_KUBERNETES: Final = 27
 ACCESS_REVIEWS: Final = paths.Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview"
 )

@@ -1,4 +1,4 @@
-"""`csi-fleet status`: drivers, queues, ages, breakers, processes and Redis at one glance."""
+"""`csi-fleet status`: drivers, queues, ages, breakers, processes and Redis at a glance."""
 
 from __future__ import annotations
 

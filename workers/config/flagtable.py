@@ -21,7 +21,6 @@ _DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR})
 _TOOLS: Final = TOOLS - {Command.COMPLETION}
 _CLUSTER: Final = _RULES | _TOOLS
 _SCHEDULE: Final = _RULES | {Command.BEAT}
-_SERVER: Final = _RULES | {Command.BEAT}
 _ALL: Final = frozenset(Command) - {Command.VERSION, Command.COMPLETION}
 _REDIS: Final = _ALL
 _FLOWER: Final = frozenset({Command.FLOWER})
@@ -60,12 +59,12 @@ COMMON_FLAGS: Final = (
          _RUN_WORKER),
     # HTTP.
     Flag("http-endpoint", _STRING, "", "Listen address for metrics, health and pprof, such as "
-         ":8080. Empty: no server.", _SERVER),
+         ":8080. Empty: no server.", _RULES),
     Flag("metrics-address", _STRING, "", "Deprecated: http-endpoint without the leader election "
-         "health path. Not both.", _SERVER),
-    Flag("metrics-path", _STRING, "/metrics", "Path of the metrics.", _SERVER),
+         "health path. Not both.", _RULES),
+    Flag("metrics-path", _STRING, "/metrics", "Path of the metrics.", _RULES),
     Flag("enable-pprof", _BOOL, "false", "Serve stacks of all threads and a sampling profile under "
-         "/debug/pprof/.", _SERVER),
+         "/debug/pprof/.", _RULES),
     # The process.
     Flag("feature-gates", Kind.GATES, "", "Comma separated Name=bool; docs/flags.md "
          "lists the gates of each controller.", _RUN_WORKER),

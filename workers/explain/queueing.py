@@ -110,7 +110,7 @@ def running(state: KeyState) -> Cause | None:
         )
     return Cause(
         "running",
-        f"Worker {host} is at it since {duration(seconds)}.",
+        f"Worker {host} has been working on it for {duration(seconds)}.",
         _FOLLOW_UP,
         is_problem=False,
     )
@@ -197,7 +197,7 @@ def defect(state: KeyState, message: str, again: str) -> Cause | None:
         return None
     return Cause(
         "internal-error",
-        f"This is a mistake of csi-fleet itself: {message}. Nothing is lost.",
+        f"This is a bug in csi-fleet: {message}. Nothing is lost.",
         f"Please report it with the traceback, which the worker's log has under the key "
         f"{state.key.text}. {again}",
         state.due,

@@ -246,7 +246,7 @@ class Metrics:
         )
         self.unexpected_errors = self._counter(
             "csi_fleet_unexpected_errors_total",
-            "Passes that ended with a mistake of csi-fleet itself; the log has the traceback.",
+            "Reconciles that ended with a bug in csi-fleet; the log has the traceback.",
             "kind",
             "driver_name",
         )

@@ -122,7 +122,7 @@ CASES = [
     pytest.param(state(due=NOW + 1, trail=(Note(NOW, "waits", "API server: no answer"),)),
                  "back-off", "later: API server: no answer.", id="interrupted"),
     pytest.param(state(fails=1, due=NOW + 60, trail=(DEFECT,)),
-                 "internal-error", "mistake of csi-fleet itself", id="internal error"),
+                 "internal-error", "bug in csi-fleet", id="internal error"),
     pytest.param(state(fails=9, abandoned_at=NOW, trail=(ERROR,)), "driver-error", "boom",
                  id="given up"),
     pytest.param(replace(FACTS, watchers=0), "no-watcher", "No csi-fleet watcher", id="no watcher"),
