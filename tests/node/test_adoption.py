@@ -74,14 +74,14 @@ def test_a_driver_moves_over_and_back_while_claims_come(
     try:
         for number in range(ROUNDS):
             claims.wait_more(5)
-            with moving.other_holder(node.api):
+            with moving.other_holder(node.api, claims):
                 reader.follow(
                     "docs/migration.md", "One driver to csi-fleet, step by step", REPLACED
                 )
             if PEER and not number:
                 assert "takes its 4 arguments unchanged" in reader.printed("migrate check")
             claims.wait_more(10)
-            with moving.other_holder(node.api):
+            with moving.other_holder(node.api, claims):
                 reader.follow("docs/migration.md", "And back", REPLACED)
         claims.wait_more(5)
     finally:
@@ -106,11 +106,11 @@ def nothing_lost(node: NodeCluster, claims: Claims) -> None:
         created, deleted = driver.calls("CreateVolume"), driver.calls("DeleteVolume")
     assert stored == sorted(volumes), "the driver stores what the cluster knows"
     assert moving.overlapping(created, "name") == []
-    assert moving.overlapping(deleted, "volumeId") == []
+    assert moving.overlapping(deleted, "volume_id") == []
     print(
         f"{claims.made} claims, {claims.deleted} of them deleted; calls: {len(created)} creations, "
         f"{len(deleted)} deletions; asked again: {moving.repeated(created, 'name')} and "
-        f"{moving.repeated(deleted, 'volumeId')}; at one time: none"
+        f"{moving.repeated(deleted, 'volume_id')}; at one time: none"
     )
 
 

@@ -99,11 +99,11 @@ class Walkthrough:
             (tools / name).write_text(f"#!/bin/sh\n{script}\n")
             (tools / name).chmod(0o755)
         self._exported.touch()
-        path = [folder / "home/.local/bin", tools, Path(sys.executable).parent]
+        path: list[Path] = [folder / "home/.local/bin", tools, Path(sys.executable).parent]
         self._environment = os.environ | {
             "HOME": str(folder / "home"),
             "KUBECONFIG": str(kubeconfig),
-            "PATH": os.pathsep.join([*map(str, path), os.environ["PATH"]]),
+            "PATH": os.pathsep.join([*(str(one) for one in path), os.environ["PATH"]]),
         }
 
     def follow(self, page: str, heading: str, replaced: Mapping[str, str] | None = None) -> None:

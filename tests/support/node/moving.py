@@ -98,11 +98,14 @@ def holder(api: KubeApi) -> str:
 
 
 @contextmanager
-def other_holder(api: KubeApi) -> Iterator[None]:
-    """What is done within ends with somebody else at work."""
+def other_holder(api: KubeApi, claims: Claims) -> Iterator[None]:
+    """What is done within ends with somebody else at work; says how long nobody was."""
     before = holder(api)
     yield
+    since, made = time.monotonic(), claims.made
     wait_until(lambda: holder(api) not in {"", before}, SECONDS, "another one has the Lease")
+    seconds = time.monotonic() - since
+    print(f"after claim {made}: {holder(api)} has the Lease {seconds:.1f} s later", flush=True)
 
 
 class Claims:
