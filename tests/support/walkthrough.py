@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.controlplane_binaries import binaries_directory, cache_directory
+from tests.support.controlplane_binaries import binaries_directory, cache_directory, cache_root
 from tests.support.fleet import ROOT
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -99,11 +99,12 @@ class Walkthrough:
             (tools / name).write_text(f"#!/bin/sh\n{script}\n")
             (tools / name).chmod(0o755)
         self._exported.touch()
-        path: list[Path] = [folder / "home/.local/bin", tools, Path(sys.executable).parent]
+        places = [folder / "home/.local/bin", tools, Path(sys.executable).parent]
         self._environment = os.environ | {
             "HOME": str(folder / "home"),
+            "XDG_CACHE_HOME": str(cache_root().parent),
             "KUBECONFIG": str(kubeconfig),
-            "PATH": os.pathsep.join([*(str(one) for one in path), os.environ["PATH"]]),
+            "PATH": os.pathsep.join([*map(str, places), os.environ["PATH"]]),
         }
 
     def follow(self, page: str, heading: str, replaced: Mapping[str, str] | None = None) -> None:
