@@ -13,7 +13,7 @@ from workers.errors import ConfigError
 from workers.node import flags, registrar
 from workers.node.main import main
 
-MANIFEST = Path(__file__).parents[2] / "support/node/manifests/node.yaml"
+MANIFEST = Path(__file__).parents[3] / "k8s/example/node.yaml"
 
 LIVENESS = {
     "csi-address": "/run/csi/socket",
