@@ -86,6 +86,9 @@ chaos: bytecode ## everything dies at random, at length (CHAOS_CLAIMS=500 CHAOS_
 parity: bytecode ## compare with the recorded cases of the Go sidecars (CASES=attacher|resizer|snapshots, ONLY=regex, JOBS=n)
 	@$(PY) -m tests.support.parity $(if $(ONLY),--only '$(ONLY)') $(if $(CASES),--folder '$(CASES)') $(if $(JOBS),--jobs $(JOBS))
 
+shadow: bytecode ## a shadow beside Go sidecars over the recorded cases (PEER="paths", CASES, ONLY, FROM, OUT=folder, TABLE=1)
+	@$(PY) -m tests.support.shadow_parity $(addprefix --peer ,$(PEER)) $(if $(ONLY),--only '$(ONLY)') $(if $(FROM),--from '$(FROM)') $(if $(CASES),--folder '$(CASES)') $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out '$(OUT)') $(if $(TABLE),--table)
+
 mutants: bytecode ## breaks the code at random places; do the tests notice? hours: COUNT=n SEED=n ONLY=regex JOBS=n
 	@$(PY) -m tests.support.mutants $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only '$(ONLY)') $(if $(JOBS),--jobs $(JOBS))
 

@@ -152,9 +152,14 @@ def forget_attempts(kubeconfig: Path, cases: list[Path]) -> None:
                 api.delete(f"/api/v1/namespaces/{meta['namespace']}/configmaps/{meta['name']}")
 
 
-def run_twice(kubeconfigs: list[Path], cases: list[Path], options: argparse.Namespace) -> set[str]:
+def run_twice(
+    kubeconfigs: list[Path],
+    cases: list[Path],
+    options: argparse.Namespace,
+    runners: Runners | None = None,
+) -> set[str]:
     """Run the cases over all clusters, then those that failed once more, one at a time."""
-    runners = Runners(options)
+    runners = runners or Runners(options)
     # Neighbours are alike, so each cluster gets of every sort as many.
     parts = [cases[index :: len(kubeconfigs)] for index in range(len(kubeconfigs))]
     with ThreadPoolExecutor(len(parts)) as pool:

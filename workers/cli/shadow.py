@@ -31,10 +31,11 @@ def run(tools: Tools) -> int:
 
 
 def gather(shadows: Shadows, driver: str = "") -> dict[str, dict[str, Any]]:
-    """By driver: counts, agreement from 0 to 1 (None: nothing compared yet), differences."""
+    """By driver: counts, agreement (0 to 1; None: nothing compared yet), differences, waiting."""
     names = [driver] if driver else shadows.drivers()
     found = {name: shadows.report(name) for name in names}
-    for one in found.values():
+    for name, one in found.items():
+        one["waiting"] = shadows.waiting(name)
         agrees, differs = (one["counts"].get(name, 0) for name in (Verdict.AGREES, Verdict.DIFFERS))
         one["agreement"] = agrees / (agrees + differs) if agrees + differs else None
     return found
@@ -65,3 +66,16 @@ def show(report: dict[str, dict[str, Any]]) -> None:
         for note in one["differences"][:_SHOWN_DIFFERENCES]:
             said = "; ".join(note["found"]) or note["verdict"]
             terminal.write(f"{moment(note['at'])} {name} {note['verdict']} {note['path']}: {said}")
+    for name, one in report.items():
+        for record in one["waiting"][:_SHOWN_DIFFERENCES]:
+            asked = ", ".join(call["method"] for call in record["calls"]) or "no call"
+            terminal.write(
+                f"{moment(record['at'])} {name} open {record['path']}: {_what(record)} ({asked})"
+            )
+
+
+def _what(record: dict[str, Any]) -> str:
+    """What the sidecar has not done yet."""
+    if record["wanted"] is None:
+        return "not deleted yet"
+    return "not created yet" if record["base"] is None else "not changed yet"

@@ -8,6 +8,7 @@ the shadow has no answer to make up.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     _Answer = TypeVar("_Answer", bound=Message)
 
+_log = logging.getLogger(__name__)
+
 ASKED: Final = frozenset(
     {
         "Identity/Probe",
@@ -38,6 +41,8 @@ ASKED: Final = frozenset(
     }
 )
 """All that the driver itself is asked."""
+
+NOT_SENT: Final = "GRPC call not sent"
 
 
 class ShadowClient(WatchedClient):
@@ -60,7 +65,10 @@ class ShadowClient(WatchedClient):
             return super()._call(method, request, answer_type, timeout_seconds, **options)
         if OPERATIONS.get(method) in READING or method not in OPERATIONS:
             raise CsiError(UNIMPLEMENTED, "a shadow does not ask the driver", rpc=method)
-        self._views.called(method, json.loads(redact(request)))
+        content = redact(request)
+        # As the line of a call that is made (P-012): what a shadow would ask can be read like it.
+        _log.debug(NOT_SENT, extra={"method": f"/csi.v1.{method}", "content": content})
+        self._views.called(method, json.loads(content))
         return cast("_Answer", answer_to(request) or answer_type())
 
 

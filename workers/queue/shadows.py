@@ -39,6 +39,28 @@ class _Note(msgspec.Struct):
     found: list[str]
 
 
+class _Meta(msgspec.Struct):
+    """The metadata of an object, where anything else is looked up with care."""
+
+    uid: str = ""
+
+
+class _Item(msgspec.Struct):
+    """An object of the API."""
+
+    metadata: _Meta
+    spec: dict[str, Any] = {}
+
+
+class _Record(msgspec.Struct):
+    """The fields of a prediction that somebody reads."""
+
+    base: _Item | None
+    wanted: _Item | None
+    calls: list[dict[str, Any]]
+    at: float
+
+
 class Shadows:
     """The records of all shadows of one installation. Methods raise QueueUnavailable."""
 
@@ -64,29 +86,41 @@ class Shadows:
             pipe.expire(_KNOWN + name, _LIFE_SECONDS)
             pipe.execute()
 
+    def find(self, driver: str, path: str) -> dict[str, Any] | None:
+        """The open prediction of one object."""
+        key = _OPEN + (driver or SYSTEM)
+        with reading(self._client):
+            value = self._client.hget(key, path)
+            return None if value is None else self._prediction(key, path, value)
+
     def open(self, driver: str) -> dict[str, dict[str, Any]]:
         """The predictions that no verdict closed yet, by the object's path."""
         key, found = _OPEN + (driver or SYSTEM), {}
         with reading(self._client):
             for raw_path, value in self._client.hgetall(key).items():
                 path = text(raw_path)
-                record = decode(self._client, key, path, value)
+                record = self._prediction(key, path, value)
                 if record is not None:
                     found[path] = record
         return found
+
+    def _prediction(self, key: str, path: str, value: bytes | str) -> dict[str, Any] | None:
+        record = decode(self._client, key, path, value)
+        return record if record is not None and _fits(record, _Record) else None
 
     def is_known(self, driver: str, path: str) -> bool:
         """Whether something was ever predicted for the object."""
         with reading(self._client):
             return bool(self._client.sismember(_KNOWN + (driver or SYSTEM), path))
 
-    def close(self, driver: str, path: str, verdict: str, note: dict[str, Any] | None) -> None:
-        """A verdict; `note` tells of a difference."""
+    def close(self, driver: str, path: str, verdict: str, note: dict[str, Any] | None) -> bool:
+        """A verdict; `note` tells of a difference. False: it was closed already."""
         name = driver or SYSTEM
         with reading(self._client):
             is_first = self._client.hdel(_OPEN + name, path)
         if is_first:
             self.tell(name, path, verdict, note)
+        return bool(is_first)
 
     def tell(self, driver: str, path: str, verdict: str, note: dict[str, Any] | None) -> None:
         """Count a verdict on an object, and keep what it says."""
@@ -120,8 +154,13 @@ class Shadows:
         return {
             "counts": {text(one): whole(value) or 0 for one, value in counts.items()},
             "open": int(waiting),
-            "differences": [found for note in notes if (found := peek(note)) and _is_note(found)],
+            "differences": [f for note in notes if (f := peek(note)) and _fits(f, _Note)],
         }
+
+    def waiting(self, driver: str) -> list[dict[str, Any]]:
+        """The open predictions that wait longest, each with its object's path."""
+        found = [{"path": path, **record} for path, record in self.open(driver).items()]
+        return sorted(found, key=lambda one: (one["at"], one["path"]))[:MOST_NOTES]
 
     def drivers(self) -> list[str]:
         """Those with records."""
@@ -133,9 +172,9 @@ class Shadows:
         return sorted(names)
 
 
-def _is_note(record: dict[str, Any]) -> bool:
+def _fits(record: dict[str, Any], shape: type[msgspec.Struct]) -> bool:
     try:
-        msgspec.convert(record, _Note)
+        msgspec.convert(record, shape)
     except msgspec.ValidationError:
         return False
     return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.memory_api import MemoryApi
-from workers.cli.shadow import gather
+from workers.cli.shadow import gather, show
 from workers.engine.shadow.judging import LOOK_SECONDS, Judge
 from workers.engine.shadow.recording import Prediction
 from workers.kube import paths
@@ -126,3 +126,44 @@ def test_metric_counts_as_the_report_does(world):
     name = "csi_fleet_shadow_verdicts_total"
     labels = {"driver_name": DRIVER, "verdict": "gone"}
     assert world.metrics.registry.get_sample_value(name, labels) == 1
+
+
+def volume(**changes):
+    """A volume that a reconcile foresees for a claim."""
+    claim = {"namespace": "shop", "name": "data", "uid": "c"}
+    kind = {"apiVersion": "v1", "kind": "PersistentVolume"}
+    return {**kind, "metadata": {"name": "pvc-1"}, "spec": {"claimRef": claim, **changes}}
+
+
+def test_volume_that_lived_between_two_looks_is_judged(world):
+    """Its deletion is the next prediction: what that reconcile met is what was made."""
+    world.predict(PV, None, volume())
+    live = world.api.add(paths.VOLUMES, volume(mountOptions=["ro"]))
+    world.predict(PV, live, None)
+    world.api.drop(paths.VOLUMES, "pvc-1")
+    assert world.counts() == {"differs": 1, "agrees": 1}
+    (note,) = gather(world.shadows)[DRIVER]["differences"]
+    assert note["found"] == ["spec.mountOptions[ro]: -, ro"]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_volume_of_a_claim_that_is_gone_waits_no_longer(world, is_there):
+    """A driver that always fails, a user who gives up: the record must not stay for ever."""
+    if is_there:
+        world.api.add(paths.CLAIMS, {"metadata": {"namespace": "shop", "name": "data", "uid": "c"}})
+    world.predict(PV, None, volume())
+    world.now += LOOK_SECONDS
+    assert world.counts() == {}, "it may be under way"
+    world.now += LOOK_SECONDS
+    assert world.counts() == ({} if is_there else {"gone": 1})
+
+
+def test_report_says_what_is_open(world, capsys):
+    """A number alone tells nobody what to look for."""
+    world.predict(PV, None, volume())
+    found = gather(world.shadows)
+    (record,) = found[DRIVER]["waiting"]
+    assert (record["path"], record["base"], record["calls"]) == (PV, None, [CALL])
+    show(found)
+    line = f"{DRIVER} open {PV}: not created yet (Controller/ControllerPublishVolume)"
+    assert line in capsys.readouterr().out

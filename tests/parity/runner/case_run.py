@@ -55,7 +55,7 @@ def has_snapshots(case):
 
 
 class CaseRun:
-    def __init__(self, kube, case, commands, kubeconfig, logs):
+    def __init__(self, kube, case, commands, kubeconfig, logs, beside=None):
         self.kube, self.case, self.commands, self.kubeconfig, self.logs = (
             kube,
             case,
@@ -71,7 +71,7 @@ class CaseRun:
         self.namespaces = [
             o["metadata"]["name"] for o in case["objects_before"] if o["kind"] == "Namespace"
         ]
-        self.driver, self.parts = None, []
+        self.driver, self.parts, self.beside = None, [], beside
         self.work = tempfile.mkdtemp(prefix="golden-")
         self.marks = kube.mark()
 
@@ -296,6 +296,8 @@ class CaseRun:
         }
         if "driver" in self.case:
             self.driver = RecordingDriver(self.case["driver"], values["csi_address"])
+        if self.beside:
+            self.beside.start(self, components(self.case)[0])
         for i, c in enumerate(components(self.case)):
             log = str(
                 Path(self.logs, self.case["id"] + (f".{c['component']}" if i else "") + ".log")
@@ -310,6 +312,8 @@ class CaseRun:
     def stop(self):
         for part in self.parts:
             part.close()
+        if self.beside:
+            self.beside.stop()
         if self.driver:
             self.driver.stop()
 
@@ -342,6 +346,8 @@ class CaseRun:
             self.wait(action["wait"], problems)
         elif "respond" in action:
             self.driver.respond(action["respond"])
+            if self.beside:
+                self.beside.respond(action["respond"])
         else:
             self.control(action)
 
@@ -377,6 +383,8 @@ class CaseRun:
                 self.wait(self.case.get("wait", {}), problems)
                 time.sleep(self.case.get("settle", 0.7))
                 recorded = record(self, problems)
+                if self.beside:
+                    recorded["shadow"] = self.beside.told()
             finally:
                 self.stop()
                 self.clean(patient=False)

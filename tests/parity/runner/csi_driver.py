@@ -73,6 +73,7 @@ class RecordingDriver(
             {},
             {},
         )  # what was answered OK so far; the answers to come
+        self.before_answer = None  # (recorded call, context), when it is not to be answered at once
         self.respond(spec.get("responses", {}))
         self.server = grpc.server(futures.ThreadPoolExecutor(max_workers=16))
         rpc.add_IdentityServicer_to_server(self, self.server)
@@ -199,6 +200,8 @@ class RecordingDriver(
         }
         with self.lock:
             self.calls.append(entry)
+        if self.before_answer:
+            self.before_answer(entry, context)
         step = self._step(method, context, request)
         answer = getattr(pb, method + "Response")()
         if not context.is_active():

@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+from beside import Beside
 from case_run import CaseRun, alone, components, has_snapshots
 from compare import differences
 from kube import Kube
@@ -39,6 +40,9 @@ def parser():
         metavar="COMPONENT=TEMPLATE",
         help="for that component instead of --command",
     )
+    add("--shadow", help="template of a shadow beside the component, with {state} too")
+    add("--shadow-report", help="template of the command that tells what it found, as JSON")
+    add("--shadow-kubeconfig", help="who the shadow is")
     add("--only", default="", help="regular expression over case ids")
     add("--only-component", action="append", default=[], help="only its cases (repeatable)")
     add("--jobs", type=int, default=4)
@@ -140,8 +144,7 @@ class Run:
                 started = time.time()
                 case = self.cases[path]
                 try:
-                    run = CaseRun(kube, case, self.commands, self.args.kubeconfig, self.logs)
-                    result = run.run()
+                    result = self.case_run(kube, case).run()
                 except Exception as error:  # noqa: BLE001 - the others go on
                     result = error
             return path, result, time.time() - started
@@ -159,6 +162,13 @@ class Run:
                 for done in concurrent.futures.as_completed(waiting):
                     yield done.result()
 
+    def case_run(self, kube, case):
+        """The run of one case."""
+        args, beside = self.args, None
+        if args.shadow:
+            beside = Beside(args.shadow, args.shadow_report, args.shadow_kubeconfig)
+        return CaseRun(kube, case, self.commands, args.kubeconfig, self.logs, beside)
+
     def all(self):
         """Run; returns the exit code."""
         for path, result, took in self.results():
@@ -166,7 +176,8 @@ class Run:
                 self.failed.append(path.stem)
                 print(f"ERROR {path.stem}: {result!r}", flush=True)
                 continue
-            self.keep(path, result)
+            told = result.pop("shadow", None)
+            self.keep(path, result, told)
             if self.args.mode == "record":
                 self.passed += 1
                 problems = f"  PROBLEMS {result['problems']}" if "problems" in result else ""
@@ -182,20 +193,27 @@ class Run:
         print(f"{self.passed} passed, {len(self.failed)} failed")
         return 1 if self.failed else 0
 
-    def keep(self, path, result):
-        """Write what was seen where it is wanted."""
+    def keep(self, path, result, told=None):
+        """Write what was seen where it is wanted; `told`: by a shadow."""
         out = Path(self.args.out, path.name) if self.args.out else None
         if out is None and self.args.mode == "record":
             out = path
         if out is not None:
             case = {**self.cases[path], "recorded": result}
+            if told is not None:
+                case |= {"shadow": told, "unlike": self.unlike(path, result)}
             out.write_text(json.dumps(case, indent=1, ensure_ascii=False) + "\n")
+
+    def unlike(self, path, result):
+        """What differs from the record."""
+        case, args = self.cases[path], self.args
+        leave = args.ignore + (case.get("defect_parts", []) if args.skip_defects else [])
+        return differences(case, result, ignore=leave, components=args.components)
 
     def judge(self, path, result, took):
         """Compare with the record and say what differs."""
         case, args = self.cases[path], self.args
-        leave = args.ignore + (case.get("defect_parts", []) if args.skip_defects else [])
-        found = differences(case, result, ignore=leave, components=args.components)
+        found = self.unlike(path, result)
         if not found:
             self.passed += 1
             print(f"ok   {path.stem} {took:.1f}s", flush=True)

@@ -34,6 +34,12 @@ SETTLE_SECONDS: Final = 30.0
 # Objects that were made without any prediction are looked for so often.
 LOOK_SECONDS: Final = 20.0
 UNFORESEEN: Final = "unforeseen"
+# The field of an object's spec that names what it was made for.
+_OWNERS: Final = {
+    "claimRef": paths.CLAIMS,
+    "volumeSnapshotRef": paths.SNAPSHOTS,
+    "volumeGroupSnapshotRef": paths.GROUP_SNAPSHOTS,
+}
 
 
 class Judge:
@@ -69,7 +75,14 @@ class Judge:
         self._look_at = now() + LOOK_SECONDS
 
     def predict(self, key: Key, prediction: Prediction) -> None:
-        """Keep a prediction (the port `recording.Store`)."""
+        """Keep a prediction (the port `recording.Store`).
+
+        The object as this reconcile met it is what the sidecar made of the earlier prediction; a
+        volume may be deleted before the next look.
+        """
+        earlier = self._shadows.find(key.driver, prediction.path)
+        if earlier is not None and prediction.base is not None:
+            self._judge(key.driver, prediction.path, earlier, _without_noise(prediction.base))
         record = {
             "key": key.text,
             "base": _without_noise(prediction.base),
@@ -88,26 +101,38 @@ class Judge:
         """
         for driver in (*self._drivers(), ""):
             for path, record in self._shadows.open(driver).items():
-                self._judge(driver, path, record)
+                self._judge(driver, path, record, self._read(path))
         if self._now() >= self._look_at:
             self._look_at = self._now() + LOOK_SECONDS
             self._look_for_unforeseen()
+            self._drop_unwanted()
         return STEP_SECONDS
 
-    def _judge(self, driver: str, path: str, record: dict[str, Any]) -> None:
-        live = self._read(path)
+    def _judge(
+        self, driver: str, path: str, record: dict[str, Any], live: JsonObject | None
+    ) -> None:
         verdict, found = compare(path, record["base"], record["wanted"], live)
         if verdict is Verdict.WAITS and found:
             verdict = self._patience(driver, path, record, live)
         if verdict is Verdict.WAITS:
             return
+        self._close(driver, path, record, verdict, found)
+
+    def _close(
+        self,
+        driver: str,
+        path: str,
+        record: dict[str, Any],
+        verdict: Verdict,
+        found: tuple[str, ...] = (),
+    ) -> None:
         self._changed_at.pop((driver, path), None)
         note = None
         if verdict is not Verdict.AGREES:
             note = {"at": self._now(), "found": list(found)[:20], "calls": record["calls"]}
             _log.info("shadow", verdict=verdict.value, object=path, found="; ".join(found))
-        self._shadows.close(driver, path, verdict.value, note)
-        self._count(driver, verdict.value)
+        if self._shadows.close(driver, path, verdict.value, note):
+            self._count(driver, verdict.value)
 
     def _patience(
         self, driver: str, path: str, record: dict[str, Any], live: JsonObject | None
@@ -132,6 +157,18 @@ class Judge:
                 self._shadows.tell(driver, place, UNFORESEEN, {"at": self._now(), "found": []})
                 self._count(driver, UNFORESEEN)
 
+    def _drop_unwanted(self) -> None:
+        """Objects that were never made, and whose claim or snapshot is gone by now."""
+        for driver in (*self._drivers(), ""):
+            for path, record in self._shadows.open(driver).items():
+                is_new = self._now() - record["at"] <= self._settle_seconds
+                if record["base"] is not None or is_new or (whose := _owner(record)) is None:
+                    continue
+                owner_path, uid = whose
+                owner = self._read(owner_path)
+                if (owner is None or owner["metadata"].get("uid") != uid) and not self._read(path):
+                    self._close(driver, path, record, Verdict.GONE)
+
     def _read(self, path: str) -> JsonObject | None:
         try:
             return _without_noise(self._kube.client.get(path))
@@ -147,6 +184,16 @@ def _without_noise(item: JsonObject | None) -> JsonObject | None:
         return None
     kept = {name: value for name, value in item["metadata"].items() if name != "managedFields"}
     return {**item, "metadata": kept}
+
+
+def _owner(record: dict[str, Any]) -> tuple[str, str] | None:
+    """Path and uid of what a new object would be for; None for one that stands for itself."""
+    spec = (record["wanted"] or {}).get("spec") or {}
+    for name, resource in _OWNERS.items():
+        if found := spec.get(name):
+            path = resource.path(found["name"], namespace=found["namespace"])
+            return path, str(found.get("uid", ""))
+    return None
 
 
 def _version(item: JsonObject | None) -> str:

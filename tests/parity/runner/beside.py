@@ -1,0 +1,174 @@
+"""A shadow beside the component of a case: what it would have done, and what it did after all.
+
+It has a twin of the case's driver, so that its calls are told apart from the component's, and it
+starts first. A call of the component that changes something waits a moment for the shadow to come
+to the same one: a driver that answers at once would leave a shadow nothing to foresee.
+"""
+
+import json
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import redis
+from csi_driver import RecordingDriver
+from process import Component
+
+from workers.queue.names import NAMES as REDIS_NAMES
+
+START_SECONDS = 60
+HEAD_START_SECONDS = 0.5
+HOLD_SECONDS = 3
+READS = ("GetCapacity", "ListVolumes", "ControllerGetVolume", "ListSnapshots", "GetSnapshot")
+COMPARED = (
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "VolumeAttachment",
+    "VolumeSnapshot",
+    "VolumeSnapshotContent",
+    "VolumeGroupSnapshot",
+    "VolumeGroupSnapshotContent",
+)
+COMPONENTS = (
+    "csi-provisioner",
+    "csi-attacher",
+    "csi-resizer",
+    "csi-snapshotter",
+    "snapshot-controller",
+)
+FORESEEN = REDIS_NAMES["shadow_known"].full
+NOT_SENT = "GRPC call not sent"
+NAMES = ("volume_id", "snapshot_id", "group_snapshot_id", "name")
+
+
+class Beside:
+    """The shadow of one case. `command` and `report` are templates with {state} and {flags}."""
+
+    def __init__(self, command, report, kubeconfig):
+        self.template, self.report, self.kubeconfig = command, report, kubeconfig
+        self.lock, self.held, self.met, self.lines = threading.Lock(), set(), [], []
+        self.place, self.twin, self.process = 0, None, None
+
+    # -- its life
+    def start(self, run, component):
+        """With the arguments of the case's component; returns when it works, or ended."""
+        self.run, self.kube = run, run.kube
+        self.state = Path(run.work, "shadow")
+        address = str(Path(run.work, "twin.sock"))
+        self.log = Path(run.logs, run.case["id"] + ".shadow.log")
+        self.values = {
+            "kubeconfig": self.kubeconfig,
+            "csi_address": address,
+            "state": str(self.state),
+        }
+        if "driver" in run.case:
+            self.twin = RecordingDriver(run.case["driver"], address)
+            run.driver.before_answer = self.hold
+        name = component["component"]
+        self.process = Component(
+            name,
+            component.get("flags", {}),
+            component.get("env", {}),
+            self.values,
+            {"*": self.template},
+            self.log,
+        )
+        self.process.start()
+        end = time.time() + START_SECONDS
+        parts = [self.state / part / "ready" for part in ("watcher", "worker-0")]
+        while time.time() < end and self.process.exit_code() is None:
+            if all(part.exists() for part in parts):
+                break
+            time.sleep(0.05)
+        time.sleep(HEAD_START_SECONDS)
+
+    def respond(self, responses):
+        if self.twin:
+            self.twin.respond(responses)
+
+    def stop(self):
+        if self.process:
+            self.process.close()
+        if self.twin:
+            self.twin.stop()
+
+    # -- what it would call
+    def would(self):
+        """Its calls that were not sent, as its log has them."""
+        with self.lock:
+            with self.log.open("rb") as log:
+                log.seek(self.place)
+                text = log.read()
+            text = text[: text.rfind(b"\n") + 1]
+            self.place += len(text)
+            for line in text.splitlines():
+                if NOT_SENT.encode() in line:
+                    told = json.loads(line)
+                    method = told["method"].rpartition("/")[2]
+                    self.lines.append({"method": method, "request": json.loads(told["content"])})
+            return list(self.lines)
+
+    def hold(self, entry, context):
+        """Runs before the component's call is answered."""
+        self.met.append({"entry": entry, "has_volume": self.has_volume(entry)})
+        what = (entry["method"], about(entry["request"]))
+        if entry["method"] in READS or what in self.held:
+            return
+        self.held.add(what)
+        end = time.time() + min(HOLD_SECONDS, 0.6 * (context.time_remaining() or HOLD_SECONDS))
+        while time.time() < end and context.is_active() and self.process.exit_code() is None:
+            if any((one["method"], about(one["request"])) == what for one in self.would()):
+                break
+            time.sleep(0.03)
+
+    def has_volume(self, entry):
+        handle = entry["request"].get("volume_id")
+        volumes = self.run.now("PersistentVolume").values()
+        return any(handle and handle in json.dumps(v["spec"]) for v in volumes)
+
+    # -- what came of it
+    def told(self):
+        """All that the judgement of the case needs."""
+        found = {"exit_code": self.process.exit_code(), "would": self.would()}
+        found["handshake"] = sorted(set(self.twin.handshake)) if self.twin else []
+        found["called"] = self.twin.snapshot() if self.twin else []
+        found["asked"] = [{**m["entry"], "has_volume": m["has_volume"]} for m in self.met]
+        found["report"], found["live"], found["foreseen"] = {}, {}, []
+        found["wrote"] = self.wrote()
+        if found["exit_code"] is None:
+            found["foreseen"] = self.foreseen()
+            line = self.report
+            for key, value in self.values.items():
+                line = line.replace("{" + key + "}", value)
+            answer = subprocess.run(line.split(), capture_output=True, text=True, check=False)
+            if answer.returncode not in (0, 1):
+                raise RuntimeError(f"{line}: {answer.stderr}")
+            found["report"] = json.loads(answer.stdout)
+        for driver in found["report"].values():
+            for waiting in driver["waiting"]:
+                url = self.kube.server + waiting["path"]
+                found["live"][waiting["path"]] = self.kube.call("GET", url, missing_ok=True)
+        return found
+
+
+    def foreseen(self):
+        """Paths of all objects that it ever expected to be written."""
+        with redis.Redis(unix_socket_path=str(self.state / "redis.sock")) as client:
+            families = client.scan_iter(match=f"{FORESEEN}*")
+            return sorted(path.decode() for family in families for path in client.smembers(family))
+
+    def wrote(self):
+        """Paths of the objects that the component changed, by who manages their fields."""
+        found = set()
+        for kind in COMPARED:
+            for _, obj in self.run.seen(kind):
+                managers = {one["manager"] for one in obj["metadata"].get("managedFields", [])}
+                if managers & set(COMPONENTS):
+                    url = self.kube.url(kind, obj["metadata"].get("namespace"))
+                    found.add(f"{url}/{obj['metadata']['name']}".removeprefix(self.kube.server))
+        return sorted(found)
+
+
+def about(request):
+    return next((request[name] for name in NAMES if request.get(name)), "")
