@@ -10,8 +10,11 @@ import pytest
 import yaml
 
 from csi_client import messages as csi
+from csi_client.connection import TlsFiles
+from tests.support.certificates import make_ca, make_certificate
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet, program
+from tests.support.processes import free_port
 from tests.support.snapshots import make_snapshot
 from tests.support.tool import Tool
 from tests.support.waiting import wait_until
@@ -275,3 +278,55 @@ def test_completions_name_commands_and_flags(shell):
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "explain" in text
     assert "redis-url" in text
+
+
+@pytest.fixture(scope="module")
+def central(tmp_path_factory):
+    """A driver that wants mutual TLS, the workers' drivers file, and one with a strange CA."""
+    folder = tmp_path_factory.mktemp("tls")
+    for ca in ("ca", "stranger"):
+        make_ca(folder, ca)
+    make_certificate(folder, "ca", "driver", "driver.example.org")
+    make_certificate(folder, "ca", "fleet", "fleet.example.org")
+    files = {"tls-certificate": "driver.pem", "tls-key": "driver.key", "tls-client-ca": "ca.pem"}
+    given = [part for flag, name in files.items() for part in (f"--{flag}", str(folder / name))]
+    own = {"certificate": folder / "fleet.pem", "key": folder / "fleet.key"}
+    tls = TlsFiles(folder / "ca.pem", *own.values(), server_name="driver.example.org")
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    with DirectoryDriver(endpoint=endpoint, tls=tls, arguments=given) as driver:
+        for ca in ("ca", "stranger"):
+            names = {"ca": f"{ca}.pem", "certificate": "fleet.pem", "key": "fleet.key"}
+            drivers = [
+                {
+                    "name": driver.name,
+                    "endpoint": driver.address,
+                    "pool": "gold",
+                    "tls": {**names, "serverName": "driver.example.org"},
+                },
+                {"name": "other.example.org", "endpoint": "unix:///nowhere"},
+            ]
+            (folder / f"{ca}.yaml").write_text(yaml.safe_dump({"drivers": drivers}))
+        yield driver, folder
+
+
+def test_audit_and_doctor_reach_a_driver_as_its_central_worker_does(tool, central):
+    """Mutual TLS with the files of the worker's drivers file (SEC-3), whatever its pool."""
+    driver, folder = central
+    leaked_id = leak(driver)
+    drivers_file = f"--drivers-file={folder / 'ca.yaml'}"
+    audit = ("audit", drivers_file, f"--driver={driver.name}", "--grace=0s")
+    assert list(tool.json(*audit)["orphans"]) == [leaked_id]
+    assert (
+        "is deleted" in tool.run(*audit, f"--delete={leaked_id}", f"--confirm={leaked_id}").stdout
+    )
+    assert driver.volumes() == {}
+
+    assert "give one --csi-address" in tool.run("audit", drivers_file).stderr
+    checks = {one["check"]: one["state"] for one in tool.json("doctor", drivers_file)}
+    assert (checks[f"driver {driver.name}"], checks["driver other.example.org"]) == ("ok", "FAIL")
+
+    strange = f"--drivers-file={folder / 'stranger.yaml'}"
+    done = tool.run("audit", strange, f"--driver={driver.name}", "--grace=0s")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "TLS refused" in done.stderr
+    assert "check tls.ca" in done.stderr

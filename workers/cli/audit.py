@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from csi_client import messages as csi
-from csi_client.client import CsiClient
-from csi_client.connection import CsiAddressError
 from csi_client.errors import CsiError
-from workers.cli import snapshotaudit, terminal
+from workers.cli import drivertools, snapshotaudit, terminal
 from workers.constants import LABEL_INTENT
+from workers.drivers.link import tls_trouble
 from workers.errors import ConfigError
 from workers.explain.audit import Look, Report, compare
 from workers.explain.stranded import is_stranded, stranded
@@ -29,6 +28,7 @@ from workers.queue.intents import IntentStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from csi_client.client import CsiClient
     from workers.cli.tools import Tools
     from workers.kube.objects import JsonObject
 
@@ -99,39 +99,33 @@ def write_json(driver: str, report: Report, snapshots: Report, obstacle: str) ->
 
 
 def connect(tools: Tools) -> tuple[CsiClient, str]:
-    """The driver behind --csi-address, which must be able to list its volumes.
+    """The driver it is about, which must be able to list its volumes.
 
     Raises:
         ConfigError: it is not there or cannot.
     """
-    addresses = tools.settings.driver.csi_addresses
-    if len(addresses) != 1:
-        raise ConfigError("an audit is of one driver: give one --csi-address")
-    try:
-        client = CsiClient(
-            addresses[0], timeout_seconds=tools.settings.driver.timeout_seconds, allow_tcp=True
-        )
-    except CsiAddressError as error:
-        raise ConfigError(f"--csi-address {addresses[0]}: {error}") from error
+    settings, wanted = tools.settings.driver, tools.settings.tool.driver
+    spec = drivertools.the_one(settings, wanted)
+    client = drivertools.open_client(spec, settings.timeout_seconds)
     name, problem = "", ""
     try:
-        wanted = tools.settings.tool.driver
-        if client.wait_connected(5.0):
+        wanted = wanted or spec.name
+        if client.wait_connected(drivertools.CONNECT_SECONDS):
             name, _ = client.plugin_info()
             if wanted not in {"", name}:
                 problem = f"driver {name} answers there, not {wanted}"
             elif "LIST_VOLUMES" not in client.controller_capabilities():
                 problem = f"driver {name} cannot list its volumes (no LIST_VOLUMES)"
         else:
-            problem = (
-                "no driver answers; run the audit where its socket is, for example with kubectl "
-                "exec in the worker's container"
+            problem = tls_trouble(spec) or (
+                "no driver answers; run the audit where it can be reached, for example with "
+                "kubectl exec in the worker's container"
             )
     except CsiError as error:
         problem = str(error)
     if problem:
         client.close()
-        raise ConfigError(f"--csi-address {addresses[0]}: {problem}", exit_code=1)
+        raise ConfigError(f"driver at {spec.endpoint}: {problem}", exit_code=1)
     return client, name
 
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
-from csi_client.client import CsiClient
-from csi_client.connection import CsiAddressError
 from csi_client.errors import CsiError
-from workers.cli import terminal
+from workers.cli import drivertools, terminal
 from workers.controllers import catalogue
-from workers.errors import ApiError, ProvisionerError
+from workers.drivers.link import tls_trouble
+from workers.errors import ApiError, ConfigError, ProvisionerError
 from workers.kube import paths
 from workers.queue.inspect import read_redis, read_time
 from workers.spec import Permission
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from workers.cli.tools import Tools
+    from workers.drivers.driversfile import DriverSpec
 
 OK: Final = "ok"
 WARN: Final = "warn"
@@ -190,21 +190,22 @@ def system(tools: Tools) -> Iterator[Finding]:
 
 
 def drivers(tools: Tools) -> Iterator[Finding]:
-    """The handshake with each --csi-address that was given."""
-    if "csi-address" not in tools.settings.explicit:
-        return
-    for address in tools.settings.driver.csi_addresses:
-        yield _handshake(address)
+    """The handshake with each --csi-address, and each driver of --drivers-file, that was given."""
+    if {"csi-address", "drivers-file"} & tools.settings.explicit:
+        for spec in drivertools.given(tools.settings.driver):
+            yield _handshake(spec)
 
 
-def _handshake(address: str) -> Finding:
+def _handshake(spec: DriverSpec) -> Finding:
+    address = spec.name or spec.endpoint
     try:
-        client = CsiClient(address, timeout_seconds=5.0, allow_tcp=True)
-    except CsiAddressError as error:
+        client = drivertools.open_client(spec, drivertools.CONNECT_SECONDS)
+    except ConfigError as error:
         return Finding(f"driver {address}", FAIL, str(error))
     try:
-        if not client.wait_connected(5.0):
-            return Finding(f"driver {address}", FAIL, "nobody answers at the socket")
+        if not client.wait_connected(drivertools.CONNECT_SECONDS):
+            trouble = tls_trouble(spec) or "nobody answers there"
+            return Finding(f"driver {address}", FAIL, trouble)
         name, release = client.plugin_info()
         is_ready = client.probe()
         can = client.controller_capabilities()
@@ -212,6 +213,8 @@ def _handshake(address: str) -> Finding:
         return Finding(f"driver {address}", FAIL, str(error))
     finally:
         client.close()
+    if spec.name not in {"", name}:
+        return Finding(f"driver {address}", FAIL, f"driver {name} answers at {spec.endpoint}")
     if not is_ready:
         return Finding(f"driver {address}", WARN, f"{name} {release} is not ready (Probe)")
     if "CREATE_DELETE_VOLUME" not in can:

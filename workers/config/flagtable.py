@@ -120,7 +120,7 @@ OWN_FLAGS: Final = (
          _RUN_WORKER, upstream=False, env="CSI_FLEET_RECORDS_KEY_FILE"),
     Flag("drivers-file", _STRING, "", "YAML file with the drivers to serve (central mode); "
          "reloaded when it changes. Replaces the default of --csi-address.",
-         _RUN_WORKER, upstream=False),
+         _RUN_WORKER | _DRIVER_TOOLS, upstream=False),
     Flag("drivers-pool", _STRING, "", "Serve only the drivers of --drivers-file with this `pool`; "
          "empty serves those without one.", _RUN_WORKER, upstream=False),
     Flag("provisioner", Kind.STRINGS, "", "Provisioner of your own to serve: MODULE:CLASS or an "

@@ -191,8 +191,8 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path}: cannot read the drivers file: {error.strerror}") from None
 
 
-def parse(content: str, path: Path, *, pool: str = "") -> dict[str, DriverSpec]:
-    """Drivers of the file that belong to the pool, by name.
+def parse(content: str, path: Path, *, pool: str | None = "") -> dict[str, DriverSpec]:
+    """Drivers of the file that belong to the pool (None: of all pools), by name.
 
     Raises:
         ConfigError: one line that names the file, the line, what is wrong and what to write.
@@ -216,7 +216,7 @@ def parse(content: str, path: Path, *, pool: str = "") -> dict[str, DriverSpec]:
                 f"drivers {other} and {spec.name} have the same endpoint {spec.endpoint}; "
                 "one socket is one driver"
             )
-    return {name: spec for name, spec in found.items() if spec.pool == pool}
+    return {name: spec for name, spec in found.items() if pool in {None, spec.pool}}
 
 
 def _driver(entry: Entry, defaults: DriverSpec, path: Path) -> DriverSpec:

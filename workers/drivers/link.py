@@ -104,12 +104,8 @@ class Link:
     def diagnose(self) -> str:
         """Why there is no connection, in one line; runs in a thread of its own."""
         place = f"driver {self.name} at {self.spec.endpoint}"
-        if self.spec.tls is not None:
-            host, _, port = self.spec.endpoint.removeprefix("dns:///").rpartition(":")
-            refusal = tlscheck.refusal(host.strip("[]"), int(port), self.spec.tls)
-            if refusal:
-                remedy = _REMEDIES.get(refusal, "check the tls files")
-                return f"{place}: TLS refused: {refusal}: {remedy}"
+        if trouble := tls_trouble(self.spec):
+            return f"{place}: {trouble}"
         try:
             self.client.probe(timeout_seconds=PROBE_SECONDS)
         except CsiError as error:
@@ -122,6 +118,17 @@ class Link:
         if line and (line != self.told or now - self.told_at > TELL_EVERY_SECONDS):
             self.told, self.told_at = line, now
             _log.warning("%s", line)
+
+
+def tls_trouble(spec: DriverSpec) -> str:
+    """Why TLS is refused and what to do; "" when it is not the trouble. Blocks for 5 s at most."""
+    if spec.tls is None:
+        return ""
+    host, _, port = spec.endpoint.removeprefix("dns:///").rpartition(":")
+    refusal = tlscheck.refusal(host.strip("[]"), int(port), spec.tls)
+    if not refusal:
+        return ""
+    return f"TLS refused: {refusal}: {_REMEDIES.get(refusal, 'check the tls files')}"
 
 
 def open_link(

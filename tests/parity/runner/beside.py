@@ -151,7 +151,6 @@ class Beside:
                 found["live"][waiting["path"]] = self.kube.call("GET", url, missing_ok=True)
         return found
 
-
     def foreseen(self):
         """Paths of all objects that it ever expected to be written."""
         with redis.Redis(unix_socket_path=str(self.state / "redis.sock")) as client:
