@@ -55,6 +55,12 @@ REMEMBERED = {
 }
 MARK = {"call": {"until": 1}}
 NOTE = {"at": 1.0, "found": ["it"]}
+PREDICTION = {
+    "base": {"metadata": {"uid": "u"}},
+    "wanted": None,
+    "calls": [{"method": "Controller/DeleteVolume", "request": {}}],
+    "at": 1.0,
+}
 _SHARED = Lock("shared", Mode.SHARED)
 
 
@@ -115,7 +121,7 @@ class Hostile:
             self.capacity.notice(driver, {"epoch": epoch})
         self.capacity.replace(DRIVER, {}, {"item": capacity("u")}, {"old": "v"})
         self.capacity.turn(DRIVER, qps=10, burst=1)
-        self.shadows.put(DRIVER, "/path", {"base": {"metadata": {"uid": "u"}}})
+        self.shadows.put(DRIVER, "/path", PREDICTION)
         self.shadows.tell(DRIVER, "/path", "differs", NOTE)
         Presence(self.client).announce("watcher")
         LeaseFellows(self.client, settle_seconds=0).works("lease", "me", 60)
@@ -292,6 +298,8 @@ READERS: dict[str, Reader] = {
     "capacity: turn": lambda w: w.capacity.turn(DRIVER, qps=1000, burst=9),
     "shadow: put": lambda w: w.shadows.put(DRIVER, "/path", {"base": None}),
     "shadow: open": lambda w: w.shadows.open(DRIVER),
+    "shadow: find": lambda w: w.shadows.find(DRIVER, "/path"),
+    "shadow: waiting": lambda w: [one["at"] for one in w.shadows.waiting(DRIVER)],
     "shadow: known": lambda w: w.shadows.is_known(DRIVER, "/path"),
     "shadow: close": lambda w: w.shadows.close(DRIVER, "/path", "same", NOTE),
     "shadow: report": lambda w: [w.shadows.report(name) for name in (DRIVER, *w.shadows.drivers())],

@@ -52,12 +52,19 @@ class _Item(msgspec.Struct):
     spec: dict[str, Any] = {}
 
 
+class _Call(msgspec.Struct):
+    """A call that led to a prediction."""
+
+    method: str
+    request: Any = None
+
+
 class _Record(msgspec.Struct):
     """The fields of a prediction that somebody reads."""
 
     base: _Item | None
     wanted: _Item | None
-    calls: list[dict[str, Any]]
+    calls: list[_Call]
     at: float
 
 

@@ -190,9 +190,9 @@ def _owner(record: dict[str, Any]) -> tuple[str, str] | None:
     """Path and uid of what a new object would be for; None for one that stands for itself."""
     spec = (record["wanted"] or {}).get("spec") or {}
     for name, resource in _OWNERS.items():
-        if found := spec.get(name):
-            path = resource.path(found["name"], namespace=found["namespace"])
-            return path, str(found.get("uid", ""))
+        if isinstance(found := spec.get(name), dict):
+            name, namespace = str(found.get("name", "")), str(found.get("namespace", ""))
+            return resource.path(name, namespace=namespace), str(found.get("uid", ""))
     return None
 
 
