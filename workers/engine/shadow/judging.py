@@ -191,8 +191,8 @@ def _owner(record: dict[str, Any]) -> tuple[str, str] | None:
     spec = (record["wanted"] or {}).get("spec") or {}
     for name, resource in _OWNERS.items():
         if isinstance(found := spec.get(name), dict):
-            name, namespace = str(found.get("name", "")), str(found.get("namespace", ""))
-            return resource.path(name, namespace=namespace), str(found.get("uid", ""))
+            named, namespace = str(found.get("name", "")), str(found.get("namespace", ""))
+            return resource.path(named, namespace=namespace), str(found.get("uid", ""))
     return None
 
 
