@@ -51,8 +51,8 @@ class Beside:
         self.place, self.twin, self.process = 0, None, None
 
     # -- its life
-    def start(self, run, component):
-        """With the arguments of the case's component; returns when it works, or ended."""
+    def start(self, run, components):
+        """With the arguments of the case's components; returns when it works, or ended."""
         self.run, self.kube = run, run.kube
         self.state = Path(run.work, "shadow")
         address = str(Path(run.work, "twin.sock"))
@@ -65,11 +65,15 @@ class Beside:
         if "driver" in run.case:
             self.twin = RecordingDriver(run.case["driver"], address)
             run.driver.before_answer = self.hold
-        name = component["component"]
+        flags, env = {}, {}
+        for one in components:
+            prefix = f"{one['component']}-" if len(components) > 1 else ""
+            flags |= {f"{prefix}{flag}": value for flag, value in one.get("flags", {}).items()}
+            env |= one.get("env", {})
         self.process = Component(
-            name,
-            component.get("flags", {}),
-            component.get("env", {}),
+            ",".join(one["component"] for one in components),
+            flags,
+            env,
             self.values,
             {"*": self.template},
             self.log,

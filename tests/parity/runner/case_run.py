@@ -297,7 +297,7 @@ class CaseRun:
         if "driver" in self.case:
             self.driver = RecordingDriver(self.case["driver"], values["csi_address"])
         if self.beside:
-            self.beside.start(self, components(self.case)[0])
+            self.beside.start(self, components(self.case))
         for i, c in enumerate(components(self.case)):
             log = str(
                 Path(self.logs, self.case["id"] + (f".{c['component']}" if i else "") + ".log")
