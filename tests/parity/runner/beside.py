@@ -38,6 +38,7 @@ COMPONENTS = (
     "snapshot-controller",
 )
 FORESEEN = REDIS_NAMES["shadow_known"].full
+PREFIXED = ("resync-period",)  # where two controllers in one program have a value each
 NOT_SENT = "GRPC call not sent"
 NAMES = ("volume_id", "snapshot_id", "group_snapshot_id", "name")
 
@@ -67,8 +68,9 @@ class Beside:
             run.driver.before_answer = self.hold
         flags, env = {}, {}
         for one in components:
-            prefix = f"{one['component']}-" if len(components) > 1 else ""
-            flags |= {f"{prefix}{flag}": value for flag, value in one.get("flags", {}).items()}
+            for flag, value in one.get("flags", {}).items():
+                is_own = len(components) > 1 and flag in PREFIXED
+                flags[f"{one['component']}-{flag}" if is_own else flag] = value
             env |= one.get("env", {})
         self.process = Component(
             ",".join(one["component"] for one in components),
