@@ -23,8 +23,24 @@ PV = paths.VOLUMES.path("pvc-1")
 CALL = {"method": "Controller/ControllerPublishVolume", "request": {"secrets": "***stripped***"}}
 
 
+class Past:
+    """The API server's memory: what a test puts there."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def version(self, path):
+        del path
+        return "7"
+
+    def states(self, path, version):
+        assert version, "from where?"
+        return self.kept.get(path, [])
+
+
 class World:
     def __init__(self, redis_client):
+        self.past = Past()
         self.api, self.now = MemoryApi(), 1_000_000.0
         self.shadows, self.metrics = Shadows(redis_client), Metrics()
         # The judge reads objects by their paths, as a client does.
@@ -35,6 +51,7 @@ class World:
             drivers=lambda: [DRIVER],
             now=lambda: self.now,
             settle_seconds=30.0,
+            history=self.past,
         )
         self.va = self.api.add(paths.ATTACHMENTS, {"metadata": {"name": "va"}, "status": {}})
 
@@ -167,3 +184,25 @@ def test_report_says_what_is_open(world, capsys):
     show(found)
     line = f"{DRIVER} open {PV}: not created yet (Controller/ControllerPublishVolume)"
     assert line in capsys.readouterr().out
+
+
+def test_a_created_object_counts_as_it_was_created(world):
+    """A user who makes the volume Retain a moment later is no difference (del-13)."""
+    made = world.api.add(paths.VOLUMES, volume(mountOptions=["rw"]))
+    world.past.kept[PV] = [made]
+    world.predict(PV, None, volume(mountOptions=["rw"]))
+    world.api.change(paths.VOLUMES, "pvc-1", {"spec": {"mountOptions": ["ro"]}})
+    assert world.counts() == {"agrees": 1}
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_change_that_others_overwrote_counts(world, is_gone):
+    """Attached, and detached or gone again before the next look."""
+    world.predict(VA, world.va, world.attached())
+    world.past.kept[VA] = [
+        world.api.change(paths.ATTACHMENTS, "va", {"status": {"attached": value}})
+        for value in (True, False)
+    ]
+    if is_gone:
+        world.api.drop(paths.ATTACHMENTS, "va")
+    assert world.counts() == {"agrees": 1}

@@ -1,11 +1,15 @@
 """A shadow beside the component of a case: what it would have done, and what it did after all.
 
-It has a twin of the case's driver, so that its calls are told apart from the component's, and it
-starts first. A call of the component that changes something waits a moment for the shadow to come
-to the same one: a driver that answers at once would leave a shadow nothing to foresee.
+It has a twin of the case's driver, so that its calls are told apart from the component's. It
+starts first and sees what the case changes first, and a call of the component that changes
+something waits a moment for the shadow to come to the same one: beside a driver that answers at
+once nothing would be left to foresee.
 """
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -88,6 +92,25 @@ class Beside:
                 break
             time.sleep(0.05)
         time.sleep(HEAD_START_SECONDS)
+
+    @contextlib.contextmanager
+    def ahead(self, action):
+        """The components stand still until the shadow has seen what the action changes."""
+        is_change = not {"wait", "respond", "stop", "start", "restart", "kill"} & action.keys()
+        parts = [
+            part
+            for part in self.run.parts
+            if is_change and part.process and part.exit_code() is None
+        ]
+        for part in parts:
+            os.killpg(part.process.pid, signal.SIGSTOP)
+        try:
+            yield
+            if parts:
+                time.sleep(HEAD_START_SECONDS)
+        finally:
+            for part in parts:
+                os.killpg(part.process.pid, signal.SIGCONT)
 
     def respond(self, responses):
         if self.twin:

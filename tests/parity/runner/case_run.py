@@ -7,6 +7,7 @@ import signal
 import tempfile
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 from csi_driver import RecordingDriver
@@ -379,7 +380,8 @@ class CaseRun:
                 self.started_at = int(self.kube.list("CSIDriver")["metadata"]["resourceVersion"])
                 self.start()
                 for action in self.case.get("actions", []):
-                    self.act(action, problems)
+                    with self.beside.ahead(action) if self.beside else nullcontext():
+                        self.act(action, problems)
                 self.wait(self.case.get("wait", {}), problems)
                 time.sleep(self.case.get("settle", 0.7))
                 recorded = record(self, problems)

@@ -8,10 +8,11 @@ still is not what was predicted after a while, that is a difference.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from workers import constants as k
 from workers.engine.shadow.comparing import Verdict, compare
+from workers.engine.shadow.history import History
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
 from workers.observability.logging import get_logger
@@ -42,6 +43,16 @@ _OWNERS: Final = {
 }
 
 
+class Past(Protocol):
+    """What became of an object between two looks (`history.History`)."""
+
+    def version(self, path: str) -> str:
+        """From where to read an object that is not there yet."""
+
+    def states(self, path: str, version: str) -> list[JsonObject]:
+        """Its states since then, oldest first; none when nobody knows."""
+
+
 class Judge:
     """One per process; several may look at the same records, each verdict counts once.
 
@@ -52,6 +63,7 @@ class Judge:
         drivers: names of the drivers served here.
         now: unix seconds.
         settle_seconds: see `SETTLE_SECONDS`.
+        history: states of objects between two looks.
     """
 
     def __init__(
@@ -63,6 +75,7 @@ class Judge:
         drivers: Callable[[], Iterable[str]],
         now: Callable[[], float] = time.time,
         settle_seconds: float = SETTLE_SECONDS,
+        history: Past | None = None,
     ) -> None:
         self._shadows = shadows
         self._kube = kube
@@ -70,6 +83,8 @@ class Judge:
         self._drivers = drivers
         self._now = now
         self._settle_seconds = settle_seconds
+        self._history = history or History(kube.client)
+        self._read_at: dict[tuple[str, str], str] = {}
         self._started = now()
         self._changed_at: dict[tuple[str, str], float] = {}
         self._look_at = now() + LOOK_SECONDS
@@ -90,6 +105,8 @@ class Judge:
             "calls": list(prediction.calls),
             "at": prediction.at,
         }
+        if prediction.base is None:
+            record["version"] = self._history.version(prediction.path)
         self._shadows.put(key.driver, prediction.path, record)
 
     def step(self) -> float:
@@ -111,12 +128,29 @@ class Judge:
     def _judge(
         self, driver: str, path: str, record: dict[str, Any], live: JsonObject | None
     ) -> None:
-        verdict, found = compare(path, record["base"], record["wanted"], live)
+        verdict, found = self._compare(driver, path, record, live)
         if verdict is Verdict.WAITS and found:
             verdict = self._patience(driver, path, record, live)
         if verdict is Verdict.WAITS:
             return
         self._close(driver, path, record, verdict, found)
+
+    def _compare(
+        self, driver: str, path: str, record: dict[str, Any], live: JsonObject | None
+    ) -> tuple[Verdict, tuple[str, ...]]:
+        """By the object as it is, and where that is no agreement, as it was since."""
+        base, wanted = record["base"], record["wanted"]
+        verdict, found = compare(path, base, wanted, live)
+        is_changed = _version(live) not in {_version(base), self._read_at.get((driver, path))}
+        since = record.get("version") or _version(base)
+        if verdict is Verdict.AGREES or not is_changed or not since:
+            return verdict, found
+        self._read_at[driver, path] = _version(live)
+        past = map(_without_noise, self._history.states(path, since))
+        states = [compare(path, base, wanted, one) for one in past]
+        if base is None and states:
+            return states[0]  # as it was created
+        return next((one for one in states if one[0] is Verdict.AGREES), (verdict, found))
 
     def _close(
         self,
@@ -127,6 +161,7 @@ class Judge:
         found: tuple[str, ...] = (),
     ) -> None:
         self._changed_at.pop((driver, path), None)
+        self._read_at.pop((driver, path), None)
         note = None
         if verdict is not Verdict.AGREES:
             note = {"at": self._now(), "found": list(found)[:20], "calls": record["calls"]}
