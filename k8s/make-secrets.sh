@@ -5,7 +5,9 @@
 #   make-secrets.sh DIR NAMESPACE       also prints Secrets and a ConfigMap for kubectl apply -f -
 #   make-secrets.sh DIR NAMESPACE DRIVER=ITS_NAMESPACE...
 #                                       the same for the workers beside these drivers: each driver
-#                                       has a Redis user worker.DRIVER and a records key of its own
+#                                       has a Redis user worker.DRIVER and a records key of its own.
+#                                       ITS_NAMESPACE/SECRET names its Secret, by default
+#                                       redis-password-worker: of two in one namespace one must
 #
 # Name all drivers each time, or the Secret redis-passwords loses the others' users.
 # Needs openssl. Each component's Secret holds its own password only. Keep DIR/ca.key off the
@@ -18,6 +20,11 @@ namespace=${2:-}
 [ $# -lt 2 ] || shift
 shift
 drivers=$*
+secret() { # secret DRIVER=NAMESPACE[/SECRET]
+  case $1 in */*) echo "${1#*=}" ;; *) echo "${1#*=}/redis-password-worker" ;; esac
+}
+twice=$(for driver in $drivers; do secret "$driver"; done | sort | uniq -d)
+[ -z "$twice" ] || { echo "two drivers share the Secret $twice: give DRIVER=NAMESPACE/SECRET" >&2; exit 1; }
 mkdir -p "$dir"
 
 # `replication` and `sentinel` are for k8s/components/redis-sentinel.
@@ -80,8 +87,9 @@ ca() {
 }
 ca
 for driver in $drivers; do
-  namespace=${driver#*=}
-  head Secret redis-password-worker
+  place=$(secret "$driver")
+  namespace=${place%%/*}
+  head Secret "${place#*/}"
   echo "data:"
   data password "worker.${driver%%=*}"
   data records-key "records-key.${driver%%=*}"

@@ -129,7 +129,11 @@ def checksums(folder: Path) -> Path:
 
 
 def build(target: Path, tag: str) -> None:
-    """Everything of one release into `target`, which is emptied first."""
+    """Everything of one release into `target`, which is emptied first.
+
+    Raises:
+        ReleaseError: the last one, that of the image, leaves all else built.
+    """
     version = version_of(tag)
     text = notes((ROOT / "CHANGELOG.md").read_text(), version)
     epoch = int(_run("git", "log", "-1", "--format=%ct", cwd=ROOT))
@@ -146,29 +150,35 @@ def build(target: Path, tag: str) -> None:
         wheel = ["-m", "hatchling", "build", "-t", "wheel", "-d", str(target)]
         _run(sys.executable, *wheel, cwd=source, SOURCE_DATE_EPOCH=str(epoch))
         chart(source, target, version, epoch=epoch)
-        if shutil.which("docker"):
-            image(source, target, version)
-        else:
-            say("no docker: the image is not built")
+        lacking = image(source, target, version)
     (target / "RELEASE_NOTES.md").write_text(text)
     bill_of_materials(target)
     checksums(target)
     for one in sorted(target.iterdir()):
         say(f"{one.name} ({one.stat().st_size // 1024} KiB)")
+    if lacking:
+        raise ReleaseError(f"all but the image is built: {lacking}")
 
 
-def image(source: Path, target: Path, version: str) -> None:
-    """One archive for both machines where the builder can, else for this one alone."""
+def image(source: Path, target: Path, version: str) -> str:
+    """One archive for both machines where the builder can, else for this one alone.
+
+    Returns:
+        Why there is none; empty when there is.
+    """
+    if not shutil.which("docker"):
+        return "there is no docker here"
     name, out = f"csi-fleet:{version}", f"{target}/csi-fleet-{version}-image.tar"
     buildx = ["docker", "buildx", "build", "--platform", PLATFORMS, "--output"]
     if subprocess.run([*buildx, f"type=oci,dest={out}", str(source)], check=False).returncode == 0:
-        return
+        return ""
     say(f"the builder cannot build for {PLATFORMS}: the image is for this machine alone")
     try:
         _run("docker", "build", "--tag", name, str(source), cwd=source)
         _run("docker", "save", "--output", out, name, cwd=source)
     except ReleaseError as error:
-        say(f"no image: {error}")
+        return str(error).strip().splitlines()[-1]
+    return ""
 
 
 def bill_of_materials(target: Path) -> None:

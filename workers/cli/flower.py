@@ -27,7 +27,7 @@ LOOK_SECONDS: Final = 5.0
 
 
 def arguments(settings: Settings) -> list[str]:
-    """Flower's own options (pitfalls of Flower: memory, pickles, logins, stale workers)."""
+    """Flower's own options (for memory, pickles, logins, stale workers)."""
     flower = settings.flower
     found = [
         f"--address={flower.address}",

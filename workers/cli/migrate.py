@@ -31,7 +31,9 @@ CSI_DRIVERS: Final = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDr
 REVIEWS: Final = paths.Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview"
 )
+NAMESPACES: Final = paths.Resource("", "v1", "namespaces", "Namespace")
 REDIS_CLIENT: Final = "csi-fleet.io/redis-client"
+DRIVERS_LABEL: Final = "csi-fleet.io/drivers"
 _VARIABLE: Final = re.compile(r"\$\((\w+)\)")
 
 
@@ -79,8 +81,11 @@ def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
     held = holders(tools, driver)
     for name, holder in held.items():
         yield Finding("lease", OK, f"{name}: the Go sidecar in {holder} works now")
+    ours = holders(tools, driver, of_ours=True)
+    for name, holder in ours.items():
+        yield Finding("lease", OK, f"{name}: csi-fleet in {holder} works now, in its place")
     found = sidecars(tools, sorted({pod} if pod else set(held.values())))
-    if not found:
+    if not found and not ours:
         yield Finding(
             "sidecars",
             WARN,
@@ -90,14 +95,14 @@ def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
     for sidecar in found:
         yield from of_arguments(sidecar)
     for one in {one.pod["metadata"]["name"]: one.pod for one in found}.values():
-        yield from of_pod(one)
+        yield from of_pod(one, _labels_of_namespace(tools, one["metadata"]["namespace"]))
     for sidecar in found:
         yield from of_rights(tools, sidecar)
     yield from both(tools, driver, held)
 
 
-def holders(tools: Tools, driver: str) -> dict[str, str]:
-    """Program -> NAMESPACE/POD of the Go sidecars that hold a Lease of the driver now."""
+def holders(tools: Tools, driver: str, *, of_ours: bool = False) -> dict[str, str]:
+    """Program -> NAMESPACE/POD of the Go sidecars, or ours, that hold a Lease of the driver now."""
     programs = {
         spec.lease_name(driver): spec.program
         for spec in catalogue.SPECS
@@ -108,7 +113,7 @@ def holders(tools: Tools, driver: str) -> dict[str, str]:
         metadata, spec = lease["metadata"], lease.get("spec") or {}
         program, holder = programs.get(metadata["name"]), str(spec.get("holderIdentity") or "")
         until = stamp(str(spec.get("renewTime", ""))) + (spec.get("leaseDurationSeconds") or 0)
-        if program and holder and OURS not in holder and until > time.time():
+        if program and holder and (OURS in holder) is of_ours and until > time.time():
             found[program] = f"{metadata['namespace']}/{holder.partition('_')[0]}"
     return found
 
@@ -154,10 +159,20 @@ def of_arguments(sidecar: Sidecar) -> Iterator[Finding]:
     )
 
 
-def of_pod(pod: JsonObject) -> Iterator[Finding]:
-    """What the pod lacks for a container of ours."""
+def _labels_of_namespace(tools: Tools, name: str) -> JsonObject | None:
+    """None when we may not look, which is no finding."""
+    try:
+        return tools.kube.get(NAMESPACES, name)["metadata"].get("labels") or {}
+    except ApiError:
+        return None
+
+
+def of_pod(pod: JsonObject, of_namespace: JsonObject | None) -> Iterator[Finding]:
+    """What the pod and its namespace lack for a container of ours."""
     metadata, spec = pod["metadata"], pod["spec"]
     lacks = []
+    if of_namespace is not None and of_namespace.get(DRIVERS_LABEL) != "true":
+        lacks.append(f"label {DRIVERS_LABEL}=true of its namespace (the same policy)")
     if (metadata.get("labels") or {}).get(REDIS_CLIENT) != "true":
         lacks.append(f"label {REDIS_CLIENT}=true (the NetworkPolicy of Redis)")
     names = {one["name"] for one in spec.get("volumes") or ()}

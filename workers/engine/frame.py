@@ -1,8 +1,8 @@
 """From a ticket to a released lease: the frame around every pass.
 
 Nothing raised inside a pass leaves this frame: the key always goes back to its queue, so no
-claim is forgotten and no error is seen twice (style 6: the task's edge is the one place for
-`except Exception`).
+claim is forgotten and no error is seen twice: a task's edge is the one place for
+`except Exception`.
 """
 
 from __future__ import annotations

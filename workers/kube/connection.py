@@ -1,7 +1,7 @@
 """Where the API server is and how to prove who we are: kubeconfig, --master or in-cluster.
 
 Uses the official client for file formats, exec plugins, TLS and the connection pool only; its
-models stay unused (pitfalls 4.1).
+models stay unused: they are slow and lose unknown fields.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _BATCH = 250
 # Keys one sweep moves at most; the next sweep takes the rest.
 _SWEEP_LIMIT = 500
-# A ticket this old whose message is not in the Celery list was lost (pitfalls 1.1).
+# A ticket this old whose message is not in the Celery list was lost.
 _REPUBLISH_AFTER_MS = 2000
 # Keys that are due one after the other are moved together.
 _LEAST_PUMP_SECONDS = 0.02

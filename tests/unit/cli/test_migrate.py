@@ -98,6 +98,13 @@ def test_sidecars_are_found_by_their_leases(world):
     assert states(found, "both") == ["ok"]
 
 
+def test_a_driver_that_has_moved_is_said_to_be_ours(world):
+    world.lease(PROVISIONER_LEASE, holder="ebs-1_csi-fleet-0f3a")
+    found = world.check("check")
+    assert "csi-provisioner: csi-fleet in kube-system/ebs-1 works now" in texts(found, "lease")
+    assert states(found, "sidecars") == []
+
+
 def test_a_pod_is_named_where_no_lease_is_held(world):
     """One replica without --leader-election."""
     world.lease(PROVISIONER_LEASE, age=60)
@@ -130,6 +137,16 @@ def test_what_the_pod_lacks(world):
     }
     other.pod["spec"]["containers"][1]["env"] += [{"name": "CSI_FLEET_REDIS_URL", "value": "r"}]
     assert states(other.check("check", "kube-system/ebs-1"), "pod") == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_told"), [({}, True), ({"csi-fleet.io/drivers": "true"}, False)]
+)
+def test_the_namespace_must_be_let_in_to_redis(world, labels, is_told):
+    """The network policy of Redis asks for both labels (OPS-6)."""
+    world.api.add(migrate.NAMESPACES, {"metadata": {"name": "kube-system", "labels": labels}})
+    found = texts(world.check("check", "kube-system/ebs-1"), "pod")
+    assert ("label csi-fleet.io/drivers=true of its namespace" in found) is is_told
 
 
 def test_rights_of_the_pods_account(world):
