@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 LIVE_FILE: Final = "live"
 """What hangs in a part, empty for nothing; written anew each few seconds."""
 TELL_SECONDS: Final = 5.0
+_ready: Final[set[Path]] = set()
+"""What this process has said; a file tells other processes."""
 
 
 def kube_client(
@@ -95,10 +98,14 @@ def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
 
 
 def mark_ready(settings: Settings, name: str) -> None:
-    """Tell the supervisor that the start of a part is over: from now on an exit means a restart."""
-    directory = Path(settings.process.state_dir)
-    if directory.is_dir():
-        (directory / name).write_text("ready\n")
+    """Tell the supervisor that the start of a part is over: from now on an exit means a restart.
+
+    Nothing need be writable: a sidecar's container often has a read-only root and no mount.
+    """
+    path = Path(settings.process.state_dir) / name
+    _ready.add(path)
+    with suppress(OSError):
+        path.write_text("ready\n")
 
 
 def tell_liveness(settings: Settings, check: Callable[[], str]) -> None:
@@ -106,7 +113,7 @@ def tell_liveness(settings: Settings, check: Callable[[], str]) -> None:
 
     Without a folder of its own nobody looks: the endpoint of the process tells the kubelet.
     """
-    if not settings.process.state_dir:
+    if not os.access(settings.process.state_dir or "/nonexistent", os.W_OK):
         return
     path = Path(settings.process.state_dir) / LIVE_FILE
 
@@ -122,8 +129,9 @@ def tell_liveness(settings: Settings, check: Callable[[], str]) -> None:
 
 def ready_file(directory: str, name: str) -> Callable[[], str]:
     """A readiness check: the part has said that its start is over."""
+    path = Path(directory) / name
 
     def check() -> str:
-        return "" if (Path(directory) / name).exists() else f"waiting for {name}"
+        return "" if path in _ready or path.exists() else f"waiting for {name}"
 
     return check

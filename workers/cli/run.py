@@ -22,7 +22,7 @@ from workers.cli import embedded_redis, forking
 from workers.cli.processes import Child, stop_all
 from workers.config.flags import Command
 from workers.config.flagsets import flag_set
-from workers.config.load import controllers_of
+from workers.config.load import controllers_of, temporary
 from workers.controllers import catalogue
 from workers.queue.seal import new_key
 
@@ -212,9 +212,11 @@ class Supervisor:
 
 def run(settings: Settings, argv: Sequence[str]) -> int:
     """The command; returns the exit code."""
-    is_own = "state-dir" not in settings.explicit
+    given = settings.process.state_dir if "state-dir" in settings.explicit else ""
+    # The image names one, which a container with a read-only root and no mount cannot write to.
+    is_own = not given or (Path(given).is_dir() and not os.access(given, os.W_OK))
     directory = Path(
-        tempfile.mkdtemp(prefix="csi-fleet-") if is_own else settings.process.state_dir
+        tempfile.mkdtemp(prefix="csi-fleet-", dir=temporary(os.environ)) if is_own else given
     )
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     supervisor = Supervisor(settings, argv, directory)

@@ -332,20 +332,27 @@ def _default_workers(values: Mapping[str, Any], driver: settings.DriverSettings)
     return min(most, available_cpus()) if most > 1 else 1
 
 
+def temporary(environ: Mapping[str, str]) -> Path:
+    """Where files may be made, also in a container with a read-only root and no mount."""
+    try:
+        return Path(environ.get("TMPDIR") or tempfile.gettempdir())
+    except FileNotFoundError:
+        return Path("/dev/shm")  # noqa: S108 - of the container alone
+
+
 def _process(
     values: Mapping[str, Any],
     environ: Mapping[str, str],
     own: Iterable[Mapping[str, Any]],
     driver: settings.DriverSettings,
 ) -> settings.ProcessSettings:
-    temporary = environ.get("TMPDIR") or tempfile.gettempdir()
     threads = max((found.get("worker-threads", 0) for found in own), default=0)
     return settings.ProcessSettings(
         workers=values["workers"] or _default_workers(values, driver),
         concurrency=values["concurrency"]
         or max(1, min(2 * threads or MAX_DEFAULT_CONCURRENCY, MAX_DEFAULT_CONCURRENCY)),
         lease_ttl_seconds=values["lease-ttl"],
-        state_dir=values["state-dir"] or str(Path(temporary) / f"csi-fleet-{os.getuid()}"),
+        state_dir=values["state-dir"] or str(temporary(environ) / f"csi-fleet-{os.getuid()}"),
         shadow=values["shadow"],
     )
 
