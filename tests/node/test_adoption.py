@@ -73,7 +73,7 @@ def test_a_driver_moves_over_and_back_while_claims_come(
     claims = Claims(node.api)
     try:
         for number in range(ROUNDS):
-            claims.wait_more(5)
+            claims.wait_more(3)
             with moving.other_holder(node.api, claims):
                 reader.follow(
                     "docs/migration.md", "One driver to csi-fleet, step by step", REPLACED
@@ -83,7 +83,7 @@ def test_a_driver_moves_over_and_back_while_claims_come(
             claims.wait_more(10)
             with moving.other_holder(node.api, claims):
                 reader.follow("docs/migration.md", "And back", REPLACED)
-        claims.wait_more(5)
+        claims.wait_more(3)
     finally:
         claims.stop()
     wait_until(lambda: not claims.waiting(), moving.SECONDS, "all claims are Bound")
