@@ -90,7 +90,9 @@ def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
     client = connect(
         redis_url or redis.url_with_credentials(),
         password_file=redis.password_file,
+        # A scrape waits 10 s at most, and comes again: it must tell of a Redis that hangs.
         socket_timeout_seconds=2.0,
+        retries=1,
     )
     return LaneCollector(
         lambda: read_stats(client), lambda: read_sizes(client), catalogue.work_queues()

@@ -1,4 +1,4 @@
-"""Each alert fires by its cause and by nothing else, as Prometheus itself evaluates it (OPS-4).
+"""Each alert fires by its figures and by no others, in its real time (OPS-4).
 
 promtool (Debian's package prometheus) runs the rules over made-up scrapes of two watchers and three
 workers; every cause is one change of a healthy system.
@@ -6,16 +6,14 @@ workers; every cause is one change of a healthy system.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.support import apt
+from tests.support.prometheus import binary
 
 pytestmark = pytest.mark.integration
 
@@ -47,6 +45,9 @@ def healthy():
             f"controller_persistentvolumeclaim_provision_total{{{CLASS},{one}}}": 60,
             f"controller_persistentvolumeclaim_provision_failed_total{{{CLASS},{one}}}": 1,
             f'controller_persistentvolume_delete_failed_total{{class="fast",{one}}}': 1,
+            f'controller_persistentvolume_delete_total{{class="fast",{one}}}': 60,
+            f'csi_fleet_api_requests_total{{code="200",{one}}}': 60,
+            f'csi_fleet_api_requests_total{{code="0",{one}}}': 1,
             f'csi_fleet_lease_losses_total{{kind="claims",{one}}}': 0,
             f"csi_fleet_unexpected_errors_total{{{LANE},{one}}}": 0,
         }
@@ -86,6 +87,7 @@ OLD = "csi_fleet_keys_head_age_seconds"
 PAUSED = f'csi_fleet_lane_paused{{{LANE},pause="%s",instance="w1"}}'
 SLOW = "csi_fleet_claim_to_volume_seconds_bucket"
 FAILS = "controller_persistentvolumeclaim_provision_failed_total"
+DELETES = "controller_persistentvolume_delete_failed_total"
 
 CAUSES = {
     "CsiFleetQueueUnreachable": changed("csi_fleet_queue_up", flat(0), only="w2"),
@@ -95,13 +97,16 @@ CAUSES = {
         "csi_fleet_oldest_ticket_age_seconds",
     ),
     "CsiFleetNoWorker": changed("csi_fleet_worker_processes", flat(0)),
+    "CsiFleetApiServerFails": changed(
+        "csi_fleet_api_requests_total", rising(120), only='code="0",instance="k3"'
+    ),
     "CsiFleetKeysWaitLong": changed(OLD, rising(60)),
     "CsiFleetTicketsNotTaken": changed("csi_fleet_oldest_ticket_age_seconds", rising(60)),
     "CsiFleetCircuitBreakerOpen": added(PAUSED % "breaker", flat(1)),
     "CsiFleetDriverDisconnected": changed("csi_fleet_driver_connected", flat(0), only="k2"),
     "CsiFleetVolumesUnsaved": changed("csi_fleet_unsaved_volumes", flat(1)),
     "CsiFleetProvisioningFails": changed(FAILS, rising(120)),
-    "CsiFleetDeletionFails": changed("controller_persistentvolume_delete_failed_total", rising(60)),
+    "CsiFleetDeletionFails": changed(DELETES, rising(120)),
     "CsiFleetKeysGivenUp": changed("csi_fleet_abandoned_keys", flat(1)),
     "CsiFleetLeasesLost": changed("csi_fleet_lease_losses_total", rising(6)),
     "CsiFleetClaimsSlow": changed(SLOW, rising(1), only='le="60"')
@@ -116,14 +121,30 @@ QUIET = {
     | {PAUSED % "operator": flat(1)},
 }
 # No series of successes at all, as for a class nobody could use yet.
+NEVER = {
+    one: value
+    for one, value in healthy().items()
+    if not one.startswith(
+        ("controller_persistentvolumeclaim", "controller_persistentvolume_delete")
+    )
+}
+# The end of the back-off: one failure each five minutes, every time on another worker.
+ELSEWHERE = {f'{FAILS}{{{CLASS},instance="n{n}"}}': f"_x{5 * n} 1x{MINUTES}" for n in range(12)}
+STEPS = " ".join(f"{count}x4" for count in range(12))
+
 ALSO = {
     "a class that never succeeded": (
         "CsiFleetProvisioningFails",
-        {
-            one: rising(6) if one.startswith(FAILS) else value
-            for one, value in healthy().items()
-            if not one.startswith("controller_persistentvolumeclaim_provision_total")
-        },
+        NEVER | {f'{FAILS}{{{CLASS},instance="k1"}}': rising(6)},
+    ),
+    "each failure on a worker that had none": ("CsiFleetProvisioningFails", NEVER | ELSEWHERE),
+    "one volume at the end of its back-off": (
+        "CsiFleetDeletionFails",
+        NEVER | {f'{DELETES}{{class="fast",instance="k1"}}': STEPS},
+    ),
+    "a breaker that lets a call through now and then": (
+        "CsiFleetCircuitBreakerOpen",
+        added(PAUSED % "breaker", "1 1 stale " * 25),
     ),
 }
 
@@ -135,17 +156,7 @@ def alerts():
 
 @pytest.fixture(scope="module")
 def promtool():
-    found = shutil.which("promtool")
-    if found is None:
-        try:
-            apt.install("prometheus")
-        except apt.AptError as error:
-            if os.environ.get("CI"):
-                raise
-            pytest.skip(str(error))
-        found = shutil.which("promtool")
-    assert found
-    return found
+    return binary("promtool")
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ import json
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -47,9 +48,10 @@ class DriverHost(Running):
         return str(self.folder / f"{self.names.index(name)}.s")
 
     def set_mode(self, name: str, **mode: Any) -> None:
-        """`mode` ok, hang, dead, exhausted, unavailable, gone, stubborn; `delay` of each creation.
+        """`mode` ok, hang, dead, exhausted, unavailable, refuses, gone, stubborn; `delay` of calls.
 
-        One that hangs answers Probe, one that is dead answers nothing, though connected.
+        One that hangs answers Probe, as does one that refuses: its calls end Unavailable. One that
+        is dead answers nothing, though connected.
         Delays are seconds; a pair stands for any between them. A stubborn driver works `seconds` on
         each creation, also when the caller is gone.
         """
@@ -59,7 +61,10 @@ class DriverHost(Running):
         draft.replace(self.folder / "modes.json")
 
     def figures(self) -> dict[str, dict[str, Any]]:
-        """Per driver: creates, most_creates, most_calls (at once), volumes, times of creations."""
+        """Per driver: creates, most_creates, most_calls (at once), volumes, times of creations.
+
+        `now` are creations under way, `ended` counts calls by method and code.
+        """
         request = self.folder / "figures.json"
         request.unlink(missing_ok=True)
         wait_until(request.exists, 10, "the host writes its figures")
@@ -94,6 +99,7 @@ class LightDriver:
         self.volumes: dict[str, int] = {}
         self.now = {"create": 0, "delete": 0}
         self.most = {"create": 0, "delete": 0, "any": 0}
+        self.ended: Counter[str] = Counter()
         self.starts: list[float] = []
         self.asked: list[str] = []
 
@@ -116,8 +122,17 @@ class LightDriver:
 
     def _methods(self) -> dict[str, dict[str, Any]]:
         def unary(work: Any, request: type[Message]) -> Any:
+            name = request.__name__.removesuffix("Request")
+
+            async def counted(asked: Any, context: Any) -> Any:
+                try:
+                    return await work(asked, context)
+                finally:
+                    code = context.code() or grpc.StatusCode.OK
+                    self.ended[f"{name} {getattr(code, 'name', 'OK')}"] += 1
+
             return grpc.unary_unary_rpc_method_handler(
-                work, request.FromString, lambda answer: answer.SerializeToString()
+                counted, request.FromString, lambda answer: answer.SerializeToString()
             )
 
         return {
@@ -190,11 +205,11 @@ class LightDriver:
         least, most = delay if isinstance(delay, list) else (delay, delay)
         await asyncio.sleep(random.uniform(least, most))
         mode = self.mode.get("mode", "ok")
-        if mode in {"hang", "dead"}:
-            await asyncio.sleep(3600)
+        while self.mode.get("mode") in {"hang", "dead"}:  # noqa: ASYNC110 - modes come from a file
+            await asyncio.sleep(POLL_SECONDS)
         if mode == "exhausted":
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "told to be full")
-        if mode == "unavailable":
+        if mode in {"unavailable", "refuses"}:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "told to be unavailable")
 
     def figures(self) -> dict[str, Any]:
@@ -203,6 +218,8 @@ class LightDriver:
             "most_creates": self.most["create"],
             "most_calls": self.most["any"],
             "volumes": len(self.volumes),
+            "now": self.now["create"],
+            "ended": self.ended,
             "starts": self.starts[-20000:],
             "names": self.asked[-20000:],
         }

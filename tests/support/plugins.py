@@ -114,6 +114,19 @@ class Backoff(ScriptedProvisioner):
     options = Options(volume_store=VolumeStore.BACKOFF, save_attempts=3, save_interval_seconds=0.2)
 
 
+class Broken(ScriptedProvisioner):
+    """Its guard has a mistake while its rules say so: an error that nobody expects in a pass."""
+
+    kind = "broken"
+
+    def should_delete(self, volume: dict[str, Any]) -> bool:
+        reference = volume["spec"]["claimRef"]
+        claim = f"{reference['namespace']}/{reference['name']}"
+        if self.script.next("guard", claim) == "raises":
+            raise RuntimeError("a mistake in the guard")
+        return True
+
+
 ALL = (ScriptedProvisioner, Guarded, Block, Backoff)
 
 

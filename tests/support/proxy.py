@@ -70,6 +70,9 @@ class Proxy(Running):
     def stop(self) -> None:
         self._ended.set()
         if self._listener is not None:
+            # Else the thread that waits in accept takes one more.
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
         self.cut()
 

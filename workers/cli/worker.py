@@ -98,6 +98,7 @@ class WorkerProcess:
         self.running: list[Loop] = []
         self._stopped = threading.Event()
         self._connected: dict[str, bool] = {}
+        self._kinds = [kind.name for spec in specs for kind in spec.kinds if kind.has_driver]
 
     def connect(self) -> None:
         """API server, Redis, drivers; each with one clear line on failure (P-001)."""
@@ -335,11 +336,15 @@ class WorkerProcess:
     def publish(self) -> None:
         """Brings the gauges of this process up to date."""
         self.app.runtime.running.publish()
-        for driver in self.fleet.drivers():
-            is_connected = getattr(driver.client, "is_connected", True)
-            if self._connected.get(driver.name) is not is_connected:  # there may be hundreds
-                self._connected[driver.name] = is_connected
-                self.metrics.driver_connected.labels(driver.name).set(int(is_connected))
+        now = self.fleet.connections()
+        for name in self._connected.keys() - now.keys():
+            self.metrics.driver_left(name)
+        for name, is_connected in now.items():
+            if self._connected.get(name) is not is_connected:  # there may be hundreds
+                self.metrics.driver_connected.labels(name).set(int(is_connected))
+            if name not in self._connected:
+                self.metrics.expect(name, self._kinds)
+        self._connected = now
 
     def serve(self) -> None:
         """Metrics and probes, if wanted; alive means that loops and consumer still go round."""

@@ -102,6 +102,14 @@ class Fleet:
         known = self._drivers.copy()
         return [known[name] for name in sorted(known)]
 
+    def connections(self) -> dict[str, bool]:
+        """Whether each driver, also one that never answered, is connected and shook hands."""
+        found = {driver.name: True for driver in self.drivers()}
+        for link in list(self._links.values()):
+            if name := link.spec.name or (link.driver.name if link.driver else ""):
+                found[name] = link.is_served and link.client.is_connected
+        return found
+
     def seats(self, queue_name: str) -> int:
         """Threads of this process that may be inside the driver: all, if it is the only one."""
         limit = self._seats.get(queue_name)

@@ -42,6 +42,7 @@ _MAX_RETRY_AFTER_SECONDS: Final = 5.0
 _MIN_RELOAD_INTERVAL_SECONDS: Final = 5.0
 # The official client builds the header anew each time, environment and all.
 _HEADER_SECONDS: Final = 1.0
+_OK: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +281,8 @@ class KubeClient:
             status = answer.status
             return answer
         finally:
-            if self._observer is not None and not call.stream:
+            # A watch that opens lasts as long as it will; one that is refused is a request.
+            if self._observer is not None and not (call.stream and status == _OK):
                 self._observer(call.method, call.url, status, time.monotonic() - started)
 
     def _send(

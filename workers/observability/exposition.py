@@ -19,6 +19,8 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from workers.observability.metrics import GONE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
@@ -163,11 +165,11 @@ class Exposition(Collector):
 
 
 def _without_empty_labels(family: Metric) -> Metric:
-    """Hide an optional label without value, and prometheus_client's own `_created` series."""
+    """Hide optional labels without value, gauges that ended, and the library's `_created`."""
     optional = _OPTIONAL_LABELS.get(family.name)
     shown = Metric(family.name, family.documentation, family.type, family.unit)
     for sample in family.samples:
-        if sample.name.endswith("_created"):
+        if sample.name.endswith("_created") or sample.value == GONE:
             continue
         if optional and not sample.labels.get(optional):
             labels = {n: v for n, v in sample.labels.items() if n != optional}

@@ -11,18 +11,26 @@ name how they add up: `livesum` and `livemax` count living processes only.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 UNKNOWN_DRIVER: Final = "unknown-driver"
 """Label of calls made before the driver's name is known (F-030)."""
 
 NO_STATUS: Final = "unknown-non-grpc"
 """Label of calls that ended without a gRPC status (P-011)."""
+
+GONE: Final = -math.inf
+"""A gauge that has ended: the exposition hides it. Several processes cannot remove one, and of them
+`livemax` takes another's value first."""
+
+OUTCOMES: Final = ("done", "retry", "wait", "blocked")
+"""How a pass ends, as workers.engine.outcome has it."""
 
 _DEFAULT_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _CSI_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
@@ -65,6 +73,19 @@ class Metrics:
     def delete_failed(self, volume: Mapping[str, Any]) -> None:
         """Count a failed deletion."""
         self.delete_failed_total.labels(volume_class(volume)).inc()
+
+    def expect(self, driver_name: str, kinds: Iterable[str]) -> None:
+        """Begin at 0 what must be seen from the first on: no rate shows how a series begins."""
+        for kind in kinds:
+            self.unexpected_errors.labels(kind, driver_name)
+            self.lease_losses.labels(kind)
+            for outcome in OUTCOMES:
+                self.attempts.labels(kind, driver_name, outcome)
+
+    def driver_left(self, driver_name: str) -> None:
+        """The driver is not served here any more: its connection is no trouble."""
+        for gauge in (self.driver_connected, self.breaker_open):
+            gauge.labels(driver_name).set(GONE)
 
     def csi_observer(
         self, driver_name: str = "", *, migrated: bool | None = None

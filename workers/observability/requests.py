@@ -36,11 +36,16 @@ def resource_of(url: str) -> tuple[str, str]:
 
 
 def api_observer(metrics: Metrics) -> Callable[[str, str, int, float], None]:
-    """Return the observer of a KubeClient: method, path, status (0: no answer), seconds."""
+    """Return the observer of a KubeClient: method, path, status (0: no answer), seconds.
+
+    Of watches it is told of those that could not begin.
+    """
 
     def observe(method: str, url: str, status: int, seconds: float) -> None:
         resource, name = resource_of(url)
         verb = _VERBS.get(method) or ("get" if name else "list")
+        if "watch=1" in url:
+            verb = "watch"
         metrics.api_requests.labels(verb, resource, str(status)).inc()
         metrics.api_seconds.labels(verb, resource).observe(seconds)
         is_error = not 0 < status < 400 and status != 404

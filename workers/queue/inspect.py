@@ -232,15 +232,17 @@ def _read_failed(
 
 
 def read_sizes(client: redis.Redis) -> dict[str, int]:
-    """Counts that belong to no lane, for metrics and `status`; one round trip."""
+    """Counts that belong to no lane, for metrics and `status`; two round trips."""
     with reading(client):
+        # Workers clear the list of processes; when all of them died, nobody does.
+        now = round(read_time(client) * 1000)
         pipe = client.pipeline(transaction=False)
         pipe.hlen(NAMES["intents"].full)
         pipe.hlen(NAMES["unsaved"].full)
         pipe.hlen(NAMES["fails"].full)
         pipe.zcard(NAMES["abandoned"].full)
-        pipe.zcard(NAMES["procs"].full)
-        pipe.zcard(NAMES["drivers_until"].full)
+        pipe.zcount(NAMES["procs"].full, now, "+inf")
+        pipe.zcount(NAMES["drivers_until"].full, now, "+inf")
         pipe.hlen(NAMES["quarantine"].full)
         answers = pipe.execute()
     names = (

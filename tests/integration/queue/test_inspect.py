@@ -10,6 +10,7 @@ from workers.observability.lanes import LaneCollector
 from workers.queue.inspect import failed_keys, read_key, read_sizes
 from workers.queue.keys import claim_key, lane_name
 from workers.queue.limits import read_stats
+from workers.queue.names import NAMES
 from workers.queue.presence import Presence
 from workers.queue.workqueue import WorkQueue
 
@@ -91,3 +92,15 @@ def test_presence_names_the_living(redis_client, queue):
     assert [one.role for one in presence.alive()] == ["watcher"]
     assert len(presence.workers()) == 1
     assert presence.workers()[0].pid
+
+
+def test_the_dead_are_not_counted_though_nobody_is_left_to_clear_the_list(redis_client):
+    """CsiFleetNoWorker rests on it: workers clear the list, and all of them are dead."""
+    redis_client.zadd(NAMES["procs"].full, {"host:1:dead": 1_000})
+    redis_client.zadd(NAMES["drivers_until"].full, {"gone": 1_000})
+    sizes = read_sizes(redis_client)
+    assert (sizes["worker_processes"], sizes["registered_drivers"]) == (0, 0)
+    queue = WorkQueue(redis_client, publish=lambda _: None)
+    queue.register_process()
+    assert read_sizes(redis_client)["worker_processes"] == 1
+    queue.close()

@@ -49,3 +49,11 @@ def test_a_socket_given_beside_the_file_is_no_driver_of_the_file(fleet):
     fleet._links["/a"] = fleet._open(DriverSpec("", "/a", allow_tcp=False))
     with pytest.raises(ConfigError, match="/a is given by --csi-address too"):
         fleet.apply(specs("/a"))
+
+
+def test_connections_tell_of_drivers_that_never_answered_and_of_no_dropped_ones(fleet):
+    """Else a wrong endpoint raises no alert, and a driver that is gone for good raises one."""
+    fleet.apply(specs("/a", "/b"))
+    assert fleet.connections() == {"d/a": False, "d/b": False}
+    fleet.apply(specs("/a"))
+    assert fleet.connections() == {"d/a": False}

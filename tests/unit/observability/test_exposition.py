@@ -12,6 +12,7 @@ from prometheus_client.exposition import choose_encoder, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from workers.engine.outcome import Action
 from workers.observability.exposition import MULTIPROCESS_VARIABLE, Exposition, SharedMetrics
 from workers.observability.metrics import Metrics
 
@@ -102,6 +103,30 @@ def test_f030_process_and_scrape_metrics_are_there():
         and s.labels
     }  # fmt: skip
     assert codes == {"200": 1, "500": 0, "503": 0}
+
+
+def test_a_driver_that_left_is_not_shown_and_may_come_back():
+    """Else the alert on a lost socket stands for ever after the driver's line was removed."""
+    metrics = Metrics()
+    connected = "csi_fleet_driver_connected", (("driver_name", "d"),)
+    metrics.driver_connected.labels("d").set(0)
+    assert samples(metrics.registry)[connected] == 0
+    metrics.driver_left("d")
+    assert connected not in samples(metrics.registry)
+    metrics.driver_connected.labels("d").set(1)
+    assert samples(metrics.registry)[connected] == 1
+
+
+def test_what_an_alert_must_see_the_first_of_begins_at_0():
+    """Prometheus sees no increase in a series that begins at 1."""
+    metrics = Metrics()
+    metrics.expect("d", ["claims"])
+    found = samples(metrics.registry)
+    errors = "csi_fleet_unexpected_errors_total", (("driver_name", "d"), ("kind", "claims"))
+    assert found[errors] == 0
+    assert found["csi_fleet_lease_losses_total", (("kind", "claims"),)] == 0
+    ends = {dict(key[1])["outcome"] for key in found if key[0] == "csi_fleet_attempts_total"}
+    assert ends == {one.value for one in Action}
 
 
 class Children:

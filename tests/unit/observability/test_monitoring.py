@@ -30,6 +30,9 @@ class Answers:
     def pipeline(self, *, transaction):
         return self
 
+    def time(self):
+        return 0, 0
+
     def __getattr__(self, name):
         return lambda *_: None
 
@@ -75,12 +78,15 @@ def parts(node) -> Iterator[object]:
 
 
 def mistakes(text: str) -> list[str]:
-    """Metrics and labels of a query that no scrape shows; raises where it is no PromQL."""
+    """Metrics and labels of a query that no scrape shows; raises where it is no PromQL.
+
+    The label `instance` is Prometheus' own.
+    """
     found = list(parts(promql_parser.parse(text)))
     selectors = [one for one in found if isinstance(one, promql_parser.VectorSelector)]
     assert selectors, "a query without a metric shows nothing"
     unknown = [one.name for one in selectors if one.name not in exported()]
-    labels = frozenset().union(*(exported().get(one.name, ()) for one in selectors))
+    labels = frozenset({"instance"}).union(*(exported().get(one.name, ()) for one in selectors))
     for one in selectors:
         given = {matcher.name for matcher in one.matchers.matchers}
         unknown += sorted(given - exported().get(one.name, frozenset()))

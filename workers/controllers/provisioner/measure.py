@@ -40,15 +40,25 @@ def waited_seconds(work: ClaimPass, claim: JsonObject) -> float | None:
     The choice has no time stamp of its own: the first attempt, or the key's arrival in the queue,
     stands for it.
     """
-    if selected_node(claim):
-        begun = work.record.since if work.record is not None else time.time()
-        arrived = time.time() - (time.monotonic() - work.started) - work.lease.waited_seconds
-        return max(0.0, time.time() - min(begun, arrived))
-    stamp = claim["metadata"].get("creationTimestamp")
-    if not stamp:
-        return None
-    try:
-        created = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    except ValueError:
-        return None
-    return max(0.0, time.time() - created.timestamp())
+    now = time.time()
+    begun = work.record.since if work.record is not None else now
+    arrived = now - (time.monotonic() - work.started) - work.lease.waited_seconds
+    noticed = min(begun, arrived)
+    if not selected_node(claim):
+        try:
+            noticed = creation(claim["metadata"].get("creationTimestamp") or "", noticed)
+        except ValueError:
+            return None
+    return max(0.0, now - noticed)
+
+
+def creation(stamp: str, noticed: float) -> float:
+    """When an object was made, by its stamp, which has whole seconds, and when we noticed it.
+
+    The stamp alone is half a second early on the average, ten times what a claim takes.
+
+    Raises:
+        ValueError: no stamp.
+    """
+    second = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+    return min(max(second, noticed), second + 1)

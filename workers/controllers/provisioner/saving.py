@@ -183,6 +183,7 @@ def unsavable(work: ClaimPass, volume: JsonObject, live: JsonObject | None) -> O
         return done("deleted without PV", finish_intent=True)
     work.runtime.effects.reach(Step.RECORD_VOLUME, work.lease)
     work.own.intents.delete_pv(work.lease.domain)
+    measure.failed(work, claim_of(volume, live))
     return retry("unsavable")
 
 
