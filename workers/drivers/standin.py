@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 
     _Answer = TypeVar("_Answer", bound=Message)
 
+# A volume id of every form that a driver in the place of an in-tree plugin gives (P-605 ff.): the
+# volume of a migrated class is saved in in-tree form, and that is read from the id.
+_ID: Final = (
+    f"{UNKNOWN}#{UNKNOWN}#{UNKNOWN}/{UNKNOWN}/subscriptions/{UNKNOWN}"
+    f"/resourceGroups/{UNKNOWN}/providers/Microsoft.Compute/disks/{UNKNOWN}"
+)
+
 _log = logging.getLogger(__name__)
 
 ASKED: Final = frozenset(
@@ -92,7 +99,7 @@ def _volume(request: csi.CreateVolumeRequest) -> csi.CreateVolumeResponse:
     wanted = request.accessibility_requirements
     places = list(wanted.preferred or wanted.requisite)[:1]
     volume = csi.Volume(
-        volume_id=f"{UNKNOWN}-{request.name}",
+        volume_id=f"{_ID}-{request.name}",
         capacity_bytes=request.capacity_range.required_bytes,
         accessible_topology=places,
     )

@@ -38,12 +38,16 @@ _SERVER: Final = (
 )
 # Annotations and finalizers that others than the sidecar put on.
 _OTHERS: Final = (
-    r"|metadata\.annotations\.pv\.kubernetes\.io/(bound-by-controller|bind-completed)"
+    r"|metadata\.annotations\.pv\.kubernetes\.io/(bound-by-controller|bind-completed|migrated-to)"
     r"|metadata\.labels.*|metadata\.finalizers.*"
 )
 _DRIVERS: Final = {
     "persistentvolumes": r"|status.*|spec\.csi\.(volumeHandle|volumeAttributes.*)"
-    r"|spec\.nodeAffinity.*|spec\.claimRef\.resourceVersion",
+    r"|spec\.nodeAffinity.*|spec\.claimRef\.resourceVersion"
+    # What an in-tree source takes from the driver's volume context.
+    r"|spec\.(gcePersistentDisk|awsElasticBlockStore)\.partition|spec\.vsphereVolume\.volumePath"
+    r"|spec\.azureDisk\.(cachingMode|fsType)|spec\.azureFile\.secretNamespace"
+    r"|metadata\.annotations\.kubernetes\.io/azure-file-resource-group",
     "persistentvolumeclaims": r"|status\.(capacity|conditions|allocatedResourceStatuses).*"
     r"|status\.phase",
     "volumeattachments": r"|status\.attachmentMetadata.*",
