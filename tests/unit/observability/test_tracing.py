@@ -8,6 +8,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+import structlog
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -151,6 +152,7 @@ def test_nothing_is_imported_unless_asked_for():
 
 def test_a_missing_extra_is_one_warning(monkeypatch, capsys):
     """An operator that sets the variable for every pod must not stop this one."""
+    structlog.reset_defaults()  # another test of this process may have set up logging
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     traces = Tracing.from_environment({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"})
     with traces.work("n", "k", 0.0):
