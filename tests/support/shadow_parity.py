@@ -226,7 +226,7 @@ def write_table(cases: list[Agreement]) -> None:
     """The counts by group of cases and the listed differences, between the page's marks."""
     groups: dict[str, list[Agreement]] = {}
     for one in cases:
-        groups.setdefault(re.sub(r"-?\d+$", "", one.case), []).append(one)
+        groups.setdefault(one.case.partition("-")[0], []).append(one)
     rows = [
         "| Cases | Run | Agree | Differ | Not comparable | Requests and objects compared |",
         "|---|---|---|---|---|---|",
@@ -243,7 +243,7 @@ def write_table(cases: list[Agreement]) -> None:
         if one.verdict == "differs"
     ]
     reasons = Counter(
-        one.refused or re.sub(r" .*", "", one.drivers[0])
+        one.refused or one.drivers[0]
         for one in cases
         if one.verdict == "not comparable"
     )
