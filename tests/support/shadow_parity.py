@@ -243,9 +243,7 @@ def write_table(cases: list[Agreement]) -> None:
         if one.verdict == "differs"
     ]
     reasons = Counter(
-        one.refused or one.drivers[0]
-        for one in cases
-        if one.verdict == "not comparable"
+        one.refused or one.drivers[0] for one in cases if one.verdict == "not comparable"
     )
     text = "\n".join(rows)
     text += "\n\nDifferences, by their ids in [differences.md](differences.md):\n\n"
