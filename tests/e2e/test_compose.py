@@ -206,7 +206,7 @@ def test_the_product_adds_little_to_its_base_image(engine, healthy):
     ]
     added = (sizes[0] - sizes[1]) / 1e6
     print(f"image: {sizes[0] / 1e6:.0f} MB, of it ours: {added:.0f} MB")
-    assert 50 < added < 150
+    assert 50 < added < 165  # 7 of it are the Redis of a drop-in without one
 
 
 def test_compose_file_holds_no_secret():
