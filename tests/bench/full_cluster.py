@@ -2,9 +2,12 @@
 
     python -m tests.bench.full_cluster [CLAIMS] [--idle]
 
-A control plane of its own, `csi-fleet run` with an example driver that has no room for the greedy
-tenant's claims (264 KB of annotations each), and quiet claims at a steady rate. With `--idle` the
-greedy claims are of a class that nobody serves: what remains is the API server's share.
+What is ours goes from the moment that kube-controller-manager asks for a volume (it works on one
+claim after the other, whoever's) until the PV is saved. A control plane of its own, `csi-fleet run`
+with an example driver that has no room for the greedy tenant's claims (264 KB of annotations each),
+and quiet claims at a steady rate. With `--idle` the greedy claims are of a class that nobody
+serves:
+what remains is the API server's share.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ from workers.queue.connection import connect
 OTHERS, PER_SECOND = 200, 10.0
 FILLING = {f"team/{number}": "x" * 250 for number in range(1000)}
 HEAD = """\
-| others | claims | p50 ms | p99 ms | PV saved, p99 ms | Redis |
-|---|---|---|---|---|---|"""
+| others | claims | p50 ms | p99 ms | asked to saved, p50 ms | p99 ms | Redis |
+|---|---|---|---|---|---|---|"""
 GREEDY = "/api/v1/namespaces/greedy/persistentvolumeclaims"
 
 
@@ -51,9 +54,9 @@ def shown(name: str, times: Times, redis_url: str) -> None:
     p50, p99 = statistics.median(found), found[int(len(found) * 0.99) - 1]
     with connect(redis_url) as client:
         used = client.info("memory")["used_memory_human"]  # type: ignore[index]
-    saved = sorted(times.saved[one] - times.created[one] for one in times.bound)
-    most = saved[int(len(saved) * 0.99) - 1]
-    numbers = " | ".join(f"{one * 1000:.0f}" for one in (p50, p99, most))
+    saved = sorted(times.saved[one] - times.asked[one] for one in times.bound)
+    ours, most = statistics.median(saved), saved[int(len(saved) * 0.99) - 1]
+    numbers = " | ".join(f"{one * 1000:.0f}" for one in (p50, p99, ours, most))
     print(f"| {name} | {len(found)} | {numbers} | {used} |", flush=True)
 
 

@@ -22,6 +22,7 @@ from typing import Any, Self
 
 from tests.support.redis_server import RedisServer, find_redis_server
 from workers.controllers.provisioner.intent import Intent, Request
+from workers.cpuslots import CpuSlots, waiting
 from workers.errors import NamespaceFull, QueueUnavailable
 from workers.queue.connection import connect
 from workers.queue.intents import IntentStore
@@ -42,6 +43,7 @@ class Bench:
     def __init__(self, server: RedisServer) -> None:
         self.client = connect(server.unix_url)
         self.tickets: Queue[Key] = Queue()
+        self.slots = CpuSlots()
         self.queue = WorkQueue(self.client, publish=self.publish, seal=SEAL)
         self.intents = IntentStore(self.client, SEAL)
         self.ends: dict[str, float] = {}
@@ -84,9 +86,10 @@ class Bench:
         while not self.stopped.is_set():
             with suppress(QueueUnavailable, Empty):
                 key = self.tickets.get(timeout=0.2)
-                lease = self.queue.take(key, [Lock(f"pvc-{key.uid}")])
-                if lease is not None:
-                    self.one_pass(lease)
+                with self.slots.taken():
+                    lease = self.queue.take(key, [Lock(f"pvc-{key.uid}")])
+                    if lease is not None:
+                        self.one_pass(lease)
 
     def one_pass(self, lease: Lease) -> None:
         """As the provisioner's: record, call, then saved or failed."""
@@ -95,7 +98,8 @@ class Bench:
         record = intent(key, FILLING if key.uid.startswith("large") else {})
         try:
             self.intents.begin(lease.domain, record, lease)
-            time.sleep(CALL_SECONDS)
+            with waiting():
+                time.sleep(CALL_SECONDS)
         except NamespaceFull:
             self.full += 1
         if is_greedy:
@@ -104,6 +108,11 @@ class Bench:
         else:
             self.queue.done(lease, finish_intent=True)
             self.ends[key.uid] = time.monotonic()
+
+    def wait_for_all(self, keys: list[Key]) -> None:
+        """Each has failed once: Redis is as full as they make it, and all of them retry."""
+        while not self.failed.issuperset(keys):
+            time.sleep(0.01)
 
     def settle(self) -> None:
         """Passes under way put their key back once more."""
@@ -162,7 +171,9 @@ def main() -> None:
                     uids = [f"{size}{number}" for number in range(claims)]
                     greedy = [claim_key("d", "greedy", uid, uid) for uid in uids]
                     bench.queue.add(greedy)
-                    shown(f"beside {claims} {size} ones", bench.others(size[0]), bench)
+                    shown(f"while {claims} {size} ones come", bench.others(size[0]), bench)
+                    bench.wait_for_all(greedy)
+                    shown("beside all of them", bench.others(f"later {size}"), bench)
                     for key in greedy:
                         bench.intents.finish(f"pvc-{key.uid}")
                         bench.queue.forget([key])

@@ -31,6 +31,7 @@ NODES = 3
 class _Meta(msgspec.Struct):
     name: str = ""
     resourceVersion: str = ""  # noqa: N815 - the API's spelling
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class _Spec(msgspec.Struct):
@@ -57,6 +58,7 @@ class Times:
     """When each claim of one run reached each stage, seconds since 1970."""
 
     created: dict[str, float] = field(default_factory=dict)
+    asked: dict[str, float] = field(default_factory=dict)  # by kube-controller-manager
     saved: dict[str, float] = field(default_factory=dict)
     bound: dict[str, float] = field(default_factory=dict)
     gone: dict[str, float] = field(default_factory=dict)
@@ -195,30 +197,37 @@ class Load:
         return {"Authorization": str(authorization), "Content-Type": "application/json"}
 
     def _watch(self, path: str, notice: Callable[[_Event, float], None]) -> None:
-        version = self.api.request("GET", path, params={"limit": "1"})["metadata"]
-        stream = self._connect(900)
-        stream.request(
-            "GET",
-            f"{path}?watch=1&resourceVersion={version['resourceVersion']}",
-            headers=self._headers(),
-        )
-        answer = stream.getresponse()
-        self._streams.append(stream)
+        listed = self.api.request("GET", path, params={"limit": "1"})["metadata"]
+        version = str(listed["resourceVersion"])
+        answer = self._stream(path, version)
         decode = msgspec.json.Decoder(_Event).decode
 
         def read() -> None:
+            nonlocal answer, version
             while not self._over.is_set():
                 try:
                     line = answer.readline()
                 except (OSError, ValueError, AttributeError):
                     return
-                if not line:
-                    return
-                notice(decode(line), time.time())
+                if not line:  # the server drops watches that it finds slow
+                    if not self._over.is_set():
+                        answer = self._stream(path, version)
+                    continue
+                event = decode(line)
+                assert event.type != "ERROR", line
+                version = event.object.metadata.resourceVersion
+                notice(event, time.time())
 
         thread = threading.Thread(target=read, daemon=True)
         thread.start()
         self._threads.append(thread)
+
+    def _stream(self, path: str, version: str) -> http.client.HTTPResponse:
+        stream = self._connect(900)
+        query = f"watch=1&allowWatchBookmarks=true&resourceVersion={version}"
+        stream.request("GET", f"{path}?{query}", headers=self._headers())
+        self._streams.append(stream)
+        return stream.getresponse()
 
     def _on_volume(self, event: _Event, now: float) -> None:
         reference = event.object.spec.claimRef
@@ -230,6 +239,8 @@ class Load:
             self.times.gone.setdefault(reference.name, now)
 
     def _on_claim(self, event: _Event, now: float) -> None:
+        if ANN_PROVISIONER in event.object.metadata.annotations:
+            self.times.asked.setdefault(event.object.metadata.name, now)
         if event.object.status.phase == "Bound":
             self.times.bound.setdefault(event.object.metadata.name, now)
 

@@ -25,6 +25,7 @@ def tenant_of(key: str) -> str:
 
 
 RESERVED_MS = 2000
+FEW_TICKETS = 4  # of a lane, that no worker took
 TTL_MS = 4000
 
 
@@ -345,11 +346,17 @@ class QueueModel:
             assert now >= self.quiet, f"{lane} admits in the silence of a new life"
 
     def check_admission(self) -> None:
-        """No lane idles while keys are ready, except until the first sweep after a silence."""
+        """No lane idles while keys are ready, except until the first sweep after a silence.
+
+        Retries wait where a few tickets do: no worker is free for them.
+        """
         for lane in {lane_of(key) for key in self.ready}:
             limit = self.limits.get(lane)
             if limit is not None and lane not in self.paused and not self.may_idle:
-                assert self.occupied(lane) >= limit, f"{lane} idles while keys are ready"
+                untaken = sum(lane_of(key) == lane for key in self.ticketed)
+                has_first = any(lane_of(k) == lane and k not in self.fails for k in self.ready)
+                is_busy = self.occupied(lane) >= limit or (untaken >= FEW_TICKETS and not has_first)
+                assert is_busy, f"{lane} idles while keys are ready"
 
     def _class(self, key: str) -> tuple[str, str, bool]:
         return lane_of(key), tenant_of(key), key in self.fails

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from workers.controllers.provisioner.intent import Request
 from workers.controllers.provisioner.recorded import RecordedAttempt
 from workers.controllers.provisioner.safekeeping import SLOW_AFTER_SECONDS
+from workers.cpuslots import waiting
 from workers.custom.api import Ignored, ProvisionError, ProvisionOptions, ProvisionResult
 from workers.errors import AttemptError, IgnoredError, State
 from workers.translate import claims
@@ -60,7 +61,7 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
 
         An exception that is not ours says nothing about the storage, so it counts as BACKGROUND.
         """
-        with self.copied_when_slow():
+        with self.copied_when_slow(), waiting():
             try:
                 result = self.provisioner.provision(prepared)
             except Ignored as ignored:

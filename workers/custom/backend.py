@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from workers import constants as k
 from workers.controllers.provisioner import saving
+from workers.cpuslots import waiting
 from workers.custom.api import Ignored, Options, Provisioner, VolumeStore
 from workers.custom.attempt import CustomAttempt, describe
 from workers.custom.store import BackoffStore
@@ -105,7 +106,8 @@ class CustomBackend:
         """One call of `delete` (L-075 step 1)."""
         work.runtime.effects.reach(Step.DELETE_VOLUME, work.lease)
         try:
-            self.provisioner.delete(deepcopy(volume))
+            with waiting():
+                self.provisioner.delete(deepcopy(volume))
         except Ignored as ignored:
             raise IgnoredError(ignored.reason) from None
         except Exception as error:

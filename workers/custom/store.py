@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from workers import constants as k
 from workers.controllers.provisioner import saving
+from workers.cpuslots import waiting
 from workers.engine.outcome import Outcome, retry, wait
 from workers.engine.steps import Step
 from workers.errors import ApiError
@@ -95,7 +96,8 @@ class BackoffStore:
         """One try to delete the volume; an Ignored counts as a failure here."""
         work.runtime.effects.reach(Step.CLEAN_UP, work.lease)
         try:
-            self.provisioner.delete(volume)
+            with waiting():
+                self.provisioner.delete(volume)
         except Exception as error:  # noqa: BLE001 - whatever it is, the volume may still be there
             progress["deletes"] = progress.get("deletes", 0) + 1
             _log.warning("volume %s not deleted again: %s", volume["metadata"]["name"], error)

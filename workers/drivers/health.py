@@ -27,6 +27,7 @@ from csi_client.errors import (
     CsiError,
 )
 from workers.controllers import catalogue
+from workers.cpuslots import waiting
 from workers.drivers.operations import OPERATIONS
 from workers.errors import DriverAway, LeaseLost, QueueUnavailable
 from workers.queue.keys import lane_name
@@ -184,6 +185,17 @@ class WatchedClient(CsiClient):
         **options: Any,
     ) -> _Answer:
         """As the base's; the one door for every call, so that none escapes."""
+        with waiting():
+            return self._judged(method, request, answer_type, timeout_seconds, **options)
+
+    def _judged(
+        self,
+        method: str,
+        request: Message,
+        answer_type: type[_Answer],
+        timeout_seconds: float | None,
+        **options: Any,
+    ) -> _Answer:
         operation = OPERATIONS.get(method)
         if operation is None:
             return super()._call(method, request, answer_type, timeout_seconds, **options)

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from workers.cpuslots import CpuSlots
 from workers.drivers.seats import Seats
 from workers.engine.passes import Passes
 from workers.observability.metrics import Metrics
@@ -56,6 +57,7 @@ class Context:
     parts: Mapping[str, Any] = field(default_factory=dict)
     pauses: Pauses | None = None
     seats: Seats = field(default_factory=lambda: Seats(lambda _: sys.maxsize))
+    cpu: CpuSlots = field(default_factory=CpuSlots)
     metrics: Metrics = field(default_factory=Metrics)
     periodic: Periodic | None = None
     lasting: Lasting | None = None

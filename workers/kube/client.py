@@ -16,6 +16,7 @@ import msgspec
 import urllib3
 from urllib3.exceptions import HTTPError, ReadTimeoutError, ResponseError
 
+from workers.cpuslots import waiting
 from workers.kube.connection import connect
 from workers.kube.errors import Unreachable, error_from_response
 from workers.kube.throttle import Throttle
@@ -258,13 +259,15 @@ class KubeClient:
         timeout = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         call = _Call(method, _url(path, query), headers, data, timeout)
         for repeats_left in range(self._repeats, -1, -1):
-            answer = self._send_authorized(call, _exchange)
+            with waiting():
+                answer = self._send_authorized(call, _exchange)
             if answer.status < 300:
                 return answer.data
             wait_seconds = min(answer.retry_after_seconds, _MAX_RETRY_AFTER_SECONDS)
             if not wait_seconds or not repeats_left:
                 break
-            self._sleep(wait_seconds)
+            with waiting():
+                self._sleep(wait_seconds)
         raise error_from_response(answer.status, answer.data, method=method, path=path)
 
     def _send_authorized(

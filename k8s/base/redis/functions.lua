@@ -1,4 +1,4 @@
-#!lua name=csifleet_bf3e198eeb1ebe40
+#!lua name=csifleet_c13dba48f79cdc4b
 local function run(_, ARGV)
 local script = table.remove(ARGV, 1)
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
@@ -11,6 +11,7 @@ local APART = { ['changes'] = '#resizer', ['contents'] = '#snapshotter', ['group
 -- Every script's first argument is the time in ms, "" outside of tests: then Redis is asked.
 local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
 local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come later
+local FEW_TICKETS = 4          -- that no worker took: retries come no faster than they are taken
 local MAX_TICKETS = 500        -- per script call; the sweep admits the rest
 local TRAIL_NOTES = 40         -- kept of each key's trail
 local TRAIL_SECONDS = 3600
@@ -265,17 +266,21 @@ local function admit(lane, is_turn)
     for _, other in ipairs(CALL_KINDS) do all = all + busy(other .. '|' .. driver) end
     free = math.min(free, total - all)
   end
+  local waiting = redis.call('ZCARD', K.ticketed .. lane)
   local tokens = bucket(rate, tonumber(raw[3]), tonumber(raw[4]), tonumber(raw[5]))
   if tokens ~= math.huge then
-    tokens = tokens + rate * LOOK_AHEAD_SECONDS - redis.call('ZCARD', K.ticketed .. lane)
+    tokens = tokens + rate * LOOK_AHEAD_SECONDS - waiting
   end
   local admitted = 0
   while free > admitted and tokens >= 1 and #tickets < MAX_TICKETS do
     local key
-    if waiting_retry > 0 and (streak >= FIRST_PER_RETRY or waiting_first == 0) then
+    -- Tickets are a list, in which nobody takes turns: a flood of retries waits before it (SEC-4).
+    local is_turn_of_retry = streak >= FIRST_PER_RETRY
+      or waiting_first == 0 and waiting + admitted < FEW_TICKETS
+    if waiting_retry > 0 and is_turn_of_retry then
       key, streak = pop(retry, K.share_retry .. lane), 0
       waiting_retry = waiting_retry - 1
-    else
+    elseif waiting_first > 0 then
       key, streak = pop(ready, K.share .. lane), math.min(streak + 1, FIRST_PER_RETRY)
       waiting_first = waiting_first - 1
     end
@@ -1395,6 +1400,7 @@ local new = { fence = string.format('%d', fence), process = process, token = tok
   started = string.format('%d', now), locks = {} }
 for i = 6, #ARGV do hold(key, new, ARGV[i]) end
 write_lease(key, new)
+admit(lane)
 return taken(new.fence, new.started, now - since)
 
 elseif script == 'throttle' then
@@ -1452,5 +1458,5 @@ return tickets
 
 end
 end
-redis.register_function('csifleet_bf3e198eeb1ebe40', run)
-redis.register_function{ function_name = 'csifleet_bf3e198eeb1ebe40_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_c13dba48f79cdc4b', run)
+redis.register_function{ function_name = 'csifleet_c13dba48f79cdc4b_always', callback = run, flags = { 'allow-oom' } }

@@ -191,6 +191,23 @@ def test_flooding_tenant_does_not_delay_another(bench, start_queue):
     ]  # fmt: skip
 
 
+def test_retries_of_a_flood_wait_where_tenants_take_turns(bench, start_queue):
+    """G12, SEC-4: however many may run, few stand in the list of tickets, which has no turns."""
+    queue = start_queue(concurrency=200)
+    queue.add([claim(f"flood{i:03}", "loud") for i in range(100)])
+    for _ in range(100):
+        queue.fail(bench.run_next(queue), **BACKOFF)
+    bench.advance(1)
+    queue.heartbeat()
+    queue.pump(period_seconds=0)
+    assert len(bench.tickets) == 4
+    bench.run_next(queue)
+    queue.add([claim("one", "calm")])
+    order = [bench.run_next(queue).key.tenant for _ in range(100)]
+    assert order.index("calm") == 4
+    assert bench.tickets == []
+
+
 def test_retries_get_a_sixth_and_never_starve_first_attempts(bench, start_queue):
     """G12, SNQ-010: so a snapshot's deletion does not wait behind looks at uploads that hang."""
     queue = start_queue(concurrency=40)

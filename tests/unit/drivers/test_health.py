@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from csi_client import errors
+from csi_client.client import CsiClient
 from csi_client.errors import CsiError
 from tests.support.waiting import wait_until
+from workers.cpuslots import CpuSlots
 from workers.drivers.health import SharedHealth, WatchedClient
 from workers.drivers.seats import Seats, default_seats
 
@@ -181,3 +183,20 @@ def test_a_driver_with_all_threads_shares_with_nobody():
     seats = Seats(lambda _: 4, lambda *change: told.append(change), threads=4)
     with seats.seat("d"), seats.seat("d"), seats.seat("d"):
         assert told == []
+
+
+def test_a_pass_that_waits_for_the_driver_lets_another_in(health, monkeypatch):
+    """SEC-4: for its turn and for the answer, whatever is called."""
+    slots, let_in = CpuSlots(1, 3600), []
+
+    def other_pass(*_, **__):
+        with slots.taken():
+            let_in.append(1)
+
+    monkeypatch.setattr(CsiClient, "_call", other_pass)
+    monkeypatch.setattr(health, "wait_turn", other_pass)
+    client = WatchedClient("/nowhere", health)
+    with slots.taken():
+        client.delete_volume("v", {})
+        client.call("Identity/Probe", None, object)
+    assert len(let_in) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,9 @@ from workers.config.settings import LogSettings
 from workers.controllers.provisioner.claims import sync_claim
 from workers.controllers.provisioner.controller import CONTROLLER
 from workers.controllers.provisioner.spec import SPEC
+from workers.cpuslots import CpuSlots, waiting
 from workers.engine.frame import run
+from workers.engine.outcome import done
 from workers.engine.steps import Step
 from workers.explain.claims import claim_cause
 from workers.explain.facts import ClaimFacts
@@ -200,3 +203,28 @@ def test_a_pass_ends_before_its_next_effect_when_others_may_work(world):
     broken.owner.runtime.may_work = None
     world.live(broken.owner)
     assert world.storage.calls == ["create"]
+
+
+def test_few_passes_compute_side_by_side(world):
+    """SEC-4: the others' keys wait where tenants take turns."""
+    broken = Broken(world)
+    slots = broken.owner.runtime.cpu = CpuSlots(1, 3600)
+    other = threading.Thread(target=_take, args=(slots,), daemon=True)
+    seen = []
+
+    def work(*_):
+        other.start()
+        other.join(0.1)
+        seen.append(other.is_alive())
+        with waiting():
+            other.join(60)
+        seen.append(other.is_alive())
+        return done("well")
+
+    broken.once(work=work)
+    assert seen == [True, False]
+
+
+def _take(slots):
+    with slots.taken():
+        pass

@@ -4,6 +4,7 @@
 -- Every script's first argument is the time in ms, "" outside of tests: then Redis is asked.
 local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
 local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come later
+local FEW_TICKETS = 4          -- that no worker took: retries come no faster than they are taken
 local MAX_TICKETS = 500        -- per script call; the sweep admits the rest
 local TRAIL_NOTES = 40         -- kept of each key's trail
 local TRAIL_SECONDS = 3600
@@ -258,17 +259,21 @@ local function admit(lane, is_turn)
     for _, other in ipairs(CALL_KINDS) do all = all + busy(other .. '|' .. driver) end
     free = math.min(free, total - all)
   end
+  local waiting = redis.call('ZCARD', K.ticketed .. lane)
   local tokens = bucket(rate, tonumber(raw[3]), tonumber(raw[4]), tonumber(raw[5]))
   if tokens ~= math.huge then
-    tokens = tokens + rate * LOOK_AHEAD_SECONDS - redis.call('ZCARD', K.ticketed .. lane)
+    tokens = tokens + rate * LOOK_AHEAD_SECONDS - waiting
   end
   local admitted = 0
   while free > admitted and tokens >= 1 and #tickets < MAX_TICKETS do
     local key
-    if waiting_retry > 0 and (streak >= FIRST_PER_RETRY or waiting_first == 0) then
+    -- Tickets are a list, in which nobody takes turns: a flood of retries waits before it (SEC-4).
+    local is_turn_of_retry = streak >= FIRST_PER_RETRY
+      or waiting_first == 0 and waiting + admitted < FEW_TICKETS
+    if waiting_retry > 0 and is_turn_of_retry then
       key, streak = pop(retry, K.share_retry .. lane), 0
       waiting_retry = waiting_retry - 1
-    else
+    elseif waiting_first > 0 then
       key, streak = pop(ready, K.share .. lane), math.min(streak + 1, FIRST_PER_RETRY)
       waiting_first = waiting_first - 1
     end

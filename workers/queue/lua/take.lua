@@ -65,4 +65,5 @@ local new = { fence = string.format('%d', fence), process = process, token = tok
   started = string.format('%d', now), locks = {} }
 for i = 6, #ARGV do hold(key, new, ARGV[i]) end
 write_lease(key, new)
+admit(lane)
 return taken(new.fence, new.started, now - since)
