@@ -152,6 +152,7 @@ class Beside:
         end = time.time() + min(HOLD_SECONDS, 0.6 * (context.time_remaining() or HOLD_SECONDS))
         while time.time() < end and context.is_active() and self.process.exit_code() is None:
             if any((one["method"], about(one["request"])) == what for one in self.would()):
+                time.sleep(0.2)  # what it makes of the answer is written right after
                 break
             time.sleep(0.03)
 
