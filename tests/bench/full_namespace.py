@@ -86,7 +86,7 @@ class Bench:
         while not self.stopped.is_set():
             with suppress(QueueUnavailable, Empty):
                 key = self.tickets.get(timeout=0.2)
-                with self.slots.taken():
+                with self.slots.taken(key.tenant):
                     lease = self.queue.take(key, [Lock(f"pvc-{key.uid}")])
                     if lease is not None:
                         self.one_pass(lease)

@@ -8,6 +8,7 @@ from contextvars import copy_context
 
 import pytest
 
+from tests.support.waiting import wait_until
 from workers.cpuslots import CpuSlots, waiting
 
 LONG = 3600.0
@@ -24,12 +25,12 @@ class Passes:
         self.go_on = threading.Event()
         self.pool = ThreadPoolExecutor(8)
 
-    def begin(self, number: int, *, away: bool = False) -> Future[None]:
+    def begin(self, number: int, tenant: str = "", *, away: bool = False) -> Future[None]:
         """A pass; with `away` it waits for somebody else's answer."""
-        return self.pool.submit(self._run, number, away)
+        return self.pool.submit(self._run, number, tenant, away)
 
-    def _run(self, number: int, away: bool) -> None:
-        with self.slots.taken():
+    def _run(self, number: int, tenant: str, away: bool) -> None:
+        with self.slots.taken(tenant):
             if away:
                 with waiting():
                     self._stay(number)
@@ -62,6 +63,19 @@ def test_no_more_are_let_in_than_there_are_slots():
     assert len(passes.arrived) == 2
     passes.end(*begun)
     assert sorted(passes.arrived) == [0, 1, 2, 3, 4]
+
+
+def test_the_tenant_with_the_fewest_passes_comes_next():
+    """SEC-4: whoever came first among equals."""
+    slots = CpuSlots(1, LONG)
+    passes = Passes(slots)
+    begun = [passes.begin(0, "loud")]
+    passes.wait_for(1)
+    for number, tenant in enumerate(("loud", "loud", "calm", "loud"), start=1):
+        begun.append(passes.begin(number, tenant))
+        wait_until(lambda: slots.waiting_count >= number, SOON, "it waits")  # noqa: B023
+    passes.end(*begun)
+    assert passes.arrived == [0, 3, 1, 2, 4]
 
 
 def test_who_waits_for_others_gives_the_slot_away():

@@ -73,7 +73,7 @@ def run(context: Context, text: str) -> None:
     if driver is None and kind.has_driver:
         _log.warning("ticket dropped, its driver is not served here", key=text, driver=key.driver)
         return
-    with context.seats.seat(key.driver), context.cpu.taken():
+    with context.seats.seat(key.driver), context.cpu.taken(key.tenant):
         Pass(context, controller, kind, driver, key).run()
 
 
