@@ -186,36 +186,28 @@ class WatchedClient(CsiClient):
     ) -> _Answer:
         """As the base's; the one door for every call, so that none escapes."""
         with waiting():
-            return self._judged(method, request, answer_type, timeout_seconds, **options)
-
-    def _judged(
-        self,
-        method: str,
-        request: Message,
-        answer_type: type[_Answer],
-        timeout_seconds: float | None,
-        **options: Any,
-    ) -> _Answer:
-        operation = OPERATIONS.get(method)
-        if operation is None:
-            return super()._call(method, request, answer_type, timeout_seconds, **options)
-        self.health.wait_turn(operation)
-        lease = CURRENT.get()
-        if lease is not None:
-            lease.check()  # the turn may have taken long
-            if lease.permit is not None:
-                options["is_allowed"] = lease.permit
-        try:
-            answer = super()._call(method, request, answer_type, timeout_seconds, **options)
-        except CsiError as error:
-            if error.code == CANCELLED and lease is not None and not lease.is_permitted():
-                raise LeaseLost(f"{method} was cancelled: others may work now") from None
-            if self._is_away(error):
-                raise DriverAway(f"driver at {self.address} is not connected: {error}") from None
-            self.health.failed(operation, error, self.answers_probe)
-            raise
-        self.health.answered()
-        return answer
+            operation = OPERATIONS.get(method)
+            if operation is None:
+                return super()._call(method, request, answer_type, timeout_seconds, **options)
+            self.health.wait_turn(operation)
+            lease = CURRENT.get()
+            if lease is not None:
+                lease.check()  # the turn may have taken long
+                if lease.permit is not None:
+                    options["is_allowed"] = lease.permit
+            try:
+                answer = super()._call(method, request, answer_type, timeout_seconds, **options)
+            except CsiError as error:
+                if error.code == CANCELLED and lease is not None and not lease.is_permitted():
+                    raise LeaseLost(f"{method} was cancelled: others may work now") from None
+                if self._is_away(error):
+                    raise DriverAway(
+                        f"driver at {self.address} is not connected: {error}"
+                    ) from None
+                self.health.failed(operation, error, self.answers_probe)
+                raise
+            self.health.answered()
+            return answer
 
     def answers_probe(self) -> bool:
         """Ask whether the driver is well; many that ask at once share one Probe.
