@@ -1,13 +1,42 @@
-"""Debian's Prometheus: its programs, without its service."""
+"""A real Prometheus, Debian's, that scrapes real processes; and our rules in less time.
+
+```
+with Prometheus(directory, {"watcher": [port, ...]}, shortened(rules)) as prometheus:
+    prometheus.firing()
+    prometheus.query('up{job="watcher"}')
+```
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
 
 import pytest
+import requests
+import yaml
 
 from tests.support import apt
+from tests.support.processes import Process, free_port, start_process
+from tests.support.running import Running
+from tests.support.waiting import wait_until
+
+Labels = frozenset[tuple[str, str]]
+# The label that says what an alert is about.
+SUBJECTS = ("driver_name", "class", "instance")
+
+SCRAPE_SECONDS = 1.0
+EVALUATE_SECONDS = 0.5
+# How rules are shortened: a test that waits a quarter of an hour for each is not run by anybody.
+# One for all times, since what holds between them makes a rule right: longer than it looks back.
+TIME_DIVISOR = 60
+AGE_DIVISOR = 30
+_WAITS = re.compile(r"> (\d{2,})\b(?!\.)")
+_MINUTES = re.compile(r"\b(\d+)m\b")
 
 
 def binary(name: str) -> str:
@@ -25,3 +54,129 @@ def binary(name: str) -> str:
     found = shutil.which(name)
     assert found, name
     return found
+
+
+def shortened(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The same rules in less time: minutes are seconds, and ages are divided by 30.
+
+    Ages are the whole numbers from 10 on that an expression is compared with, in seconds: five
+    minutes' waiting is 10 s. Shares and rates stay.
+    """
+    groups = []
+    for group in document["groups"]:
+        rules = [
+            rule
+            | {"expr": shortened_query(rule["expr"])}
+            | ({"for": _shortened_for(rule["for"])} if "for" in rule else {})
+            for rule in group["rules"]
+        ]
+        groups.append(group | {"rules": rules, "interval": f"{int(EVALUATE_SECONDS * 1000)}ms"})
+    return {"groups": groups}
+
+
+def shortened_query(text: str) -> str:
+    """One expression, as `shortened` says."""
+    text = _MINUTES.sub(lambda one: f"{int(one[1]) * 60 // TIME_DIVISOR}s", text)
+    return _WAITS.sub(lambda one: f"> {int(one[1]) / AGE_DIVISOR:g}", text)
+
+
+def _shortened_for(text: str) -> str:
+    minutes = _MINUTES.fullmatch(text)
+    assert minutes, f"for: {text} is not in minutes"
+    return f"{int(minutes[1]) * 60 // TIME_DIVISOR}s"
+
+
+class Prometheus(Running):
+    """One server whose data lives in `directory`.
+
+    Args:
+        directory: made if missing.
+        targets: ports on loopback by job.
+        rules: a rules file's content.
+    """
+
+    def __init__(
+        self, directory: Path, targets: Mapping[str, Sequence[int]], rules: Mapping[str, Any]
+    ) -> None:
+        self.directory = directory
+        self._targets, self._rules = targets, rules
+        self._port = free_port()
+        self._session = requests.Session()
+        self._process: Process | None = None
+
+    def start(self) -> Self:
+        program = binary("prometheus")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "rules.yaml").write_text(yaml.safe_dump(dict(self._rules)))
+        jobs = [
+            {
+                "job_name": job,
+                "static_configs": [{"targets": [f"127.0.0.1:{port}" for port in ports]}],
+            }
+            for job, ports in self._targets.items()
+        ]
+        times = {
+            "scrape_interval": f"{int(SCRAPE_SECONDS * 1000)}ms",
+            "evaluation_interval": f"{int(EVALUATE_SECONDS * 1000)}ms",
+        }
+        config = {"global": times, "rule_files": ["rules.yaml"], "scrape_configs": jobs}
+        (self.directory / "prometheus.yaml").write_text(yaml.safe_dump(config))
+        self._process = start_process(
+            "prometheus",
+            [
+                program,
+                f"--config.file={self.directory / 'prometheus.yaml'}",
+                f"--storage.tsdb.path={self.directory / 'data'}",
+                f"--web.listen-address=127.0.0.1:{self._port}",
+                "--log.level=warn",
+            ],
+            log=self.directory / "prometheus.log",
+        )
+        try:
+            wait_until(self._is_ready, 60, "Prometheus is ready", fatal=RuntimeError)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self._process.log_tail()}") from error
+        return self
+
+    def stop(self) -> None:
+        self._session.close()
+        if self._process is not None:
+            self._process.kill()  # nobody wants its data
+
+    def query(self, text: str, at: float | None = None) -> dict[Labels, float]:
+        """An instant query's values by labels, those of the name apart."""
+        parameters = {"query": text} | ({"time": f"{at:.3f}"} if at is not None else {})
+        answer = self._get("/api/v1/query", **parameters)
+        return {
+            frozenset((k, v) for k, v in one["metric"].items() if k != "__name__"): float(
+                one["value"][1]
+            )
+            for one in answer["result"]
+        }
+
+    def firing(self) -> set[tuple[str, str]]:
+        """Name and subject (driver, class, instance or nothing) of each alert that fires now."""
+        return {
+            (labels["alertname"], next((labels[one] for one in SUBJECTS if one in labels), ""))
+            for labels in self._alerts()
+        }
+
+    def _alerts(self) -> Iterator[dict[str, str]]:
+        for one in self._get("/api/v1/alerts")["alerts"]:
+            if one["state"] == "firing":
+                yield one["labels"]
+
+    def _get(self, path: str, **parameters: str) -> Any:
+        answer = self._session.get(
+            f"http://127.0.0.1:{self._port}{path}", params=parameters, timeout=30
+        )
+        body = answer.json()
+        assert body["status"] == "success", (parameters, body)
+        return body["data"]
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        if not self._process.is_running():
+            raise RuntimeError(f"Prometheus ended:\n{self._process.log_tail()}")
+        url = f"http://127.0.0.1:{self._port}/-/ready"
+        return self._session.get(url, timeout=5).status_code == 200

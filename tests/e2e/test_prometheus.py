@@ -1,0 +1,216 @@
+"""Each alert fires by its cause and ends with it, each panel shows what is true (OPS-4).
+
+A real Prometheus (Debian's) scrapes two watchers and three workers. The rules are those of docs/,
+with their times made short (`tests.support.prometheus.shortened`). One story for all: everything
+that can go wrong side by side does so at once, each with a driver of its own; then what concerns
+all drivers, one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.causes import (
+    ALONE,
+    CAUSES,
+    FROZEN,
+    LIMITS,
+    NO_API,
+    PATIENCE,
+    ROLES,
+    SLOW,
+    SLOW_SECONDS,
+    TOGETHER,
+    Actions,
+)
+from tests.support.controlplane import ControlPlane
+from tests.support.dashboard import TRUTHS, Seen
+from tests.support.monitored import Monitored
+from tests.support.prometheus import SCRAPE_SECONDS, shortened
+from tests.support.waiting import let_pass, wait_until
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+RULES = yaml.safe_load((DOCS / "alerts" / "csi-fleet.yaml").read_text())
+ALERTS = [rule["alert"] for group in RULES["groups"] for rule in group["rules"]]
+PANELS = json.loads((DOCS / "dashboards" / "csi-fleet.json").read_text())["panels"]
+QUERIES = [
+    pytest.param(panel["title"], number, id=f"{panel['title']} {target['legendFormat']}")
+    for panel in PANELS
+    for number, target in enumerate(panel["targets"])
+]
+
+
+@dataclass
+class Story:
+    """What came of it.
+
+    Attributes:
+        quiet: what fired before anything went wrong.
+        fired: alerts with roles that fired while their causes held.
+        surprises: those that fired without one, behind the action that began what went wrong then.
+        lasting: those that went on firing after their causes were gone.
+        shown: what the panels' queries gave, by title and number, with what is true.
+    """
+
+    quiet: set = field(default_factory=set)
+    fired: set = field(default_factory=set)
+    surprises: set = field(default_factory=set)
+    lasting: set = field(default_factory=set)
+    shown: dict = field(default_factory=dict)
+
+
+class Teller:
+    """Tells the story, once for all tests."""
+
+    def __init__(self, world):
+        self.world, self.actions, self.story = world, Actions(world), Story()
+
+    def firing(self):
+        return {(alert, self.world.role(about)) for alert, about in self.world.prometheus.firing()}
+
+    def tell(self):
+        actions = self.actions
+        actions.warm_up()
+        actions.stuck = actions.bind("stuck", 4)[0]
+        actions.broken = actions.bind("broken", 1)[0]
+        self.world.tool.ok("pause", f"--driver={self.world.driver('paused')}", "--reason=firmware")
+        actions.claim("paused", 20)
+        # Until the first scrapes there seems to be no watcher.
+        with suppress(TimeoutError):
+            wait_until(lambda: not self.firing(), PATIENCE, "nothing fires")
+        self.story.quiet = self.firing()
+        for cause in TOGETHER:
+            cause.begin(actions)
+        self.look_at_panels()
+        NO_API.begin(actions)
+        self.go_through([*TOGETHER, SLOW, FROZEN, NO_API])
+        for cause in ALONE:
+            cause.begin(actions)
+            self.go_through([cause])
+        return self.story
+
+    def go_through(self, causes):
+        """Their alerts fire, no others do, and they end when they are mended."""
+        wanted = set().union(*(cause.fires for cause in causes))
+        allowed = wanted.union(*(cause.also for cause in causes))
+        seen = set()
+
+        def watch():
+            now = self.firing()
+            seen.update(now)
+            return now
+
+        def all_fired():
+            if wanted <= watch() | seen:
+                return True
+            for cause in causes:
+                if cause.goes_on:
+                    cause.begin(self.actions)
+            return False
+
+        with suppress(TimeoutError):  # told by the test of each
+            wait_until(all_fired, PATIENCE, "all fire", interval_seconds=0.3)
+        for cause in causes:
+            cause.mend(self.actions)
+        self.story.fired |= seen & wanted
+        try:
+            wait_until(lambda: not watch(), PATIENCE, "all end", interval_seconds=0.3)
+        except TimeoutError:
+            self.story.lasting |= self.firing()
+        self.story.surprises |= {(causes[0].begin.__name__, *one) for one in seen - allowed}
+
+    def look_at_panels(self):
+        """A window full of work, a worker that freezes, and then what every query says of it."""
+        world, actions = self.world, self.actions
+        actions.wait_counted(
+            ("controller_persistentvolumeclaim_provision_failed_total", "full"),
+            ("controller_persistentvolume_delete_failed_total", "stuck"),
+        )
+        since, before = time.time(), world.host.figures()
+        let_pass(3 * SCRAPE_SECONDS)  # what comes before the first scrape of a window is not in it
+        SLOW.begin(actions)
+        slow = actions.claim("slow", 10)
+        names, steady_wait = actions.bind("steady", 12)
+        actions.delete(names[:10])
+        FROZEN.begin(actions)
+        slow_wait = actions.wait_bound(slow)
+        states, sizes = [], []
+        for _ in range(10):
+            states.append(world.keys_by_state())
+            sizes.append({name: world.client.hlen(f"csifleet:{name}") for name in SIZES})
+            let_pass(SCRAPE_SECONDS / 4)
+        until = time.time()
+        seen = Seen(
+            world, since, until, (before, world.host.figures()), states, sizes,
+            waits={"steady": steady_wait, "slow": slow_wait},
+            delays={"slow": SLOW_SECONDS},
+            made={"steady": 12, "slow": 10},
+            deleted={"steady": 10},
+            oldest={"paused": actions.asked_first("paused")},
+            paused={"paused": "operator", "gone": "breaker"},
+        )  # fmt: skip
+        for panel in PANELS:
+            for number, target in enumerate(panel["targets"]):
+                text = target["expr"].replace("$driver", ".*")
+                text = text.replace("[5m]", f"[{round(seen.seconds * 1000)}ms]")
+                answer = world.prometheus.query(text, until)
+                truths = TRUTHS.get(panel["title"], ())
+                expected = truths[number] if number < len(truths) else None
+                is_rate = "rate(" in text and "quantile" not in text and "/ sum" not in text
+                factor = seen.seconds if is_rate else 1
+                shown = {labels: value * factor for labels, value in answer.items()}
+                self.story.shown[panel["title"], number] = shown, expected and expected(seen)
+
+
+SIZES = ("intents", "unsaved")
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory, redis_binary):
+    directory = tmp_path_factory.mktemp("monitored")
+    with (
+        ControlPlane(directory / "plane", audit_log=True) as plane,
+        Monitored(
+            directory / "world", plane, redis_binary, ROLES, LIMITS, shortened(RULES)
+        ) as world,
+    ):
+        yield Teller(world).tell()
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_each_alert_fires_by_its_cause(story, alert):
+    """Whatever stands in the rules file must have a cause here."""
+    expected = {one for cause in CAUSES for one in cause.fires if one[0] == alert}
+    assert expected, "an alert needs a cause that is tested"
+    assert expected <= story.fired
+
+
+def test_nothing_fires_without_a_cause(story):
+    assert story.quiet == set()
+    assert story.surprises == set()
+
+
+def test_each_alert_ends_with_its_cause(story):
+    assert story.lasting == set()
+
+
+@pytest.mark.parametrize(("title", "number"), QUERIES)
+def test_each_query_of_the_dashboard_shows_what_is_true(story, title, number):
+    """Whatever stands in the dashboard must have its truth, counted elsewhere."""
+    shown, expected = story.shown[title, number]
+    assert expected is not None, "a query needs a truth to compare it with"
+    for labels, (least, most) in expected.items():
+        assert labels in shown, (dict(labels), shown)
+        assert least <= shown[labels] <= most, (dict(labels), shown[labels], least, most)
+
+
+def test_the_dashboard_has_no_fewer_queries_than_truths():
+    titles = {panel["title"]: len(panel["targets"]) for panel in PANELS}
+    assert {title: len(truths) for title, truths in TRUTHS.items()} == titles

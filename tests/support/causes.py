@@ -1,0 +1,305 @@
+"""What makes each alert fire, and how it ends: done to a `Monitored` world, by name.
+
+An alert is told with the role it names, "" for none. `TOGETHER` happens at once, each to a driver
+of its own; `ALONE` concerns all of them.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.support.monitored import WATCHERS, WORKERS, Monitored
+from tests.support.refusal import volumes_refused
+from tests.support.waiting import wait_until
+
+ROLES: Final = (
+    *("steady", "slow", "paused", "hang", "flaps", "gone", "refused", "invalid", "full"),
+    *("stuck", "frozen"),
+)
+LIMITS: Final = {"hang": 6}
+SLOW_SECONDS: Final = 4.0
+PATIENCE: Final = 120
+
+
+class Actions:
+    """What goes wrong in the world, and how it is mended: as the runbook says where it can."""
+
+    def __init__(self, world: Monitored) -> None:
+        self.world = world
+        self.refusal = ExitStack()
+        self.numbers = 0
+        self.asked: dict[str, float] = {}
+        self.stuck: list[str] = []
+        self.broken: list[str] = []
+        self.hopeless = ""
+
+    def claim(self, role: str, count: int) -> list[str]:
+        """Ask for so many volumes; returns the claims' names."""
+        names = [f"{role}-{self.numbers + number}" for number in range(count)]
+        self.numbers += count
+        for name in names:
+            self.asked[name] = time.time()
+            self.world.scene.claim(name, self.world.classes[role])
+        return names
+
+    def bind(self, role: str, count: int) -> tuple[list[str], float]:
+        """The same, and wait for them; returns names and the longest wait."""
+        names = self.claim(role, count)
+        return names, self.wait_bound(names)
+
+    def wait_bound(self, names: list[str]) -> float:
+        """Until they are Bound; returns the longest wait that was seen."""
+        waits: dict[str, float] = {}
+
+        def all_bound() -> bool:
+            claims = self.world.scene.claims()
+            for name in names:
+                if claims[name].get("status", {}).get("phase") == "Bound":
+                    waits.setdefault(name, time.time() - self.asked[name])
+            return len(waits) == len(names)
+
+        wait_until(all_bound, PATIENCE, f"{names[0]} and others are Bound")
+        return max(waits.values())
+
+    def asked_first(self, role: str) -> float:
+        """When the first claim of a role was asked for."""
+        return min(at for name, at in self.asked.items() if name.startswith(f"{role}-"))
+
+    def delete(self, names: list[str]) -> None:
+        for name in names:
+            self.world.scene.delete(name)
+
+    def mode(self, role: str, **mode: Any) -> None:
+        self.world.host.set_mode(self.world.driver(role), **mode)
+
+    def have_counted(self, *series: tuple[str, str]) -> bool:
+        """Whether every worker has counted a first of each: no rate shows how a series begins."""
+
+        def counted(name: str, metric: str, role: str) -> bool:
+            wanted = {self.world.driver(role), self.world.classes[role]}
+            found = self.world.scrape(name).get(metric, ())
+            return any(wanted & set(labels.values()) and value for labels, value in found)
+
+        return all(counted(name, *one) for name in WORKERS for one in series)
+
+    def wait_counted(self, *series: tuple[str, str]) -> None:
+        wait_until(lambda: self.have_counted(*series), PATIENCE, "every worker failed once")
+
+    def warm_up(self) -> None:
+        claimed = "csi_fleet_claim_to_volume_seconds_count"
+        for _ in range(20):
+            names = [*self.bind("steady", 6)[0], *self.bind("slow", 6)[0]]
+            self.delete(names)
+            self.world.scene.wait_gone()
+            deleted = ("controller_persistentvolume_delete_total", "steady")
+            if self.have_counted((claimed, "steady"), (claimed, "slow"), deleted):
+                return
+        raise AssertionError("a worker gets nothing to do")
+
+    # What begins an alert, and what ends it.
+
+    def hang(self) -> None:
+        self.mode("hang", mode="hang")
+        self.claim("hang", LIMITS["hang"] + 10)
+
+    def flap(self) -> None:
+        self.mode("flaps", mode="refuses", delay=1)
+        self.claim("flaps", 6)
+
+    def lose_drivers(self) -> None:
+        """One is connected no more, one of the file never was."""
+        self.mode("gone", mode="gone")
+        self.world.serve(*ROLES, never="/nowhere/csi.sock")
+
+    def find_drivers(self) -> None:
+        self.mode("gone")
+        self.world.serve(*ROLES)
+
+    def refuse_volumes(self) -> None:
+        """For a while nobody may make them; and some never can be."""
+        for role, reason in (("refused", "Forbidden"), ("invalid", "Invalid")):
+            refused = volumes_refused(self.world.api, self.world.driver(role), reason)
+            self.refusal.enter_context(refused)
+            self.claim(role, 3)
+
+    def take_volumes(self) -> None:
+        self.refusal.close()
+
+    def fill(self) -> None:
+        self.mode("full", mode="exhausted")
+        self.claim("full", 4)
+
+    def stick(self) -> None:
+        self.mode("stuck", mode="exhausted")
+        self.delete(self.stuck)
+
+    def give_up(self) -> None:
+        self.hopeless = f"plain-{self.numbers}"
+        self.world.plugins["plain"].script.set("provision", self.hopeless, "final:no")
+        self.claim("plain", 1)
+
+    def replay(self) -> None:
+        self.world.plugins["plain"].script.set("provision", self.hopeless, "ok")
+        self.world.tool.ok("failed", "--replay")
+
+    def break_plugin(self) -> None:
+        self.world.plugins["broken"].script.set("guard", self.broken[0], "raises")
+        self.delete(self.broken)
+
+    def mend_plugin(self) -> None:
+        self.world.plugins["broken"].script.set("guard", self.broken[0], "ok")
+
+    def scribble(self) -> None:
+        driver = self.world.driver("steady")
+        self.world.client.hset("csifleet:leases", f"claims|{driver}|nobody/nothing|u1", "rubbish")
+
+    def clear_quarantine(self) -> None:
+        self.world.client.delete("csifleet:quarantine")
+
+    def be_slow(self) -> None:
+        self.mode("slow", delay=SLOW_SECONDS)
+
+    def freeze_worker(self) -> None:
+        """In the middle of calls, for longer than its leases last."""
+        self.mode("frozen", delay=3)
+        self.claim("frozen", 24)
+        world = self.world
+        wait_until(lambda: world.running_on("worker-2", "frozen") >= 2, 30, "it works")
+        world.signal(signal.SIGSTOP, "worker-2")
+        wait_until(lambda: not world.running_on("worker-2", "frozen"), 30, "others take over")
+        world.signal(signal.SIGCONT, "worker-2")
+
+    def hang_watchers(self) -> None:
+        """One is dead, one is there and does nothing."""
+        self.world.signal(signal.SIGKILL, "watcher-0")
+        self.world.signal(signal.SIGSTOP, "watcher-1")
+
+    def bring_watchers(self) -> None:
+        self.world.signal(signal.SIGCONT, "watcher-1")
+        self.bring("watcher-0")
+
+    def hang_workers(self) -> None:
+        self.world.signal(signal.SIGKILL, "worker-0")
+        self.world.signal(signal.SIGSTOP, *WORKERS[1:])
+        self.claim("steady", 2)
+
+    def bring_workers(self) -> None:
+        self.world.signal(signal.SIGCONT, *WORKERS[1:])
+        self.bring("worker-0")
+
+    def bring(self, name: str) -> None:
+        """A new process; what goes wrong next finds it at work."""
+        self.world.run(name)
+        wait_until(lambda: self.world.is_ready(name), PATIENCE, f"{name} is ready")
+
+    def hang_redis(self) -> None:
+        """It hangs, which a scrape must say in time; then it is gone."""
+        process = self.world.redis.process
+        assert process is not None
+        process.signal(signal.SIGSTOP)
+        assert self.world.scrape(WATCHERS[0])["csi_fleet_queue_up"] == [({}, 0.0)]
+        self.world.redis.kill()
+
+    def bring_redis(self) -> None:
+        self.world.redis.start()
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What makes alerts fire.
+
+    Attributes:
+        begin, mend: actions.
+        fires: alerts with the role they name, "" for none.
+        also: what may be true as well meanwhile.
+        goes_on: it begins again and again until its alerts fire.
+    """
+
+    begin: Callable[[Actions], object]
+    mend: Callable[[Actions], object]
+    fires: set[tuple[str, str]]
+    also: set[tuple[str, str]] = field(default_factory=set)
+    goes_on: bool = False
+
+
+def behaves(role: str) -> Callable[[Actions], None]:
+    """The driver of that role does what it should."""
+    return lambda actions: actions.mode(role)
+
+
+FROZEN = Cause(
+    Actions.freeze_worker,
+    behaves("frozen"),
+    {("CsiFleetLeasesLost", "")},
+    {("CsiFleetClaimsSlow", "frozen")},
+    goes_on=True,
+)
+# When a driver is mended, what waited for it is made, and was slow.
+SLOW = Cause(
+    Actions.be_slow,
+    behaves("slow"),
+    {("CsiFleetClaimsSlow", "slow")},
+    {("CsiFleetClaimsSlow", role) for role in (*ROLES, "plain")},
+)
+NO_API = Cause(
+    lambda actions: actions.world.cut_api(),
+    lambda actions: actions.world.mend_api(),
+    {("CsiFleetApiServerFails", "watcher-1")},
+)
+# All at once, and before the dashboard is looked at; every role is one's own.
+TOGETHER = [
+    Cause(Actions.hang, behaves("hang"), {("CsiFleetKeysWaitLong", "hang")}),
+    Cause(
+        Actions.flap,
+        behaves("flaps"),
+        {("CsiFleetCircuitBreakerOpen", "flaps")},
+        {("CsiFleetProvisioningFails", "flaps")},
+    ),
+    Cause(
+        Actions.lose_drivers,
+        Actions.find_drivers,
+        {
+            ("CsiFleetDriverDisconnected", "gone"),
+            ("CsiFleetDriverDisconnected", "never"),
+            ("CsiFleetCircuitBreakerOpen", "gone"),
+        },
+    ),
+    Cause(
+        Actions.refuse_volumes,
+        Actions.take_volumes,
+        {("CsiFleetVolumesUnsaved", ""), ("CsiFleetProvisioningFails", "invalid")},
+    ),
+    Cause(Actions.fill, behaves("full"), {("CsiFleetProvisioningFails", "full")}),
+    Cause(Actions.stick, behaves("stuck"), {("CsiFleetDeletionFails", "stuck")}),
+    Cause(
+        Actions.give_up,
+        Actions.replay,
+        {("CsiFleetKeysGivenUp", "")},
+        {("CsiFleetProvisioningFails", "plain")},
+    ),
+    Cause(Actions.break_plugin, Actions.mend_plugin, {("CsiFleetInternalErrors", "broken")}),
+    Cause(Actions.scribble, Actions.clear_quarantine, {("CsiFleetRecordsUnreadable", "")}),
+]
+ALONE = [
+    Cause(Actions.hang_watchers, Actions.bring_watchers, {("CsiFleetNoWatcher", "")}),
+    Cause(
+        Actions.hang_workers,
+        Actions.bring_workers,
+        {("CsiFleetNoWorker", ""), ("CsiFleetTicketsNotTaken", "steady")},
+        {("CsiFleetLeasesLost", ""), ("CsiFleetClaimsSlow", "steady")}
+        | {("CsiFleetTicketsNotTaken", role) for role in (*ROLES, "plain", "broken")},
+    ),
+    # The scrapes of a Redis that hangs take longer than the second they have here.
+    Cause(
+        Actions.hang_redis,
+        Actions.bring_redis,
+        {("CsiFleetQueueUnreachable", "")},
+        {("CsiFleetNoWatcher", ""), ("CsiFleetLeasesLost", ""), ("CsiFleetClaimsSlow", "steady")},
+    ),
+]
+CAUSES = [*TOGETHER, SLOW, FROZEN, NO_API, *ALONE]

@@ -1,0 +1,266 @@
+"""What must each query of the dashboard show? Counted where nobody exports metrics.
+
+The sources are the drivers' own counts, the API server's audit log, the workers' logs, Redis'
+structures and the processes. `TRUTHS` has a function for each query of each panel, in the panels'
+order; it gives bounds by labels. Rates are compared as counts over the time that was looked at.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.support.monitored import WORKERS, Monitored, is_alive
+from tests.support.prometheus import SCRAPE_SECONDS, Labels
+
+Bounds = tuple[float, float]
+Truth = Callable[["Seen"], dict[Labels, Bounds]]
+
+_CLAIM_EDGES: Final = (0.0, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
+_CALL_EDGES: Final = (0.0, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
+# So many that twice as many, the mistake of two watchers, is out of bounds.
+ENOUGH: Final = 8
+
+
+@dataclass
+class Seen:
+    """What was true, between two times and at the second.
+
+    Attributes:
+        figures: the drivers' counts at both times.
+        states: keys by state, read several times about the second.
+        waits: by role the longest time a claim took, from asking to seeing it Bound.
+        made, deleted: volumes between the two times by role.
+        delays: seconds that a driver needs for a volume, by role.
+        oldest: when the first key that still waits was added, by role.
+        paused: pauses by role.
+    """
+
+    world: Monitored
+    since: float
+    until: float
+    figures: tuple[Mapping[str, Any], Mapping[str, Any]]
+    states: list[dict[str, int]]
+    sizes: list[dict[str, int]]
+    waits: dict[str, float]
+    delays: dict[str, float]
+    made: dict[str, int]
+    deleted: dict[str, int]
+    oldest: dict[str, float]
+    paused: dict[str, str]
+
+    @property
+    def seconds(self) -> float:
+        return self.until - self.since
+
+    def ended(self, role: str, call: str) -> int:
+        """Calls of a role's driver that ended so, such as `CreateVolume OK`."""
+        before, after = (one[self.world.driver(role)]["ended"] for one in self.figures)
+        return int(after.get(call, 0)) - int(before.get(call, 0))
+
+    def logged(self, message: str) -> list[dict[str, Any]]:
+        return self.world.log_lines(message, self.since, self.until)
+
+
+def labels(**found: str) -> Labels:
+    """As a query's answer has them."""
+    return frozenset(found.items())
+
+
+def about(count: float, slack: float = 2) -> Bounds:
+    """A count by its rate: extrapolated by up to two scrapes; one more may be under way.
+
+    What is first of its kind in a worker is not seen.
+    """
+    return 0.7 * count - slack - len(WORKERS), 1.3 * count + slack
+
+
+def each(counts: Mapping[Labels, float]) -> dict[Labels, Bounds]:
+    """The bounds of those that are enough to tell once from twice."""
+    found = {name: about(count) for name, count in counts.items() if count >= ENOUGH}
+    assert found, f"too few to tell anything: {dict(counts)}"
+    return found
+
+
+def between(values: Iterable[float], slack: float) -> Bounds:
+    """Bounds of what moves while it is looked at."""
+    found = list(values)
+    return min(found) - slack, max(found) + slack
+
+
+def _edges(edges: tuple[float, ...], least: float, most: float) -> Bounds:
+    """The histogram's buckets that hold these: a quantile is somewhere within."""
+    low = edges[max(0, bisect_left(edges, least) - 1)]
+    return low, edges[min(len(edges) - 1, bisect_left(edges, most))]
+
+
+def _claims(seen: Seen) -> dict[Labels, Bounds]:
+    return {
+        labels(driver_name=seen.world.driver(role)): _edges(
+            _CLAIM_EDGES, seen.delays.get(role, 0), wait + 1
+        )
+        for role, wait in seen.waits.items()
+    }
+
+
+def _calls(seen: Seen) -> dict[Labels, Bounds]:
+    found = {}
+    for role, wait in seen.waits.items():
+        name = {"driver_name": seen.world.driver(role)}
+        delay = seen.delays.get(role, 0)
+        key = labels(**name, method_name="/csi.v1.Controller/CreateVolume")
+        found[key] = _edges(_CALL_EDGES, delay, max(wait, delay + 0.1))
+    return found
+
+
+def _volumes(counts: Callable[[Seen], Mapping[str, int]]) -> Truth:
+    return lambda seen: each(
+        {labels(**{"class": seen.world.classes[role]}): n for role, n in counts(seen).items()}
+    )
+
+
+def _failures(role: str, call: str) -> Truth:
+    return lambda seen: each(
+        {labels(**{"class": seen.world.classes[role]}): seen.ended(role, call)}
+    )
+
+
+def _codes(seen: Seen) -> dict[Labels, Bounds]:
+    names = {"OK": "OK", "RESOURCE_EXHAUSTED": "ResourceExhausted"}
+    found: Counter[Labels] = Counter()
+    for role in ("steady", "full", "stuck"):
+        driver = seen.world.driver(role)
+        for call in seen.figures[1][driver]["ended"]:
+            key = labels(driver_name=driver, grpc_status_code=names[call.split(" ")[1]])
+            found[key] += seen.ended(role, call)
+    return each(found)
+
+
+def _states(seen: Seen) -> dict[Labels, Bounds]:
+    return {
+        labels(state=state): between((one[state] for one in seen.states), 4)
+        for state in seen.states[0]
+    }
+
+
+def _ages(seen: Seen) -> dict[Labels, Bounds]:
+    return {
+        labels(kind="claims", driver_name=seen.world.driver(role)): (
+            seen.until - since - 2 - SCRAPE_SECONDS,
+            seen.until - since + 1,
+        )
+        for role, since in seen.oldest.items()
+    }
+
+
+def _attempts(seen: Seen) -> dict[Labels, Bounds]:
+    found = Counter(
+        labels(kind=line["key"].partition("|")[0], outcome=line["outcome"])
+        for line in seen.logged("pass ended")
+    )
+    return each(found)
+
+
+def _used(seen: Seen) -> dict[Labels, Bounds]:
+    driver = seen.world.driver("hang")
+    lane = f"claims|{driver}"
+    families = ("csifleet:leased:", "csifleet:ticketed:")
+    used = sum(int(seen.world.client.zcard(family + lane)) for family in families)
+    return {labels(kind="claims", driver_name=driver): (used, used)}
+
+
+def _limits(seen: Seen) -> dict[Labels, Bounds]:
+    return {
+        labels(kind="claims", driver_name=seen.world.driver(role)): (limit, limit)
+        for role, limit in seen.world.limits.items()
+    }
+
+
+def _pauses(seen: Seen) -> dict[Labels, Bounds]:
+    return {
+        labels(driver_name=seen.world.driver(role), pause=pause): (1, 1)
+        for role, pause in seen.paused.items()
+    }
+
+
+def _requests(seen: Seen) -> dict[Labels, Bounds]:
+    series = "count by (verb, resource, code) (last_over_time(csi_fleet_api_requests_total[5s]))"
+    before, after = (seen.world.prometheus.query(series, at) for at in (seen.since, seen.until))
+    made = Counter(
+        labels(verb=one.verb, resource=one.resource, code=one.code)
+        for one in seen.world.requests_made(seen.since, seen.until)
+    )
+    # Where a process made such a request for the first time, no rate shows how many it began with.
+    known = {key for key, processes in after.items() if before.get(key, 0) >= processes}
+    return each({key: count for key, count in made.items() if key in known})
+
+
+def _requests_per_volume(seen: Seen) -> dict[Labels, Bounds]:
+    made = seen.world.requests_made(seen.since, seen.until)
+    volumes = [
+        one
+        for one in made
+        if (one.verb, one.resource, one.code) == ("create", "persistentvolumes", "201")
+    ]
+    assert len(volumes) >= ENOUGH
+    ratio = len(made) / len(volumes)
+    return {labels(): (0.6 * ratio, 1.5 * ratio)}
+
+
+def _processes(seen: Seen) -> dict[Labels, Bounds]:
+    living = sum(is_alive(seen.world.processes[name]) for name in WORKERS)
+    return {labels(): (living, living)}
+
+
+def _drivers(seen: Seen) -> dict[Labels, Bounds]:
+    served = len(seen.world.roles) + len(seen.world.plugins)
+    return {labels(): (served, served)}
+
+
+def _size(name: str) -> Truth:
+    return lambda seen: {labels(): between((one[name] for one in seen.sizes), 4)}
+
+
+def _logged(message: str) -> Truth:
+    return lambda seen: {
+        key: about(count)
+        for key, count in Counter(
+            labels(kind=line["key"].partition("|")[0]) for line in seen.logged(message)
+        ).items()
+    }
+
+
+def _nothing(_: Seen) -> dict[Labels, Bounds]:
+    return {}
+
+
+TRUTHS: Final[dict[str, tuple[Truth, ...]]] = {
+    "Claim to volume, seconds": (_claims, _claims),
+    "Volumes per second": (
+        _volumes(lambda seen: seen.made),
+        _volumes(lambda seen: seen.deleted),
+    ),
+    "Keys by state": (_states,),
+    "Age of the next key": (_ages,),
+    "Attempts by outcome": (_attempts,),
+    "Failures": (
+        _failures("full", "CreateVolume RESOURCE_EXHAUSTED"),
+        _failures("stuck", "DeleteVolume RESOURCE_EXHAUSTED"),
+    ),
+    "CSI calls, p99": (_calls,),
+    "CSI calls by code": (_codes,),
+    "In use and limit": (_used, _limits),
+    "Pauses and breakers": (_pauses,),
+    "API requests per saved volume": (_requests_per_volume,),
+    "API requests by answer": (_requests,),
+    "Processes, attempts in flight, unsaved": (
+        _processes,
+        _drivers,
+        _size("intents"),
+        _size("unsaved"),
+    ),
+    "Losses": (_logged("lease lost"), _nothing, _nothing, _logged("unexpected error")),
+}
