@@ -89,8 +89,8 @@ parity: bytecode ## compare with the recorded cases of the Go sidecars (CASES=at
 shadow: bytecode ## a shadow beside Go sidecars over the recorded cases (PEER="paths", CASES, ONLY, FROM, OUT=folder, TABLE=1)
 	@$(PY) -m tests.support.shadow_parity $(addprefix --peer ,$(PEER)) $(if $(ONLY),--only '$(ONLY)') $(if $(FROM),--from '$(FROM)') $(if $(CASES),--folder '$(CASES)') $(if $(JOBS),--jobs $(JOBS)) $(if $(OUT),--out '$(OUT)') $(if $(TABLE),--table)
 
-mutants: bytecode ## breaks the code at random places; do the tests notice? hours: COUNT=n SEED=n ONLY=regex JOBS=n
-	@$(PY) -m tests.support.mutants $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only '$(ONLY)') $(if $(JOBS),--jobs $(JOBS))
+mutants: bytecode ## breaks the code at random places; do the tests notice? an hour: COUNT=n SEED=n ONLY=regex JOBS=n AGAIN=report
+	@$(PY) -m tests.support.mutants $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only '$(ONLY)') $(if $(JOBS),--jobs $(JOBS)) $(if $(AGAIN),--again '$(AGAIN)')
 
 bench: bytecode ## measure into docs/performance.md: QUICK=1 ONLY=a,b PEER=csi-provisioner ROUNDS=n
 	@$(PY) -m tests.bench
