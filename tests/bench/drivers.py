@@ -40,12 +40,16 @@ class BenchDrivers(DriverHost):
         expands: bool = False,
         attaches: bool = False,
         snapshots: bool = False,
+        whole: bool = False,
+        work_seconds: float = 0.0,
     ) -> None:
         super().__init__(folder, names)
         kind = "topology" if has_topology else "light"
         kind = "expanding" if expands else "attaching" if attaches else kind
         kind = "snapshots" if snapshots else kind
-        self._plan = {"names": self.names, "delay": delay_seconds, "kind": kind}
+        kind = "whole" if whole else kind
+        mode = {"delay": delay_seconds, "work": work_seconds}
+        self._plan = {"names": self.names, "mode": mode, "kind": kind}
 
     @property
     def pid(self) -> int:
@@ -174,7 +178,42 @@ class SnapshotDriver(LightDriver):
         )
 
 
+class WholeDriver(SnapshotDriver, AttachingDriver, ExpandingDriver):
+    """All of it, and each call costs the CPU `work` seconds, as in a driver that runs programs."""
+
+    async def _misbehave(self, context: Any) -> None:
+        until = time.thread_time() + self.mode.get("work", 0)
+        while time.thread_time() < until:
+            pass
+        await super()._misbehave(context)
+
+    async def agree(self, answer: Any, request: Any, context: Any) -> Any:
+        await self._misbehave(context)
+        return answer()
+
+    async def create(self, request: Any, context: Any) -> csi.CreateVolumeResponse:
+        answer = await super().create(request, context)
+        if request.HasField("volume_content_source"):
+            answer.volume.content_source.CopyFrom(request.volume_content_source)
+        return answer
+
+    async def controller(self, _: Any, __: Any) -> csi.ControllerGetCapabilitiesResponse:
+        types = csi.ControllerServiceCapability.RPC.Type
+        return csi.ControllerGetCapabilitiesResponse(
+            capabilities=[
+                csi.ControllerServiceCapability(rpc=csi.ControllerServiceCapability.RPC(type=one))
+                for one in (
+                    types.CREATE_DELETE_VOLUME,
+                    types.PUBLISH_UNPUBLISH_VOLUME,
+                    types.EXPAND_VOLUME,
+                    types.CREATE_DELETE_SNAPSHOT,
+                )
+            ]
+        )
+
+
 KINDS = {
+    "whole": WholeDriver,
     "snapshots": SnapshotDriver,
     "light": LightDriver,
     "topology": TopologyDriver,
@@ -189,7 +228,7 @@ async def serve(folder: Path) -> None:
     make = KINDS[plan["kind"]]
     drivers = {name: make(name, folder / f"{i}.s") for i, name in enumerate(plan["names"])}
     for driver in drivers.values():
-        await driver.follow({"delay": plan["delay"]} if plan["delay"] else {})
+        await driver.follow({name: value for name, value in plan["mode"].items() if value})
     (folder / "ready").touch()
     figures = folder / "figures.json"
     figures.touch()

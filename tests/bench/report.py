@@ -39,6 +39,7 @@ def measured(results: Mapping[str, Any]) -> list[str]:
         ("scaling", "Worker processes, driver 200 ms, 4 threads each"),
         ("resizing", "Expansions in a burst, with pods in the cluster"),
         ("snapshots", "Snapshots in a burst, then deleted"),
+        ("life", "The whole life of volumes, all controllers, each driver a process of its own"),
         ("cluster", "Watcher before a full cluster (MiB)"),
     ):
         if found := results.get(name):

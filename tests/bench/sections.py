@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import attaching, snapshotting
+from tests.bench import life as lives
 from tests.bench import resizing as expansions
 from tests.bench.drivers import BenchDrivers
 from tests.bench.load import Load
@@ -241,6 +242,16 @@ def snapshots(plan: Plan) -> None:
         plan.add("snapshots", record)
 
 
+def life(plan: Plan) -> None:
+    """The whole life of volumes at 1, 10, 20, 50 drivers; PEER_FIVE=folder of the Go sidecars."""
+    counts = (1, 20) if plan.is_quick else (1, 10, 20, 50)
+    count = 40 if plan.is_quick else 100
+    peer = given_peer("PEER_FIVE")
+    for _, drivers in itertools.product(range(plan.rounds), counts):
+        for record in lives.measured(plan.api, plan.kubeconfig, drivers, count, peer):
+            plan.add("life", record)
+
+
 def tool(module: str, *arguments: str) -> str:
     """The output of one of the other measurements."""
     done = subprocess.run(
@@ -296,4 +307,5 @@ SECTIONS: dict[str, Callable[[Plan], None]] = {
     "topology": topology,
     "resizing": resizing,
     "snapshots": snapshots,
+    "life": life,
 }
