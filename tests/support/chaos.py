@@ -6,7 +6,6 @@ brings back what died, as kubelet would. `leftovers` reads every queue structure
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import sys
@@ -33,6 +32,7 @@ from tests.support.running import Running
 from tests.support.waiting import let_pass, wait_until
 from workers.constants import ANN_RECORD_DRIVER
 from workers.queue.names import NAMES, PREFIX
+from workers.queue.records import peek
 
 ROOT = Path(__file__).resolve().parents[2]
 INTENTS = "csi-fleet.io/intent=true"
@@ -246,7 +246,8 @@ class System(Running):
         locks = [lock for lease in leases if lease[1] in processes for lock in lease[4:]]
         held = {lock.partition(":")[2] for lock in locks}
         copied = {name.removeprefix(COPY_PREFIX) for name in self.copies()}
-        going = {name for name, text in records.items() if json.loads(text)["stage"] != "failed"}
+        stages = {name: (peek(text) or {}).get("stage") for name, text in records.items()}
+        going = {name for name, stage in stages.items() if stage != "failed"}
         assert going <= held | copied, f"without owner: {sorted(going - held - copied)}"
         return len(processes) >= self.workers
 
