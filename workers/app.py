@@ -25,12 +25,12 @@ from workers import brokerscripts
 from workers.config.redisurl import is_sentinel, parse_sentinels
 from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
-from workers.queue.connection import TcpConnection, TlsConnection, reading_password
+from workers.queue.following import TcpConnection, TlsConnection, reading_password
 from workers.queue.kinds import place_of
 from workers.queue.names import celery_queue
 
 # isort: split
-# Not before workers.queue.connection, which keeps redis-py from loading OpenTelemetry.
+# Not before workers.queue.following, which keeps redis-py from loading OpenTelemetry.
 from kombu.transport.redis import Channel, QoS, SentinelChannel
 
 if TYPE_CHECKING:
@@ -69,10 +69,9 @@ class Ticket(Task):  # type: ignore[type-arg]  # generic for mypy alone
 
 
 class FleetApp(Celery):
-    """Celery with a place for what the tasks need; the worker sets `runtime` before it starts."""
+    """Celery with our kind of task."""
 
     task_cls = "workers.app:Ticket"
-    runtime: Any = None
 
 
 def broker_url(settings: Settings) -> str:

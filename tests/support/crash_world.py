@@ -52,6 +52,7 @@ from workers.queue.names import PREFIX
 from workers.queue.recovery import Recovery
 from workers.queue.workqueue import WorkQueue
 
+CONTROLLERS = {kind.name: CONTROLLER for kind in CONTROLLER.spec.kinds}
 NAMESPACE = "fleet-system"
 ZONE = "topology.example.org/zone"
 CLAIM = ("persistentvolumeclaims", "default", "data")
@@ -342,7 +343,6 @@ class CrashWorld:
             catalog=catalog,
             parts={CONTROLLER.spec.name: own},
             driver_of=lambda _name: self.driver,
-            controllers={kind.name: CONTROLLER for kind in CONTROLLER.spec.kinds},
             now=lambda: self.now_ms / 1000,
         )
         return Owner(queue, runtime, steps)
@@ -383,7 +383,7 @@ class CrashWorld:
 
     def _work(self, owner: Owner, key: Key) -> None:
         try:
-            run(owner.runtime, key.text)
+            run(owner.runtime, CONTROLLERS, key.text)
         except Death:
             owner.is_dead = True
 

@@ -33,7 +33,7 @@ from workers.drivers.central import Central
 from workers.drivers.fleet import TICK_SECONDS, Fleet
 from workers.drivers.seats import Seats
 from workers.engine.context import Context
-from workers.engine.controller import KeepsParts, Means
+from workers.engine.controller import KeepsParts, Means, load
 from workers.engine.effects import Effects
 from workers.engine.passes import Passes, longest_pass
 from workers.engine.pausecopies import PauseCopies, PauseRestorer
@@ -84,7 +84,7 @@ class WorkerProcess:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.controllers = [catalogue.load(name) for name in settings.chosen]
+        self.controllers = [load(name) for name in settings.chosen]
         self.app: FleetApp = make_app(settings)
         self.metrics = Metrics()
         self.consumer_heart: Heart | None = None
@@ -143,11 +143,12 @@ class WorkerProcess:
             queue=self.queue,
             periods=periods,
             controllers=self.controllers,
-            context=lambda: self.app.runtime,
+            context=lambda: self.context,
             lasting=lasting,
         )
-        self.app.runtime = self.make_context(means, lasting)
-        register(self.app)
+        self.context = self.make_context(means, lasting)
+        by_kind = {kind.name: one for one in self.controllers for kind in one.spec.kinds}
+        register(self.app, self.context, by_kind, self.periodic)
         # Last: what waits for the driver to be asked must not wait for our own start any more.
         self.connect_drivers()
 
@@ -170,17 +171,11 @@ class WorkerProcess:
             catalog=means.catalog,
             parts=self.make_parts(means),
             driver_of=self.fleet.driver_of,
-            controllers={
-                kind.name: controller
-                for controller in self.controllers
-                for kind in controller.spec.kinds
-            },
             pauses=self.pauses,
             seats=Seats(
                 self.fleet.seats, self.consumers.hold, threads=settings.process.concurrency
             ),
             metrics=self.metrics,
-            periodic=self.periodic,
             lasting=lasting,
             passes=Passes(lambda: longest_pass(self.fleet.longest_call())),
             tracing=self.tracing,
@@ -302,7 +297,7 @@ class WorkerProcess:
         try:
             self.publish()
             seconds = self.queue.pump()
-            self.app.runtime.passes.expire(self.queue)
+            self.context.passes.expire(self.queue)
         except QueueUnavailable:
             # Without Redis there is nothing to fetch, and a restart would not bring it back.
             self.consumer_lives()
@@ -335,7 +330,7 @@ class WorkerProcess:
 
     def publish(self) -> None:
         """Brings the gauges of this process up to date."""
-        self.app.runtime.running.publish()
+        self.context.running.publish()
         now = self.fleet.connections()
         for name in self._connected.keys() - now.keys():
             self.metrics.driver_left(name)

@@ -1,6 +1,6 @@
 """Which controllers are there? The only list of them; everything else is derived from it.
 
-Light: what runs a controller is imported by `load` alone.
+Light: what runs a controller is imported by `workers.engine.controller.load` alone.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from workers.controllers.attacher.spec import SPEC as ATTACHER
 from workers.controllers.capacity.spec import SPEC as CAPACITY
@@ -21,7 +21,6 @@ from workers.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from workers.engine.controller import Controller
     from workers.spec import Kind, Spec
 
 SPECS: Final[tuple[Spec, ...]] = (
@@ -107,9 +106,3 @@ def explainer(name: str) -> Callable[[Any, str, str, str], Any] | None:
     if importlib.util.find_spec(f"{folder}.explain") is None:
         return None
     return getattr(importlib.import_module(f"{folder}.explain"), "explain", None)
-
-
-def load(name: str) -> Controller:
-    """Import what runs a controller; only workers need it."""
-    module = importlib.import_module(f"workers.controllers.{name.replace('-', '_')}.controller")
-    return cast("Controller", module.CONTROLLER)

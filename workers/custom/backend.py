@@ -19,10 +19,8 @@ from workers.translate import claims
 from workers.translate.claims import Decision
 
 if TYPE_CHECKING:
-    from workers.controllers.provisioner.backend import ClaimAttempt
-    from workers.controllers.provisioner.claims import ClaimPass
     from workers.controllers.provisioner.intent import Intent
-    from workers.controllers.provisioner.volumes import VolumePass
+    from workers.controllers.provisioner.work import ClaimAttempt, ClaimWork, Work
     from workers.kube.objects import JsonObject
 
 
@@ -50,7 +48,7 @@ class CustomBackend:
         }.get(kind, 0)
 
     def should_provision(
-        self, work: ClaimPass, claim: JsonObject, storage_class: JsonObject | None
+        self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject | None
     ) -> Outcome | None:
         """L-022 with the plug-in's Qualifier, then its block support (L-040 step 3)."""
         qualifier = getattr(self.provisioner, "should_provision", None)
@@ -78,7 +76,7 @@ class CustomBackend:
         return method is not None and bool(method())
 
     def attempt(
-        self, work: ClaimPass, claim: JsonObject, storage_class: JsonObject, intent: Intent | None
+        self, work: ClaimWork, claim: JsonObject, storage_class: JsonObject, intent: Intent | None
     ) -> ClaimAttempt:
         """One call of `provision` and what belongs to it."""
         return CustomAttempt(
@@ -86,14 +84,14 @@ class CustomBackend:
         )
 
     def save(
-        self, work: ClaimPass, claim: JsonObject, volume: JsonObject, live: JsonObject | None
+        self, work: ClaimWork, claim: JsonObject, volume: JsonObject, live: JsonObject | None
     ) -> Outcome:
         """By the store the author chose."""
         if self.options.volume_store is VolumeStore.BACKOFF:
             return self._store.go_on(work, claim, volume, live)
         return saving.save(work, claim, volume, live)
 
-    def resume(self, work: ClaimPass, volume: JsonObject, live: JsonObject | None) -> Outcome:
+    def resume(self, work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:
         """The same for a volume of an earlier pass."""
         return self.save(work, saving.claim_of(volume, live), volume, live)
 
@@ -102,7 +100,7 @@ class CustomBackend:
         guard = getattr(self.provisioner, "should_delete", None)
         return guard is None or bool(guard(deepcopy(volume)))
 
-    def delete(self, work: VolumePass, volume: JsonObject) -> None:
+    def delete(self, work: Work, volume: JsonObject) -> None:
         """One call of `delete` (L-075 step 1)."""
         work.runtime.effects.reach(Step.DELETE_VOLUME, work.lease)
         try:

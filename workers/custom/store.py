@@ -22,7 +22,7 @@ from workers.errors import ApiError
 from workers.kube.errors import AlreadyExistsError
 
 if TYPE_CHECKING:
-    from workers.controllers.provisioner.claims import ClaimPass
+    from workers.controllers.provisioner.work import ClaimWork
     from workers.custom.api import Options, Provisioner
     from workers.kube.objects import JsonObject
 
@@ -37,7 +37,7 @@ class BackoffStore:
     options: Options
 
     def go_on(
-        self, work: ClaimPass, claim: JsonObject, volume: JsonObject, live: JsonObject | None
+        self, work: ClaimWork, claim: JsonObject, volume: JsonObject, live: JsonObject | None
     ) -> Outcome:
         """The next try: a save, or once those are used up, a deletion."""
         progress = dict((work.record.store if work.record else None) or {})
@@ -50,7 +50,7 @@ class BackoffStore:
 
     def save(
         self,
-        work: ClaimPass,
+        work: ClaimWork,
         claim: JsonObject,
         volume: JsonObject,
         live: JsonObject | None,
@@ -71,7 +71,7 @@ class BackoffStore:
 
     def not_saved(
         self,
-        work: ClaimPass,
+        work: ClaimWork,
         claim: JsonObject,
         volume: JsonObject,
         progress: dict[str, Any],
@@ -91,7 +91,7 @@ class BackoffStore:
         return self.delete(work, claim, volume, progress)
 
     def delete(
-        self, work: ClaimPass, claim: JsonObject, volume: JsonObject, progress: dict[str, Any]
+        self, work: ClaimWork, claim: JsonObject, volume: JsonObject, progress: dict[str, Any]
     ) -> Outcome:
         """One try to delete the volume; an Ignored counts as a failure here."""
         work.runtime.effects.reach(Step.CLEAN_UP, work.lease)
@@ -113,7 +113,7 @@ class BackoffStore:
         work.forget_intent()
         return retry(f"failed to save volume: {progress.get('error', '')}")
 
-    def later(self, work: ClaimPass, progress: dict[str, Any]) -> Outcome:
+    def later(self, work: ClaimWork, progress: dict[str, Any]) -> Outcome:
         """The progress is remembered with the intent; no back-off step is counted."""
         seconds = self.options.save_interval_seconds
         if work.record is not None:

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
     from workers.config.settings import Settings
     from workers.drivers.driver import Driver
-    from workers.engine.controller import Controller
     from workers.engine.effects import Effects
-    from workers.engine.periodic import Periodic
     from workers.explain.lasting import Lasting
     from workers.kube.reading import KubeReader
     from workers.queue.catalog import CatalogReader
@@ -36,11 +34,9 @@ class Context:
     Attributes:
         kube: reads the API server live.
         effects: the only way to change anything outside of this process.
-        controllers: those of this process, by kind of key.
         driver_of: finds the connected driver of a key's queue name; None when this process does
             not serve it (any more).
         parts: what each controller keeps in this process for itself, by its name.
-        periodic: the clock of polls and sweeps.
         lasting: tells users of holds that last; None without.
         may_work: told kind and queue name; whether this process may work on such keys at this
             moment. None: always, there are no elections.
@@ -53,13 +49,11 @@ class Context:
     queue: WorkQueue
     catalog: CatalogReader
     driver_of: Callable[[str], Driver | None]
-    controllers: Mapping[str, Controller] = field(default_factory=dict)
     parts: Mapping[str, Any] = field(default_factory=dict)
     pauses: Pauses | None = None
     seats: Seats = field(default_factory=lambda: Seats(lambda _: sys.maxsize))
     cpu: CpuSlots = field(default_factory=CpuSlots)
     metrics: Metrics = field(default_factory=Metrics)
-    periodic: Periodic | None = None
     lasting: Lasting | None = None
     tracing: Tracing = field(default_factory=Tracing)
     passes: Passes = field(default_factory=Passes)

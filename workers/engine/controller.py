@@ -7,8 +7,9 @@ asked when a driver is announced and when something may be due.
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -59,6 +60,12 @@ class Controller(Protocol):
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
         """How many keys of each kind may run at once, over all workers; 0 runs none."""
+
+
+def load(name: str) -> Controller:
+    """Import what runs the controller with this name; only workers need it."""
+    module = importlib.import_module(f"workers.controllers.{name.replace('-', '_')}.controller")
+    return cast("Controller", module.CONTROLLER)
 
 
 # What only some controllers have.

@@ -24,7 +24,7 @@ from workers.queue.keys import Key
 from workers.queue.leases import CURRENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from workers.drivers.driver import Driver
     from workers.engine.context import Context
@@ -52,11 +52,12 @@ def _current(lease: Lease) -> Iterator[None]:
         CURRENT.reset(token)
 
 
-def run(context: Context, text: str) -> None:
+def run(context: Context, controllers: Mapping[str, Controller], text: str) -> None:
     """Takes the key, runs one pass and releases the key with its outcome.
 
     Args:
-        context: this process's connections and controllers.
+        context: this process's connections.
+        controllers: those of this process, by kind of key.
         text: the key's text from the ticket.
     """
     try:
@@ -64,7 +65,7 @@ def run(context: Context, text: str) -> None:
     except ValueError as error:
         _log.warning("ticket dropped", err=error)
         return
-    controller = context.controllers.get(key.kind)
+    controller = controllers.get(key.kind)
     if controller is None:
         _log.warning("ticket dropped, its controller does not run here", key=text)
         return

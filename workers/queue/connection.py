@@ -10,30 +10,25 @@ Each new connection reads the password and the TLS files anew, so they may be ch
 
 from __future__ import annotations
 
-import sys
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-# redis-py loads OpenTelemetry's metrics if it can (for the extra `tracing` it can), which we do
-# not use: 2.5 MiB in every process.
-_telemetry = sys.modules.get("opentelemetry")
-sys.modules["opentelemetry"] = None  # type: ignore[assignment]  # the documented way to forbid it
-import redis  # noqa: E402
-from redis.backoff import ExponentialWithJitterBackoff  # noqa: E402
-from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection  # noqa: E402
-from redis.retry import Retry  # noqa: E402
+from workers.queue.following import (
+    TcpConnection,
+    TlsConnection,
+    UnixConnection,
+    reading_password,
+)
 
-if _telemetry is None:
-    del sys.modules["opentelemetry"]
-else:
-    sys.modules["opentelemetry"] = _telemetry
+# isort: split
+import redis
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.retry import Retry
 
-from workers.config.redisurl import is_sentinel, parse_sentinels  # noqa: E402
-from workers.errors import QueueUnavailable  # noqa: E402
+from workers.config.redisurl import is_sentinel, parse_sentinels
+from workers.errors import QueueUnavailable
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator
 
 # For those who only hand a client on.
@@ -49,78 +44,6 @@ RETRIES = 3
 # again over a new one, before a lease of 4 s ends.
 HEARTBEAT_TIMEOUT_SECONDS = 1.0
 HEARTBEAT_RETRIES = 1
-
-# A replica; a replica without its master; a master whose replicas do not confirm. The text counts
-# too, because Redis 6 wraps the error of a script into another.
-_LEFT: Final = (redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError)
-_LEFT_WORDS: Final = ("READONLY ", "MASTERDOWN ", "NOREPLICAS ")
-
-
-if TYPE_CHECKING:
-    _Mixed = Connection
-else:
-    _Mixed = object
-
-
-_Class = TypeVar("_Class", bound="FollowingMixin")
-
-
-class FollowingMixin(_Mixed):
-    """A connection that ends itself when its server is no master any more.
-
-    Attributes:
-        password_file: its first line is the password; "" for the one it was made with.
-    """
-
-    password_file = ""
-
-    def _connect(self) -> socket.socket:
-        """As the base's; the login that follows takes the password of this moment."""
-        self.password = current_password(self.password_file) or self.password
-        untyped: Any = super()
-        sock: socket.socket = untyped._connect()  # noqa: SLF001 - our own base's
-        return sock
-
-    def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        """As the base's.
-
-        Raises:
-            redis.ConnectionError: the client connects anew and repeats the command.
-        """
-        try:
-            return super().read_response(*args, **kwargs)
-        except ResponseError as error:
-            if not isinstance(error, _LEFT) and not any(w in str(error) for w in _LEFT_WORDS):
-                raise
-            self.disconnect()  # type: ignore[no-untyped-call]
-            raise redis.ConnectionError(f"this server takes no writes: {error}") from error
-
-
-class TcpConnection(FollowingMixin, Connection):
-    """Over TCP."""
-
-
-class TlsConnection(FollowingMixin, SSLConnection):
-    """Over TLS."""
-
-
-class UnixConnection(FollowingMixin, UnixDomainSocketConnection):
-    """Over a unix socket."""
-
-
-def current_password(path: str) -> str:
-    """The first line of a password file; "" for none, and while it is being replaced."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split() if path else []
-    except (OSError, UnicodeDecodeError):
-        return ""
-    return lines[0] if lines else ""
-
-
-def reading_password(kind: type[_Class], path: str) -> type[_Class]:
-    """The same class of connections, with a password file."""
-    return type(kind.__name__, (kind,), {"password_file": path}) if path else kind
-
 
 _CLASSES: Final = {"redis": TcpConnection, "rediss": TlsConnection, "unix": UnixConnection}
 

@@ -15,7 +15,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-import workers.queue.connection  # noqa: F401 - first, it loads the library its own way
+# First: it loads the library its own way.
+from workers.queue.following import FollowingMixin, current_password, reading_password
 
 # isort: split
 import redis
@@ -29,7 +30,6 @@ from redis.sentinel import (
 )
 
 from workers.loop import Loop
-from workers.queue.connection import FollowingMixin, current_password, reading_password
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

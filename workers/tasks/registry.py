@@ -10,14 +10,27 @@ from workers.engine.frame import run
 from workers.tasks.tick import tick
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from workers.app import FleetApp
+    from workers.engine.context import Context
+    from workers.engine.controller import Controller
+    from workers.engine.periodic import Periodic
 
 
-def register(app: FleetApp) -> None:
-    """Adds the tasks of all kinds; `app.runtime` must be set before the first of them runs.
+def register(
+    app: FleetApp, context: Context, controllers: Mapping[str, Controller], periodic: Periodic
+) -> None:
+    """Adds the tasks of all kinds.
 
     Those of controllers that do not run here too: what cannot be worked on is told by the frame.
     Celery's own go: they send what their message holds.
+
+    Args:
+        app: gets them.
+        context: of this process.
+        controllers: those that run here, by kind of key.
+        periodic: their clock.
     """
     app.finalize()
     for name in [one for one in app.tasks if one.startswith("celery.")]:
@@ -26,8 +39,8 @@ def register(app: FleetApp) -> None:
 
         @app.task(name=kind.task)
         def sync(text: str) -> None:
-            run(app.runtime, text)
+            run(context, controllers, text)
 
     @app.task(name=TASK_TICK)
     def system_tick() -> None:
-        tick(app.runtime)
+        tick(context.queue, periodic)

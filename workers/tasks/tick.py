@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from workers.errors import QueueUnavailable
 
 if TYPE_CHECKING:
-    from workers.engine.context import Runtime
+    from workers.engine.periodic import Periodic
+    from workers.queue.workqueue import WorkQueue
 
 _log = logging.getLogger(__name__)
 
 
-def tick(runtime: Runtime) -> None:
+def tick(queue: WorkQueue, periodic: Periodic) -> None:
     """Runs what is due now."""
     try:
-        runtime.queue.pump()
-        if runtime.periodic is not None:
-            runtime.periodic.tick()
+        queue.pump()
+        periodic.tick()
     except QueueUnavailable as error:
         _log.warning("tick: %s", error)

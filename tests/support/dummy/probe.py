@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any, cast
 
 import workers.controllers
 
@@ -36,13 +37,14 @@ def main() -> None:
     from workers.config.load import parse  # noqa: PLC0415
     from workers.drivers.announcing import Announcing  # noqa: PLC0415
     from workers.drivers.driversfile import DriverSpec  # noqa: PLC0415
+    from workers.engine.controller import load  # noqa: PLC0415
     from workers.explain import nouns  # noqa: PLC0415
     from workers.queue import kinds  # noqa: PLC0415
     from workers.queue.scripts import source  # noqa: PLC0415
     from workers.tasks.registry import register  # noqa: PLC0415
 
     settings = parse("run", ["--controllers=echo", "--loudness=9"], {})
-    controller = catalogue.load("echo")
+    controller = load("echo")
     lanes: dict[str, int] = {}
     queue = SimpleNamespace(set_limits=lambda lane, number, **_: lanes.update({lane: number}))
     driver = SimpleNamespace(
@@ -51,7 +53,7 @@ def main() -> None:
     announcing = Announcing(settings, [controller])
     announcing.set_limits(driver, DriverSpec("", ""), queue)  # type: ignore[arg-type]
     app = make_app(settings)
-    register(app)
+    register(app, cast("Any", None), {}, cast("Any", None))
     print(
         json.dumps(
             {

@@ -10,6 +10,7 @@ import pytest
 from workers.__main__ import drop_in
 from workers.config.load import parse
 from workers.controllers import catalogue
+from workers.engine.controller import load
 from workers.errors import ConfigError
 
 
@@ -33,7 +34,7 @@ def test_a_mistaken_choice_is_one_clear_line(text, message):
 @pytest.mark.parametrize("name", [spec.name for spec in catalogue.SPECS])
 def test_what_runs_a_controller_is_complete(name):
     """Its limits name all of its kinds; its spec is the catalogue's."""
-    controller = catalogue.load(name)
+    controller = load(name)
     assert controller.spec in catalogue.SPECS
 
 

@@ -105,11 +105,11 @@ def test_a_ticket_becomes_a_pass_with_or_without_a_driver(redis_client, key, wai
     world = CrashWorld(redis_client)
     owner = world.owner()
     context = owner.runtime
-    context.controllers = {kind.name: CONTROLLER for kind in CONTROLLER.spec.kinds}
+    controllers = {kind.name: CONTROLLER for kind in CONTROLLER.spec.kinds}
     context.driver_of = lambda _: SimpleNamespace(name="d", settings=world.settings)
     owner.queue.set_limits(key.lane, 1)
     owner.queue.add([key])
-    run(context, key.text)
+    run(context, controllers, key.text)
     assert context.metrics.tickets.labels(key.kind, "echoed")._value.get() == 1
     assert owner.queue.stats()[key.lane].running == 0
     assert owner.queue.stats()[key.lane].ticketed == 0

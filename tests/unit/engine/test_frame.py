@@ -68,9 +68,7 @@ class Broken:
         self.owner.queue.pump(period_seconds=0)
         self.world.tickets.clear()
         controller = SimpleNamespace(spec=SPEC, locks=locks, sync=work or self.raises)
-        self.owner.runtime.controllers = {"claims": controller}
-        run(self.owner.runtime, self.key.text)
-        self.owner.runtime.controllers = {kind.name: CONTROLLER for kind in SPEC.kinds}
+        run(self.owner.runtime, {"claims": controller}, self.key.text)
 
     def raises(self, *_):
         raise DefectError(f"password={SECRET}")

@@ -35,10 +35,9 @@ from workers import constants as k
 from workers.controllers.capacity.publishing import publishing_of
 from workers.controllers.provisioner import measure, saving
 from workers.controllers.provisioner.backend import backend_of
-from workers.controllers.provisioner.intent import MARGIN_SECONDS, Intent
-from workers.controllers.provisioner.own import own
+from workers.controllers.provisioner.intent import Intent
 from workers.controllers.provisioner.reschedule import clear_selected_node
-from workers.controllers.provisioner.volumes import VolumePass
+from workers.controllers.provisioner.work import ClaimWork
 from workers.engine.outcome import Action, Outcome, done, retry, wait
 from workers.engine.pausing import class_pause
 from workers.engine.steps import Step
@@ -46,18 +45,15 @@ from workers.errors import AttemptError, IgnoredError, State
 from workers.explain.facts import Cause
 from workers.explain.lasting import LASTING_SECONDS
 from workers.explain.words import stamp
-from workers.kube.errors import NotFoundError
 from workers.observability import trail
 from workers.observability.logging import get_logger
 from workers.translate import claims as rules
 from workers.translate.names import volume_name
 
 if TYPE_CHECKING:
-    from workers.controllers.provisioner.backend import Backend, ClaimAttempt
-    from workers.controllers.provisioner.own import Own
+    from workers.controllers.provisioner.work import ClaimAttempt
     from workers.drivers.driver import Driver
     from workers.engine.context import Runtime
-    from workers.kube.events import EventType
     from workers.kube.objects import JsonObject
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
@@ -86,37 +82,12 @@ def claim_domain(driver: Driver, key: Key) -> str:
 
 def sync_claim(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
     """One pass over one claim."""
-    return ClaimPass(runtime, driver, key, lease).run()
+    return ClaimPass(runtime, driver, key, lease, backend_of(driver)).run()
 
 
 @dataclass(slots=True)
-class ClaimPass:
-    """One pass over one claim, under its lease.
-
-    Attributes:
-        is_orphaned: nobody waits for the volume: the claim is gone, or has another one.
-        had_failed: the record at the start was of an attempt that failed for good.
-    """
-
-    runtime: Runtime
-    driver: Driver
-    key: Key
-    lease: Lease
-    has_copy: bool = False
-    started: float = 0.0
-    record: Intent | None = None
-    is_orphaned: bool = False
-    had_failed: bool = False
-
-    @property
-    def backend(self) -> Backend:
-        """Who makes the volume."""
-        return backend_of(self.driver)
-
-    @property
-    def own(self) -> Own:
-        """The provisioner's part of this process."""
-        return own(self.runtime)
+class ClaimPass(ClaimWork):
+    """One pass over one claim, under its lease."""
 
     def run(self) -> Outcome:
         """Decides and acts; raises only for failures of the system itself."""
@@ -155,11 +126,6 @@ class ClaimPass:
         now, epoch = self.runtime.now(), self.lease.session.epoch
         return intent.hold_seconds(now, epoch, is_orphaned=self.is_orphaned)
 
-    def overtaken_seconds(self) -> float:
-        """How long a call that ours overtook may still run."""
-        until = self.record.overtaken if self.record is not None else 0.0
-        return until + MARGIN_SECONDS - self.runtime.now() if until else 0.0
-
     def finish_orphan(
         self, intent: Intent | None, live: JsonObject | None, *, was_saved: bool
     ) -> Outcome:
@@ -192,15 +158,6 @@ class ClaimPass:
         self.runtime.effects.reach(Step.COPY_INTENT, self.lease)
         self.record = self.own.safekeeping.strand(self.lease, self.record.stranded(problem))
         return done("stranded")
-
-    def read_claim(self) -> JsonObject | None:
-        """The claim as it is now; None if it is gone or another claim took its name."""
-        namespace, _, name = self.key.object.partition("/")
-        try:
-            claim = self.runtime.kube.get_claim(namespace, name)
-        except NotFoundError:
-            return None
-        return claim if claim["metadata"].get("uid") == self.key.uid else None
 
     def sync(
         self, claim: JsonObject, live: JsonObject | None, intent: Intent | None, *, was_saved: bool
@@ -351,29 +308,6 @@ class ClaimPass:
     def storage_class(self, name: str) -> JsonObject | None:
         """A class by name, None if there is none."""
         return self.own.safekeeping.storage_class(name, self.lease.catalog)
-
-    def event(self, claim: JsonObject, kind: EventType, reason: str, message: str) -> None:
-        """An event on the claim, in the driver's name; never blocks."""
-        if kind == "Warning":
-            trail.note("error", message)
-            _log.warning("attempt failed", reason=reason, err=message)
-        self.runtime.effects.event(claim, kind, reason, message, component=self.driver.event_source)
-
-    def delete_again(self, volume: JsonObject) -> None:
-        """The volume that was made can have no PV: away with it.
-
-        Raises:
-            AttemptError, IgnoredError: it stays for now.
-        """
-        work = VolumePass(self.runtime, self.driver, self.key, self.lease)
-        self.backend.delete(work, volume)
-
-    def forget_intent(self) -> None:
-        """The storage holds nothing of this claim: drop what was remembered."""
-        if self.record is not None:
-            self.runtime.effects.reach(Step.FORGET_INTENT, self.lease)
-            self.own.safekeeping.forget(self.lease, has_copy=self.has_copy)
-            self.record = None
 
 
 def slow_delay_seconds(memo: str, storage_class: JsonObject | None) -> float:

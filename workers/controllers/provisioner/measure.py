@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from workers.translate.claims import claim_class_name, selected_node
 
 if TYPE_CHECKING:
-    from workers.controllers.provisioner.claims import ClaimPass
-    from workers.controllers.provisioner.volumes import VolumePass
+    from workers.controllers.provisioner.work import ClaimWork, Work
     from workers.kube.objects import JsonObject
 
 
-def saved(work: ClaimPass, claim: JsonObject) -> None:
+def saved(work: ClaimWork, claim: JsonObject) -> None:
     """The PV of a claim is saved."""
     metrics = work.runtime.metrics
     metrics.provisioned(claim, time.monotonic() - work.started)
@@ -24,17 +23,17 @@ def saved(work: ClaimPass, claim: JsonObject) -> None:
         metrics.claim_seconds.labels(*labels).observe(seconds)
 
 
-def failed(work: ClaimPass, claim: JsonObject) -> None:
+def failed(work: ClaimWork, claim: JsonObject) -> None:
     """An attempt for a claim failed."""
     work.runtime.metrics.provision_failed(claim)
 
 
-def deleted(work: VolumePass, volume: JsonObject, started: float) -> None:
+def deleted(work: Work, volume: JsonObject, started: float) -> None:
     """A volume is gone, in the storage and as object; `started` is monotonic."""
     work.runtime.metrics.deleted(volume, time.monotonic() - started)
 
 
-def waited_seconds(work: ClaimPass, claim: JsonObject) -> float | None:
+def waited_seconds(work: ClaimWork, claim: JsonObject) -> float | None:
     """Seconds the user waited: since the creation, or since late binding chose a node.
 
     The choice has no time stamp of its own: the first attempt, or the key's arrival in the queue,

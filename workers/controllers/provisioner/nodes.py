@@ -9,11 +9,11 @@ from workers.nodemode.ownership import selected_node
 from workers.topology.cluster import ClusterTopology
 
 if TYPE_CHECKING:
-    from workers.controllers.provisioner.claims import ClaimPass
+    from workers.controllers.provisioner.work import ClaimWork
     from workers.kube.objects import JsonObject
 
 
-def cluster(work: ClaimPass) -> ClusterTopology:
+def cluster(work: ClaimWork) -> ClusterTopology:
     """CSINodes and Nodes of this moment; in node deployment the local node alone (P-051)."""
     driver = work.driver
     if driver.node_segments is not None:
@@ -23,7 +23,7 @@ def cluster(work: ClaimPass) -> ClusterTopology:
     return work.own.clusters.current(work.lease.catalog)
 
 
-def check_owner(work: ClaimPass, claim: JsonObject) -> None:
+def check_owner(work: ClaimWork, claim: JsonObject) -> None:
     """The node gate repeated at the start of an attempt (P-055).
 
     Raises:

@@ -18,12 +18,12 @@ from workers.translate import claims
 from workers.translate.claims import Decision
 
 if TYPE_CHECKING:
-    from workers.controllers.provisioner.claims import ClaimPass
+    from workers.controllers.provisioner.work import ClaimWork
     from workers.kube.objects import JsonObject
 
 
 def should_provision(
-    work: ClaimPass, claim: JsonObject, storage_class: JsonObject | None
+    work: ClaimWork, claim: JsonObject, storage_class: JsonObject | None
 ) -> Outcome | None:
     """The pre-check (L-022, L-025); None means an attempt is due."""
     driver = work.driver
@@ -43,7 +43,7 @@ def should_provision(
 
 
 def _node_gate(
-    work: ClaimPass, claim: JsonObject, storage_class: JsonObject | None
+    work: ClaimWork, claim: JsonObject, storage_class: JsonObject | None
 ) -> Outcome | None:
     """ND-003: None if the claim is this node's, else what becomes of the key."""
     node = work.driver.settings.node
@@ -66,7 +66,7 @@ def _node_gate(
     return become_owner(work, claim, storage_class or {})
 
 
-def _is_allowed(work: ClaimPass, claim: JsonObject, storage_class: JsonObject) -> bool:
+def _is_allowed(work: ClaimWork, claim: JsonObject, storage_class: JsonObject) -> bool:
     """P-053: with allowedTopologies only a compatible node races."""
     if not work.driver.supports_topology:
         return True

@@ -27,7 +27,7 @@ from workers.translate import claims
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from workers.controllers.provisioner.claims import ClaimPass
+    from workers.controllers.provisioner.work import ClaimWork
     from workers.kube.objects import JsonObject
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Wait:
         return msgspec.json.encode(record).decode()
 
 
-def become_owner(work: ClaimPass, claim: JsonObject, storage_class: JsonObject) -> Outcome:
+def become_owner(work: ClaimWork, claim: JsonObject, storage_class: JsonObject) -> Outcome:
     """One step of the race; never provisions in this pass."""
     node = work.driver.settings.node
     known = Wait.read(work.lease.memo)
@@ -77,7 +77,7 @@ def become_owner(work: ClaimPass, claim: JsonObject, storage_class: JsonObject) 
     return _own(work, claim, Wait(known.attempts + 1))
 
 
-def _own(work: ClaimPass, claim: JsonObject, after_conflict: Wait) -> Outcome:
+def _own(work: ClaimWork, claim: JsonObject, after_conflict: Wait) -> Outcome:
     """Write the node's name (P-054 step 4); a conflict starts over with a longer wait (C-133)."""
     node_name = work.driver.settings.node.node_name
     annotations = dict(claim["metadata"].get("annotations") or {})
@@ -101,7 +101,7 @@ def _own(work: ClaimPass, claim: JsonObject, after_conflict: Wait) -> Outcome:
     return done("became owner")
 
 
-def has_room(work: ClaimPass, claim: JsonObject, storage_class: JsonObject) -> bool:
+def has_room(work: ClaimWork, claim: JsonObject, storage_class: JsonObject) -> bool:
     """P-060: GetCapacity for the prepared request; a failed check counts as room (C-135)."""
     try:
         return is_enough(
@@ -113,7 +113,7 @@ def has_room(work: ClaimPass, claim: JsonObject, storage_class: JsonObject) -> b
 
 
 def _available_bytes(
-    work: ClaimPass, claim: JsonObject, storage_class: JsonObject
+    work: ClaimWork, claim: JsonObject, storage_class: JsonObject
 ) -> Iterator[int]:
     """Ask for each requisite topology in turn, or once without; nothing is marked (D-011)."""
     attempt = Attempt(work, claim, storage_class, None, is_rehearsal=True)

@@ -15,8 +15,8 @@ from workers.engine.steps import Step
 from workers.errors import AttemptError, NamespaceFull, RecordTooLarge, State, TransientError
 
 if TYPE_CHECKING:
-    from workers.controllers.provisioner.claims import ClaimPass
     from workers.controllers.provisioner.intent import Request
+    from workers.controllers.provisioner.work import ClaimWork
     from workers.kube.objects import JsonObject
 
 _Prepared = TypeVar("_Prepared")
@@ -34,7 +34,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
         was_sent: the call began.
     """
 
-    work: ClaimPass
+    work: ClaimWork
     claim: JsonObject
     storage_class: JsonObject
     intent: Intent | None

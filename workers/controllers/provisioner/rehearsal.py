@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from workers import constants as k
 from workers.config.settings import ProvisionSettings, Settings
 from workers.controllers.provisioner.attempt import Attempt
-from workers.controllers.provisioner.claims import ClaimPass
+from workers.controllers.provisioner.backend import backend_of
 from workers.controllers.provisioner.clusters import Clusters
 from workers.controllers.provisioner.own import Own
 from workers.controllers.provisioner.spec import SPEC
+from workers.controllers.provisioner.work import ClaimWork
 from workers.drivers.driver import Driver
 from workers.engine.context import Runtime
 from workers.engine.effects import Effects
@@ -114,7 +115,7 @@ def rehearse(
         catalog=cast("Any", None),
         session=session,
     )
-    work = ClaimPass(runtime, driver, key, lease)
+    work = ClaimWork(runtime, driver, key, lease, backend_of(driver))
     return Attempt(work, draft, storage_class, None, is_rehearsal=True).prepare().request
 
 

@@ -12,13 +12,13 @@ from workers.kube.errors import NotFoundError
 from workers.kube.retry import update_with_retry
 
 if TYPE_CHECKING:
-    from workers.controllers.provisioner.claims import ClaimPass
+    from workers.controllers.provisioner.work import ClaimWork
     from workers.kube.objects import JsonObject
 
 _log = logging.getLogger(__name__)
 
 
-def clear_selected_node(work: ClaimPass, claim: JsonObject) -> bool:
+def clear_selected_node(work: ClaimWork, claim: JsonObject) -> bool:
     """Removes the selected-node annotation if it still names the node that failed.
 
     Returns:

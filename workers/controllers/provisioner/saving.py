@@ -25,7 +25,7 @@ from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
 
 if TYPE_CHECKING:
-    from workers.controllers.provisioner.claims import ClaimPass
+    from workers.controllers.provisioner.work import ClaimWork
     from workers.kube.objects import JsonObject
 
 # Back-off of an unsaved PV (L-080): upstream starts at 5 ms; 100 ms spares a struggling API server.
@@ -39,7 +39,7 @@ INTERNAL_ERROR: Final = 500
 
 
 def save(
-    work: ClaimPass, claim: JsonObject, volume: JsonObject, live: JsonObject | None
+    work: ClaimWork, claim: JsonObject, volume: JsonObject, live: JsonObject | None
 ) -> Outcome:
     """Creates the PV and tells the claim.
 
@@ -79,7 +79,7 @@ def save(
     return saved(work, claim, name, live)
 
 
-def saved(work: ClaimPass, claim: JsonObject, name: str, live: JsonObject | None) -> Outcome:
+def saved(work: ClaimWork, claim: JsonObject, name: str, live: JsonObject | None) -> Outcome:
     """The PV exists: the claim is told and nothing is remembered any more."""
     unprotect_snapshot(work, claim)
     if is_still_there(work, live):
@@ -96,7 +96,7 @@ def saved(work: ClaimPass, claim: JsonObject, name: str, live: JsonObject | None
     return done("provisioned", finish_intent=True)
 
 
-def resume(work: ClaimPass, volume: JsonObject, live: JsonObject | None) -> Outcome:
+def resume(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:
     """Saves a volume that an earlier pass made: no CreateVolume (M-011)."""
     return save(work, claim_of(volume, live), volume, live)
 
@@ -112,7 +112,7 @@ def claim_of(volume: JsonObject, live: JsonObject | None) -> JsonObject:
     }
 
 
-def exists(work: ClaimPass, claim: JsonObject) -> bool:
+def exists(work: ClaimWork, claim: JsonObject) -> bool:
     """True if the claim's PV is there already (L-040 step 1, with the check of L-084)."""
     try:
         volume = work.runtime.kube.get_volume(work.lease.domain)
@@ -121,7 +121,7 @@ def exists(work: ClaimPass, claim: JsonObject) -> bool:
     return bool(claim_uid(volume) == claim["metadata"].get("uid"))
 
 
-def existing(work: ClaimPass, name: str) -> JsonObject:
+def existing(work: ClaimWork, name: str) -> JsonObject:
     """The PV that has the name now; empty if it is gone again."""
     try:
         return work.runtime.kube.get_volume(name)
@@ -143,7 +143,7 @@ def is_same(found: JsonObject, volume: JsonObject) -> bool:
     return claim_uid(found) == claim_uid(volume) and _handle(found) == _handle(volume)
 
 
-def is_still_there(work: ClaimPass, live: JsonObject | None) -> bool:
+def is_still_there(work: ClaimWork, live: JsonObject | None) -> bool:
     """True if the claim exists; asks again only when what we know is old."""
     if live is None:
         return False
@@ -155,7 +155,7 @@ def is_still_there(work: ClaimPass, live: JsonObject | None) -> bool:
         return True
 
 
-def refused(work: ClaimPass, claim: JsonObject, message: str) -> Outcome:
+def refused(work: ClaimWork, claim: JsonObject, message: str) -> Outcome:
     """The API server said no: the user sees it, the save goes on (D-040)."""
     work.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
     keep_copy(work)
@@ -167,7 +167,7 @@ def is_about_volume(error: ApiError) -> bool:
     return error.status in {400, 413, 422} or "request is too large" in error.message
 
 
-def unsavable(work: ClaimPass, volume: JsonObject, live: JsonObject | None) -> Outcome:
+def unsavable(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:
     """The driver's answer makes no valid PV: only another answer can help (L-083).
 
     So the driver is asked again by the same name. Once the claim is gone nobody waits for the
@@ -176,7 +176,7 @@ def unsavable(work: ClaimPass, volume: JsonObject, live: JsonObject | None) -> O
     policy = volume["spec"].get("persistentVolumeReclaimPolicy")
     if live is None and policy in (None, "", "Delete"):
         try:
-            work.delete_again(volume)
+            work.backend.delete(work, volume)
         except (AttemptError, IgnoredError) as error:
             return later(f"volume without PV not deleted: {error}")
         work.forget_intent()
@@ -187,7 +187,7 @@ def unsavable(work: ClaimPass, volume: JsonObject, live: JsonObject | None) -> O
     return retry("unsavable")
 
 
-def keep_copy(work: ClaimPass) -> None:
+def keep_copy(work: ClaimWork) -> None:
     """Remembers an unsaved volume outside of Redis too: saving it may take hours."""
     if work.record is not None and not work.has_copy:
         work.runtime.effects.reach(Step.COPY_INTENT, work.lease)

@@ -22,15 +22,15 @@ from workers.translate.claims import claim_class_name
 
 if TYPE_CHECKING:
     from csi_client import messages as csi
-    from workers.controllers.provisioner.claims import ClaimPass
     from workers.controllers.provisioner.intent import Intent
+    from workers.controllers.provisioner.work import ClaimWork
     from workers.kube.objects import JsonObject
     from workers.translate.sources import ContentSource, DataSource
 
 _log = logging.getLogger(__name__)
 
 
-def check_grants(work: ClaimPass, source: DataSource) -> None:
+def check_grants(work: ClaimWork, source: DataSource) -> None:
     """Asks the source's namespace for a ReferenceGrant if it is another one (P-204, P-205)."""
     if not source.crosses_namespaces:
         return
@@ -42,7 +42,7 @@ def check_grants(work: ClaimPass, source: DataSource) -> None:
 
 
 def resolve(
-    work: ClaimPass, claim: JsonObject, source: DataSource, *, protect: bool = True
+    work: ClaimWork, claim: JsonObject, source: DataSource, *, protect: bool = True
 ) -> ContentSource:
     """Reads, checks and (with `protect`) protects the source; returns the handle for the request.
 
@@ -91,7 +91,7 @@ def remembered(intent: Intent | None, error: AttemptError) -> ContentSource:
 
 
 def _snapshot(
-    work: ClaimPass, claim: JsonObject, source: DataSource, *, protect: bool
+    work: ClaimWork, claim: JsonObject, source: DataSource, *, protect: bool
 ) -> ContentSource:
     kube = work.runtime.effects.kube
     try:
@@ -120,7 +120,7 @@ def _snapshot(
     return result
 
 
-def _hold_content(work: ClaimPass, name: str) -> None:
+def _hold_content(work: ClaimWork, name: str) -> None:
     """Keeps our snapshotter, in whichever process, from deleting the snapshot during this pass.
 
     Raises:
@@ -131,7 +131,7 @@ def _hold_content(work: ClaimPass, name: str) -> None:
         raise TransientError(f"snapshot content {name} is being deleted")
 
 
-def _protect_snapshot(work: ClaimPass, source: DataSource) -> None:
+def _protect_snapshot(work: ClaimWork, source: DataSource) -> None:
     """Adds the source-protection finalizer; without the right to it, goes on (P-217)."""
     kube = work.runtime.effects.kube
     work.runtime.effects.reach(Step.PROTECT_SOURCE, work.lease)
@@ -153,7 +153,7 @@ def _protect_snapshot(work: ClaimPass, source: DataSource) -> None:
         raise AttemptError(str(error), State.NO_CHANGE) from error
 
 
-def unprotect_snapshot(work: ClaimPass, claim: JsonObject) -> None:
+def unprotect_snapshot(work: ClaimWork, claim: JsonObject) -> None:
     """Takes the finalizer off once the volume is saved (P-218); the sweep does what fails here.
 
     Unlike the reference by the normalised source, so cross-namespace restores are covered (D-017),
@@ -189,7 +189,7 @@ def unprotect_snapshot(work: ClaimPass, claim: JsonObject) -> None:
         )
 
 
-def _is_needed_by_others(work: ClaimPass, claim: JsonObject, source: DataSource) -> bool:
+def _is_needed_by_others(work: ClaimWork, claim: JsonObject, source: DataSource) -> bool:
     """True if another unbound claim of the namespace restores from the same snapshot."""
     for other in work.runtime.kube.list_claims(source.claim_namespace):
         if other["metadata"].get("uid") == claim["metadata"].get("uid"):
@@ -203,7 +203,7 @@ def _is_needed_by_others(work: ClaimPass, claim: JsonObject, source: DataSource)
 
 
 def _claim(
-    work: ClaimPass, claim: JsonObject, source: DataSource, *, protect: bool
+    work: ClaimWork, claim: JsonObject, source: DataSource, *, protect: bool
 ) -> ContentSource:
     kube = work.runtime.effects.kube
     try:
@@ -231,7 +231,7 @@ def _claim(
     return result
 
 
-def _protect_claim(work: ClaimPass, source: DataSource, source_claim: JsonObject) -> None:
+def _protect_claim(work: ClaimWork, source: DataSource, source_claim: JsonObject) -> None:
     """Adds the cloning-protection finalizer (P-226); a conflict is read and tried again (D-021)."""
     kube = work.runtime.effects.kube
     known = [source_claim]

@@ -12,32 +12,26 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from csi_client.errors import CsiError
 from workers import constants as k
 from workers.controllers.capacity.publishing import publishing_of
 from workers.controllers.provisioner import measure
 from workers.controllers.provisioner.backend import backend_of
+from workers.controllers.provisioner.deleting import class_of
 from workers.controllers.provisioner.intent import MARGIN_SECONDS, may_run_until
-from workers.controllers.provisioner.own import own
+from workers.controllers.provisioner.work import Work
 from workers.engine.outcome import Outcome, blocked, done, retry, wait
 from workers.engine.pausing import class_pause
 from workers.engine.steps import Step
-from workers.errors import AttemptError, IgnoredError, State
-from workers.kube.errors import ConflictError, NotFoundError, RefusedError
-from workers.migration.classes import class_to_csi, is_migrated
+from workers.errors import AttemptError, IgnoredError
+from workers.kube.errors import ConflictError, NotFoundError
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
 from workers.observability import trail
-from workers.observability.requests import about_volume
 from workers.queue.locks import stored_volume
-from workers.topology.affinity import is_accessible
-from workers.translate import capability
-from workers.translate import secrets as secret_rules
 from workers.translate import volumes as rules
 from workers.translate.volume_facts import FinalizerAction
 
 if TYPE_CHECKING:
-    from workers.controllers.provisioner.own import Own
     from workers.drivers.driver import Driver
     from workers.engine.context import Runtime
     from workers.kube.objects import JsonObject
@@ -49,27 +43,12 @@ _log = logging.getLogger(__name__)
 
 def sync_volume(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
     """One pass over one PV."""
-    return VolumePass(runtime, driver, key, lease).run()
-
-
-def class_of(volume: JsonObject) -> str:
-    """Name of the volume's class, "" for none."""
-    return volume["spec"].get("storageClassName") or ""
+    return VolumePass(runtime, driver, key, lease, backend_of(driver)).run()
 
 
 @dataclass(slots=True)
-class VolumePass:
+class VolumePass(Work):
     """One pass over one PV, under its lease."""
-
-    runtime: Runtime
-    driver: Driver
-    key: Key
-    lease: Lease
-
-    @property
-    def own(self) -> Own:
-        """The provisioner's part of this process."""
-        return own(self.runtime)
 
     def run(self) -> Outcome:
         """Decides and acts; raises only for failures of the system itself."""
@@ -83,11 +62,10 @@ class VolumePass:
             volume = self.keep_finalizer(volume)
         except (NotFoundError, ConflictError):  # a new one of that name has its own event
             return done("volume is gone")
-        backend = backend_of(self.driver)
         if not rules.should_delete(
             volume,
-            add_finalizer=backend.add_finalizer,
-            is_guard_willing=backend.is_guard_willing(volume),
+            add_finalizer=self.backend.add_finalizer,
+            is_guard_willing=self.backend.is_guard_willing(volume),
         ):
             return done("nothing to do")
         paused = class_pause(self.runtime, class_of(volume))
@@ -115,7 +93,7 @@ class VolumePass:
 
     def keep_finalizer(self, volume: JsonObject) -> JsonObject:
         """L-072; the patched object is used from here on."""
-        action = rules.finalizer_action(volume, add_finalizer=backend_of(self.driver).add_finalizer)
+        action = rules.finalizer_action(volume, add_finalizer=self.backend.add_finalizer)
         if action is FinalizerAction.KEEP:
             return volume
         kube, metadata = self.runtime.effects.kube, volume["metadata"]
@@ -128,7 +106,7 @@ class VolumePass:
         """The deletion and its outcomes (P-501, P-515, L-075)."""
         started = time.monotonic()
         try:
-            backend_of(self.driver).delete(self, volume)
+            self.backend.delete(self, volume)
         except IgnoredError as error:
             return done(error.reason)
         except AttemptError as error:
@@ -149,66 +127,6 @@ class VolumePass:
         outcome = self.delete_object(volume)
         measure.deleted(self, volume, started)
         return outcome
-
-    def delete_in_storage(self, volume: JsonObject) -> None:
-        """Steps 2 to 8 of P-501."""
-        migrated = in_tree_source(volume) is not None
-        csi_volume = volume_to_csi(volume) if migrated else volume
-        handle = rules.volume_handle(csi_volume)
-        segments = self.driver.node_segments
-        if segments is not None:
-            rules.check_accessible(is_accessible=is_accessible(csi_volume, segments))
-        capability.check_driver(
-            self.driver.plugin_capabilities, self.driver.controller_capabilities
-        )
-        secrets = self.secrets(csi_volume, migrated=migrated)
-        if self.driver.supports("PUBLISH_UNPUBLISH_VOLUME"):
-            self.check_not_attached(volume)
-        self.runtime.effects.reach(Step.DELETE_VOLUME, self.lease)
-        try:
-            with about_volume(is_migrated=migrated):
-                self.runtime.effects.client(self.driver).delete_volume(
-                    handle,
-                    secrets,
-                    timeout_seconds=self.driver.timeout_seconds("delete", class_of(volume)),
-                )
-        except CsiError as error:
-            raise AttemptError(str(error), State.FINISHED, code=error.code) from None
-
-    def check_not_attached(self, volume: JsonObject) -> None:
-        """P-510, by the catalog's index of attachments."""
-        name = volume["metadata"]["name"]
-        attachment = self.runtime.catalog.attachment(name)
-        if attachment:
-            raise rules.still_attached(name, min(attachment.values()))
-
-    def secrets(self, volume: JsonObject, *, migrated: bool) -> dict[str, str]:
-        """The deletion's secret data, read now (P-511 to P-514)."""
-        wanted = rules.deletion_secret(volume)
-        if wanted.class_name:
-            storage_class = self.own.safekeeping.storage_class(
-                wanted.class_name, self.lease.catalog
-            )
-            if storage_class is None:
-                missing = f'storageclass.storage.k8s.io "{wanted.class_name}" not found'
-                _log.warning("%s", rules.class_missing_warning(wanted.class_name, missing))
-                return {}
-            if migrated and is_migrated(storage_class, self.driver.name):
-                storage_class = class_to_csi(storage_class, self.driver.in_tree_name or "")
-            wanted = rules.deletion_secret_of_class(volume, storage_class)
-        if wanted.warning:
-            _log.warning("%s", wanted.warning)
-        if wanted.ref is None:
-            return {}
-        try:
-            found = self.runtime.kube.get_secret(wanted.ref.namespace, wanted.ref.name)
-        except NotFoundError as error:
-            _log.warning("%s", rules.secret_read_failed(volume, error))
-            return {}
-        except RefusedError as error:
-            # Only a missing secret may be deleted without; a refused read is not one (D-022).
-            raise AttemptError(rules.secret_read_failed(volume, error), State.NO_CHANGE) from error
-        return secret_rules.decode(found, wanted.ref)
 
     def delete_object(self, volume: JsonObject) -> Outcome:
         """The PV itself, then its finalizer (L-075, L-076)."""

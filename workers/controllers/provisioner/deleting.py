@@ -1,0 +1,89 @@
+"""One DeleteVolume and what belongs to it (P-501 steps 2 to 8)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from csi_client.errors import CsiError
+from workers.engine.steps import Step
+from workers.errors import AttemptError, State
+from workers.kube.errors import NotFoundError, RefusedError
+from workers.migration.classes import class_to_csi, is_migrated
+from workers.migration.plugins import in_tree_source
+from workers.migration.to_csi import volume_to_csi
+from workers.observability.requests import about_volume
+from workers.topology.affinity import is_accessible
+from workers.translate import capability
+from workers.translate import secrets as secret_rules
+from workers.translate import volumes as rules
+
+if TYPE_CHECKING:
+    from workers.controllers.provisioner.work import Work
+    from workers.kube.objects import JsonObject
+
+_log = logging.getLogger(__name__)
+
+
+def class_of(volume: JsonObject) -> str:
+    """Name of the volume's class, "" for none."""
+    return volume["spec"].get("storageClassName") or ""
+
+
+def delete_in_storage(work: Work, volume: JsonObject) -> None:
+    """Steps 2 to 8 of P-501."""
+    migrated = in_tree_source(volume) is not None
+    csi_volume = volume_to_csi(volume) if migrated else volume
+    handle = rules.volume_handle(csi_volume)
+    segments = work.driver.node_segments
+    if segments is not None:
+        rules.check_accessible(is_accessible=is_accessible(csi_volume, segments))
+    capability.check_driver(work.driver.plugin_capabilities, work.driver.controller_capabilities)
+    secrets = _secrets(work, csi_volume, migrated=migrated)
+    if work.driver.supports("PUBLISH_UNPUBLISH_VOLUME"):
+        _check_not_attached(work, volume)
+    work.runtime.effects.reach(Step.DELETE_VOLUME, work.lease)
+    try:
+        with about_volume(is_migrated=migrated):
+            work.runtime.effects.client(work.driver).delete_volume(
+                handle,
+                secrets,
+                timeout_seconds=work.driver.timeout_seconds("delete", class_of(volume)),
+            )
+    except CsiError as error:
+        raise AttemptError(str(error), State.FINISHED, code=error.code) from None
+
+
+def _check_not_attached(work: Work, volume: JsonObject) -> None:
+    """P-510, by the catalog's index of attachments."""
+    name = volume["metadata"]["name"]
+    attachment = work.runtime.catalog.attachment(name)
+    if attachment:
+        raise rules.still_attached(name, min(attachment.values()))
+
+
+def _secrets(work: Work, volume: JsonObject, *, migrated: bool) -> dict[str, str]:
+    """The deletion's secret data, read now (P-511 to P-514)."""
+    wanted = rules.deletion_secret(volume)
+    if wanted.class_name:
+        storage_class = work.own.safekeeping.storage_class(wanted.class_name, work.lease.catalog)
+        if storage_class is None:
+            missing = f'storageclass.storage.k8s.io "{wanted.class_name}" not found'
+            _log.warning("%s", rules.class_missing_warning(wanted.class_name, missing))
+            return {}
+        if migrated and is_migrated(storage_class, work.driver.name):
+            storage_class = class_to_csi(storage_class, work.driver.in_tree_name or "")
+        wanted = rules.deletion_secret_of_class(volume, storage_class)
+    if wanted.warning:
+        _log.warning("%s", wanted.warning)
+    if wanted.ref is None:
+        return {}
+    try:
+        found = work.runtime.kube.get_secret(wanted.ref.namespace, wanted.ref.name)
+    except NotFoundError as error:
+        _log.warning("%s", rules.secret_read_failed(volume, error))
+        return {}
+    except RefusedError as error:
+        # Only a missing secret may be deleted without; a refused read is not one (D-022).
+        raise AttemptError(rules.secret_read_failed(volume, error), State.NO_CHANGE) from error
+    return secret_rules.decode(found, wanted.ref)
