@@ -17,6 +17,7 @@ from workers.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from workers.config.flagsets import FlagSet
     from workers.config.settings import FlowerSettings, RedisSettings, Settings
 
 _DRIVER_COMMANDS: Final = {Command.RUN, Command.WORKER}
@@ -26,22 +27,6 @@ _REDIS_COMMANDS: Final = {Command.WATCHER, Command.WORKER, Command.BEAT, Command
 # client-go, leaderelection.go: a retry may be late by this factor of jitter.
 _JITTER_FACTOR: Final = 1.2
 
-_POSITIVE: Final = (
-    "timeout",
-    "retry-interval-start",
-    "retry-interval-max",
-    "capacity-poll-interval",
-    "node-deployment-base-delay",
-    "resync-period",
-)
-_NOT_NEGATIVE: Final = (
-    "snapshot-orphan-sweep-interval",
-    "node-deployment-max-delay",
-    "leader-election-lease-duration",
-    "leader-election-renew-deadline",
-    "leader-election-retry-period",
-    "log-flush-frequency",
-)
 # Characters of a key that signs records.
 _SHORTEST_KEY: Final = 32
 # By the word of --flower-oidc-provider; Flower's class for it.
@@ -54,12 +39,13 @@ OIDC_PROVIDERS: Final = {
 _LOOPBACK: Final = {"127.0.0.1", "::1", "localhost"}
 
 
-def check(settings: Settings, values: Mapping[str, Any]) -> None:
+def check(settings: Settings, values: Mapping[str, Any], flags: FlagSet) -> None:
     """Refuse settings that cannot work.
 
     Args:
         settings: the settings.
         values: the value of every flag by name, for rules about single flags.
+        flags: the flags, each with its own bound.
 
     Raises:
         ConfigError: the first rule broken, in the reference's order of start (F-010).
@@ -67,8 +53,7 @@ def check(settings: Settings, values: Mapping[str, Any]) -> None:
     _check_logging(settings)
     _check_node(settings)
     _check_http(settings, values)
-    _check_durations(values)
-    _check_numbers(settings)
+    _check_bounds(values, flags)
     _check_capacity(settings)
     _check_leader(settings)
     _check_redis(settings)
@@ -139,25 +124,11 @@ def _check_http(settings: Settings, values: Mapping[str, Any]) -> None:
         raise ConfigError(f"--metrics-path must start with /: {settings.http.metrics_path!r}")
 
 
-def _check_durations(values: Mapping[str, Any]) -> None:
-    for name in _POSITIVE:
-        if values.get(name, 1) <= 0:
-            raise ConfigError(f"--{name} must be greater than 0")
-    for name in _NOT_NEGATIVE:
-        if values.get(name, 0) < 0:
-            raise ConfigError(f"--{name} must not be negative")
-    if values["lease-ttl"] < 1:
-        raise ConfigError("--lease-ttl must be at least 1s")
-
-
-def _check_numbers(settings: Settings) -> None:
-    length = settings.provision.volume_name_uuid_length
-    if length != -1 and not 1 <= length <= 32:
-        raise ConfigError(f"--volume-name-uuid-length must be -1 or 1 to 32, not {length}")
-    if settings.provision.worker_threads < 1:
-        raise ConfigError("--worker-threads must be at least 1")
-    if settings.capacity.ownerref_level < -1:
-        raise ConfigError("--capacity-ownerref-level must be -1 or more")
+def _check_bounds(values: Mapping[str, Any], flags: FlagSet) -> None:
+    for name, value in values.items():
+        flag = flags.find(name)
+        if flag is not None and (problem := flag.problem(value)):
+            raise ConfigError(f"--{problem}")
 
 
 def _check_capacity(settings: Settings) -> None:

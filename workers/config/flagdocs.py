@@ -90,6 +90,8 @@ def _row(flag: Flag) -> str:
     name = f"`-{flag.shorthand}`, `--{flag.name}`" if flag.shorthand else f"`--{flag.name}`"
     default = f"`{flag.default}`" if flag.default else ""
     meaning = flag.help
+    if flag.bound is not None:
+        meaning += f" Must {flag.bound.says}."
     if flag.env:
         meaning += f" Environment: `{flag.env}`."
     if flag.ignored:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from workers.config import flagvalues
 
@@ -139,6 +139,23 @@ _PARSERS: dict[Kind, Callable[[str], Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """Which values a flag may have; `says` goes on after "must"."""
+
+    is_met: Callable[[Any], bool]
+    says: str
+
+
+def at_least(least: float, shown: str = "") -> Bound:
+    """A bound from below."""
+    return Bound(lambda value: value >= least, f"be at least {shown or least}")
+
+
+POSITIVE: Final = Bound(lambda value: value > 0, "be greater than 0")
+NOT_NEGATIVE: Final = Bound(lambda value: value >= 0, "not be negative")
+
+
+@dataclass(frozen=True, slots=True)
 class Flag:
     """One flag.
 
@@ -152,6 +169,8 @@ class Flag:
         env: environment variable used when the flag is absent.
         shorthand: one letter, or "".
         ignored: why the flag has no effect here; a set flag earns one warning with these words.
+        bound: which values are refused; None takes all of its type.
+        per_driver: a driver of the drivers file may have a value of its own.
     """
 
     name: str
@@ -163,6 +182,14 @@ class Flag:
     env: str = ""
     shorthand: str = ""
     ignored: str = field(default="")
+    bound: Bound | None = None
+    per_driver: bool = False
+
+    def problem(self, value: Any) -> str:
+        """What is wrong with a value, "" for nothing."""
+        if self.bound is None or self.bound.is_met(value):
+            return ""
+        return f"{self.name} must {self.bound.says}"
 
     def parse(self, text: str) -> Any:
         """Read one value.

@@ -12,7 +12,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from workers.config.flags import TOOLS, Command, Flag, Kind
+from workers.config.flags import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    TOOLS,
+    Command,
+    Flag,
+    Kind,
+    at_least,
+)
 from workers.config.toolflags import TOOL_FLAGS
 
 _RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
@@ -50,11 +58,11 @@ COMMON_FLAGS: Final = (
     Flag("leader-election-namespace", _STRING, "", "Namespace of the Lease; default as for "
          "--namespace.", _RUN_WORKER),
     Flag("leader-election-lease-duration", _DURATION, "15s", "Time after which a silent holder "
-         "loses the Lease.", _RUN_WORKER),
+         "loses the Lease.", _RUN_WORKER, bound=NOT_NEGATIVE),
     Flag("leader-election-renew-deadline", _DURATION, "10s", "Time in which the holder must renew "
-         "it.", _RUN_WORKER),
+         "it.", _RUN_WORKER, bound=NOT_NEGATIVE),
     Flag("leader-election-retry-period", _DURATION, "5s", "Time between two tries.",
-         _RUN_WORKER),
+         _RUN_WORKER, bound=NOT_NEGATIVE),
     Flag("leader-election-labels", Kind.LABELS, "", "Labels of the Lease, as key:value,key:value.",
          _RUN_WORKER),
     # HTTP.
@@ -78,7 +86,7 @@ COMMON_FLAGS: Final = (
          ignored="verbosity is the same for all files; use -v"),
     Flag("logging-format", _STRING, "text", "text or json.", _ALL),
     Flag("log-flush-frequency", _DURATION, "5s", "Time between log flushes.", _ALL,
-         ignored=_UNBUFFERED),
+         ignored=_UNBUFFERED, bound=NOT_NEGATIVE),
     Flag("log-text-split-stream", _BOOL, "false", "Errors to stderr, the rest to stdout.", _ALL,
          ignored=_UNBUFFERED),
     Flag("log-text-info-buffer-size", Kind.QUANTITY, "0", "Buffer of the text log.", _ALL,
@@ -134,9 +142,9 @@ OWN_FLAGS: Final = (
     Flag("concurrency", _UINT, "0", "Threads per worker process; 0 means twice --worker-threads, "
          "at most 64.", _RUN_WORKER, upstream=False),
     Flag("lease-ttl", _DURATION, "4s", "Time after which the work of a silent worker process is "
-         "given to others.", _RUN_WORKER | {Command.BEAT}, upstream=False),
+         "given to others.", _RUN_WORKER | {Command.BEAT}, upstream=False, bound=at_least(1, "1s")),
     Flag("resync-period", _DURATION, "15m", "Period in which every unfinished claim and volume is "
-         "looked at again.", _SCHEDULE, upstream=False),
+         "looked at again.", _SCHEDULE, upstream=False, bound=POSITIVE),
     Flag("shadow", _BOOL, "false", "Decide and write nothing: neither the API server nor a driver "
          "is changed. What would have been done is compared with what the sidecar beside it does: "
          "docs/shadow.md.", _RUN_WORKER, upstream=False),

@@ -17,13 +17,14 @@ from urllib.parse import unquote
 from workers.config import checks as configchecks
 from workers.config import commandline, settings
 from workers.config.commandline import CommandLine, HelpRequested, meant, read_arguments
+from workers.config.flagfields import read, with_flags
 from workers.config.flags import Command
 from workers.config.flagsets import flag_set
 from workers.config.flagtable import FLAGS
 from workers.config.gates import COMMON_GATES, build_gates, gate_values
 from workers.config.redisurl import split_sentinel_login
 from workers.config.settings import Settings
-from workers.config.toolflags import tool_settings
+from workers.config.toolflags import ToolSettings
 from workers.controllers import catalogue
 from workers.cpuquota import available_cpus
 from workers.errors import ConfigError
@@ -89,13 +90,13 @@ def parse(
         explicit=frozenset(line.explicit),
         show_version=line.values["version"],
         gates=gates,
-        log=settings.LogSettings(line.values["v"], line.values["logging-format"]),
+        log=read(settings.LogSettings, line.values),
         chosen=tuple(spec.name for spec in specs),
     )
     if result.show_version or line.command is Command.VERSION:
         return result
     result = replace(result, **_parts(line, specs, environ, namespace_file))
-    configchecks.check(result, line.values)
+    configchecks.check(result, line.values, line.flags)
     warnings = (*line.warnings, *gate_warnings, *configchecks.advise(result))
     return replace(result, warnings=warnings)
 
@@ -126,19 +127,19 @@ def _parts(
     own = {spec.name: _values_of(line, spec, environ) for spec in specs}
     provisioner = own.get("provisioner", {})
     in_node_mode = any(found.get("node-deployment") for found in own.values())
-    read = {spec.name: spec.read_settings(own[spec.name]) for spec in specs}
-    if values["shadow"] and "capacity" in read:
+    controllers = {spec.name: spec.read_settings(own[spec.name]) for spec in specs}
+    if values["shadow"] and "capacity" in controllers:
         # All of a capacity object is the driver's answer, and a shadow does not ask.
-        read["capacity"] = replace(read["capacity"], enabled=False)
+        controllers["capacity"] = replace(controllers["capacity"], enabled=False)
     namespace = values["namespace"] or _own_namespace(environ, namespace_file)
     driver = _driver(line, values, specs, own)
     return {
-        "controllers": read,
+        "controllers": controllers,
         "values": own,
         "driver": driver,
         "kube": _kube(values | own.get("capacity", {}), environ, namespace),
-        "provision": read.get("provisioner", settings.ProvisionSettings()),
-        "capacity": read.get("capacity", settings.CapacitySettings()),
+        "provision": controllers.get("provisioner", settings.ProvisionSettings()),
+        "capacity": controllers.get("capacity", settings.CapacitySettings()),
         "resync_period_seconds": values["resync-period"],
         "node": _node(provisioner, environ, enabled=in_node_mode),
         "leader": _leader(
@@ -150,7 +151,7 @@ def _parts(
         "redis": _redis(values, environ),
         "process": _process(values, environ, own.values(), driver),
         "flower": _flower(values, environ),
-        "tool": tool_settings(values),
+        "tool": read(ToolSettings, values),
     }
 
 
@@ -213,66 +214,48 @@ def _driver(
     # A controller without a driver opens no socket, whatever a shared command line says.
     is_without = needs_none or (has_others and "csi-address" not in line.explicit)
     timeouts = [found["timeout"] for found in own.values() if "timeout" in found]
-    return settings.DriverSettings(
-        csi_addresses=() if is_without else values["csi-address"],
-        provisioners=values["provisioner"],
-        drivers_file=values["drivers-file"],
-        drivers_pool=values["drivers-pool"],
-        timeout_seconds=timeouts[0] if timeouts else settings.DriverSettings().timeout_seconds,
-    )
+    timeout = timeouts[0] if timeouts else settings.DriverSettings().timeout_seconds
+    found = read(settings.DriverSettings, {"timeout": timeout, **values})
+    return replace(found, csi_addresses=()) if is_without else found
 
 
 def _kube(
     values: Mapping[str, Any], environ: Mapping[str, str], namespace: str
 ) -> settings.KubeSettings:
-    return settings.KubeSettings(
+    found = settings.KubeSettings(
         # Upstream's order, the reverse of every other variable (F-002).
         kubeconfig=environ.get("KUBECONFIG") or values["kubeconfig"],
-        master=values["master"],
-        qps=values["kube-api-qps"],
-        burst=values["kube-api-burst"],
-        capacity_qps=values.get("kube-api-capacity-qps", 1.0),
-        capacity_burst=values.get("kube-api-capacity-burst", 5),
         namespace=namespace,
     )
+    return with_flags(found, values)
 
 
 def _node(
     values: Mapping[str, Any], environ: Mapping[str, str], *, enabled: bool
 ) -> settings.NodeSettings:
-    node_name = environ.get("NODE_NAME", "")
-    if not values:
-        return settings.NodeSettings(enabled=enabled, node_name=node_name)
-    return settings.NodeSettings(
-        enabled=enabled,
-        node_name=node_name,
-        immediate_binding=values["node-deployment-immediate-binding"],
-        base_delay_seconds=values["node-deployment-base-delay"],
-        max_delay_seconds=values["node-deployment-max-delay"],
-    )
+    found = settings.NodeSettings(enabled=enabled, node_name=environ.get("NODE_NAME", ""))
+    return with_flags(found, values)
 
 
 def _leader(
     values: Mapping[str, Any], own_namespace: str, *, is_apart: bool
 ) -> settings.LeaderSettings:
-    return settings.LeaderSettings(
+    return read(
+        settings.LeaderSettings,
+        values,
         # One Lease for all nodes would leave all but one idle (F-021); a shadow writes none.
         enabled=values["leader-election"] and not is_apart,
         namespace=values["leader-election-namespace"] or own_namespace,
-        lease_duration_seconds=values["leader-election-lease-duration"],
-        renew_deadline_seconds=values["leader-election-renew-deadline"],
-        retry_period_seconds=values["leader-election-retry-period"],
         labels=tuple(sorted(values["leader-election-labels"].items())),
     )
 
 
 def _http(values: Mapping[str, Any], *, in_node_mode: bool) -> settings.HttpSettings:
     elected = values["leader-election"] and not in_node_mode
-    return settings.HttpSettings(
+    return read(
+        settings.HttpSettings,
+        values,
         endpoint=values["http-endpoint"] or values["metrics-address"],
-        metrics_path=values["metrics-path"],
-        pprof=values["enable-pprof"],
-        token_review=values["metrics-token-review"],
         leader_health=bool(elected and values["http-endpoint"]),
     )
 
@@ -286,7 +269,9 @@ def _redis(values: Mapping[str, Any], environ: Mapping[str, str]) -> settings.Re
     url, sentinel_username, sentinel_password, sentinel_file = split_sentinel_login(
         scheme + separator + host + rest[authority_end:]
     )
-    return settings.RedisSettings(
+    return read(
+        settings.RedisSettings,
+        values,
         url=url,
         username=values["redis-username"] or unquote(username),
         password=_password("redis", values, environ) or unquote(password),
@@ -295,7 +280,6 @@ def _redis(values: Mapping[str, Any], environ: Mapping[str, str]) -> settings.Re
         sentinel_password=_password("redis-sentinel", values, environ) or sentinel_password,
         sentinel_password_file=_absolute(values["redis-sentinel-password-file"]) or sentinel_file,
         record_keys=_record_keys(values, environ),
-        is_insecure=values["redis-insecure"],
     )
 
 
@@ -347,13 +331,13 @@ def _process(
     driver: settings.DriverSettings,
 ) -> settings.ProcessSettings:
     threads = max((found.get("worker-threads", 0) for found in own), default=0)
-    return settings.ProcessSettings(
+    return read(
+        settings.ProcessSettings,
+        values,
         workers=values["workers"] or _default_workers(values, driver),
         concurrency=values["concurrency"]
         or max(1, min(2 * threads or MAX_DEFAULT_CONCURRENCY, MAX_DEFAULT_CONCURRENCY)),
-        lease_ttl_seconds=values["lease-ttl"],
         state_dir=values["state-dir"] or str(temporary(environ) / f"csi-fleet-{os.getuid()}"),
-        shadow=values["shadow"],
     )
 
 
@@ -363,14 +347,15 @@ def _flower(values: Mapping[str, Any], environ: Mapping[str, str]) -> settings.F
         logins = _read_secret("--flower-basic-auth-file", path).splitlines()
     else:
         logins = environ.get("CSI_FLEET_FLOWER_BASIC_AUTH", "").split(",")
-    return settings.FlowerSettings(
-        address=values["flower-address"],
-        port=values["flower-port"],
+    return read(
+        settings.FlowerSettings,
+        values,
         basic_auth=tuple(login.strip() for login in logins if login.strip()),
         tls=(values["flower-tls-cert-file"], values["flower-tls-key-file"]),
-        plain_http=values["flower-plain-http"],
         secret_files=tuple(
-            values[name] for name in ("flower-basic-auth-file", "flower-oidc-secret-file")
+            values[name]
+            for name in ("flower-basic-auth-file", "flower-oidc-secret-file")
+            if values[name]
         ),
         oidc=_flower_oidc(values),
     )

@@ -1,16 +1,18 @@
 """What are the settings of a process? Frozen values only; `workers.config.load` builds them.
 
-Durations are seconds. Defaults are those of the flags, so a test can write `Settings()` or
+Durations are seconds. Defaults are those of the flags' rows, so a test can write `Settings()` or
 `Settings(provision=ProvisionSettings(worker_threads=2))`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from workers.config.flagfields import setting, taken
 from workers.config.flags import Command
+from workers.config.flagtable import FLAGS
 from workers.config.gates import FeatureGates
 from workers.config.redisurl import with_sentinel_login
 from workers.config.toolflags import ToolSettings
@@ -18,27 +20,25 @@ from workers.config.toolflags import ToolSettings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DEFAULT_CSI_ADDRESS: Final = "/run/csi/socket"
-
 
 @dataclass(frozen=True, slots=True)
 class DriverSettings:
     """Which drivers a worker serves, and how it calls them."""
 
-    csi_addresses: tuple[str, ...] = (DEFAULT_CSI_ADDRESS,)
+    csi_addresses: tuple[str, ...] = setting("csi-address", FLAGS)
     """Sockets of the drivers beside this process; empty in central mode."""
 
-    provisioners: tuple[str, ...] = ()
+    provisioners: tuple[str, ...] = setting("provisioner", FLAGS)
     """Plug-ins to serve, each `module:class` or the name of an entry point."""
 
-    drivers_file: str = ""
+    drivers_file: str = setting("drivers-file", FLAGS)
     """Path of the YAML file of central mode; "" for none."""
 
-    drivers_pool: str = ""
+    drivers_pool: str = setting("drivers-pool", FLAGS)
     """Pool of the file's drivers that this worker serves; "": those without a pool."""
 
-    timeout_seconds: float = 10.0
-    """Deadline of each CSI call, above 0; default 10."""
+    timeout_seconds: float = taken("timeout", default=10.0)
+    """Deadline of each CSI call, above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +48,20 @@ class KubeSettings:
     kubeconfig: str = ""
     """Path of the client configuration; the variable KUBECONFIG wins; "" means in-cluster."""
 
-    master: str = ""
+    master: str = setting("master", FLAGS)
     """URL of the API server; "" takes it from the kubeconfig or the cluster."""
 
-    qps: float = 50.0
+    qps: float = setting("kube-api-qps", FLAGS)
     """Requests per second of one process; 0 means client-go's default 5, below 0 no limit."""
 
-    burst: int = 100
+    burst: int = setting("kube-api-burst", FLAGS)
     """Requests that may go out at once before `qps` holds; 0 means client-go's default 10."""
 
-    capacity_qps: float = 1.0
-    """Writes of capacity objects per second and driver, over all processes; default 1."""
+    capacity_qps: float = taken("kube-api-capacity-qps", default=1.0)
+    """Writes of capacity objects per second and driver, over all processes."""
 
-    capacity_burst: int = 5
-    """Burst of `capacity_qps`; default 5."""
+    capacity_burst: int = taken("kube-api-capacity-burst", default=5)
+    """Burst of `capacity_qps`."""
 
     namespace: str = "default"
     """Namespace of the system's own objects (intents); POD_NAMESPACE or the service account's."""
@@ -75,67 +75,67 @@ class KubeSettings:
 class ProvisionSettings:
     """The rules of creating and deleting volumes."""
 
-    volume_name_prefix: str = "pvc"
-    """First part of volume names; default `pvc`. Empty is an error of each claim (P-121)."""
+    volume_name_prefix: str = taken("volume-name-prefix", default="pvc")
+    """First part of volume names. Empty is an error of each claim (P-121)."""
 
-    volume_name_uuid_length: int = -1
+    volume_name_uuid_length: int = taken("volume-name-uuid-length", default=-1)
     """Characters kept of the dash-less UID, 1 to 32; -1 (default) keeps the UID as it is."""
 
-    default_fstype: str = ""
+    default_fstype: str = taken("default-fstype", default="")
     """File system when the class names none; default "" leaves it to the driver."""
 
-    extra_create_metadata: bool = False
-    """Whether CreateVolume gets the names of claim and volume; default no."""
+    extra_create_metadata: bool = taken("extra-create-metadata", default=False)
+    """Whether CreateVolume gets the names of claim and volume."""
 
-    controller_publish_readonly: bool = False
-    """Whether a PV for ReadOnlyMany alone is read-only; default no."""
+    controller_publish_readonly: bool = taken("controller-publish-readonly", default=False)
+    """Whether a PV for ReadOnlyMany alone is read-only."""
 
-    prevent_volume_mode_conversion: bool = True
-    """Whether a restore may not change the volume mode; default yes."""
+    prevent_volume_mode_conversion: bool = taken("prevent-volume-mode-conversion", default=True)
+    """Whether a restore may not change the volume mode."""
 
-    strict_topology: bool = False
-    """Late binding: only the selected node's topology; default no."""
+    strict_topology: bool = taken("strict-topology", default=False)
+    """Late binding: only the selected node's topology."""
 
-    immediate_topology: bool = True
-    """Immediate binding: all topologies of the cluster; default yes."""
+    immediate_topology: bool = taken("immediate-topology", default=True)
+    """Immediate binding: all topologies of the cluster."""
 
-    retry_interval_start_seconds: float = 1.0
-    """First retry interval, above 0; default 1."""
+    retry_interval_start_seconds: float = taken("retry-interval-start", default=1.0)
+    """First retry interval, above 0."""
 
-    retry_interval_max_seconds: float = 300.0
-    """Longest retry interval, above 0; default 300."""
+    retry_interval_max_seconds: float = taken("retry-interval-max", default=300.0)
+    """Longest retry interval, above 0."""
 
-    worker_threads: int = 100
+    worker_threads: int = taken("worker-threads", default=100)
     """Simultaneous creations, and apart from them deletions, per driver; at least 1."""
 
-    cloning_protection_threads: int = 1
-    """Simultaneous removals of the clone source finalizer; 0 removes none; default 1."""
+    cloning_protection_threads: int = taken("cloning-protection-threads", default=1)
+    """Simultaneous removals of the clone source finalizer; 0 removes none."""
 
-    snapshot_orphan_sweep_seconds: float = 300.0
-    """Period of the snapshot finalizer sweep; 0 disables; default 300."""
+    snapshot_orphan_sweep_seconds: float = taken("snapshot-orphan-sweep-interval", default=300.0)
+    """Period of the snapshot finalizer sweep; 0 disables."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapacitySettings:
     """CSIStorageCapacity objects."""
 
-    enabled: bool = False
-    """Whether to publish capacity; default no."""
+    enabled: bool = taken("enable-capacity", default=False)
+    """Whether to publish capacity."""
 
-    for_immediate_binding: bool = False
-    """Whether classes with immediate binding get objects too; default no."""
+    for_immediate_binding: bool = taken("capacity-for-immediate-binding", default=False)
+    """Whether classes with immediate binding get objects too."""
 
-    poll_interval_seconds: float = 60.0
-    """Period of the full refresh, above 0; default 60."""
+    poll_interval_seconds: float = taken("capacity-poll-interval", default=60.0)
+    """Period of the full refresh, above 0."""
 
-    ownerref_level: int = 1
-    """Steps from the pod to the owner of the objects; -1 for no owner; default 1."""
+    ownerref_level: int = taken("capacity-ownerref-level", default=1)
+    """Steps from the pod to the owner of the objects; -1 for no owner."""
 
-    threads: int = 1
-    """Simultaneous GetCapacity calls per driver; 0 makes none; default 1."""
+    threads: int = taken("capacity-threads", default=1)
+    """Simultaneous GetCapacity calls per driver; 0 makes none."""
 
-    always_topology: bool = False
-    """Whether GetCapacity carries a topology whatever the driver supports; default no."""
+    always_topology: bool = taken("capacity-always-topology", default=False)
+    """Whether GetCapacity carries a topology whatever the driver supports."""
 
     namespace: str = ""
     """Variable NAMESPACE: where the objects live; set when `enabled`."""
@@ -149,19 +149,19 @@ class NodeSettings:
     """One provisioner per node (section 5)."""
 
     enabled: bool = False
-    """Whether only this node's claims are ours; default no."""
+    """Whether only this node's claims are ours."""
 
     node_name: str = ""
     """Variable NODE_NAME; set when `enabled`."""
 
-    immediate_binding: bool = True
-    """Whether claims with immediate binding are taken; default yes."""
+    immediate_binding: bool = taken("node-deployment-immediate-binding", default=True)
+    """Whether claims with immediate binding are taken."""
 
-    base_delay_seconds: float = 20.0
-    """First wait before owning such a claim, above 0; default 20."""
+    base_delay_seconds: float = taken("node-deployment-base-delay", default=20.0)
+    """First wait before owning such a claim, above 0."""
 
-    max_delay_seconds: float = 60.0
-    """Longest such wait; default 60."""
+    max_delay_seconds: float = taken("node-deployment-max-delay", default=60.0)
+    """Longest such wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,19 +169,19 @@ class LeaderSettings:
     """The Lease; work never depends on it."""
 
     enabled: bool = False
-    """Whether to keep a Lease; always off in node deployment; default no."""
+    """Whether to keep a Lease; always off in node deployment."""
 
     namespace: str = "default"
     """Namespace of the Lease."""
 
-    lease_duration_seconds: float = 15.0
-    """Time after which a silent holder loses the Lease; default 15."""
+    lease_duration_seconds: float = setting("leader-election-lease-duration", FLAGS)
+    """Time after which a silent holder loses the Lease."""
 
-    renew_deadline_seconds: float = 10.0
-    """Time in which the holder must renew; below the duration; default 10."""
+    renew_deadline_seconds: float = setting("leader-election-renew-deadline", FLAGS)
+    """Time in which the holder must renew; below the duration."""
 
-    retry_period_seconds: float = 5.0
-    """Time between two tries; default 5."""
+    retry_period_seconds: float = setting("leader-election-retry-period", FLAGS)
+    """Time between two tries."""
 
     labels: tuple[tuple[str, str], ...] = ()
     """Labels of the Lease as sorted pairs; `dict(labels)` for a manifest."""
@@ -194,14 +194,14 @@ class HttpSettings:
     endpoint: str = ""
     """Listen address such as `:8080`; "" for no server."""
 
-    metrics_path: str = "/metrics"
-    """Path of the metrics; default `/metrics`."""
+    metrics_path: str = setting("metrics-path", FLAGS)
+    """Path of the metrics."""
 
-    token_review: bool = False
-    """Whether only those may read the metrics whom the API server lets; default no."""
+    token_review: bool = setting("metrics-token-review", FLAGS)
+    """Whether only those may read the metrics whom the API server lets."""
 
-    pprof: bool = False
-    """Whether /debug/pprof/ is served; default no."""
+    pprof: bool = setting("enable-pprof", FLAGS)
+    """Whether /debug/pprof/ is served."""
 
     leader_health: bool = False
     """Whether /healthz/leader-election exists: leader election and --http-endpoint (F-022)."""
@@ -211,11 +211,11 @@ class HttpSettings:
 class LogSettings:
     """Log lines."""
 
-    verbosity: int = 0
-    """0 to about 10, klog's levels; default 0."""
+    verbosity: int = setting("v", FLAGS)
+    """0 to about 10, klog's levels."""
 
-    format: str = "text"
-    """`text` (klog's layout) or `json`; default text."""
+    format: str = setting("logging-format", FLAGS)
+    """`text` (klog's layout) or `json`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ class RedisSettings:
     record_keys: tuple[str, ...] = field(default=(), repr=False)
     """Lines of the key file: what workers sign their records with; () for unsigned ones."""
 
-    is_insecure: bool = False
+    is_insecure: bool = setting("redis-insecure", FLAGS)
     """A password may go over a connection without TLS."""
 
     def url_with_credentials(self) -> str:
@@ -274,25 +274,25 @@ class ProcessSettings:
     concurrency: int = 64
     """Threads per worker process, at least 1."""
 
-    lease_ttl_seconds: float = 4.0
-    """Time after which a silent worker's keys are handed over, at least 1; default 4."""
+    lease_ttl_seconds: float = setting("lease-ttl", FLAGS)
+    """Time after which a silent worker's keys are handed over, at least 1."""
 
     state_dir: str = ""
     """Folder for pid, health and metric files; made by `run`, mode 0700."""
 
-    shadow: bool = False
-    """Whether nothing is written to the API server or asked of a driver; default no."""
+    shadow: bool = setting("shadow", FLAGS)
+    """Whether nothing is written to the API server or asked of a driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowerSettings:
     """The web page of tasks."""
 
-    address: str = "127.0.0.1"
+    address: str = setting("flower-address", FLAGS)
     """Listen address; default 127.0.0.1."""
 
-    port: int = 5555
-    """Port; 0 does not start it; default 5555."""
+    port: int = setting("flower-port", FLAGS)
+    """Port; 0 does not start it."""
 
     basic_auth: tuple[str, ...] = field(default=(), repr=False)
     """`user:password` entries; empty means no login, which needs a loopback address."""
@@ -300,8 +300,8 @@ class FlowerSettings:
     tls: tuple[str, str] = ("", "")
     """Paths of certificate and key; two empty ones mean plain HTTP."""
 
-    plain_http: bool = False
-    """Whether plain HTTP at an address open to others is wanted; default no."""
+    plain_http: bool = setting("flower-plain-http", FLAGS)
+    """Whether plain HTTP at an address open to others is wanted."""
 
     secret_files: tuple[str, ...] = ()
     """Where its logins and secrets came from."""
@@ -358,8 +358,8 @@ class Settings:
     values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False, repr=False)
     """What `controllers` was read from: flag values by name, by controller."""
 
-    resync_period_seconds: float = 900.0
-    """Period in which everything unfinished is looked at again; default 900."""
+    resync_period_seconds: float = setting("resync-period", FLAGS)
+    """Period in which everything unfinished is looked at again."""
 
     gates: FeatureGates = field(default_factory=FeatureGates)
     driver: DriverSettings = field(default_factory=DriverSettings)

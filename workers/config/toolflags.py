@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
+from workers.config.flagfields import setting
 from workers.config.flags import Command, Flag, Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _REPORTS: Final = frozenset(
     {
@@ -72,45 +70,22 @@ TOOL_FLAGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
-    """What a person asked of one of these commands; fields are the flags' values."""
+    """What a person asked of one of these commands."""
 
-    output: str = ""
-    watch: bool = False
-    driver: str = ""
-    accounts: tuple[str, ...] = ("csi-fleet/worker",)
-    storage_class: str = ""
-    reason: str = ""
-    for_seconds: float = 0.0
-    wait_seconds: float = 300.0
-    replay: bool = False
-    filename: str = ""
-    grace_seconds: float = 60.0
-    delete: str = ""
-    confirm: str = ""
-    forget: str = ""
-    endpoint: str = ""
-    parameters: tuple[str, ...] = ()
-    size: str = "1Gi"
-
-
-def tool_settings(values: Mapping[str, Any]) -> ToolSettings:
-    """Build them from the value of every flag by name."""
-    return ToolSettings(
-        output=values["output"],
-        watch=values["watch"],
-        driver=values["driver"],
-        accounts=values["account"],
-        storage_class=values["class"],
-        reason=values["reason"],
-        for_seconds=values["for"],
-        wait_seconds=values["wait"],
-        replay=values["replay"],
-        filename=values["filename"],
-        grace_seconds=values["grace"],
-        delete=values["delete"],
-        confirm=values["confirm"],
-        forget=values["forget"],
-        endpoint=values["endpoint"],
-        parameters=values["parameter"],
-        size=values["size"],
-    )
+    output: str = setting("output", TOOL_FLAGS)
+    watch: bool = setting("watch", TOOL_FLAGS)
+    driver: str = setting("driver", TOOL_FLAGS)
+    accounts: tuple[str, ...] = setting("account", TOOL_FLAGS)
+    storage_class: str = setting("class", TOOL_FLAGS)
+    reason: str = setting("reason", TOOL_FLAGS)
+    for_seconds: float = setting("for", TOOL_FLAGS)
+    wait_seconds: float = setting("wait", TOOL_FLAGS)
+    replay: bool = setting("replay", TOOL_FLAGS)
+    filename: str = setting("filename", TOOL_FLAGS)
+    grace_seconds: float = setting("grace", TOOL_FLAGS)
+    delete: str = setting("delete", TOOL_FLAGS)
+    confirm: str = setting("confirm", TOOL_FLAGS)
+    forget: str = setting("forget", TOOL_FLAGS)
+    endpoint: str = setting("endpoint", TOOL_FLAGS)
+    parameters: tuple[str, ...] = setting("parameter", TOOL_FLAGS)
+    size: str = setting("size", TOOL_FLAGS)

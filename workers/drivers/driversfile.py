@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from csi_client.connection import CsiAddressError, TlsFiles, parse_address
 from workers.config import flagvalues
+from workers.config.flagfields import with_flags
 from workers.config.flagsets import flag_set
 from workers.controllers import catalogue
 from workers.drivers.operations import READING, RPCS
@@ -35,34 +36,16 @@ from workers.errors import ConfigError
 from workers.queue.limits import LaneLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from workers.config.flags import Flag
     from workers.config.settings import Settings
     from workers.spec import Kind
-
-DRIVER_FLAGS: Final = {
-    "timeout": "timeout_seconds",
-    "worker-threads": "worker_threads",
-    "extra-create-metadata": "extra_create_metadata",
-    "default-fstype": "default_fstype",
-    "volume-name-prefix": "volume_name_prefix",
-    "volume-name-uuid-length": "volume_name_uuid_length",
-    "controller-publish-readonly": "controller_publish_readonly",
-    "prevent-volume-mode-conversion": "prevent_volume_mode_conversion",
-    "strict-topology": "strict_topology",
-    "immediate-topology": "immediate_topology",
-    "retry-interval-start": "retry_interval_start_seconds",
-    "retry-interval-max": "retry_interval_max_seconds",
-    "cloning-protection-threads": "cloning_protection_threads",
-    "capacity-threads": "threads",
-}
-"""Flags of csi-provisioner that a driver may have its own value of, and their settings' fields."""
 
 NOT_SERIAL: Final[dict[str, LaneLimits]] = {}
 """`serial: false`: the limits of `defaults` are not this driver's."""
 
-_POSITIVE_FLAGS: Final = {"timeout", "retry-interval-start", "retry-interval-max", "worker-threads"}
 _DRIVER_FIELDS: Final = {
     "name",
     "endpoint",
@@ -121,14 +104,11 @@ class DriverSpec:
 
     def settings(self, base: Settings) -> Settings:
         """The process's settings with this driver's own values."""
-        fields = {DRIVER_FLAGS[name]: value for name, value in self.flags.items()}
-        threads = {key: fields.pop(key) for key in ("threads",) if key in fields}
-        driver = {key: fields.pop(key) for key in ("timeout_seconds",) if key in fields}
         return replace(
             base,
-            driver=replace(base.driver, **driver),
-            capacity=replace(base.capacity, **threads),
-            provision=replace(base.provision, **fields),
+            driver=with_flags(base.driver, self.flags),
+            capacity=with_flags(base.capacity, self.flags),
+            provision=with_flags(base.provision, self.flags),
             controllers={**base.controllers, **self._controllers(base)},
         )
 
@@ -375,25 +355,30 @@ def _limits_per_node(entry: Entry) -> dict[str, int]:
 
 
 def _flags(entry: Entry) -> dict[str, Any]:
-    found = {}
-    flags = flag_set(catalogue.choose("provisioner")).flags
-    for name, value in entry.mapping(set(DRIVER_FLAGS)).items():
-        found[name] = _flag_value(value, flags[name].parse)
-        if name in _POSITIVE_FLAGS and found[name] <= 0:
-            raise value.error(f"{name} must be greater than 0")
-        if name == "volume-name-uuid-length" and found[name] != -1 and not 1 <= found[name] <= 32:
-            raise value.error("volume-name-uuid-length must be -1 or 1 to 32")
-    return found
+    """Flags of csi-provisioner that a driver may have its own value of."""
+    flags = flag_set(catalogue.choose("provisioner")).flags.values()
+    return _own_flags(entry, (flag for flag in flags if flag.per_driver))
 
 
 def _controllers(entry: Entry) -> dict[str, dict[str, Any]]:
     """Flags by controller; those of the provisioner are the driver's `flags`."""
     known = {spec.name: spec for spec in catalogue.SPECS[1:] if not spec.part_of}
-    found: dict[str, dict[str, Any]] = {}
+    return {
+        name: _own_flags(
+            value.mapping({"flags"}, required={"flags"})["flags"],
+            (flag for flag in known[name].flags if not flag.ignored),
+        )
+        for name, value in entry.mapping(set(known)).items()
+    }
+
+
+def _own_flags(entry: Entry, flags: Iterable[Flag]) -> dict[str, Any]:
+    known = {flag.name: flag for flag in flags}
+    found = {}
     for name, value in entry.mapping(set(known)).items():
-        flags = {flag.name: flag for flag in known[name].flags if not flag.ignored}
-        own = value.mapping({"flags"}, required={"flags"})["flags"].mapping(set(flags))
-        found[name] = {one: _flag_value(text, flags[one].parse) for one, text in own.items()}
+        found[name] = _flag_value(value, known[name].parse)
+        if problem := known[name].problem(found[name]):
+            raise value.error(problem)
     return found
 
 

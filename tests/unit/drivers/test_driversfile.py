@@ -164,7 +164,7 @@ MISTAKES = [
     ),
     pytest.param(ONE + "  flags: {kube-api-qps: 1}\n", "unknown field 'kube-api-qps'", id="flag"),
     pytest.param(ONE + "  flags: {strict-topology: 2}\n", "flags.strict-topology:", id="bool"),
-    pytest.param(ONE + "  flags: {worker-threads: 0}\n", "greater than 0", id="threads"),
+    pytest.param(ONE + "  flags: {worker-threads: 0}\n", "at least 1", id="threads"),
     pytest.param(ONE + "  threads: 0\n", "at least 1", id="seats"),
     pytest.param(ONE + "  tls: {ca: ca.pem}\n", "not for a unix socket", id="unix"),
     pytest.param(

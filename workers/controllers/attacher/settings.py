@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from workers.config.flagfields import read, setting
+from workers.config.flags import POSITIVE, Command, Flag
+from workers.config.flags import Kind as Value
 from workers.config.gates import GateSpec
 from workers.errors import ConfigError
 
@@ -23,44 +26,84 @@ GATES: Final = (
 )
 
 
+_RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
+_SCHEDULE: Final = _RUN_WORKER | {Command.BEAT}
+_DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR, Command.CONFORMANCE})
+_BOOL, _INT, _UINT, _STRING = Value.BOOL, Value.INT, Value.UINT, Value.STRING
+_DURATION: Final = Value.DURATION
+
+FLAGS: Final = (
+    Flag("timeout", _DURATION, "15s", "Deadline of each CSI call (publish, unpublish, a page of "
+         "ListVolumes, and the identity calls at start).",
+         _RUN_WORKER | _DRIVER_TOOLS, bound=POSITIVE),
+    Flag("worker-threads", _UINT, "10", "Simultaneous attaches and, apart from them, detaches per "
+         "driver, over all worker processes.", _RUN_WORKER),
+    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed attachment; "
+         "doubles with each failure.", _RUN_WORKER, bound=POSITIVE),
+    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.", _RUN_WORKER,
+         bound=POSITIVE),
+    Flag("resync", _DURATION, "10m", "Period in which csi-attacher lists everything again.",
+         _RUN_WORKER, ignored="see --resync-period"),
+    Flag("reconcile-sync", _DURATION, "1m", "Time between two comparisons of the attachments with "
+         "the driver's ListVolumes.", _SCHEDULE),
+    Flag("max-entries", _INT, "0", "Entries per page of ListVolumes; 0 leaves it to the driver.",
+         _RUN_WORKER),
+    Flag("default-fstype", _STRING, "", "File system type of volumes that name none; empty leaves "
+         "the choice to the driver.", _RUN_WORKER),
+    Flag("max-grpc-log-length", _INT, "-1", "Longest logged CSI answer.", _RUN_WORKER,
+         ignored="answers are logged whole at verbosity 5"),
+    Flag("reconcile-timeout", _DURATION, "10m", "Longest time of one comparison, all pages "
+         "together.", _RUN_WORKER, upstream=False),
+    Flag("detach-without-missing-secret", _BOOL, "false", "Call the driver without secrets when "
+         "the secret of a detach does not exist any more.", _RUN_WORKER, upstream=False),
+    Flag("strict-single-node", _BOOL, "true", "Publish a volume of one node only after its detach "
+         "from another node; false leaves that to the driver.", _RUN_WORKER, upstream=False),
+    Flag("max-ops-per-node", _UINT, "0", "Simultaneous publish and unpublish calls for one node; 0 "
+         "sets no limit.", _RUN_WORKER, upstream=False),
+    Flag("attach-record-annotation", _STRING, "", "Annotation under which an attachment keeps what "
+         "its detach needs once the PV is gone; empty keeps it in Redis alone.",
+         _RUN_WORKER, upstream=False),
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class AttacherSettings:
     """What one driver's attachments follow; the defaults are csi-attacher's."""
 
-    timeout_seconds: float = 15.0
+    timeout_seconds: float = setting("timeout", FLAGS)
     """Deadline of a publish, an unpublish, and of each page of ListVolumes (DA-010)."""
 
-    worker_threads: int = 10
+    worker_threads: int = setting("worker-threads", FLAGS)
     """Attaches at once; detaches as many apart from them (DA-023)."""
 
-    retry_interval_start_seconds: float = 1.0
-    retry_interval_max_seconds: float = 300.0
+    retry_interval_start_seconds: float = setting("retry-interval-start", FLAGS)
+    retry_interval_max_seconds: float = setting("retry-interval-max", FLAGS)
 
-    reconcile_seconds: float = 60.0
+    reconcile_seconds: float = setting("reconcile-sync", FLAGS)
     """Time between two comparisons with ListVolumes."""
 
-    reconcile_timeout_seconds: float = 600.0
+    reconcile_timeout_seconds: float = setting("reconcile-timeout", FLAGS)
     """Longest time that one listing may take, all pages together (DA-010)."""
 
-    max_entries: int = 0
+    max_entries: int = setting("max-entries", FLAGS)
     """Page size of ListVolumes, 0 leaves it to the driver."""
 
-    default_fstype: str = ""
+    default_fstype: str = setting("default-fstype", FLAGS)
     """File system type of volumes that name none."""
 
     writes_error_code: bool = True
     """Gate MutableCSINodeAllocatableCount: attachError carries the gRPC code (A-057)."""
 
-    detaches_without_missing_secret: bool = False
+    detaches_without_missing_secret: bool = setting("detach-without-missing-secret", FLAGS)
     """Unpublish without secrets when the secret is gone for good (DA-007)."""
 
-    is_strict_single_node: bool = True
+    is_strict_single_node: bool = setting("strict-single-node", FLAGS)
     """A volume of one node is not published while another node's detach is due (MA-012)."""
 
-    max_ops_per_node: int = 0
+    max_ops_per_node: int = setting("max-ops-per-node", FLAGS)
     """Publish and unpublish calls at once for one node, 0 for no limit (MA-010)."""
 
-    record_annotation: str = ""
+    record_annotation: str = setting("attach-record-annotation", FLAGS)
     """Annotation of an attachment for the detach record, "" for none (MA-030)."""
 
 
@@ -72,18 +115,8 @@ def read_settings(values: Mapping[str, Any]) -> AttacherSettings:
     """
     if values["worker-threads"] < 1:
         raise ConfigError("Option -worker-threads must be greater than zero", exit_code=1)
-    return AttacherSettings(
-        timeout_seconds=values["timeout"],
-        worker_threads=values["worker-threads"],
-        retry_interval_start_seconds=values["retry-interval-start"],
-        retry_interval_max_seconds=values["retry-interval-max"],
-        reconcile_seconds=values["reconcile-sync"],
-        reconcile_timeout_seconds=values["reconcile-timeout"],
-        max_entries=values["max-entries"],
-        default_fstype=values["default-fstype"],
+    return read(
+        AttacherSettings,
+        values,
         writes_error_code=values["feature-gates"].get(ALLOCATABLE_COUNT, True),
-        detaches_without_missing_secret=values["detach-without-missing-secret"],
-        is_strict_single_node=values["strict-single-node"],
-        max_ops_per_node=values["max-ops-per-node"],
-        record_annotation=values["attach-record-annotation"],
     )

@@ -4,53 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from workers.config.flags import Command, Flag
-from workers.config.flags import Kind as Value
 from workers.controllers.attacher import names
 from workers.controllers.attacher.rules import AttacherRules, is_another_kind
-from workers.controllers.attacher.settings import GATES, read_settings
+from workers.controllers.attacher.settings import FLAGS, GATES, read_settings
 from workers.kube import paths
 from workers.kube.objects import Attachment, CsiNode, Volume
 from workers.queue.catalogkinds import KIND_ATTACHMENTS
 from workers.spec import Kind, Permission, Spec, Watch
-
-_RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
-_SCHEDULE: Final = _RUN_WORKER | {Command.BEAT}
-_DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR, Command.CONFORMANCE})
-_BOOL, _INT, _UINT, _STRING = Value.BOOL, Value.INT, Value.UINT, Value.STRING
-_DURATION: Final = Value.DURATION
-
-FLAGS: Final = (
-    Flag("timeout", _DURATION, "15s", "Deadline of each CSI call (publish, unpublish, a page of "
-         "ListVolumes, and the identity calls at start).",
-         _RUN_WORKER | _DRIVER_TOOLS),
-    Flag("worker-threads", _UINT, "10", "Simultaneous attaches and, apart from them, detaches per "
-         "driver, over all worker processes.", _RUN_WORKER),
-    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed attachment; "
-         "doubles with each failure.", _RUN_WORKER),
-    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.", _RUN_WORKER),
-    Flag("resync", _DURATION, "10m", "Period in which csi-attacher lists everything again.",
-         _RUN_WORKER, ignored="see --resync-period"),
-    Flag("reconcile-sync", _DURATION, "1m", "Time between two comparisons of the attachments with "
-         "the driver's ListVolumes.", _SCHEDULE),
-    Flag("max-entries", _INT, "0", "Entries per page of ListVolumes; 0 leaves it to the driver.",
-         _RUN_WORKER),
-    Flag("default-fstype", _STRING, "", "File system type of volumes that name none; empty leaves "
-         "the choice to the driver.", _RUN_WORKER),
-    Flag("max-grpc-log-length", _INT, "-1", "Longest logged CSI answer.", _RUN_WORKER,
-         ignored="answers are logged whole at verbosity 5"),
-    Flag("reconcile-timeout", _DURATION, "10m", "Longest time of one comparison, all pages "
-         "together.", _RUN_WORKER, upstream=False),
-    Flag("detach-without-missing-secret", _BOOL, "false", "Call the driver without secrets when "
-         "the secret of a detach does not exist any more.", _RUN_WORKER, upstream=False),
-    Flag("strict-single-node", _BOOL, "true", "Publish a volume of one node only after its detach "
-         "from another node; false leaves that to the driver.", _RUN_WORKER, upstream=False),
-    Flag("max-ops-per-node", _UINT, "0", "Simultaneous publish and unpublish calls for one node; 0 "
-         "sets no limit.", _RUN_WORKER, upstream=False),
-    Flag("attach-record-annotation", _STRING, "", "Annotation under which an attachment keeps what "
-         "its detach needs once the PV is gone; empty keeps it in Redis alone.",
-         _RUN_WORKER, upstream=False),
-)  # fmt: skip
 
 PERMISSIONS: Final = (
     Permission("", ("persistentvolumes",), ("get", "list", "watch", "patch"), "finalizer"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from workers.config.flags import Command, Flag
+from workers.config.flags import POSITIVE, Command, Flag, at_least
 from workers.config.flags import Kind as Value
 from workers.controllers.capacity.rules import WATCHES, CapacityRules
 from workers.controllers.capacity.settings import read_settings
@@ -26,10 +26,12 @@ FLAGS: Final = (
     Flag("capacity-for-immediate-binding", _BOOL, "false", "Publish capacity also for classes with "
          "immediate binding."),
     Flag("capacity-poll-interval", _DURATION, "1m", "Period of the full capacity refresh.",
-         _SCHEDULE),
+         _SCHEDULE, bound=POSITIVE),
     Flag("capacity-ownerref-level", _INT, "1", "Owner of the capacity objects: -1 none, 0 the pod, "
-         "1 its StatefulSet or DaemonSet, 2 its Deployment, and so on.", _RUN_WORKER),
-    Flag("capacity-threads", _UINT, "1", "Simultaneous GetCapacity calls per driver."),
+         "1 its StatefulSet or DaemonSet, 2 its Deployment, and so on.", _RUN_WORKER,
+         bound=at_least(-1)),
+    Flag("capacity-threads", _UINT, "1", "Simultaneous GetCapacity calls per driver.",
+         per_driver=True),
     Flag("capacity-always-topology", _BOOL, "false", "Send an (empty) topology with GetCapacity "
          "also to a driver without VOLUME_ACCESSIBILITY_CONSTRAINTS, as csi-provisioner does; the "
          "CSI text forbids it.", _RUN_WORKER, upstream=False),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from workers.config.flags import Command, Flag
+from workers.config.flags import NOT_NEGATIVE, POSITIVE, Bound, Command, Flag, at_least
 from workers.config.flags import Kind as Value
 from workers.config.gates import PROVISIONER_GATES
 from workers.controllers.provisioner.rules import WATCHES, ProvisionerRules
@@ -23,46 +23,51 @@ _DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR, Command.CONFORM
 _STRING, _BOOL, _INT, _UINT = Value.STRING, Value.BOOL, Value.INT, Value.UINT
 _DURATION: Final = Value.DURATION
 
+UID_LENGTH: Final = Bound(lambda n: n == -1 or 1 <= n <= 32, "be -1 or 1 to 32")
+
 FLAGS: Final = (
     Flag("timeout", _DURATION, "10s", "Deadline of each CSI call (creation, deletion, capacity "
          "and the identity calls at start).",
-         _RUN_WORKER | _DRIVER_TOOLS),
+         _RUN_WORKER | _DRIVER_TOOLS, bound=POSITIVE, per_driver=True),
     # Volumes.
     Flag("volume-name-prefix", _STRING, "pvc", "Volume and PV name are this, a dash and the UID "
-         "of the claim."),
+         "of the claim.", per_driver=True),
     Flag("volume-name-uuid-length", _INT, "-1", "Keep only that many characters (1 to 32) of the "
-         "UID without its dashes; -1 keeps the whole UID with its dashes."),
+         "UID without its dashes; -1 keeps the whole UID with its dashes.",
+         bound=UID_LENGTH, per_driver=True),
     Flag("default-fstype", _STRING, "", "File system type when the class names none; empty leaves "
-         "the choice to the driver.", _RUN_WORKER),
+         "the choice to the driver.", _RUN_WORKER, per_driver=True),
     Flag("extra-create-metadata", _BOOL, "false", "Add names of claim and volume to the "
-         "parameters of CreateVolume.", _RUN_WORKER),
+         "parameters of CreateVolume.", _RUN_WORKER, per_driver=True),
     Flag("controller-publish-readonly", _BOOL, "false", "Mark a PV read-only when its only access "
-         "mode is ReadOnlyMany.", _RUN_WORKER),
+         "mode is ReadOnlyMany.", _RUN_WORKER, per_driver=True),
     Flag("prevent-volume-mode-conversion", _BOOL, "true", "A claim restored from a snapshot may "
-         "not change the volume mode unless the snapshot content allows it.", _RUN_WORKER),
+         "not change the volume mode unless the snapshot content allows it.", _RUN_WORKER,
+         per_driver=True),
     Flag("strict-topology", _BOOL, "false", "Late binding: pass only the selected node's topology "
-         "to CreateVolume instead of all matching ones.", _RUN_WORKER),
+         "to CreateVolume instead of all matching ones.", _RUN_WORKER, per_driver=True),
     Flag("immediate-topology", _BOOL, "true", "Immediate binding: pass the topologies of all nodes "
-         "with the driver (true) or none (false).", _RUN_WORKER),
+         "with the driver (true) or none (false).", _RUN_WORKER, per_driver=True),
     # Retries and parallel work.
     Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed item; doubles "
-         "with each failure."),
-    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval."),
+         "with each failure.", bound=POSITIVE, per_driver=True),
+    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.",
+         bound=POSITIVE, per_driver=True),
     Flag("worker-threads", _UINT, "100", "Simultaneous creations and, apart from them, deletions "
-         "per driver, over all worker processes."),
+         "per driver, over all worker processes.", bound=at_least(1), per_driver=True),
     Flag("cloning-protection-threads", _UINT, "1", "Simultaneous removals of the clone source "
-         "finalizer; 0 removes none."),
+         "finalizer; 0 removes none.", per_driver=True),
     Flag("snapshot-orphan-sweep-interval", _DURATION, "5m", "How often to look for orphaned "
-         "finalizers of snapshot sources; 0 never.", _SCHEDULE),
+         "finalizers of snapshot sources; 0 never.", _SCHEDULE, bound=NOT_NEGATIVE),
     # One provisioner per node.
     Flag("node-deployment", _BOOL, "false", "Provision only for the node named by the environment "
          "variable NODE_NAME."),
     Flag("node-deployment-immediate-binding", _BOOL, "true", "Take claims with immediate binding "
          "in node deployment."),
     Flag("node-deployment-base-delay", _DURATION, "20s", "First wait before trying to own such a "
-         "claim."),
+         "claim.", bound=POSITIVE),
     Flag("node-deployment-max-delay", _DURATION, "60s", "Longest wait before trying to own such a "
-         "claim."),
+         "claim.", bound=NOT_NEGATIVE),
 )  # fmt: skip
 
 _READ: Final = ("get", "list", "watch")

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from workers.config.flagfields import read, setting
+from workers.config.flags import POSITIVE, Command, Flag
+from workers.config.flags import Kind as Value
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -13,6 +16,33 @@ if TYPE_CHECKING:
 GATE_RECOVERY: Final = "RecoverVolumeExpansionFailure"
 GATE_ATTRIBUTES: Final = "VolumeAttributesClass"
 GATE_ANNOTATE: Final = "AnnotateFsResize"
+
+
+_RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
+_DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR, Command.CONFORMANCE})
+_BOOL, _INT, _STRING, _DURATION = Value.BOOL, Value.INT, Value.STRING, Value.DURATION
+
+FLAGS: Final = (
+    Flag("timeout", _DURATION, "10s", "Deadline of each CSI call (expansion, modification and the "
+         "identity calls at start).",
+         _RUN_WORKER | _DRIVER_TOOLS, bound=POSITIVE),
+    Flag("workers", _INT, "10", "Simultaneous expansions and modifications per driver, over all "
+         "worker processes; at least 1."),
+    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed expansion or "
+         "modification; doubles with each failure.", bound=POSITIVE),
+    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval, and the pause after a "
+         "size or class that the driver calls infeasible.", bound=POSITIVE),
+    Flag("handle-volume-inuse-error", _BOOL, "true", "Once a driver refused to expand a volume "
+         "that is in use: ask it again only when no pod uses the claim.", _RUN_WORKER),
+    Flag("extra-modify-metadata", _BOOL, "false", "Add names of claim and volume to the parameters "
+         "of ControllerModifyVolume.", _RUN_WORKER),
+    Flag("default-fstype", _STRING, "", "File system type of volumes that name none, as given to "
+         "csi-attacher; empty leaves the choice to the driver.", _RUN_WORKER, upstream=False),
+    Flag("serialize-expand-modify", _BOOL, "false", "Never expand and modify a volume at the same "
+         "time.", _RUN_WORKER, upstream=False),
+    Flag("exhausted-is-final", _BOOL, "false", "After three answers RESOURCE_EXHAUSTED and two "
+         "deadlines without a call a lowered size may be asked for.", _RUN_WORKER, upstream=False),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +62,15 @@ class ResizerSettings:
         recovers, applies_classes, annotates: the three gates (R-121).
     """
 
-    timeout_seconds: float = 10.0
-    workers: int = 10
-    retry_interval_start_seconds: float = 1.0
-    retry_interval_max_seconds: float = 300.0
-    handles_in_use: bool = True
-    extra_modify_metadata: bool = False
-    default_fs_type: str = ""
-    serializes: bool = False
-    exhausted_is_final: bool = False
+    timeout_seconds: float = setting("timeout", FLAGS)
+    workers: int = setting("workers", FLAGS)
+    retry_interval_start_seconds: float = setting("retry-interval-start", FLAGS)
+    retry_interval_max_seconds: float = setting("retry-interval-max", FLAGS)
+    handles_in_use: bool = setting("handle-volume-inuse-error", FLAGS)
+    extra_modify_metadata: bool = setting("extra-modify-metadata", FLAGS)
+    default_fs_type: str = setting("default-fstype", FLAGS)
+    serializes: bool = setting("serialize-expand-modify", FLAGS)
+    exhausted_is_final: bool = setting("exhausted-is-final", FLAGS)
     recovers: bool = True
     applies_classes: bool = True
     annotates: bool = True
@@ -55,16 +85,9 @@ def read_settings(values: Mapping[str, Any]) -> ResizerSettings:
     gates: Mapping[str, bool] = values.get("feature-gates") or {}
     if values["workers"] < 1:
         raise ConfigError(f"--workers must be at least 1, got {values['workers']}", exit_code=1)
-    return ResizerSettings(
-        timeout_seconds=values["timeout"],
-        workers=values["workers"],
-        retry_interval_start_seconds=values["retry-interval-start"],
-        retry_interval_max_seconds=values["retry-interval-max"],
-        handles_in_use=values["handle-volume-inuse-error"],
-        extra_modify_metadata=values["extra-modify-metadata"],
-        default_fs_type=values["default-fstype"],
-        serializes=values["serialize-expand-modify"],
-        exhausted_is_final=values["exhausted-is-final"],
+    return read(
+        ResizerSettings,
+        values,
         recovers=gates.get(GATE_RECOVERY, True),
         applies_classes=gates.get(GATE_ATTRIBUTES, True),
         annotates=gates.get(GATE_ANNOTATE, True),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from workers.config.flags import Command, Flag
-from workers.config.flags import Kind as Value
 from workers.config.gates import GateSpec
 from workers.controllers.resizer.rules import KIND, ResizerRules
 from workers.controllers.resizer.settings import (
+    FLAGS,
     GATE_ANNOTATE,
     GATE_ATTRIBUTES,
     GATE_RECOVERY,
@@ -22,32 +21,6 @@ from workers.spec import Kind, Permission, Spec, Watch
 
 if TYPE_CHECKING:
     from workers.spec import Records
-
-_RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
-_DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR, Command.CONFORMANCE})
-_BOOL, _INT, _STRING, _DURATION = Value.BOOL, Value.INT, Value.STRING, Value.DURATION
-
-FLAGS: Final = (
-    Flag("timeout", _DURATION, "10s", "Deadline of each CSI call (expansion, modification and the "
-         "identity calls at start).",
-         _RUN_WORKER | _DRIVER_TOOLS),
-    Flag("workers", _INT, "10", "Simultaneous expansions and modifications per driver, over all "
-         "worker processes; at least 1."),
-    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed expansion or "
-         "modification; doubles with each failure."),
-    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval, and the pause after a "
-         "size or class that the driver calls infeasible."),
-    Flag("handle-volume-inuse-error", _BOOL, "true", "Once a driver refused to expand a volume "
-         "that is in use: ask it again only when no pod uses the claim.", _RUN_WORKER),
-    Flag("extra-modify-metadata", _BOOL, "false", "Add names of claim and volume to the parameters "
-         "of ControllerModifyVolume.", _RUN_WORKER),
-    Flag("default-fstype", _STRING, "", "File system type of volumes that name none, as given to "
-         "csi-attacher; empty leaves the choice to the driver.", _RUN_WORKER, upstream=False),
-    Flag("serialize-expand-modify", _BOOL, "false", "Never expand and modify a volume at the same "
-         "time.", _RUN_WORKER, upstream=False),
-    Flag("exhausted-is-final", _BOOL, "false", "After three answers RESOURCE_EXHAUSTED and two "
-         "deadlines without a call a lowered size may be asked for.", _RUN_WORKER, upstream=False),
-)  # fmt: skip
 
 GATES: Final = (
     GateSpec(

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.config.flagfields import setting, with_flags
+from workers.config.flags import POSITIVE, Command, Flag
+from workers.config.flags import Kind as Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 GATE_GROUPS: Final = "CSIVolumeGroupSnapshot"
+
+
+_RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
+_BOOL, _UINT, _DURATION = Value.BOOL, Value.UINT, Value.DURATION
+
+FLAGS: Final = (
+    Flag("worker-threads", _UINT, "10", "Objects of each kind worked on at the same time, over all "
+         "worker processes."),
+    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed object; "
+         "doubles with each failure.", bound=POSITIVE),
+    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.", bound=POSITIVE),
+    Flag("resync-period", _DURATION, "15m", "Period in which everything that waits is looked at "
+         "again.", bound=POSITIVE),
+    Flag("retry-crd-interval-max", _DURATION, "30s", "How long snapshot-controller waits for its "
+         "CRDs.", ignored="missing CRDs are looked for again all the time"),
+    Flag("enable-distributed-snapshotting", _BOOL, "false", "Label contents of local volumes with "
+         "their node, for sidecars that run on each node.", _RUN_WORKER),
+    Flag("prevent-volume-mode-conversion", _BOOL, "true", "Contents tell the mode of their volume, "
+         "so that a restore to another mode needs a permission.", _RUN_WORKER),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,25 +47,17 @@ class SnapshotControllerSettings:
         groups: whether group snapshots are served.
     """
 
-    worker_threads: int = 10
-    retry_start_seconds: float = 1.0
-    retry_max_seconds: float = 300.0
-    is_distributed: bool = False
-    keeps_volume_mode: bool = True
+    worker_threads: int = setting("worker-threads", FLAGS)
+    retry_start_seconds: float = setting("retry-interval-start", FLAGS)
+    retry_max_seconds: float = setting("retry-interval-max", FLAGS)
+    is_distributed: bool = setting("enable-distributed-snapshotting", FLAGS)
+    keeps_volume_mode: bool = setting("prevent-volume-mode-conversion", FLAGS)
     groups: bool = True
 
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Self:
-        """From flag values by name; an absent one takes its default."""
-        gates: Mapping[str, bool] = values.get("feature-gates") or {}
-        usual = cls()
-        return cls(
-            worker_threads=max(1, int(values.get("worker-threads", usual.worker_threads))),
-            retry_start_seconds=float(
-                values.get("retry-interval-start", usual.retry_start_seconds)
-            ),
-            retry_max_seconds=float(values.get("retry-interval-max", usual.retry_max_seconds)),
-            is_distributed=bool(values.get("enable-distributed-snapshotting", False)),
-            keeps_volume_mode=bool(values.get("prevent-volume-mode-conversion", True)),
-            groups=bool(gates.get(GATE_GROUPS, True)),
-        )
+
+def read_settings(values: Mapping[str, Any]) -> SnapshotControllerSettings:
+    """From flag values by name; an absent one takes its default."""
+    gates: Mapping[str, bool] = values.get("feature-gates") or {}
+    groups = bool(gates.get(GATE_GROUPS, True))
+    found = with_flags(SnapshotControllerSettings(groups=groups), values)
+    return replace(found, worker_threads=max(1, found.worker_threads))

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from workers.config.flags import Command, Flag
-from workers.config.flags import Kind as Value
 from workers.config.gates import GateSpec
 from workers.controllers.snapshot_controller import keys
 from workers.controllers.snapshot_controller.rules import SnapshotControllerRules
-from workers.controllers.snapshot_controller.settings import (
-    GATE_GROUPS,
-    SnapshotControllerSettings,
-)
+from workers.controllers.snapshot_controller.settings import FLAGS, GATE_GROUPS, read_settings
 from workers.kube import paths
 from workers.kube.objects import (
     AnyObject,
@@ -24,28 +19,9 @@ from workers.kube.objects import (
 )
 from workers.spec import Kind, Permission, Spec, Watch
 
-_RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
-_BOOL, _UINT, _DURATION = Value.BOOL, Value.UINT, Value.DURATION
 _SNAPSHOT: Final = "snapshot.storage.k8s.io"
 _GROUP: Final = "groupsnapshot.storage.k8s.io"
 _READ: Final = ("get", "list", "watch")
-
-FLAGS: Final = (
-    Flag("worker-threads", _UINT, "10", "Objects of each kind worked on at the same time, over all "
-         "worker processes."),
-    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed object; "
-         "doubles with each failure."),
-    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval."),
-    Flag("resync-period", _DURATION, "15m", "Period in which everything that waits is looked at "
-         "again."),
-    Flag("retry-crd-interval-max", _DURATION, "30s", "How long snapshot-controller waits for its "
-         "CRDs.", ignored="missing CRDs are looked for again all the time"),
-    Flag("enable-distributed-snapshotting", _BOOL, "false", "Label contents of local volumes with "
-         "their node, for sidecars that run on each node.", _RUN_WORKER),
-    Flag("prevent-volume-mode-conversion", _BOOL, "true", "Contents tell the mode of their volume, "
-         "so that a restore to another mode needs a permission.", _RUN_WORKER),
-)  # fmt: skip
-
 GATES: Final = (
     GateSpec(GATE_GROUPS, "GA", default=True, effect="group snapshots, where their CRDs are"),
 )
@@ -153,7 +129,7 @@ SPEC: Final = Spec(
     make_rules=SnapshotControllerRules,
     lease_name=lease_name,
     flags=FLAGS,
-    read_settings=SnapshotControllerSettings.read,
+    read_settings=read_settings,
     gates=GATES,
     permissions=PERMISSIONS,
     needs_driver=False,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
+from workers.config.flagfields import setting, with_flags
+from workers.config.flags import POSITIVE, Command, Flag
+from workers.config.flags import Kind as Value
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -13,6 +16,37 @@ if TYPE_CHECKING:
 WHOLE_UID: Final = -1
 MAX_UID_LENGTH: Final = 32
 GATE_GROUPS: Final = "CSIVolumeGroupSnapshot"
+
+
+_RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
+_DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR, Command.CONFORMANCE})
+_BOOL, _INT, _UINT, _STRING = Value.BOOL, Value.INT, Value.UINT, Value.STRING
+_DURATION: Final = Value.DURATION
+
+FLAGS: Final = (
+    Flag("timeout", _DURATION, "1m", "Deadline of each CSI call.", _RUN_WORKER | _DRIVER_TOOLS,
+         bound=POSITIVE),
+    Flag("worker-threads", _UINT, "10", "Contents worked on at the same time per driver, over all "
+         "worker processes."),
+    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed content; "
+         "doubles with each failure.", bound=POSITIVE),
+    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.", bound=POSITIVE),
+    Flag("snapshot-name-prefix", _STRING, "snapshot", "A snapshot's name at the driver is this, a "
+         "dash and the UID of the VolumeSnapshot."),
+    Flag("snapshot-name-uuid-length", _INT, "-1", "Keep only that many characters (1 to 32) of the "
+         "UID without its dashes; -1 keeps the whole UID with its dashes."),
+    Flag("groupsnapshot-name-prefix", _STRING, "groupsnapshot", "The same for group snapshots."),
+    Flag("groupsnapshot-name-uuid-length", _INT, "-1", "The same for group snapshots."),
+    Flag("extra-create-metadata", _BOOL, "false", "Add names of snapshot and content to the "
+         "parameters of CreateSnapshot.", _RUN_WORKER),
+    Flag("node-deployment", _BOOL, "false", "Take only the contents whose label names the node of "
+         "the environment variable NODE_NAME."),
+    Flag("resync-period", _DURATION, "15m", "Period in which every undecided content is looked at "
+         "again.", bound=POSITIVE),
+    Flag("delete-unread-snapshots", _BOOL, "true", "A pre-provisioned content with policy Delete "
+         "whose status never got a handle takes its snapshot along; csi-snapshotter leaves it in "
+         "the storage.", _RUN_WORKER, upstream=False),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,56 +83,48 @@ class SnapshotterSettings:
             along when its policy is Delete (SND-021).
     """
 
-    timeout_seconds: float = 60.0
-    worker_threads: int = 10
-    retry_start_seconds: float = 1.0
-    retry_max_seconds: float = 300.0
+    timeout_seconds: float = setting("timeout", FLAGS)
+    worker_threads: int = setting("worker-threads", FLAGS)
+    retry_start_seconds: float = setting("retry-interval-start", FLAGS)
+    retry_max_seconds: float = setting("retry-interval-max", FLAGS)
     snapshot_name: NameRule = NameRule("snapshot")
     group_name: NameRule = NameRule("groupsnapshot")
-    extra_metadata: bool = False
+    extra_metadata: bool = setting("extra-create-metadata", FLAGS)
     groups: bool = True
-    deletes_unread: bool = True
+    deletes_unread: bool = setting("delete-unread-snapshots", FLAGS)
 
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Self:
-        """From flag values by name; an absent one takes its default.
 
-        Raises:
-            ConfigError: exit 1; an empty prefix, or a length that gives no name (SND-025).
-        """
+def read_settings(values: Mapping[str, Any]) -> SnapshotterSettings:
+    """From flag values by name; an absent one takes its default.
 
-        def rule(kind: str) -> NameRule:
-            prefix = values.get(f"{kind}-name-prefix", kind)
-            length = int(values.get(f"{kind}-name-uuid-length", WHOLE_UID))
-            if not prefix:
-                title = "Snapshot" if kind == "snapshot" else "Group snapshot"
-                raise ConfigError(f"{title} name prefix cannot be of length 0", exit_code=1)
-            if length != WHOLE_UID and not 1 <= length <= MAX_UID_LENGTH:
-                raise ConfigError(
-                    f"--{kind}-name-uuid-length={length}: use -1 (whole UID) or 1 to 32; "
-                    "otherwise different snapshots would share one name",
-                    exit_code=1,
-                )
-            return NameRule(prefix, length)
-
-        if values.get("node-deployment") and values.get("leader-election"):
-            raise ConfigError(
-                "--leader-election cannot be used with --node-deployment: every node works for "
-                "itself",
-                exit_code=1,
-            )
-        gates: Mapping[str, bool] = values.get("feature-gates") or {}
-        usual = cls()
-        return cls(
-            timeout_seconds=float(values.get("timeout", usual.timeout_seconds)),
-            worker_threads=max(1, int(values.get("worker-threads", usual.worker_threads))),
-            retry_start_seconds=float(
-                values.get("retry-interval-start", usual.retry_start_seconds)
-            ),
-            retry_max_seconds=float(values.get("retry-interval-max", usual.retry_max_seconds)),
-            snapshot_name=rule("snapshot"),
-            group_name=rule("groupsnapshot"),
-            extra_metadata=bool(values.get("extra-create-metadata", False)),
-            groups=bool(gates.get(GATE_GROUPS, True)),
-            deletes_unread=bool(values.get("delete-unread-snapshots", True)),
+    Raises:
+        ConfigError: exit 1; an empty prefix, or a length that gives no name (SND-025).
+    """
+    if values.get("node-deployment") and values.get("leader-election"):
+        raise ConfigError(
+            "--leader-election cannot be used with --node-deployment: every node works for itself",
+            exit_code=1,
         )
+    gates: Mapping[str, bool] = values.get("feature-gates") or {}
+    names = SnapshotterSettings(
+        snapshot_name=_name_rule(values, "snapshot"),
+        group_name=_name_rule(values, "groupsnapshot"),
+        groups=bool(gates.get(GATE_GROUPS, True)),
+    )
+    found = with_flags(names, values)
+    return replace(found, worker_threads=max(1, found.worker_threads))
+
+
+def _name_rule(values: Mapping[str, Any], kind: str) -> NameRule:
+    prefix = values.get(f"{kind}-name-prefix", kind)
+    length = int(values.get(f"{kind}-name-uuid-length", WHOLE_UID))
+    if not prefix:
+        title = "Snapshot" if kind == "snapshot" else "Group snapshot"
+        raise ConfigError(f"{title} name prefix cannot be of length 0", exit_code=1)
+    if length != WHOLE_UID and not 1 <= length <= MAX_UID_LENGTH:
+        raise ConfigError(
+            f"--{kind}-name-uuid-length={length}: use -1 (whole UID) or 1 to 32; "
+            "otherwise different snapshots would share one name",
+            exit_code=1,
+        )
+    return NameRule(prefix, length)

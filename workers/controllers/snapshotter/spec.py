@@ -4,50 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from workers.config.flags import Command, Flag
-from workers.config.flags import Kind as Value
 from workers.config.gates import GateSpec
 from workers.controllers.snapshotter.rules import (
     KIND_CONTENTS,
     KIND_GROUP_CONTENTS,
     SnapshotterRules,
 )
-from workers.controllers.snapshotter.settings import GATE_GROUPS, SnapshotterSettings
+from workers.controllers.snapshotter.settings import FLAGS, GATE_GROUPS, read_settings
 from workers.kube import paths
 from workers.kube.objects import AnyObject, GroupSnapshotContent, SnapshotContent
 from workers.spec import Kind, Permission, Spec, Watch
 
 if TYPE_CHECKING:
     from workers.spec import Records
-
-_RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
-_DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR, Command.CONFORMANCE})
-_BOOL, _INT, _UINT, _STRING = Value.BOOL, Value.INT, Value.UINT, Value.STRING
-_DURATION: Final = Value.DURATION
-
-FLAGS: Final = (
-    Flag("timeout", _DURATION, "1m", "Deadline of each CSI call.", _RUN_WORKER | _DRIVER_TOOLS),
-    Flag("worker-threads", _UINT, "10", "Contents worked on at the same time per driver, over all "
-         "worker processes."),
-    Flag("retry-interval-start", _DURATION, "1s", "First retry interval of a failed content; "
-         "doubles with each failure."),
-    Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval."),
-    Flag("snapshot-name-prefix", _STRING, "snapshot", "A snapshot's name at the driver is this, a "
-         "dash and the UID of the VolumeSnapshot."),
-    Flag("snapshot-name-uuid-length", _INT, "-1", "Keep only that many characters (1 to 32) of the "
-         "UID without its dashes; -1 keeps the whole UID with its dashes."),
-    Flag("groupsnapshot-name-prefix", _STRING, "groupsnapshot", "The same for group snapshots."),
-    Flag("groupsnapshot-name-uuid-length", _INT, "-1", "The same for group snapshots."),
-    Flag("extra-create-metadata", _BOOL, "false", "Add names of snapshot and content to the "
-         "parameters of CreateSnapshot.", _RUN_WORKER),
-    Flag("node-deployment", _BOOL, "false", "Take only the contents whose label names the node of "
-         "the environment variable NODE_NAME."),
-    Flag("resync-period", _DURATION, "15m", "Period in which every undecided content is looked at "
-         "again."),
-    Flag("delete-unread-snapshots", _BOOL, "true", "A pre-provisioned content with policy Delete "
-         "whose status never got a handle takes its snapshot along; csi-snapshotter leaves it in "
-         "the storage.", _RUN_WORKER, upstream=False),
-)  # fmt: skip
 
 GATES: Final = (
     GateSpec(GATE_GROUPS, "GA", default=True, effect="group snapshots, where their CRDs are"),
@@ -136,7 +105,7 @@ SPEC: Final = Spec(
     make_rules=SnapshotterRules,
     lease_name=lease_name,
     flags=FLAGS,
-    read_settings=SnapshotterSettings.read,
+    read_settings=read_settings,
     gates=GATES,
     permissions=PERMISSIONS,
     unserved="CSI driver does not support ControllerCreateSnapshot",

@@ -11,7 +11,7 @@ from tests.support.snapshot_world import ANN_DELETED, CONTENT, content_body, giv
 from workers import constants as k
 from workers.controllers.snapshot_controller.controller import CONTROLLER
 from workers.controllers.snapshot_controller.rules import SnapshotControllerRules
-from workers.controllers.snapshot_controller.settings import SnapshotControllerSettings
+from workers.controllers.snapshot_controller.settings import read_settings
 from workers.controllers.snapshot_controller.spec import SPEC
 from workers.kube import paths
 from workers.kube.objects import (
@@ -258,7 +258,7 @@ def test_the_spec():
     assert SPEC.lease_name is not None
     assert SPEC.lease_name("x") == "snapshot-controller-leader"
     assert {kind.has_driver for kind in SPEC.kinds} == {False}
-    assert SnapshotControllerSettings.read({"worker-threads": 3}).worker_threads == 3
+    assert read_settings({"worker-threads": 3}).worker_threads == 3
     assert set(CONTROLLER.limits(None)) == {kind.name for kind in SPEC.kinds}
 
 

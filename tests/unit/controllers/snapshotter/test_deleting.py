@@ -21,7 +21,7 @@ from workers.config.flags import Command
 from workers.config.load import parse
 from workers.controllers.snapshotter.controller import CONTROLLER
 from workers.controllers.snapshotter.decide import Action, decide, is_ours, should_delete
-from workers.controllers.snapshotter.settings import SnapshotterSettings
+from workers.controllers.snapshotter.settings import read_settings
 from workers.errors import ConfigError
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError
@@ -291,7 +291,7 @@ def test_snt083_drivers_without_snapshots_are_not_served():
 def test_empty_prefixes_end_the_start(values):
     """SNS-110."""
     with pytest.raises(ConfigError, match="name prefix cannot be of length 0") as caught:
-        SnapshotterSettings.read(values)
+        read_settings(values)
     assert caught.value.exit_code == 1
 
 
@@ -299,14 +299,12 @@ def test_empty_prefixes_end_the_start(values):
 def test_lengths_that_give_no_name_end_the_start(length):
     """SND-025."""
     with pytest.raises(ConfigError, match="uuid-length"):
-        SnapshotterSettings.read({"snapshot-name-uuid-length": length})
+        read_settings({"snapshot-name-uuid-length": length})
 
 
 def test_names():
     """SNA-007."""
-    settings = SnapshotterSettings.read(
-        {"snapshot-name-prefix": "backup", "snapshot-name-uuid-length": 8}
-    )
+    settings = read_settings({"snapshot-name-prefix": "backup", "snapshot-name-uuid-length": 8})
     assert settings.snapshot_name.name("0f1e2d3c-4b5a-4968") == "backup-0f1e2d3c"
     assert settings.group_name.name("a-b") == "groupsnapshot-a-b"
 
@@ -377,7 +375,7 @@ def test_snt084_node_mode():
     """SNS-100: without a Lease, and never without the node's name."""
     values = {"node-deployment": True, "leader-election": True}
     with pytest.raises(ConfigError) as caught:
-        SnapshotterSettings.read(values)
+        read_settings(values)
     assert caught.value.exit_code == 1
     argv = ["--controllers=snapshotter", "--node-deployment", "--csi-address=/x"]
     with pytest.raises(ConfigError, match="NODE_NAME") as caught:
