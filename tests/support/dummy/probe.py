@@ -25,13 +25,21 @@ from workers.controllers import catalogue  # noqa: E402
 catalogue.SPECS = (*catalogue.SPECS, SPEC)  # type: ignore[misc] # the line in the catalogue
 
 
+def without_rights(settings: Any) -> Any:
+    """What `doctor` works with, where the API server allows nothing."""
+    from types import SimpleNamespace  # noqa: PLC0415
+
+    client = SimpleNamespace(create=lambda *_: {"status": {"allowed": False}})
+    return SimpleNamespace(settings=settings, kube=SimpleNamespace(client=client))
+
+
 def main() -> None:
     """Ask everything that is derived from specs."""
     from types import SimpleNamespace  # noqa: PLC0415
 
     from workers.__main__ import drop_in  # noqa: PLC0415
     from workers.app import make_app  # noqa: PLC0415
-    from workers.cli import completion  # noqa: PLC0415
+    from workers.cli import completion, doctor  # noqa: PLC0415
     from workers.config.flagdocs import flags_markdown  # noqa: PLC0415
     from workers.config.flags import Command  # noqa: PLC0415
     from workers.config.load import parse  # noqa: PLC0415
@@ -70,8 +78,9 @@ def main() -> None:
                 "lua": source("take")[1].splitlines()[1:4],
                 "noun": nouns.nouns()["echo"].example,
                 "words": completion.words(Command.EXPLAIN).split()[:20],
-                "docs": [line for line in flags_markdown().splitlines() if "loudness" in line],
-                "permissions": [rule.why for spec in catalogue.SPECS for rule in spec.permissions],
+                "docs": [line for line in flags_markdown().splitlines() if "echo" in line],
+                "row": [line for line in flags_markdown().splitlines() if "loudness" in line],
+                "permissions": [one.text for one in doctor.rights(without_rights(settings))],
                 "lease": catalogue.specs(["echo"])[0].lease_name("d"),  # type: ignore[misc]
             }
         )

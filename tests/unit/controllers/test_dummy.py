@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from prometheus_client import generate_latest
 
 from tests.support.crash_world import CrashWorld
 from tests.support.dummy.echo.controller import CONTROLLER
@@ -23,6 +24,9 @@ from tests.support.dummy.echo.spec import SPEC
 from watcher.hosted import Hosted
 from workers.controllers import catalogue
 from workers.engine.frame import run
+from workers.explain import generic
+from workers.explain.nouns import Noun
+from workers.kube import paths
 from workers.queue.keys import Key
 
 ROOT = Path(__file__).parents[3]
@@ -57,7 +61,6 @@ def test_its_flags_settings_and_command_appear(told):
     assert told["settings"] == {"loudness": 9}
     assert told["chosen"] == ["echo"]
     assert told["command"][1] == ["--controllers=echo", "--loudness=1"]
-    assert len(told["docs"]) == 1
 
 
 def test_its_keys_have_lanes_tickets_and_tasks(told):
@@ -87,13 +90,26 @@ def test_workers_say_that_they_run_it(told):
     assert told["record_at"] == "d#echo"
 
 
-def test_metrics_limits_explain_completion_lease_and_rights_know_it(told):
+def test_its_docs_appear(told):
+    """docs/flags.md: its row among the controllers, and a table of its flags with their bounds."""
+    assert "| `echo` | csi-echo | `csi-fleet csi-echo` |" in told["docs"]
+    assert "## Flags of the echo controller" in told["docs"]
+    (row,) = told["row"]
+    assert "How loud. Must be at least 1." in row
+
+
+def test_its_permissions_appear(told):
+    """`doctor` asks the API server for them and names what lacks."""
+    (lacking,) = told["permissions"]
+    assert "shout claims" in lacking
+
+
+def test_metrics_limits_explain_completion_and_lease_know_it(told):
     assert told["work_queue"] == "csi-echo"
     assert told["operation"] == "echoes"
     assert told["noun"] == "echo NAMESPACE/NAME"
     assert "echo" in told["words"]
     assert told["lease"] == "echo-d"
-    assert "to be heard" in told["permissions"]
 
 
 @pytest.mark.parametrize(
@@ -111,8 +127,32 @@ def test_a_ticket_becomes_a_pass_with_or_without_a_driver(redis_client, key, wai
     owner.queue.add([key])
     run(context, controllers, key.text)
     assert context.metrics.tickets.labels(key.kind, "echoed")._value.get() == 1
+    work_queue = next(one.work_queue for one in SPEC.kinds if one.name == key.kind)
+    shown = generate_latest(context.metrics.registry).decode()
+    assert f'workqueue_adds_total{{name="{work_queue}"}} 1.0' in shown
     assert owner.queue.stats()[key.lane].running == 0
     assert owner.queue.stats()[key.lane].ticketed == 0
+
+
+def test_explain_tells_what_the_queue_knows(redis_client):
+    """Without an `explain.py` of its own: the generic answer, for a key that waits and for none."""
+    world = CrashWorld(redis_client)
+    world.add_claim()
+    claim = world.kube.get_claim("default", "data")
+    kube: Any = SimpleNamespace(get=lambda *_, **__: claim)
+    noun = Noun("echo", paths.CLAIMS, ((SPEC, SPEC.kinds[0]),))
+    records = {"d": {"name": "d", "queue_name": "d", "controllers": ["echo"]}}
+
+    def told() -> str:
+        place = {"namespace": "default", "name": "data"}
+        return generic.explain(kube, redis_client, records, noun, **place).cause.code
+
+    assert told() == "nothing-to-do"
+    owner = world.owner()
+    key = Key("echoes", "d", "default/data", claim["metadata"]["uid"])
+    owner.queue.set_limits(key.lane, 1)
+    owner.queue.add([key])
+    assert told() == "no-free-worker"  # its ticket is out, nobody took it
 
 
 def test_no_kind_is_spelled_outside_of_its_controller():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.support.dummy.echo.rules import WATCHES, EchoRules
-from workers.config.flags import Flag
+from workers.config.flags import Flag, at_least
 from workers.config.flags import Kind as Value
 from workers.kube import paths
 from workers.spec import Kind, Permission, Spec
@@ -41,7 +41,7 @@ SPEC: Final = Spec(
     watches=WATCHES,
     make_rules=EchoRules,
     lease_name=lease_name,
-    flags=(Flag("loudness", Value.UINT, "7", "How loud."),),
+    flags=(Flag("loudness", Value.UINT, "7", "How loud.", bound=at_least(1)),),
     read_settings=read_settings,
     permissions=(Permission("", ("claims",), ("shout",), "to be heard"),),
 )
