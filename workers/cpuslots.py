@@ -46,11 +46,6 @@ class CpuSlots:
         self._waiters: list[_Waiter] = []
         self._lock = threading.Lock()
 
-    @property
-    def waiting_count(self) -> int:
-        """Passes that wait to be let in."""
-        return len(self._waiters)
-
     @contextmanager
     def taken(self, tenant: str = "") -> Iterator[None]:
         """Around a pass; waits for a slot. Of those who wait, first who has the fewest passes."""

@@ -88,11 +88,6 @@ class Loop:
         """Whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
-    @property
-    def is_stopped(self) -> bool:
-        """Whether it was asked to end; for steps that take long."""
-        return self._stopped.is_set()
-
     def run(self) -> None:
         """Go round until `stop`; never raises."""
         self._wait(self._first_wait_seconds, self._woken)

@@ -90,11 +90,10 @@ class Attempt:
     def provision(
         self,
         claim: dict[str, Any],
-        storage_class: dict[str, Any] | None,
+        storage_class: dict[str, Any],
         answer: csi.Volume | None = None,
     ) -> dict[str, Any]:
         """Run the attempt and return the PV before the loop's additions."""
-        storage_class = dict(claims.check_class(storage_class))
         source = sources.normalise(claim, cross_namespace=False)
         if source is not None:
             sources.check_source(source)

@@ -65,11 +65,6 @@ class Report:
         """What breaks."""
         return [one for one in self.findings if one.verdict is Verdict.BROKEN]
 
-    @property
-    def broken_names(self) -> set[str]:
-        """Names of the checks that failed."""
-        return {one.check for one in self.broken}
-
     def text(self) -> str:
         """For people: one line a check, then what to do."""
         lines = [f"Conformance of {self.subject}", ""]

@@ -296,15 +296,6 @@ class SnapshotContent(msgspec.Struct, gc=False):
     status: SnapshotContentStatus | None = None
 
 
-class SnapshotClass(msgspec.Struct, rename="camel", gc=False):
-    """A VolumeSnapshotClass."""
-
-    metadata: Meta = msgspec.field(default_factory=Meta)
-    driver: str = ""
-    deletion_policy: str = ""
-    parameters: dict[str, str] | None = None
-
-
 class GroupSnapshotSpec(msgspec.Struct, rename="camel", gc=False):
     """Part of a VolumeGroupSnapshotSpec."""
 

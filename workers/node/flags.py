@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 LIVENESS: Final = "livenessprobe"
 REGISTRAR: Final = "csi-node-driver-registrar"
 NODE: Final = "node"
-PROGRAMS: Final = (LIVENESS, REGISTRAR, NODE)
 
 _BOOL, _DURATION, _STRING, _INT = Kind.BOOL, Kind.DURATION, Kind.STRING, Kind.INT
 _NONE: Final = frozenset[Command]()

@@ -67,10 +67,6 @@ class ClusterTopology:
         """Return a Node's labels, empty if there is no such Node."""
         return self._nodes.get(node_name, {})
 
-    def has_node(self, node_name: str) -> bool:
-        """Tell whether a Node of that name exists."""
-        return node_name in self._nodes
-
     def first_keys(self, driver_name: str) -> tuple[str, ...]:
         """Return the keys of the first CSINode that has any for the driver, else nothing.
 

@@ -126,17 +126,6 @@ def is_known_class(storage_class: Json, known_names: Collection[str]) -> bool:
     return text(storage_class, "provisioner") in known_names
 
 
-def check_class(storage_class: Json | None) -> Json:
-    """Return the class of an attempt.
-
-    Raises:
-        AttemptError: Finished; there is none (P-101 step 6).
-    """
-    if storage_class is None:
-        raise AttemptError("storage class was nil", State.FINISHED)
-    return storage_class
-
-
 def check_selector(claim: Json) -> None:
     """Refuse a claim that selects existing volumes.
 

@@ -6,9 +6,6 @@ from typing import Final
 
 from workers.errors import AttemptError, State
 
-MAX_UUID_LENGTH: Final = 32
-"""Digits of a UUID without its dashes."""
-
 KEEP_UUID: Final = -1
 """Value of `--volume-name-uuid-length` that keeps the UID with its dashes."""
 

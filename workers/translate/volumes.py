@@ -27,7 +27,7 @@ from workers.translate.secrets import SecretKind, SecretRef, resolve
 from workers.translate.volume_facts import FinalizerAction, facts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
 _INVALID: Final = "invalid CSI PV"
 
@@ -115,24 +115,10 @@ def check_accessible(*, is_accessible: bool) -> None:
 
 
 def still_attached(volume_name: str, node_name: str) -> AttemptError:
-    """Return the error of a volume that is attached somewhere (P-510)."""
+    """Return the error of a volume that a VolumeAttachment names, in whatever state (P-510)."""
     return AttemptError(
         f"persistentvolume {volume_name} is still attached to node {node_name}", State.NO_CHANGE
     )
-
-
-def check_not_attached(volume: Json, attachments: Iterable[Json]) -> None:
-    """Refuse to delete a volume any VolumeAttachment names, in whatever state it is (P-510).
-
-    Only asked of drivers with PUBLISH_UNPUBLISH_VOLUME. Inline-volume attachments do not count.
-
-    Raises:
-        AttemptError: NoChange; with the node of the first attachment found.
-    """
-    name = text(volume, "metadata", "name")
-    for attachment in attachments:
-        if text(attachment, "spec", "source", "persistentVolumeName") == name:
-            raise still_attached(name, text(attachment, "spec", "nodeName"))
 
 
 def deletion_secret(volume: Json) -> DeletionSecret:

@@ -73,7 +73,6 @@ def test_node_deployment_has_two_static_objects():
     """P-051: the node's own segments are its labels, their keys the driver's."""
     own = ClusterTopology.of_node("foo", DRIVER, {"zone": "z", "host": "foo"})
     assert own.has_csi_node("foo")
-    assert own.has_node("foo")
     assert own.keys_of("foo", DRIVER) == ("host", "zone")
     assert own.labels_of("foo") == {"zone": "z", "host": "foo"}
     assert not own.has_csi_node("bar")

@@ -198,13 +198,6 @@ def test_null_selector_is_no_selector():
     Attempt().provision(make_claim(selector=None), make_class())
 
 
-def test_t017_class_is_nil():
-    attempt = Attempt()
-    with pytest.raises(AttemptError, match=r"^storage class was nil$") as caught:
-        attempt.provision(make_claim(), None)
-    assert caught.value.state is State.FINISHED
-
-
 @pytest.mark.parametrize(
     ("request_text", "size_bytes"),
     [

@@ -119,7 +119,6 @@ READERS = [
     volumes.finalizer_action,
     volumes.should_delete,
     volumes.volume_handle,
-    lambda o: volumes.check_not_attached(o, [o]),
     volumes.deletion_secret,
     lambda o: volumes.deletion_secret_of_class(o, o),
 ]

@@ -170,45 +170,6 @@ def test_empty_handle_is_never_sent():
     assert caught.value.state is State.NO_CHANGE
 
 
-def make_attachment(volume="v", *, deleting=False, attached=True):
-    metadata = {"name": "a"} | ({"deletionTimestamp": "t"} if deleting else {})
-    return {
-        "metadata": metadata,
-        "spec": {"nodeName": "n1", "source": {"persistentVolumeName": volume}},
-        "status": {"attached": attached},
-    }
-
-
-@pytest.mark.parametrize(
-    "attachment",
-    [
-        pytest.param(make_attachment(), id="T-161 attached"),
-        pytest.param(make_attachment(attached=False), id="T-161 not attached"),
-        pytest.param(make_attachment(deleting=True), id="T-161 being deleted"),
-        pytest.param(make_attachment(), id="C-080 attached"),
-    ],
-)
-def test_attachment_blocks_the_deletion(attachment):
-    """P-510: a node may still write to it."""
-    with pytest.raises(AttemptError) as caught:
-        volumes.check_not_attached(make_volume(), [make_attachment("w"), attachment])
-    assert caught.value.message == "persistentvolume v is still attached to node n1"
-
-
-@pytest.mark.parametrize(
-    "attachment",
-    [
-        pytest.param(make_attachment("w"), id="T-162 another volume"),
-        pytest.param(
-            {"spec": {"source": {"inlineVolumeSpec": {}}, "nodeName": "n"}},
-            id="P-510 inline volume",
-        ),
-    ],
-)
-def test_foreign_attachment_does_not_matter(attachment):
-    volumes.check_not_attached(make_volume(), [attachment])
-
-
 @pytest.mark.parametrize(
     ("spec", "is_deletable"),
     [

@@ -35,11 +35,6 @@ class Plan:
     assigned: Mapping[Item, JsonObject]
     obsolete: tuple[JsonObject, ...]
 
-    @property
-    def goal(self) -> int:
-        """Value of the gauge `csistoragecapacities_desired_goal` (CAP-080)."""
-        return len(self.missing) + len(self.assigned)
-
 
 def make_plan(wanted: Wanted, objects: Iterable[JsonObject], publisher: Publisher) -> Plan:
     """Return the plan for the objects that were listed (CAP-050, CAP-052, CAP-053).

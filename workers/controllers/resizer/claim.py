@@ -27,11 +27,6 @@ class Size:
     size_bytes: int
     text: str
 
-    @property
-    def is_zero(self) -> bool:
-        """Whether nothing is said."""
-        return self.size_bytes == 0
-
 
 def size_at(obj: Json, *path: str) -> Size | None:
     """The quantity at `path`, None when absent.

@@ -1,0 +1,77 @@
+"""Which attachments does the catalog hold a volume's deletion back for (P-510)?"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from watcher.sinks import AttachmentSink
+from workers.kube.objects import Attachment
+
+
+def make_attachment(volume: str = "v", **metadata: Any) -> Attachment:
+    source = {"persistentVolumeName": volume} if volume else {"inlineVolumeSpec": {}}
+    body = {
+        "metadata": {"name": "a", "resourceVersion": "7", **metadata},
+        "spec": {"nodeName": "n1", "attacher": "d", "source": source},
+        "status": {"attached": metadata.pop("attached", True)},
+    }
+    return msgspec.convert(body, Attachment)
+
+
+class Catalog:
+    """What the sink writes: volume -> attachment -> node."""
+
+    def __init__(self) -> None:
+        self.volumes: dict[str, Any] = {}
+        outbox: Any = SimpleNamespace(put=self.put, replace=self.replace)
+        self.sink = AttachmentSink(outbox, lambda: "life")
+
+    def put(self, _kind: str, volume: str, _version: str, nodes: Any) -> None:
+        self.volumes[volume] = nodes
+
+    def replace(self, _kind: str, listed: Any) -> None:
+        self.volumes = {name: nodes for name, (_, nodes) in listed.items.items()}
+
+
+@pytest.fixture(params=["event", "list"])
+def tell(request):
+    """The same object by an event, and by a list."""
+
+    def told(item: Attachment) -> dict[str, Any]:
+        catalog = Catalog()
+        if request.param == "event":
+            catalog.sink.changed(item)
+        else:
+            catalog.sink.begin_list()
+            catalog.sink.listed(item)
+            catalog.sink.end_list("9")
+        return catalog.volumes
+
+    return told
+
+
+@pytest.mark.parametrize(
+    "attachment",
+    [
+        pytest.param(make_attachment(), id="T-161 attached"),
+        pytest.param(make_attachment(attached=False), id="T-161 not attached"),
+        pytest.param(
+            make_attachment(deletionTimestamp="2026-01-01T00:00:00Z"), id="T-161 being deleted"
+        ),
+    ],
+)
+def test_an_attachment_counts_in_whatever_state(tell, attachment):
+    """A node may still write to the volume."""
+    assert tell(attachment) == {"v": {"a": "n1"}}
+
+
+def test_t162_another_volumes_attachment_is_none_of_this_one(tell):
+    assert "v" not in tell(make_attachment("w"))
+
+
+def test_p510_an_inline_volume_is_nobodys(tell):
+    assert tell(make_attachment("")) == {}
