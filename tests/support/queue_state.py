@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workers.queue.names import NAMES, declared
+from workers.queue.names import NAMES, USUAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -88,5 +88,5 @@ LEAVING = {"queue", "counters", "intents"}
 
 def is_left(name: str) -> bool:
     """Whether a Redis key of ours tells of work that is not over (I-2 to I-5)."""
-    entry = declared(name)
+    entry = USUAL.declared(name)
     return entry is None or (entry.owner in LEAVING and entry.name not in RESTING)

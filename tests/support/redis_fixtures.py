@@ -14,7 +14,7 @@ from tests.support import apt
 from tests.support.redis_server import RedisServer, find_redis_server, is_seven
 from workers.app import SYSTEM_QUEUE
 from workers.queue.connection import connect
-from workers.queue.names import CELERY_QUEUE_PREFIX, declared
+from workers.queue.names import CELERY_QUEUE_PREFIX, USUAL
 from workers.queue.scripts import text
 
 # Keys of Celery (tickets, ticks, routing tables, remote control) and RedBeat.
@@ -78,7 +78,7 @@ def undeclared_keys(client: redis.Redis) -> list[str]:
         name = text(raw)
         if THEIRS.fullmatch(name):
             continue
-        entry = declared(name)
+        entry = USUAL.declared(name)
         if entry is None:
             wrong.append(f"{name}: not declared in names.py")
         elif entry.owner != "quarantine" and text(client.type(raw)) not in {entry.type, "none"}:

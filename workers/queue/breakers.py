@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.queue.kinds import DRIVER_KINDS
-from workers.queue.names import NAMES
+from workers.queue.names import redis_key
 from workers.queue.records import encode
 from workers.queue.scripts import Scripts, reading, text, whole
 from workers.queue.tickets import Tickets
@@ -166,7 +166,7 @@ class Breakers:
     def states(self) -> dict[str, BreakerState]:
         """Drivers with failures, by name; the others are closed."""
         with reading(self._client):
-            raw = self._client.hgetall(NAMES["breakers"].full)
+            raw = self._client.hgetall(redis_key(self._client, "breakers"))
         found = {}
         for name, value in raw.items():
             parts = text(value).split(" ", 5)

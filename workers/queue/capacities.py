@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from workers.queue.names import NAMES
+from workers.queue.names import redis_key
 from workers.queue.records import decode, encode, quarantine
 from workers.queue.scripts import Scripts, reading, text, whole
 
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
     from workers.queue.keys import Key
 
-_OBJECTS: Final = NAMES["capacity"].full
-_ITEMS: Final = NAMES["capacity_uids"].full
-_OBSOLETE: Final = NAMES["capacity_obsolete"].full
-_PLANS: Final = NAMES["capacity_plans"].full
 # Fields per command, a few hundred KiB.
 _BATCH: Final = 250
 
@@ -33,6 +29,12 @@ class CapacityStore:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
+        self._plans = redis_key(client, "capacity_plans")
+        self._objects = redis_key(client, "capacity")
+        self._items = redis_key(client, "capacity_uids")
+        self._obsolete = redis_key(client, "capacity_obsolete")
+        self._delayed = redis_key(client, "delayed")
+        self._fails = redis_key(client, "fails")
         self._scripts = Scripts(client)
 
     def turn(self, driver: str, *, qps: float, burst: int) -> float:
@@ -46,8 +48,8 @@ class CapacityStore:
         """Return whether a plan was made since Redis lost its data, and the item's object."""
         with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
-            pipe.hexists(_PLANS, driver)
-            pipe.hget(_OBJECTS + driver, item)
+            pipe.hexists(self._plans, driver)
+            pipe.hget(self._objects + driver, item)
             is_planned, raw = pipe.execute()
             return bool(is_planned), self._decode(driver, item, raw)
 
@@ -55,7 +57,7 @@ class CapacityStore:
         """Return every known object by item."""
         with reading(self._client):
             found = {}
-            for field, raw in self._client.hscan_iter(_OBJECTS + driver, count=200):
+            for field, raw in self._client.hscan_iter(self._objects + driver, count=200):
                 record = self._decode(driver, text(field), raw)
                 if record is not None:
                     found[text(field)] = record
@@ -69,8 +71,11 @@ class CapacityStore:
             uids: Any = {one["metadata"]["uid"]: item for item, one in batch}
             with reading(self._client):
                 pipe = self._client.pipeline(transaction=True)
-                pipe.hset(_OBJECTS + driver, mapping={item: encode(one) for item, one in batch})
-                pipe.hset(_ITEMS + driver, mapping=uids)
+                pipe.hset(
+                    self._objects + driver,
+                    mapping={item: encode(one) for item, one in batch},
+                )
+                pipe.hset(self._items + driver, mapping=uids)
                 pipe.execute()
 
     def drop(self, driver: str, objects: Mapping[str, Mapping[str, Any]]) -> None:
@@ -81,15 +86,15 @@ class CapacityStore:
         with reading(self._client):
             pipe = self._client.pipeline(transaction=True)
             if gone:
-                pipe.hdel(_OBJECTS + driver, *gone)
+                pipe.hdel(self._objects + driver, *gone)
             if uids:
-                pipe.hdel(_ITEMS + driver, *uids)
+                pipe.hdel(self._items + driver, *uids)
             pipe.execute()
 
     def item_of(self, driver: str, uid: str) -> str | None:
         """Return the item an object stands for, None if it is assigned to none (any more)."""
         with reading(self._client):
-            raw = self._client.hget(_ITEMS + driver, uid)
+            raw = self._client.hget(self._items + driver, uid)
         if raw is None:
             return None
         item = text(raw)
@@ -123,50 +128,50 @@ class CapacityStore:
         self.drop(driver, left)
         with reading(self._client):
             pipe = self._client.pipeline(transaction=True)
-            pipe.delete(_OBSOLETE + driver)
+            pipe.delete(self._obsolete + driver)
             if obsolete:
                 fields: Any = dict(obsolete)
-                pipe.hset(_OBSOLETE + driver, mapping=fields)
+                pipe.hset(self._obsolete + driver, mapping=fields)
             pipe.execute()
 
     def obsolete_uid(self, driver: str, name: str) -> str | None:
         """Return the uid of an object that was planned to go."""
         with reading(self._client):
-            raw = self._client.hget(_OBSOLETE + driver, name)
+            raw = self._client.hget(self._obsolete + driver, name)
         return None if raw is None else text(raw)
 
     def deleted(self, driver: str, name: str) -> None:
         """The obsolete object is gone, or is not obsolete any more."""
         with reading(self._client):
-            self._client.hdel(_OBSOLETE + driver, name)
+            self._client.hdel(self._obsolete + driver, name)
 
     def counts(self, driver: str) -> tuple[int, int]:
         """Return how many items have an object, and how many objects are obsolete (CAP-080)."""
         with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
-            pipe.hlen(_OBJECTS + driver)
-            pipe.hlen(_OBSOLETE + driver)
+            pipe.hlen(self._objects + driver)
+            pipe.hlen(self._obsolete + driver)
             objects, obsolete = pipe.execute()
         return int(objects), int(obsolete)
 
     def noticed(self, driver: str) -> dict[str, Any] | None:
         """Return what the last plan was made for, None if none was made."""
         with reading(self._client):
-            raw = self._client.hget(_PLANS, driver)
-            return None if raw is None else decode(self._client, _PLANS, driver, raw)
+            raw = self._client.hget(self._plans, driver)
+            return None if raw is None else decode(self._client, self._plans, driver, raw)
 
     def notice(self, driver: str, record: Mapping[str, Any]) -> None:
         """Note what a plan is made for."""
         with reading(self._client):
-            self._client.hset(_PLANS, driver, encode(record))
+            self._client.hset(self._plans, driver, encode(record))
 
     def postponed(self, keys: Sequence[Key]) -> set[Key]:
         """Return the keys that wait for a retry or a delayed refresh: a poll adds them not."""
-        return self._having(keys, lambda pipe, texts: pipe.zmscore(NAMES["delayed"].full, texts))
+        return self._having(keys, lambda pipe, texts: pipe.zmscore(self._delayed, texts))
 
     def failing(self, keys: Sequence[Key]) -> set[Key]:
         """Return the keys in back-off, which no refresh shortens (S-008)."""
-        return self._having(keys, lambda pipe, texts: pipe.hmget(NAMES["fails"].full, texts))
+        return self._having(keys, lambda pipe, texts: pipe.hmget(self._fails, texts))
 
     def _having(self, keys: Sequence[Key], ask: Any) -> set[Key]:
         found: set[Key] = set()
@@ -182,7 +187,7 @@ class CapacityStore:
         for start in range(0, len(wanted), _BATCH):
             batch = wanted[start : start + _BATCH]
             with reading(self._client):
-                answers = self._client.hmget(_OBJECTS + driver, batch)
+                answers = self._client.hmget(self._objects + driver, batch)
                 for item, raw in zip(batch, answers, strict=True):
                     record = self._decode(driver, item, raw)
                     if record is not None:
@@ -190,7 +195,7 @@ class CapacityStore:
         return found
 
     def _decode(self, driver: str, item: str, raw: bytes | str | None) -> dict[str, Any] | None:
-        key = _OBJECTS + driver
+        key = self._objects + driver
         found = None if raw is None else decode(self._client, key, item, raw)
         if raw is not None and found is not None and not isinstance(found.get("metadata"), dict):
             quarantine(self._client, key, item, raw)

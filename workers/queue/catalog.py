@@ -21,7 +21,7 @@ from workers.queue.catalogkinds import (
     KIND_NODES,
 )
 from workers.queue.leases import TTL_SECONDS
-from workers.queue.names import NAMES
+from workers.queue.names import redis_key
 from workers.queue.records import decode, encode, quarantine
 from workers.queue.scripts import Scripts, reading, text
 
@@ -43,6 +43,8 @@ class CatalogWriter:
 
     def __init__(self, client: redis.Redis, *, now_ms: Callable[[], int] | None = None) -> None:
         self._client = client
+        self._complete = redis_key(client, "complete")
+        self._entries = redis_key(client, "catalog")
         self._scripts = Scripts(client, now_ms)
         self._epoch = ""
 
@@ -107,7 +109,7 @@ class CatalogWriter:
         """
         wanted = list(kinds)
         with reading(self._client):
-            marks = self._client.hmget(NAMES["complete"].full, wanted)
+            marks = self._client.hmget(self._complete, wanted)
         return {kind for kind, mark in zip(wanted, marks, strict=True) if text(mark) != epoch}
 
     def _put(self, kind: str, entries: list[tuple[str, str, bytes]]) -> int:
@@ -118,7 +120,7 @@ class CatalogWriter:
         gone: list[str] = []
         tombstones: list[str] = []
         with reading(self._client):
-            for raw_name, entry in self._client.hscan_iter(NAMES["catalog"].full + kind, count=500):
+            for raw_name, entry in self._client.hscan_iter(self._entries + kind, count=500):
                 name = text(raw_name)
                 if name not in listed:
                     (tombstones if text(entry).endswith(" ") else gone).append(name)
@@ -149,6 +151,8 @@ class CatalogReader:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
+        self._entries = redis_key(client, "catalog")
+        self._complete = redis_key(client, "complete")
         self._scripts = Scripts(client)
         self._copies: dict[str, _Copy] = {}
 
@@ -202,7 +206,7 @@ class CatalogReader:
         return found.get(pv_name)
 
     def _apply(self, kind: str, objects: dict[str, dict[str, Any]], flat: list[bytes]) -> None:
-        key = NAMES["catalog"].full + kind
+        key = self._entries + kind
         for raw_name, entry in zip(flat[::2], flat[1::2], strict=True):
             name = text(raw_name)
             version, _, raw = entry.partition(b" ")
@@ -224,5 +228,5 @@ class CatalogReader:
         Raises:
             CatalogIncomplete: always.
         """
-        self._client.hdel(NAMES["complete"].full, kind)
+        self._client.hdel(self._complete, kind)
         raise CatalogIncomplete(f"an unreadable entry of {kind} was set aside")

@@ -11,9 +11,10 @@ Each new connection reads the password and the TLS files anew, so they may be ch
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from workers.queue.following import (
+    Client,
     TcpConnection,
     TlsConnection,
     UnixConnection,
@@ -27,9 +28,12 @@ from redis.retry import Retry
 
 from workers.config.redisurl import is_sentinel, parse_sentinels
 from workers.errors import QueueUnavailable
+from workers.queue.names import USUAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from workers.queue.names import Names
 
 # For those who only hand a client on.
 RedisClient = redis.Redis
@@ -55,7 +59,8 @@ def connect(
     socket_timeout_seconds: float = SOCKET_TIMEOUT_SECONDS,
     retries: int = RETRIES,
     max_connections: int | None = None,
-) -> redis.Redis:
+    names: Names = USUAL,
+) -> Client:
     """A thread-safe client; nothing is sent before the first command.
 
     Args:
@@ -65,6 +70,7 @@ def connect(
         socket_timeout_seconds: bound of one command; a retry starts after it.
         retries: of one command.
         max_connections: bound of the pool, None for none.
+        names: of the keys, one prefix per cluster.
     """
     options: dict[str, Any] = {
         "socket_timeout": socket_timeout_seconds,
@@ -77,16 +83,20 @@ def connect(
     if is_sentinel(url):
         from workers.queue.sentinels import master_client  # noqa: PLC0415 - rarely needed
 
-        return master_client(parse_sentinels(url), password_file=password_file, **options)
+        follower = master_client(parse_sentinels(url), password_file=password_file, **options)
+        follower.names = names
+        return follower
     scheme = url.partition(":")[0]
     if scheme != "unix":
         options["socket_keepalive"] = True
     if scheme in _CLASSES:
         options["connection_class"] = reading_password(_CLASSES[scheme], password_file)
-    return redis.Redis.from_url(url, **options)
+    client = cast("Client", Client.from_url(url, **options))
+    client.names = names
+    return client
 
 
-def connect_heartbeat(url: str, *, password_file: str = "") -> redis.Redis:
+def connect_heartbeat(url: str, *, password_file: str = "") -> Client:
     """The client of the thread that keeps the leases: nobody else's commands wait in it."""
     return connect(
         url,

@@ -11,15 +11,13 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from workers.queue.names import NAMES
+from workers.queue.names import redis_key
 from workers.queue.scripts import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import redis
-
-_FAMILY = NAMES["fellows"].full
 
 
 class LeaseFellows:
@@ -39,6 +37,7 @@ class LeaseFellows:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
+        self._family = redis_key(client, "fellows")
         self._settle_seconds = settle_seconds
         self._clock = clock
         self._known_since: dict[str, float] = {}
@@ -47,7 +46,7 @@ class LeaseFellows:
         """This process may work, for so long."""
         with reading(self._client):
             now = self._now_ms()
-            name = _FAMILY + lease
+            name = self._family + lease
             pipe = self._client.pipeline(transaction=True)
             pipe.zadd(name, {identity: now + math.ceil(seconds * 1000)})
             pipe.zremrangebyscore(name, "-inf", now)
@@ -59,7 +58,7 @@ class LeaseFellows:
     def is_last(self, lease: str, identity: str) -> bool:
         """True if surely nobody else works; this process does not any more."""
         with reading(self._client):
-            name = _FAMILY + lease
+            name = self._family + lease
             pipe = self._client.pipeline(transaction=True)
             pipe.zrem(name, identity)
             pipe.zcount(name, f"({self._now_ms()}", "+inf")

@@ -22,6 +22,8 @@ if _telemetry is None:
 else:
     sys.modules["opentelemetry"] = _telemetry
 
+from workers.queue.names import USUAL  # noqa: E402
+
 if TYPE_CHECKING:
     import socket
 
@@ -95,3 +97,13 @@ def current_password(path: str) -> str:
 def reading_password(kind: type[_Class], path: str) -> type[_Class]:
     """The same class of connections, with a password file."""
     return type(kind.__name__, (kind,), {"password_file": path}) if path else kind
+
+
+class Client(redis.Redis):
+    """A thread-safe client of one cluster's Redis.
+
+    Attributes:
+        names: of that cluster's keys.
+    """
+
+    names = USUAL

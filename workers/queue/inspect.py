@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workers.queue.keys import Key
 from workers.queue.limits import PAUSE_KINDS, LaneLimits, chunks, read_limits, read_pause
-from workers.queue.names import NAMES
+from workers.queue.names import redis_key
 from workers.queue.records import decode, peek
 from workers.queue.scripts import reading, text, whole
 from workers.queue.seal import content
@@ -104,24 +104,24 @@ def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
         pipe = client.pipeline(transaction=False)
         pipe.time()
         for family in ("ready", "retry", "ticketed"):
-            pipe.zrank(NAMES[family].full + lane, name)
-            pipe.zcard(NAMES[family].full + lane)
-        pipe.zscore(NAMES["ticketed"].full + lane, name)
-        pipe.zcard(NAMES["leased"].full + lane)
-        pipe.zcard(NAMES["ghosts"].full + lane)
-        pipe.hmget(NAMES["limits"].full + lane, "concurrency", "rate", "burst")
-        pipe.hget(NAMES["leases"].full, name)
-        pipe.sismember(NAMES["dirty"].full, name)
-        pipe.hexists(NAMES["news"].full, name)
-        pipe.hget(NAMES["blocked"].full, name)
-        pipe.zscore(NAMES["delayed"].full, name)
-        pipe.zscore(NAMES["abandoned"].full, name)
+            pipe.zrank(redis_key(client, family) + lane, name)
+            pipe.zcard(redis_key(client, family) + lane)
+        pipe.zscore(redis_key(client, "ticketed") + lane, name)
+        pipe.zcard(redis_key(client, "leased") + lane)
+        pipe.zcard(redis_key(client, "ghosts") + lane)
+        pipe.hmget(redis_key(client, "limits") + lane, "concurrency", "rate", "burst")
+        pipe.hget(redis_key(client, "leases"), name)
+        pipe.sismember(redis_key(client, "dirty"), name)
+        pipe.hexists(redis_key(client, "news"), name)
+        pipe.hget(redis_key(client, "blocked"), name)
+        pipe.zscore(redis_key(client, "delayed"), name)
+        pipe.zscore(redis_key(client, "abandoned"), name)
         for entry in ("since", "fails", "memos"):
-            pipe.hget(NAMES[entry].full, name)
-        pipe.hmget(NAMES["paused"].full, [f"{kind} {lane}" for kind in PAUSE_KINDS])
-        pipe.hget(NAMES["intents"].full, domain)
-        pipe.hget(NAMES["unsaved"].full, domain)
-        pipe.lrange(NAMES["trail"].full + trail_name(key), 0, -1)
+            pipe.hget(redis_key(client, entry), name)
+        pipe.hmget(redis_key(client, "paused"), [f"{kind} {lane}" for kind in PAUSE_KINDS])
+        pipe.hget(redis_key(client, "intents"), domain)
+        pipe.hget(redis_key(client, "unsaved"), domain)
+        pipe.lrange(redis_key(client, "trail") + trail_name(key), 0, -1)
         answers = iter(pipe.execute())
         seconds, microseconds = next(answers)
         now = seconds + microseconds / 1e6
@@ -149,8 +149,8 @@ def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
         in_use=ticketed + running + ghosts,
         limits=read_limits(limits),
         pauses=tuple(_pauses(pauses, now)),
-        intent=decode(client, NAMES["intents"].full, domain, intent) if intent else None,
-        unsaved=decode(client, NAMES["unsaved"].full, domain, unsaved) if unsaved else None,
+        intent=decode(client, redis_key(client, "intents"), domain, intent) if intent else None,
+        unsaved=decode(client, redis_key(client, "unsaved"), domain, unsaved) if unsaved else None,
         trail=tuple(map(read_note, notes)),
     )
 
@@ -158,7 +158,7 @@ def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
 def _holder(client: redis.Redis, lock: str) -> str:
     """One of the keys that hold a lock, else the lock's name."""
     name = lock.partition(":")[2]
-    found = client.zrangebylex(NAMES["holders"].full, f"[{name}\0", f"({name}\1", 0, 1)
+    found = client.zrangebylex(redis_key(client, "holders"), f"[{name}\0", f"({name}\1", 0, 1)
     return text(found[0])[len(name) + 2 :] if found else name
 
 
@@ -171,7 +171,7 @@ def waiting_keys(client: redis.Redis, lane: str, start: int, count: int) -> list
     with reading(client):
         pipe = client.pipeline(transaction=False)
         for family in ("ready", "retry"):
-            pipe.zrange(NAMES[family].full + lane, start, start + count - 1)
+            pipe.zrange(redis_key(client, family) + lane, start, start + count - 1)
         names = [text(name) for part in pipe.execute() for name in part]
     return [key for name in names[:count] if (key := _parse(name)) is not None]
 
@@ -196,9 +196,9 @@ def failed_keys(client: redis.Redis, *, limit: int = 10_000) -> list[FailedKey]:
     """
     with reading(client):
         names: dict[str, int] = {}
-        for name, fails in client.hscan_iter(NAMES["fails"].full, count=1000):
+        for name, fails in client.hscan_iter(redis_key(client, "fails"), count=1000):
             names[text(name)] = whole(fails) or 0
-        for name, _ in client.zscan_iter(NAMES["abandoned"].full, count=1000):
+        for name, _ in client.zscan_iter(redis_key(client, "abandoned"), count=1000):
             names.setdefault(text(name), 0)
         chosen = sorted(names, key=lambda name: (-names[name], name))[:limit]
         found: list[FailedKey] = []
@@ -213,10 +213,10 @@ def _read_failed(
     keys = [key for name in chunk if (key := _parse(name)) is not None]
     pipe = client.pipeline(transaction=False)
     for key in keys:
-        pipe.zscore(NAMES["delayed"].full, key.text)
-        pipe.zscore(NAMES["abandoned"].full, key.text)
-        pipe.hget(NAMES["memos"].full, key.text)
-        pipe.lrange(NAMES["trail"].full + trail_name(key), -20, -1)
+        pipe.zscore(redis_key(client, "delayed"), key.text)
+        pipe.zscore(redis_key(client, "abandoned"), key.text)
+        pipe.hget(redis_key(client, "memos"), key.text)
+        pipe.lrange(redis_key(client, "trail") + trail_name(key), -20, -1)
     answers = iter(pipe.execute())
     for key in keys:
         due, abandoned, memo, notes = islice(answers, 4)
@@ -237,13 +237,13 @@ def read_sizes(client: redis.Redis) -> dict[str, int]:
         # Workers clear the list of processes; when all of them died, nobody does.
         now = round(read_time(client) * 1000)
         pipe = client.pipeline(transaction=False)
-        pipe.hlen(NAMES["intents"].full)
-        pipe.hlen(NAMES["unsaved"].full)
-        pipe.hlen(NAMES["fails"].full)
-        pipe.zcard(NAMES["abandoned"].full)
-        pipe.zcount(NAMES["procs"].full, now, "+inf")
-        pipe.zcount(NAMES["drivers_until"].full, now, "+inf")
-        pipe.hlen(NAMES["quarantine"].full)
+        pipe.hlen(redis_key(client, "intents"))
+        pipe.hlen(redis_key(client, "unsaved"))
+        pipe.hlen(redis_key(client, "fails"))
+        pipe.zcard(redis_key(client, "abandoned"))
+        pipe.zcount(redis_key(client, "procs"), now, "+inf")
+        pipe.zcount(redis_key(client, "drivers_until"), now, "+inf")
+        pipe.hlen(redis_key(client, "quarantine"))
         answers = pipe.execute()
     names = (
         "intents",
@@ -329,7 +329,7 @@ def marks_of_driver(
         QueueUnavailable: Redis does not answer.
     """
     prefixes = tuple(f"{kind}|{driver}|" for kind in kinds)
-    name = NAMES["marks"].full
+    name = redis_key(client, "marks")
     with reading(client):
         return {
             key: peek(raw) or {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from workers.errors import LeaseLost, NamespaceFull
 from workers.queue.keys import Key
-from workers.queue.names import NAMES
+from workers.queue.names import redis_key
 from workers.queue.records import encode, unseal
 from workers.queue.scripts import Scripts, reading, text
 from workers.queue.seal import UNCHECKED
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from workers.queue.leases import Lease
     from workers.queue.seal import Seal
 
-_INTENTS = NAMES["intents"].full
-_UNSAVED = NAMES["unsaved"].full
 # A 20th of the shipped Redis' memory: thousands of failing claims, however large they are (SEC-4).
 NAMESPACE_BYTES: Final = 16 * 1024 * 1024
 _FULL: Final = 2
@@ -52,6 +50,8 @@ class IntentStore:
         namespace_bytes: int = NAMESPACE_BYTES,
     ) -> None:
         self._client = client
+        self._unsaved = redis_key(client, "unsaved")
+        self._intents = redis_key(client, "intents")
         self._namespace_bytes = namespace_bytes
         self._scripts = Scripts(client)
         self._seal = seal
@@ -92,7 +92,7 @@ class IntentStore:
             LeaseLost: nothing was written; the queue puts the records back at the lease's end.
         """
         record = self.sealed(domain, intent, lease)
-        volume = self._closed(_UNSAVED, domain, _tenant(intent, lease), pv)
+        volume = self._closed(self._unsaved, domain, _tenant(intent, lease), pv)
         _remember(lease, domain, intents=record, unsaved=volume)
         if not self._scripts.run("created", domain, record, volume, *_owner(lease)):
             raise LeaseLost(f"lease of {domain} is lost, its PV is not saved")
@@ -109,7 +109,7 @@ class IntentStore:
 
     def sealed(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> bytes:
         """The intent as it stands in Redis, and as it is copied to where it outlives Redis."""
-        return self._closed(_INTENTS, domain, _tenant(intent, lease), intent)
+        return self._closed(self._intents, domain, _tenant(intent, lease), intent)
 
     def restore(self, domain: str, sealed: bytes) -> bool:
         """Write a copied intent unless there is one, which is newer; True when written.
@@ -117,27 +117,27 @@ class IntentStore:
         Who restores need not be able to prove it: the worker that reads it does.
         """
         with reading(self._client):
-            return bool(self._client.hsetnx(_INTENTS, domain, sealed))
+            return bool(self._client.hsetnx(self._intents, domain, sealed))
 
     def get(self, domain: str) -> dict[str, Any] | None:
         """The intent of a volume, None when there is none."""
-        return self._read(_INTENTS, domain)
+        return self._read(self._intents, domain)
 
     def delete(self, domain: str) -> None:
         """Drop the intent, keep an unsaved PV."""
-        self._drop(_INTENTS, domain)
+        self._drop(self._intents, domain)
 
     def all(self) -> dict[str, dict[str, Any]]:
         """Every intent by domain; read in pieces, so entries may come or go meanwhile."""
-        return self._read_all(_INTENTS)
+        return self._read_all(self._intents)
 
     def delete_pv(self, pv_name: str) -> None:
         """The PV was saved."""
-        self._drop(_UNSAVED, pv_name)
+        self._drop(self._unsaved, pv_name)
 
     def all_pvs(self) -> dict[str, dict[str, Any]]:
         """Every unsaved PV by name."""
-        return self._read_all(_UNSAVED)
+        return self._read_all(self._unsaved)
 
     def opened(self, lease: Lease) -> tuple[dict[str, Any] | None, dict[str, Any] | None, bool]:
         """Intent, unsaved PV, and whether the PV was saved in the last minutes, as of the lease.
@@ -153,8 +153,8 @@ class IntentStore:
         _remember(lease, lease.domain, **{slot: raw for slot, raw in found.items() if raw})
         with reading(self._client):
             return (
-                self._decode(_INTENTS, lease.domain, intent),
-                self._decode(_UNSAVED, lease.domain, pv),
+                self._decode(self._intents, lease.domain, intent),
+                self._decode(self._unsaved, lease.domain, pv),
                 was_saved,
             )
 

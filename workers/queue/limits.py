@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from workers.queue.names import NAMES
+from workers.queue.names import redis_key
 from workers.queue.scripts import reading, text, whole
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _count_by_lane(members: Iterable[bytes | str]) -> dict[str, int]:
 def _paused(client: redis.Redis, now_ms: int) -> dict[str, dict[str, tuple[str, int]]]:
     """Reason and end in ms (0 for none) by lane and pause kind."""
     pauses: dict[str, dict[str, tuple[str, int]]] = {}
-    for name, value in client.hgetall(NAMES["paused"].full).items():
+    for name, value in client.hgetall(redis_key(client, "paused")).items():
         kind, _, lane = text(name).partition(" ")
         pause = read_pause(value, now_ms)
         if pause is not None:
@@ -135,13 +135,13 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
         if now_ms is None:
             seconds, microseconds = client.time()
             now_ms = seconds * 1000 + microseconds // 1000
-        declared: list[Any] = client.zrange(NAMES["declared"].full, 0, -1)
-        lanes = {text(lane) for lane in (*client.smembers(NAMES["lanes"].full), *declared)}
+        declared: list[Any] = client.zrange(redis_key(client, "declared"), 0, -1)
+        lanes = {text(lane) for lane in (*client.smembers(redis_key(client, "lanes")), *declared)}
         pauses = _paused(client, now_ms)
         delayed = _count_by_lane(
-            key for key, _ in client.zscan_iter(NAMES["delayed"].full, count=1000)
+            key for key, _ in client.zscan_iter(redis_key(client, "delayed"), count=1000)
         )
-        blocked = _count_by_lane(client.hkeys(NAMES["blocked"].full))
+        blocked = _count_by_lane(client.hkeys(redis_key(client, "blocked")))
         lanes |= pauses.keys() | delayed.keys() | blocked.keys()
         found: dict[str, LaneStats] = {}
         for chunk in chunks(sorted(lanes), _LANES_PER_READ):
@@ -168,16 +168,16 @@ def _lane_stats(client: redis.Redis, lanes: list[str], now_ms: int) -> list[Lane
     pipe = client.pipeline(transaction=False)
     for lane in lanes:
         for family in ("ready", "retry", "ticketed"):
-            pipe.zcard(NAMES[family].full + lane)
-        pipe.zcard(NAMES["leased"].full + lane)
-        pipe.zrange(NAMES["ready"].full + lane, 0, 0)
-        pipe.zrange(NAMES["retry"].full + lane, 0, 0)
-        pipe.zrange(NAMES["ticketed"].full + lane, 0, 0, withscores=True)
-        pipe.hmget(NAMES["limits"].full + lane, "concurrency", "rate", "burst")
+            pipe.zcard(redis_key(client, family) + lane)
+        pipe.zcard(redis_key(client, "leased") + lane)
+        pipe.zrange(redis_key(client, "ready") + lane, 0, 0)
+        pipe.zrange(redis_key(client, "retry") + lane, 0, 0)
+        pipe.zrange(redis_key(client, "ticketed") + lane, 0, 0, withscores=True)
+        pipe.hmget(redis_key(client, "limits") + lane, "concurrency", "rate", "burst")
     answers = iter(pipe.execute())
     rows = [(lane, *islice(answers, 8)) for lane in lanes]
     heads = {row[0]: (row[5] or row[6])[0] for row in rows if row[5] or row[6]}
-    waits = client.hmget(NAMES["since"].full, list(heads.values())) if heads else []
+    waits = client.hmget(redis_key(client, "since"), list(heads.values())) if heads else []
     since = dict(zip(heads, waits, strict=True))
     return [
         LaneStats(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from workers.queue.names import NAMES
+from workers.queue.names import redis_key
 from workers.queue.records import encode, quarantine_forged, unseal
 from workers.queue.scripts import reading, text
 from workers.queue.seal import content
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 # Bytes of one mark.
 LONGEST_MARK: Final = 16 * 1024
-_MARKS = NAMES["marks"].full
-_MEMOS = NAMES["memos"].full
 
 
 class Remembered:
@@ -36,6 +34,8 @@ class Remembered:
 
     def __init__(self, client: redis.Redis, seal: Seal) -> None:
         self._client = client
+        self._marks = redis_key(client, "marks")
+        self._memos = redis_key(client, "memos")
         self._seal = seal
 
     def mark_of(self, name: str, raw: bytes | str | None) -> dict[str, Any]:
@@ -43,13 +43,13 @@ class Remembered:
         if not raw:
             return {}
         with reading(self._client):
-            return unseal(self._client, self._seal, _MARKS, name, raw) or {}
+            return unseal(self._client, self._seal, self._marks, name, raw) or {}
 
     def marks_of(self, keys: Iterable[Key]) -> list[dict[str, Any]]:
         """The marks of several keys, in their order."""
         names = [key.text for key in keys]
         with reading(self._client):
-            raws = self._client.hmget(_MARKS, names)
+            raws = self._client.hmget(self._marks, names)
         return [self.mark_of(name, raw) for name, raw in zip(names, raws, strict=True)]
 
     def sealed_mark(self, key: Key, record: Mapping[str, Any]) -> bytes:
@@ -63,18 +63,18 @@ class Remembered:
         raw = encode(record)
         if len(raw) > LONGEST_MARK:
             raise ValueError(f"mark of {key.text} has {len(raw)} bytes, over {LONGEST_MARK}")
-        return self._seal.close(_MARKS, key.text, key.tenant, raw)
+        return self._seal.close(self._marks, key.text, key.tenant, raw)
 
     def memo_of(self, key: Key, raw: bytes | None) -> str:
         """The memo of a key; "" for none and for one that is not ours."""
         if not raw:
             return ""
-        if self._seal.is_ours(_MEMOS, key.text, raw):
+        if self._seal.is_ours(self._memos, key.text, raw):
             return text(content(raw))
         with reading(self._client):
-            quarantine_forged(self._client, _MEMOS, key.text, raw)
+            quarantine_forged(self._client, self._memos, key.text, raw)
         return ""
 
     def sealed_memo(self, key: Key, memo: str) -> bytes:
         """A memo to be stored, empty for none."""
-        return self._seal.close(_MEMOS, key.text, key.tenant, memo.encode()) if memo else b""
+        return self._seal.close(self._memos, key.text, key.tenant, memo.encode()) if memo else b""

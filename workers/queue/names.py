@@ -1,7 +1,8 @@
 """Which keys do we keep in Redis, of which type, whose are they and how long do they live?
 
 This file is the only declaration: `lua/lib.lua` gets its names from here, the repair of wrong-typed
-keys reads the types, and a test fails on a key in Redis that is not listed.
+keys reads the types, and a test fails on a key in Redis that is not listed. The names of one
+cluster's keys are `Names`; the client that talks to its Redis carries them.
 
 Everything can be lost at any moment: the API server is the truth, the watcher adds every undecided
 object again. Only `intents` and `unsaved` carry more than that (M-010, M-011).
@@ -10,7 +11,10 @@ object again. Only `intents` and `unsaved` carry more than that (M-010, M-011).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    import redis
 
 PREFIX: Final = "csifleet:"
 CELERY_QUEUE_PREFIX: Final = "drv."
@@ -48,8 +52,8 @@ class RedisName:
 
     @property
     def full(self) -> str:
-        """The key, or the prefix of the family's keys."""
-        return PREFIX + self.name + (":" if self.is_family else "")
+        """The usual cluster's key, or the prefix of the family's keys."""
+        return USUAL.full(self.name)
 
 
 def _family(name: str, type_: RedisType, owner: Owner, life: str) -> RedisName:
@@ -143,28 +147,60 @@ NAMES: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The keys of one cluster: what is declared above, under a prefix of its own."""
+
+    prefix: str = PREFIX
+
+    def full(self, name: str) -> str:
+        """The key, or the prefix of the family's keys."""
+        return self.prefix + name + (":" if NAMES[name].is_family else "")
+
+    def declared(self, full_name: str) -> RedisName | None:
+        """The declaration a key found in Redis falls under, None when it is not ours to have."""
+        if not full_name.startswith(self.prefix):
+            return None
+        name = full_name.removeprefix(self.prefix)
+        exact = NAMES.get(name)
+        if exact is not None and not exact.is_family:
+            return exact
+        family_name, colon, _ = name.partition(":")
+        family = NAMES.get(family_name) if colon else None
+        return family if family is not None and family.is_family else None
+
+    @property
+    def ticket_lists(self) -> str:
+        """What the lists of tickets begin with; the usual cluster's are Celery's own names."""
+        return ("" if self.prefix == PREFIX else self.prefix) + CELERY_QUEUE_PREFIX
+
+    def celery_queue(self, place: str) -> str:
+        """The Celery queue, and thereby the Redis list, with the tickets of one place (`place_of`).
+
+        The list must be in the same Redis database as our keys: the sweep reads its length.
+        """
+        return self.ticket_lists + place
+
+    def lua_table(self) -> str:
+        """The names as a Lua table `K`, put in front of every script."""
+        fields = ", ".join(f"{name} = '{self.full(name)}'" for name in NAMES)
+        return f"local K = {{ {fields}, celery = '{self.ticket_lists}' }}\n"
+
+
+USUAL: Final = Names()
+
+
+def names_of(client: redis.Redis) -> Names:
+    """The names that a client carries (`connection.connect`)."""
+    names: Names = getattr(client, "names", USUAL)
+    return names
+
+
+def redis_key(client: redis.Redis, name: str) -> str:
+    """One of our keys, or the prefix of a family's, where this client finds it."""
+    return names_of(client).full(name)
+
+
 def celery_queue(place: str) -> str:
-    """The Celery queue, and thereby the Redis list, with the tickets of one place (`place_of`).
-
-    The list must be in the same Redis database as our keys: the sweep reads its length.
-    """
-    return CELERY_QUEUE_PREFIX + place
-
-
-def declared(full_name: str) -> RedisName | None:
-    """The declaration a key found in Redis falls under, None when it is not ours to have."""
-    if not full_name.startswith(PREFIX):
-        return None
-    name = full_name.removeprefix(PREFIX)
-    exact = NAMES.get(name)
-    if exact is not None and not exact.is_family:
-        return exact
-    family_name, colon, _ = name.partition(":")
-    family = NAMES.get(family_name) if colon else None
-    return family if family is not None and family.is_family else None
-
-
-def lua_table() -> str:
-    """The names as a Lua table `K`, put in front of every script."""
-    fields = ", ".join(f"{entry.name} = '{entry.full}'" for entry in NAMES.values())
-    return f"local K = {{ {fields}, celery = '{CELERY_QUEUE_PREFIX}' }}\n"
+    """The usual cluster's list of tickets for one place."""
+    return USUAL.celery_queue(place)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from workers.queue.keys import lane_name
 from workers.queue.kinds import DRIVER_KINDS
 from workers.queue.limits import read_pause
-from workers.queue.names import NAMES
+from workers.queue.names import redis_key
 from workers.queue.scripts import Scripts, reading, text
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class Pauses:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
+        self._classes = redis_key(client, "class_pauses")
         self._queue = queue
         self._clock = clock
         self._lock = threading.Lock()
@@ -111,14 +112,14 @@ class Pauses:
         with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
             for kind in DRIVER_KINDS:
-                pipe.zcard(NAMES["leased"].full + lane_name(kind, driver))
+                pipe.zcard(redis_key(self._client, "leased") + lane_name(kind, driver))
             return sum(pipe.execute())
 
     def pause_class(self, name: str, reason: str, *, seconds: float | None = None) -> Said:
         """Start no attempt for claims and volumes of a class; attempts in progress are finished."""
         said = self._say(_class(name), reason, seconds)
         with reading(self._client):
-            self._client.hset(NAMES["class_pauses"].full, name, f"{said.until_ms} {reason}")
+            self._client.hset(self._classes, name, f"{said.until_ms} {reason}")
         self._forget()
         return said
 
@@ -126,14 +127,14 @@ class Pauses:
         """End it; False when there was none. Keys that waited start within their delay."""
         self._say(_class(name), "", None)
         with reading(self._client):
-            found = self._client.hdel(NAMES["class_pauses"].full, name)
+            found = self._client.hdel(self._classes, name)
         self._forget()
         return bool(found)
 
     def classes(self) -> dict[str, Pause]:
         """Paused classes by name; drops those whose time is over."""
         with reading(self._client):
-            raw = self._client.hgetall(NAMES["class_pauses"].full)
+            raw = self._client.hgetall(self._classes)
             if not raw:
                 return {}
             now, found, over = self._now_ms(), {}, []
@@ -144,7 +145,7 @@ class Pauses:
                 else:
                     over.append(name)
             if over:
-                self._client.hdel(NAMES["class_pauses"].full, *over)
+                self._client.hdel(self._classes, *over)
             return found
 
     def of_class(self, name: str) -> Pause | None:
@@ -161,7 +162,7 @@ class Pauses:
         """Note when this was said; from now on nothing older is restored."""
         with reading(self._client):
             now_ms = self._now_ms()
-            self._client.hset(NAMES["said"].full, target, now_ms)
+            self._client.hset(redis_key(self._client, "said"), target, now_ms)
         return Said(reason, 0 if seconds is None else now_ms + round(seconds * 1000), now_ms)
 
     def _restore(self, target: str, said: Said, class_name: str, *lanes: str) -> bool:

@@ -6,15 +6,13 @@ doubled or dead clock (beat, a worker's own thread) does no harm.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from workers.queue.names import NAMES
+from workers.queue.names import redis_key
 from workers.queue.scripts import reading
 
 if TYPE_CHECKING:
     import redis
-
-_MARK: Final = NAMES["period"].full
 
 
 class Periods:
@@ -22,14 +20,19 @@ class Periods:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
+        self._mark = redis_key(client, "period")
 
     def is_due(self, name: str, period_seconds: float) -> bool:
         """Tell whether the period is over, and begin the next one if so."""
         span_ms = max(1, round(period_seconds * 1000))
         with reading(self._client):
-            return bool(self._client.set(_MARK + name, "1", nx=True, px=span_ms))
+            return bool(self._client.set(self._mark + name, "1", nx=True, px=span_ms))
 
     def restart(self, name: str, period_seconds: float) -> None:
         """Begin a period now: the work is done for another reason."""
         with reading(self._client):
-            self._client.set(_MARK + name, "1", px=max(1, round(period_seconds * 1000)))
+            self._client.set(
+                self._mark + name,
+                "1",
+                px=max(1, round(period_seconds * 1000)),
+            )

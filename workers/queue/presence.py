@@ -10,14 +10,13 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workers.queue.names import NAMES
+from workers.queue.names import redis_key
 from workers.queue.scripts import reading, text
 
 if TYPE_CHECKING:
     import redis
 
 TTL_SECONDS = 15.0
-_NAME = NAMES["presence"].full
 _PARTS = 3
 
 
@@ -39,6 +38,8 @@ class Presence:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
+        self._name = redis_key(client, "presence")
+        self._procs = redis_key(client, "procs")
 
     def announce(self, role: str) -> None:
         """Say that this process lives as `role` for the next 15 s."""
@@ -46,14 +47,17 @@ class Presence:
         with reading(self._client):
             now = self._now()
             pipe = self._client.pipeline(transaction=False)
-            pipe.zremrangebyscore(_NAME, "-inf", now)
-            pipe.zadd(_NAME, {f"{role} {host} {os.getpid()}": now + TTL_SECONDS})
+            pipe.zremrangebyscore(self._name, "-inf", now)
+            pipe.zadd(
+                self._name,
+                {f"{role} {host} {os.getpid()}": now + TTL_SECONDS},
+            )
             pipe.execute()
 
     def alive(self) -> list[Process]:
         """The living ones by role."""
         with reading(self._client):
-            names = self._client.zrangebyscore(_NAME, self._now(), "+inf")
+            names = self._client.zrangebyscore(self._name, self._now(), "+inf")
         parts = [_text(name).split(" ") for name in names]
         return sorted(Process(*part) for part in parts if len(part) == _PARTS)
 
@@ -61,7 +65,7 @@ class Presence:
         """The living worker processes, from their registration in the queue."""
         with reading(self._client):
             now = self._now() * 1000
-            names = self._client.zrangebyscore(NAMES["procs"].full, now, "+inf")
+            names = self._client.zrangebyscore(self._procs, now, "+inf")
         parts = [_text(name).split(":") for name in names]
         return sorted(Process("worker", part[0], part[1] if part[1:] else "") for part in parts)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from workers.queue import seal as sealing
-from workers.queue.names import NAMES
+from workers.queue.names import redis_key
 from workers.queue.scripts import text
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def quarantine(
     client: redis.Redis, key: str, field: str, raw: bytes | str, why: str = _UNREADABLE
 ) -> None:
     """Move a field of a hash that cannot be used aside; safe to repeat."""
-    aside = NAMES["quarantine"].full
+    aside = redis_key(client, "quarantine")
     pipe = client.pipeline(transaction=True)
     pipe.hset(aside, f"{key} {field}", raw)
     pipe.expire(aside, _QUARANTINE_SECONDS)

@@ -15,7 +15,7 @@ import msgspec
 
 from workers.errors import ProvisionerError
 from workers.queue.keys import Key
-from workers.queue.names import NAMES
+from workers.queue.names import redis_key
 from workers.queue.records import UNREADABLE
 from workers.queue.scripts import reading
 from workers.queue.seal import content, tenant_of
@@ -32,10 +32,6 @@ KeysOfVolume: TypeAlias = "Callable[[dict[str, Any]], Iterable[Key]]"
 _log = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 60.0
-_INTENTS = NAMES["intents"].full
-_UNSAVED = NAMES["unsaved"].full
-_HELD = NAMES["held"].full
-_GUARD = NAMES["recovery_guard"].full
 # As workers.controllers.provisioner.intent writes it: an operator's turn, see `csi-fleet audit`.
 _STAGE_STRANDED = "stranded"
 # Records read per round trip.
@@ -64,6 +60,10 @@ class Recovery:
         self, client: redis.Redis, queue: WorkQueue, *, period_seconds: float = PERIOD_SECONDS
     ) -> None:
         self._client = client
+        self._guard = redis_key(client, "recovery_guard")
+        self._intents = redis_key(client, "intents")
+        self._unsaved = redis_key(client, "unsaved")
+        self._held = redis_key(client, "held")
         self._queue = queue
         self._period_ms = round(period_seconds * 1000)
 
@@ -81,7 +81,7 @@ class Recovery:
             QueueUnavailable: Redis does not answer; the next period repeats all of it.
         """
         with reading(self._client):
-            if not self._client.set(_GUARD, "1", nx=True, px=self._period_ms):
+            if not self._client.set(self._guard, "1", nx=True, px=self._period_ms):
                 return False
         for keys in self._chunks(keys_of_volume):
             self._queue.ensure(keys)
@@ -89,14 +89,14 @@ class Recovery:
 
     def _chunks(self, keys_of_volume: KeysOfVolume) -> Iterator[list[Key]]:
         held: Counter[str] = Counter()
-        for chunk in self._scan(_INTENTS):
+        for chunk in self._scan(self._intents):
             for raw in chunk.values():
                 held[tenant_of(raw)] += len(raw)
             yield [key for raw in chunk.values() if (key := _key_of_intent(raw))]
         self._weigh(held)
-        for chunk in self._scan(_UNSAVED):
+        for chunk in self._scan(self._unsaved):
             with reading(self._client):
-                intents = self._client.hmget(_INTENTS, list(chunk))
+                intents = self._client.hmget(self._intents, list(chunk))
             alone = [raw for raw, intent in zip(chunk.values(), intents, strict=True) if not intent]
             yield [key for raw in alone for key in _keys_of_unsaved(raw, keys_of_volume)]
 
@@ -105,9 +105,9 @@ class Recovery:
         counts: Any = {name: count for name, count in held.items() if name}
         with reading(self._client):
             pipe = self._client.pipeline(transaction=True)
-            pipe.delete(_HELD)
+            pipe.delete(self._held)
             if counts:
-                pipe.hset(_HELD, mapping=counts)
+                pipe.hset(self._held, mapping=counts)
             pipe.execute()
 
     def _scan(self, name: str) -> Iterator[dict[Any, Any]]:

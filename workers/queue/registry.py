@@ -14,7 +14,7 @@ import msgspec
 
 from workers.queue.connection import redis_errors
 from workers.queue.kinds import APART
-from workers.queue.names import NAMES
+from workers.queue.names import redis_key
 from workers.queue.records import decode, encode, quarantine
 from workers.queue.scripts import Scripts, text, whole
 
@@ -56,6 +56,7 @@ class DriverRegistry:
 
     def __init__(self, client: redis.Redis, *, now_ms: Callable[[], int] | None = None) -> None:
         self._client = client
+        self._drivers = redis_key(client, "drivers")
         self._scripts = Scripts(client, now_ms)
         self.version = 0
 
@@ -85,10 +86,10 @@ class DriverRegistry:
 
     def _read(self, place: str, raw: bytes) -> dict[str, Any] | None:
         with redis_errors():
-            record = decode(self._client, NAMES["drivers"].full, place, raw)
+            record = decode(self._client, self._drivers, place, raw)
             try:
                 msgspec.convert(record or {}, _Record)
             except msgspec.ValidationError:
-                quarantine(self._client, NAMES["drivers"].full, place, raw)
+                quarantine(self._client, self._drivers, place, raw)
                 return None
         return record

@@ -19,13 +19,14 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from workers.errors import QueueUnavailable
-from workers.queue import kinds, names
+from workers.queue import kinds
 from workers.queue.connection import (
     NoPermissionError,
     NoScriptError,
     ResponseError,
     redis_errors,
 )
+from workers.queue.names import USUAL, Names, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -63,14 +64,14 @@ def whole(value: bytes | str | None) -> int | None:
 
 
 @cache
-def source(name: str) -> tuple[str, str]:
+def source(name: str, names: Names = USUAL) -> tuple[str, str]:
     """Digest and text of one script, with names, kinds and shared functions in front."""
-    script = _head() + _body(name)
+    script = _head(names) + _body(name)
     return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest(), script
 
 
 @cache
-def library() -> tuple[str, str]:
+def library(names: Names = USUAL) -> tuple[str, str]:
     """Name of the function, and the library for FUNCTION LOAD: one function runs every script.
 
     The second function of it runs on when memory is full, see `GROWING`.
@@ -81,7 +82,7 @@ def library() -> tuple[str, str]:
     )
     code = (
         "local function run(_, ARGV)\nlocal script = table.remove(ARGV, 1)\n"
-        f"{_head()}{branches}\nend\nend\n"
+        f"{_head(names)}{branches}\nend\nend\n"
     )
     name = "csifleet_" + hashlib.sha1(code.encode(), usedforsecurity=False).hexdigest()[:16]
     return name, (
@@ -99,7 +100,7 @@ def script_names() -> tuple[str, ...]:
     return tuple(sorted(name for name in found if name not in {*_SHARED, "__init__.py"} | _HIDDEN))
 
 
-def _head() -> str:
+def _head(names: Names) -> str:
     return names.lua_table() + kinds.lua_tables(kinds.KINDS) + "".join(map(_body, _SHARED))
 
 
@@ -117,6 +118,7 @@ class Scripts:
 
     def __init__(self, client: redis.Redis, now_ms: Callable[[], int] | None = None) -> None:
         self.client = client
+        self._names = names_of(client)
         self._now_ms = now_ms
         # Of this Redis: None until the first script has run.
         self._has_functions: bool | None = None
@@ -149,9 +151,9 @@ class Scripts:
         pipe = self.client.pipeline(transaction=False)
         for row in rows:
             if self._has_functions is not False:
-                pipe.fcall(_function(name), 0, name, self._now(), *row)
+                pipe.fcall(self._function(name), 0, name, self._now(), *row)
             else:
-                pipe.evalsha(source(name)[0], 0, self._now(), *row)
+                pipe.evalsha(source(name, self._names)[0], 0, self._now(), *row)
         with redis_errors():
             replies = pipe.execute(raise_on_error=False)
         # One that failed is run again by itself, which loads the script and repairs wrong types.
@@ -160,13 +162,16 @@ class Scripts:
             for row, reply in zip(rows, replies, strict=True)
         ]
 
+    def _function(self, name: str) -> str:
+        return library(self._names)[0] + ("" if name in GROWING else "_always")
+
     def _now(self) -> str:
         return "" if self._now_ms is None else str(self._now_ms())
 
     def _evaluate(self, name: str, *args: str | bytes | float) -> Any:
         if self._has_functions is not False:
             try:
-                reply = self.client.fcall(_function(name), 0, name, *args)
+                reply = self.client.fcall(self._function(name), 0, name, *args)
             except ResponseError as error:
                 if not _lacks_functions(error):
                     raise
@@ -179,7 +184,7 @@ class Scripts:
         return reply
 
     def _evaluate_text(self, name: str, *args: str | bytes | float) -> Any:
-        digest, script = source(name)
+        digest, script = source(name, self._names)
         try:
             return self.client.evalsha(digest, 0, *args)
         except NoScriptError:
@@ -187,14 +192,10 @@ class Scripts:
         except NoPermissionError as error:
             self._has_functions = None
             raise QueueUnavailable(
-                f"redis: it has no function {library()[0]} and lets us send none: load "
+                f"redis: it has no function {library(self._names)[0]} and lets us send none: load "
                 "k8s/base/redis/functions.lua of this release (its container does it at its start, "
                 "docs/upgrade.md)"
             ) from error
-
-
-def _function(name: str) -> str:
-    return library()[0] + ("" if name in GROWING else "_always")
 
 
 def _lacks_functions(error: ResponseError) -> bool:
@@ -228,10 +229,11 @@ def repair(client: redis.Redis) -> bool:
 
     Safe to run twice and by several processes at once. Intents, counters and limits stay.
     """
-    found = [text(key) for key in client.scan_iter(match=names.PREFIX + "*", count=500)]
+    names = names_of(client)
+    found = [text(key) for key in client.scan_iter(match=names.prefix + "*", count=500)]
     wrong = [key for key in found if _is_wrong(client, key)]
     for key in wrong:
-        aside = names.NAMES["quarantined"].full + key.removeprefix(names.PREFIX)
+        aside = names.full("quarantined") + key.removeprefix(names.prefix)
         try:
             client.rename(key, aside)
             client.expire(aside, _QUARANTINE_SECONDS)
@@ -243,19 +245,15 @@ def repair(client: redis.Redis) -> bool:
             extra={"redis_key": key, "set_aside_as": aside},
         )
     if wrong:
-        queue_keys = [key for key in found if _owner(key) == "queue" and key not in wrong]
+        owners = {key: entry.owner for key in found if (entry := names.declared(key)) is not None}
+        queue_keys = [key for key in found if owners.get(key) == "queue" and key not in wrong]
         if queue_keys:
             client.delete(*queue_keys)
     return bool(wrong)
 
 
-def _owner(key: str) -> str:
-    entry = names.declared(key)
-    return "" if entry is None else entry.owner
-
-
 def _is_wrong(client: redis.Redis, key: str) -> bool:
-    entry = names.declared(key)
+    entry = names_of(client).declared(key)
     if entry is None or entry.name == "quarantined":
         return False
     return text(client.type(key)) not in {entry.type, "none"}

@@ -16,7 +16,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 # First: it loads the library its own way.
-from workers.queue.following import FollowingMixin, current_password, reading_password
+from workers.queue.following import Client, FollowingMixin, current_password, reading_password
 
 # isort: split
 import redis
@@ -226,7 +226,7 @@ def sentinel_options(url: SentinelUrl) -> dict[str, Any]:
     }
 
 
-def master_client(url: SentinelUrl, *, password_file: str = "", **options: Any) -> redis.Redis:
+def master_client(url: SentinelUrl, *, password_file: str = "", **options: Any) -> Client:
     """A client of whatever is the master; nothing is sent before the first command."""
     untyped: Any = Sentinel
     manager = untyped(
@@ -241,5 +241,5 @@ def master_client(url: SentinelUrl, *, password_file: str = "", **options: Any) 
     kind: type[MasterConnection | MasterTlsConnection]
     kind = MasterTlsConnection if url.tls else MasterConnection
     kind = reading_password(kind, password_file)
-    client: redis.Redis = manager.master_for(url.master, connection_class=kind)
+    client: Client = manager.master_for(url.master, redis_class=Client, connection_class=kind)
     return client

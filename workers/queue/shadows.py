@@ -11,17 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from workers.queue.names import NAMES
+from workers.queue.names import redis_key
 from workers.queue.records import decode, peek
 from workers.queue.scripts import reading, text, whole
 
 if TYPE_CHECKING:
     import redis
 
-_OPEN: Final = NAMES["shadow_open"].full
-_COUNTS: Final = NAMES["shadow_counts"].full
-_NOTES: Final = NAMES["shadow_notes"].full
-_KNOWN: Final = NAMES["shadow_known"].full
 # So many predictions of one driver wait at most; further ones are counted as `dropped`.
 MOST_OPEN: Final = 20_000
 MOST_NOTES: Final = 200
@@ -73,36 +69,40 @@ class Shadows:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
+        self._open = redis_key(client, "shadow_open")
+        self._known = redis_key(client, "shadow_known")
+        self._notes = redis_key(client, "shadow_notes")
+        self._counts = redis_key(client, "shadow_counts")
 
     def put(self, driver: str, path: str, record: dict[str, Any]) -> None:
         """Keep a prediction; of an open one of the same object the base stays."""
         name = driver or SYSTEM
         with reading(self._client):
-            known = self._client.hget(_OPEN + name, path)
+            known = self._client.hget(self._open + name, path)
             if known is not None:
-                base = (decode(self._client, _OPEN + name, path, known) or record).get("base")
+                base = (decode(self._client, self._open + name, path, known) or record).get("base")
                 is_same = base is None or _uid(base) == _uid(record["base"])
                 record |= {"base": base} if is_same else {}
-            elif int(self._client.hlen(_OPEN + name)) >= MOST_OPEN:
+            elif int(self._client.hlen(self._open + name)) >= MOST_OPEN:
                 self.count(name, "dropped")
                 return
             pipe = self._client.pipeline(transaction=False)
-            pipe.hset(_OPEN + name, path, json.dumps(record))
-            pipe.expire(_OPEN + name, _LIFE_SECONDS)
-            pipe.sadd(_KNOWN + name, path)
-            pipe.expire(_KNOWN + name, _LIFE_SECONDS)
+            pipe.hset(self._open + name, path, json.dumps(record))
+            pipe.expire(self._open + name, _LIFE_SECONDS)
+            pipe.sadd(self._known + name, path)
+            pipe.expire(self._known + name, _LIFE_SECONDS)
             pipe.execute()
 
     def find(self, driver: str, path: str) -> dict[str, Any] | None:
         """The open prediction of one object."""
-        key = _OPEN + (driver or SYSTEM)
+        key = self._open + (driver or SYSTEM)
         with reading(self._client):
             value = self._client.hget(key, path)
             return None if value is None else self._prediction(key, path, value)
 
     def open(self, driver: str) -> dict[str, dict[str, Any]]:
         """The predictions that no verdict closed yet, by the object's path."""
-        key, found = _OPEN + (driver or SYSTEM), {}
+        key, found = self._open + (driver or SYSTEM), {}
         with reading(self._client):
             for raw_path, value in self._client.hgetall(key).items():
                 path = text(raw_path)
@@ -118,13 +118,13 @@ class Shadows:
     def is_known(self, driver: str, path: str) -> bool:
         """Whether something was ever predicted for the object."""
         with reading(self._client):
-            return bool(self._client.sismember(_KNOWN + (driver or SYSTEM), path))
+            return bool(self._client.sismember(self._known + (driver or SYSTEM), path))
 
     def close(self, driver: str, path: str, verdict: str, note: dict[str, Any] | None) -> bool:
         """A verdict; `note` tells of a difference. False: it was closed already."""
         name = driver or SYSTEM
         with reading(self._client):
-            is_first = self._client.hdel(_OPEN + name, path)
+            is_first = self._client.hdel(self._open + name, path)
         if is_first:
             self.tell(name, path, verdict, note)
         return bool(is_first)
@@ -135,29 +135,32 @@ class Shadows:
         self.count(name, verdict)
         with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
-            pipe.sadd(_KNOWN + name, path)
-            pipe.expire(_KNOWN + name, _LIFE_SECONDS)
+            pipe.sadd(self._known + name, path)
+            pipe.expire(self._known + name, _LIFE_SECONDS)
             if note is not None:
-                pipe.lpush(_NOTES + name, json.dumps({"path": path, "verdict": verdict, **note}))
-                pipe.ltrim(_NOTES + name, 0, MOST_NOTES - 1)
-                pipe.expire(_NOTES + name, _LIFE_SECONDS)
+                pipe.lpush(
+                    self._notes + name,
+                    json.dumps({"path": path, "verdict": verdict, **note}),
+                )
+                pipe.ltrim(self._notes + name, 0, MOST_NOTES - 1)
+                pipe.expire(self._notes + name, _LIFE_SECONDS)
             pipe.execute()
 
     def count(self, driver: str, verdict: str) -> None:
         """Count alone."""
         with reading(self._client):
             pipe = self._client.pipeline(transaction=False)
-            pipe.hincrby(_COUNTS + driver, verdict, 1)
-            pipe.expire(_COUNTS + driver, _LIFE_SECONDS)
+            pipe.hincrby(self._counts + driver, verdict, 1)
+            pipe.expire(self._counts + driver, _LIFE_SECONDS)
             pipe.execute()
 
     def report(self, driver: str) -> dict[str, Any]:
         """Counts by verdict, open predictions and the last differences of one driver."""
         name = driver or SYSTEM
         with reading(self._client):
-            counts = self._client.hgetall(_COUNTS + name)
-            waiting = self._client.hlen(_OPEN + name)
-            notes = self._client.lrange(_NOTES + name, 0, MOST_NOTES - 1)
+            counts = self._client.hgetall(self._counts + name)
+            waiting = self._client.hlen(self._open + name)
+            notes = self._client.lrange(self._notes + name, 0, MOST_NOTES - 1)
         return {
             "counts": {text(one): whole(value) or 0 for one, value in counts.items()},
             "open": int(waiting),
@@ -173,7 +176,10 @@ class Shadows:
         """Those with records."""
         names: set[str] = set()
         with reading(self._client):
-            for family in (_OPEN, _COUNTS):
+            for family in (
+                self._open,
+                self._counts,
+            ):
                 found = self._client.scan_iter(match=f"{family}*", count=1000)
                 names |= {text(name).removeprefix(family) for name in found}
         return sorted(names)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from workers.queue.names import NAMES, PREFIX, celery_queue, declared
-from workers.queue.scripts import _LUA, source
+from workers.queue import scripts
+from workers.queue.names import NAMES, PREFIX, USUAL, Names, celery_queue
+from workers.queue.scripts import _LUA, library, source
 
 
 @pytest.mark.parametrize(
@@ -21,8 +23,9 @@ from workers.queue.scripts import _LUA, source
     ],
 )
 def test_declared_knows_keys_and_families(name: str, is_declared: bool) -> None:
-    assert (declared(PREFIX + name) is not None) == is_declared
-    assert declared(name) is None
+    assert (USUAL.declared(PREFIX + name) is not None) == is_declared
+    assert USUAL.declared(name) is None
+    assert USUAL.declared(f"another:{name}") is None
 
 
 def test_scripts_use_declared_names_only() -> None:
@@ -49,3 +52,24 @@ def test_source_has_the_names_in_front() -> None:
     assert len(digest) == 40
     assert f"epoch = '{PREFIX}epoch'" in script
     assert celery_queue("d") == "drv.d"
+
+
+def test_each_cluster_has_scripts_with_its_own_names() -> None:
+    """STR-8: nothing is fixed when a module is imported."""
+    other = Names("csifleet-b:")
+    digest, script = source("add", other)
+    assert digest != source("add")[0]
+    assert "epoch = 'csifleet-b:epoch'" in script
+    assert f"'{PREFIX}" not in script
+    assert "celery = 'csifleet-b:drv.'" in script
+    assert library(other)[0] != library()[0]
+
+
+def test_no_module_keeps_a_full_name() -> None:
+    """Whoever needs one asks the client that it talks through."""
+    found = [
+        path.name
+        for path in Path(scripts.__file__).parent.glob("*.py")
+        if ".full\n" in path.read_text("utf-8") or "].full" in path.read_text("utf-8")
+    ]
+    assert found == []

@@ -1,0 +1,42 @@
+"""Two clusters share one Redis: each has its own names, and neither sees the other (STR-8)."""
+
+from __future__ import annotations
+
+from workers.queue.connection import connect
+from workers.queue.intents import IntentStore
+from workers.queue.keys import claim_key
+from workers.queue.names import Names
+from workers.queue.pauses import Pauses
+from workers.queue.periods import Periods
+from workers.queue.workqueue import WorkQueue
+
+KEY = claim_key("d", "default", "data", "uid-1")
+OTHER = Names("csifleet-b:")
+
+
+def make_queue(client, tickets):
+    queue = WorkQueue(client, publish=tickets.extend)
+    queue.register_process()
+    queue.set_limits(KEY.lane, 1)
+    return queue
+
+
+def test_neither_sees_the_others_work(redis_client, redis_server):
+    with connect(redis_server.unix_url, names=OTHER) as second:
+        mine, others = [], []
+        ours, theirs = make_queue(redis_client, mine), make_queue(second, others)
+        ours.add([KEY])
+        assert (mine, others) == ([KEY], [])
+        assert ours.take(KEY, ()) is not None
+        assert theirs.stats()[KEY.lane].running == 0
+        theirs.add([KEY])
+        assert others == [KEY]
+        assert theirs.take(KEY, ()) is not None, "the same key runs in both"
+        IntentStore(second).put("pv", {"key": KEY.text})
+        assert IntentStore(redis_client).get("pv") is None
+        assert Periods(second).is_due("sweep", 60)
+        assert Periods(redis_client).is_due("sweep", 60)
+        Pauses(second).pause_class("gold", "maintenance", seconds=60)
+        assert Pauses(redis_client).classes() == {}
+        for name in second.scan_iter(match="csifleet-b:*"):
+            second.delete(name)
