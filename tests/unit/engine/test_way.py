@@ -1,0 +1,76 @@
+"""docs/architecture.md, "The way of a claim": its Redis column is what Redis is really told."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.crash_world import CONTROLLERS, DRIVER, UID, CrashWorld
+from workers.engine.frame import run
+from workers.engine.steps import Step
+from workers.queue.keys import claim_key
+from workers.queue.names import PREFIX
+
+PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"
+KEY = claim_key(DRIVER, "default", "data", UID)
+READS = {"EXISTS", "GET", "HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HSCAN"}
+READS |= {"MGET", "SCARD", "SISMEMBER", "SMEMBERS", "TTL", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANK"}
+READS |= {"ZRANGEBYLEX", "ZRANGEBYSCORE", "ZSCORE", "ZMSCORE", "TYPE", "TIME", "LRANGE"}
+# What was told since the mark before belongs to these rows of the table.
+ROWS = {
+    "add": (4, 5),
+    Step.RECORD_INTENT: (8,),
+    Step.CREATE_VOLUME: (10,),
+    Step.RECORD_VOLUME: (),
+    Step.SAVE_VOLUME: (11,),
+    Step.FORGET_INTENT: (12,),
+    Step.FINISH_KEY: (),
+    "end": (13,),
+}
+
+
+def written_by_the_page(row: int) -> set[str]:
+    """Keys and families that a row says are written, or removed from."""
+    (line,) = re.findall(rf"^\| {row} \|.*$", PAGE.read_text("utf-8"), re.MULTILINE)
+    cell = re.split(r"(?<!\\)\|", line)[4]
+    written = re.sub(r"\(.*?\)", "", cell).partition("reads ")[0]
+    return {name.partition(":")[0] for name in re.findall(r"`([^`]+)`", written)}
+
+
+@pytest.fixture
+def told(redis_client) -> dict[str, set[str]]:
+    """Our keys that were written up to each mark, on the way of one claim."""
+    world = CrashWorld(redis_client)
+    world.add_claim()
+    owner = world.owner()
+    reach = owner.runtime.effects.steps.reach
+
+    def marked(step, lease):
+        redis_client.echo(f"MARK {step}")
+        reach(step, lease)
+
+    owner.runtime.effects.steps.reach = marked
+    found: dict[str, set[str]] = {}
+    with redis_client.monitor() as monitor:
+        world.watcher_queue().add_events({KEY: "7"})
+        redis_client.echo("MARK add")
+        run(owner.runtime, CONTROLLERS, world.tickets.pop().text)
+        redis_client.echo("MARK end")
+        written: set[str] = set()
+        while "end" not in found:
+            verb, _, rest = monitor.next_command()["command"].partition(" ")
+            if verb == "ECHO":
+                found[rest.removeprefix("MARK ")], written = written, set()
+            elif verb not in READS and rest.startswith(PREFIX):
+                written.add(re.split("[: ]", rest.removeprefix(PREFIX))[0])
+    return found
+
+
+def test_the_page_tells_which_keys_a_claim_touches(told):
+    expected = {
+        str(mark): {name for row in rows for name in written_by_the_page(row)}
+        for mark, rows in ROWS.items()
+    }
+    assert told == expected
