@@ -60,6 +60,15 @@ def test_t050_an_unusable_answer_is_told_cleaned_up_and_retried(world, claim, un
     assert set(world.volumes()) == {DOMAIN}
 
 
+def test_t017_without_its_class_a_claim_asks_nothing_and_comes_again(world, claim):
+    """The library looks first, so that a provisioner never sees a claim without a class (L-022)."""
+    world.kube.drop("storageclasses.storage.k8s.io", "fast")
+    outcome = world.claim_pass(claim)
+    assert (outcome.action, outcome.reason) == (Action.RETRY, "storage class not found")
+    assert world.client.created == []
+    assert world.intents.intents == {}
+
+
 def test_t051_a_clean_up_that_fails_five_times_is_in_progress(world, claim):
     """P-430: same secrets, five tries, then InBackground."""
     world.kube.drop("storageclasses.storage.k8s.io", "fast")

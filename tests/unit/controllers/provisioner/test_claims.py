@@ -165,15 +165,6 @@ def test_class_changed_while_a_call_may_run_keeps_what_is_known(world, claim):
     assert set(world.volumes()) == {DOMAIN}
 
 
-def test_t017_without_its_class_a_claim_asks_nothing_and_comes_again(world, claim):
-    """The library looks first, so that a provisioner never sees a claim without a class (L-022)."""
-    world.kube.drop("storageclasses.storage.k8s.io", "fast")
-    outcome = world.claim_pass(claim)
-    assert (outcome.action, outcome.reason) == (Action.RETRY, "storage class not found")
-    assert world.client.created == []
-    assert in_progress(world) is None
-
-
 def test_c020_a_claim_under_deletion_is_provisioned(world, claim):
     """L-024."""
     world.live_claim()["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
