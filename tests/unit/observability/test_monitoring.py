@@ -19,6 +19,7 @@ from workers.observability.lanes import LaneCollector
 from workers.observability.metrics import Metrics
 from workers.queue.inspect import read_sizes
 from workers.queue.limits import LaneLimits, LaneStats
+from workers.queue.names import USUAL
 
 DOCS = Path(__file__).parents[3] / "docs"
 LANE = LaneStats("claims|d", 1, 1, 1, 1, 1.0, 1.0, LaneLimits(2), 1, 1, {"breaker": "x"})
@@ -26,6 +27,8 @@ LANE = LaneStats("claims|d", 1, 1, 1, 1, 1.0, 1.0, LaneLimits(2), 1, 1, {"breake
 
 class Answers:
     """A Redis pipeline that answers 0 to everything, to learn the names of the sizes."""
+
+    names = USUAL
 
     def pipeline(self, *, transaction):
         return self
