@@ -232,6 +232,7 @@ def test_nothing_is_lost_and_nothing_is_left(own_plane, redis_binary, tmp_path, 
         storage_class = scene.storage_class(system.driver.name, allowVolumeExpansion=True)
         chaos = Chaos(system, scene, storage_class, SEED)
         try:
+            system.driver.set_capacity(total_bytes=CLAIMS * 2**40)  # room is not what this is about
             system.driver.set_rules(
                 *RULES,
                 {"method": "*Volume", "delay_seconds": [0, 3]},
