@@ -106,6 +106,27 @@ def connect_heartbeat(url: str, *, password_file: str = "") -> Client:
     )
 
 
+def execute(client: redis.Redis, *command: str | bytes | float) -> Any:
+    """One command, as the client's own methods send it: the same connections, retries and errors.
+
+    Without redis-py's measurements around each command, which take a third of its CPU.
+
+    Raises:
+        redis.RedisError: as theirs.
+    """
+    pool = client.connection_pool
+    connection: Any = pool.get_connection()
+
+    def exchange() -> Any:
+        connection.send_command(*command)
+        return connection.read_response()
+
+    try:
+        return connection.retry.call_with_retry(exchange, lambda _: connection.disconnect())
+    finally:
+        pool.release(connection)
+
+
 @contextmanager
 def redis_errors() -> Iterator[None]:
     """Turn every error of the redis library into the one the callers know.

@@ -24,6 +24,7 @@ from workers.queue.connection import (
     NoPermissionError,
     NoScriptError,
     ResponseError,
+    execute,
     redis_errors,
 )
 from workers.queue.names import USUAL, Names, names_of
@@ -171,7 +172,7 @@ class Scripts:
     def _evaluate(self, name: str, *args: str | bytes | float) -> Any:
         if self._has_functions is not False:
             try:
-                reply = self.client.fcall(self._function(name), 0, name, *args)
+                reply = execute(self.client, "FCALL", self._function(name), 0, name, *args)
             except ResponseError as error:
                 if not _lacks_functions(error):
                     raise
@@ -186,7 +187,7 @@ class Scripts:
     def _evaluate_text(self, name: str, *args: str | bytes | float) -> Any:
         digest, script = source(name, self._names)
         try:
-            return self.client.evalsha(digest, 0, *args)
+            return execute(self.client, "EVALSHA", digest, 0, *args)
         except NoScriptError:
             return self.client.eval(script, 0, *args)
         except NoPermissionError as error:

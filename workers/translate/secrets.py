@@ -13,6 +13,7 @@ import binascii
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from workers.constants import PARAMETER_PREFIX
@@ -52,6 +53,7 @@ class SecretKind(Enum):
     CONTROLLER_MODIFY = ("ControllerModify", "controller-modify-secret", "")
     DEFAULT = ("Default", "secret", "")
 
+    @cache
     def keys(self, part: str) -> tuple[str, ...]:
         """Return the parameter keys for `part`, which is `name` or `namespace`."""
         _, stem, deprecated = self.value

@@ -11,7 +11,6 @@ local TRAIL_SECONDS = 3600
 local TIGHT_SHARE = 0.6        -- of Redis' memory; the rest is for what is worked on
 local TIGHT_MS = 60000
 local LOOK_AHEAD_SECONDS = 0.25 -- the next sweep's share of a rate; `pace` keeps the exact time
-local PAUSE_KINDS = { 'operator', 'breaker', 'lease' }
 local RESERVED_MS = 2000       -- a woken exclusive waiter goes before new shared holders so long
 local KIND_TURN = {}
 for turn, kind in ipairs(CALL_KINDS) do KIND_TURN[kind] = turn end
@@ -101,8 +100,9 @@ local function trail(key, ...)
   local kind, object = string.match(key, '^([^|]*)|[^|]*|(.*)$')
   if not TRAILED[kind] then return end
   local notes = K.trail .. kind .. '|' .. object
-  redis.call('RPUSH', notes, ...)
-  redis.call('LTRIM', notes, -TRAIL_NOTES, -1)
+  if redis.call('RPUSH', notes, ...) > TRAIL_NOTES then
+    redis.call('LTRIM', notes, -TRAIL_NOTES, -1)
+  end
   redis.call('EXPIRE', notes, TRAIL_SECONDS)
 end
 
@@ -152,8 +152,8 @@ local function write_lease(key, lease)
 end
 
 local function is_paused(lane)
-  for _, kind in ipairs(PAUSE_KINDS) do
-    local value = redis.call('HGET', K.paused, kind .. ' ' .. lane)
+  for _, value in ipairs(redis.call('HMGET', K.paused, 'operator ' .. lane, 'breaker ' .. lane,
+    'lease ' .. lane)) do
     local until_ms = value and tonumber(string.match(value, '^(%d+) '))
     if until_ms and (until_ms == 0 or until_ms > now) then return true end
   end

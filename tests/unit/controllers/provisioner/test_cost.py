@@ -1,0 +1,84 @@
+"""What one claim and one deletion cost: passes, requests, round trips to Redis. Counted, not timed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.support.crash_world import CrashWorld
+from workers.engine.frame import run
+from workers.queue import scripts
+from workers.queue.keys import volume_key
+
+
+@pytest.fixture
+def trips(monkeypatch):
+    """The scripts that were run, each a round trip."""
+    found: Counter[str] = Counter()
+    real = scripts.Scripts.run
+
+    def counted(self, name, *args):
+        found[name] += 1
+        return real(self, name, *args)
+
+    monkeypatch.setattr(scripts.Scripts, "run", counted)
+    return found
+
+
+@pytest.fixture
+def world(redis_client):
+    return CrashWorld(redis_client)
+
+
+def settled(world: CrashWorld, trips: Counter[str]):
+    """A worker whose claim has its volume, with nothing left to do and all counts at zero."""
+    world.add_claim()
+    owner = world.owner()
+    world.live(owner)
+    world.tickets.clear()
+    world.kube.writes.clear()
+    trips.clear()
+    return owner
+
+
+def test_a_claim_takes_four_round_trips_and_one_write(world, trips):
+    world.add_claim()
+    owner = world.owner()
+    world.watcher()
+    trips.clear()
+    run(owner.runtime, world.tickets.pop(0).text)
+    del trips["catalog_read"]  # once per process and change of a class
+    assert trips == {"take": 1, "begin": 1, "created": 1, "done": 1}
+    assert [call for call, _ in world.kube.writes] == ["create_volume"]
+
+
+def test_a_deletion_is_one_pass_whatever_its_own_writes_send_back(world, trips):
+    """COR-15: the DELETE and the finalizer come back as events, while the pass runs and later."""
+    owner = settled(world, trips)
+    name = next(iter(world.kube.kind("persistentvolumes")))
+    key = volume_key(world.driver.name, name)
+    versions: list[str] = []
+    add = world.kube.add
+
+    def watched(kind, item):
+        stored = add(kind, item)
+        if kind == "persistentvolumes":
+            versions.append(stored["metadata"]["resourceVersion"])
+            world.watcher_queue().add_events({key: versions[-1]})
+        return stored
+
+    world.kube.add = watched
+    volume = world.kube.get_volume(name)
+    volume["status"] = {"phase": "Released"}
+    watched("persistentvolumes", volume)
+    assert world.tickets == [key]
+    trips.clear()
+    run(owner.runtime, world.tickets.pop(0).text)
+    world.watcher_queue().add_events({key: versions[-1]})
+    assert world.tickets == []
+    assert world.kube.kind("persistentvolumes") == {}
+    assert [call for call, _ in world.kube.writes] == ["delete_volume", "remove_volume_finalizer"]
+    del trips["add_events"]
+    # The driver of this world cuts snapshots: their lock is taken too.
+    assert trips == {"take": 1, "acquire": 1, "done": 1}
