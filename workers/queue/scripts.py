@@ -2,8 +2,9 @@
 
 All scripts are one library of functions, named by its digest. In an installation with users the
 Redis container loads it (k8s/base/redis/functions.lua): whoever may send code of their own can stop
-Redis for good, so no component may (SEC-5). A Redis without the library, or too old for functions
-(before 7), gets each script by digest, and its text when it does not know it. A key of ours
+Redis for good, so no component may (SEC-5). A Redis without users gets it from whoever needs it
+first; one that is too old for functions (before 7) gets each script by digest, and its text when it
+does not know it. A key of ours
 with a wrong type (an operator's hand, another program) stops a script half-way; then the key is set
 aside under a name of its own, the whole queue state is dropped as if Redis had lost it, and the
 script runs once more. The watcher notices the changed epoch and adds everything again.
@@ -67,7 +68,7 @@ def whole(value: bytes | str | None) -> int | None:
 @cache
 def source(name: str, names: Names = USUAL) -> tuple[str, str]:
     """Digest and text of one script, with names, kinds and shared functions in front."""
-    script = _head(names) + _body(name)
+    script = f"{_head(names)}begin_call()\n{_body(name)}"
     return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest(), script
 
 
@@ -75,15 +76,17 @@ def source(name: str, names: Names = USUAL) -> tuple[str, str]:
 def library(names: Names = USUAL) -> tuple[str, str]:
     """Name of the function, and the library for FUNCTION LOAD: one function runs every script.
 
-    The second function of it runs on when memory is full, see `GROWING`.
+    What the scripts share is made once, when the library is loaded, not for each call: that is
+    what a text costs beside its work. The second function of it runs on when memory is full, see
+    `GROWING`.
     """
-    branches = "\n".join(
-        f"{'elseif' if index else 'if'} script == '{name}' then\n{_body(name)}"
-        for index, name in enumerate(script_names())
+    bodies = "".join(
+        f"scripts['{name}'] = function()\n{_body(name)}end\n" for name in script_names()
     )
     code = (
-        "local function run(_, ARGV)\nlocal script = table.remove(ARGV, 1)\n"
-        f"{_head(names)}{branches}\nend\nend\n"
+        f"local ARGV\n{_head(names)}local scripts = {{}}\n{bodies}"
+        "local function run(_, args)\nARGV = args\nlocal script = table.remove(ARGV, 1)\n"
+        "begin_call()\nreturn scripts[script]()\nend\n"
     )
     name = "csifleet_" + hashlib.sha1(code.encode(), usedforsecurity=False).hexdigest()[:16]
     return name, (
@@ -171,18 +174,29 @@ class Scripts:
 
     def _evaluate(self, name: str, *args: str | bytes | float) -> Any:
         if self._has_functions is not False:
-            try:
-                reply = execute(self.client, "FCALL", self._function(name), 0, name, *args)
-            except ResponseError as error:
-                if not _lacks_functions(error):
-                    raise
-            else:
-                self._has_functions = True
-                return reply
+            for _ in range(2):
+                try:
+                    reply = execute(self.client, "FCALL", self._function(name), 0, name, *args)
+                except ResponseError as error:
+                    if not _lacks_functions(error):
+                        raise
+                    if not self._load():
+                        break
+                else:
+                    self._has_functions = True
+                    return reply
         reply = self._evaluate_text(name, *args)
         # Not before it worked: a Redis that forbids texts gets its functions in a moment.
         self._has_functions = False
         return reply
+
+    def _load(self) -> bool:
+        """Give a Redis its functions that has none and no users; False where that is not ours."""
+        try:
+            self.client.function_load(library(self._names)[1], replace=True)
+        except ResponseError:
+            return False
+        return True
 
     def _evaluate_text(self, name: str, *args: str | bytes | float) -> Any:
         digest, script = source(name, self._names)

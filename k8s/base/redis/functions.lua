@@ -1,6 +1,5 @@
-#!lua name=csifleet_c13dba48f79cdc4b
-local function run(_, ARGV)
-local script = table.remove(ARGV, 1)
+#!lua name=csifleet_5a4fde6282d5c49a
+local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
 local TRAILED = { ['claims'] = true, ['volumes'] = true, ['changes'] = true, ['contents'] = true, ['group-contents'] = true, ['snapshots'] = true, ['bindings'] = true, ['group-snapshots'] = true, ['group-bindings'] = true, ['attachments'] = true, ['detachments'] = true, ['forced-attachments'] = true }
@@ -8,25 +7,28 @@ local APART = { ['changes'] = '#resizer', ['contents'] = '#snapshotter', ['group
 -- Functions shared by all scripts. In front of this file: `K` (names of keys, from names.py),
 -- CALL_KINDS (kinds whose keys call the driver), TRAILED (kinds with a trail) and APART (part of
 -- the name of a kind's Celery list), from kinds.py.
+-- This is run once, when the library is loaded, where no global is known yet.
 -- Every script's first argument is the time in ms, "" outside of tests: then Redis is asked.
 local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
 local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come later
-local FEW_TICKETS = 4          -- that no worker took: retries come no faster than they are taken
+-- Tickets of a lane that no worker took. One wakes a thread, which goes on with the next key by
+-- itself: new ones are sent when few are left, and retries come no faster than they are taken.
+local FEW_TICKETS = 4
+local MOST_TICKETS = 8
 local MAX_TICKETS = 500        -- per script call; the sweep admits the rest
 local TRAIL_NOTES = 40         -- kept of each key's trail
 local TRAIL_SECONDS = 3600
 local TIGHT_SHARE = 0.6        -- of Redis' memory; the rest is for what is worked on
 local TIGHT_MS = 60000
 local LOOK_AHEAD_SECONDS = 0.25 -- the next sweep's share of a rate; `pace` keeps the exact time
-local PAUSE_KINDS = { 'operator', 'breaker', 'lease' }
 local RESERVED_MS = 2000       -- a woken exclusive waiter goes before new shared holders so long
 local KIND_TURN = {}
-for turn, kind in ipairs(CALL_KINDS) do KIND_TURN[kind] = turn end
+for turn = 1, #CALL_KINDS do KIND_TURN[CALL_KINDS[turn]] = turn end
 
 local MOST = 9e15              -- beyond it Lua's numbers are not exact, and some cannot be stored
 
 -- A number that somebody else may have written: never infinite, nil for what is none.
-local parse = tonumber
+local function parse(text) return tonumber(text) end
 local function tonumber(text)
   local number = parse(text)
   if not number or number ~= number then return nil end
@@ -38,8 +40,12 @@ local function clock()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
-local now = clock()
-local tickets = {}
+-- Of this call: the time, and the keys that it admits.
+local now, tickets
+
+local function begin_call()
+  now, tickets = clock(), {}
+end
 
 -- The epoch, 'random:birth_ms:run_id', if it is that of this run of Redis: a restart and a fail-over
 -- end a life as the loss of all data does, for each may have lost what was acknowledged.
@@ -108,8 +114,9 @@ local function trail(key, ...)
   local kind, object = string.match(key, '^([^|]*)|[^|]*|(.*)$')
   if not TRAILED[kind] then return end
   local notes = K.trail .. kind .. '|' .. object
-  redis.call('RPUSH', notes, ...)
-  redis.call('LTRIM', notes, -TRAIL_NOTES, -1)
+  if redis.call('RPUSH', notes, ...) > TRAIL_NOTES then
+    redis.call('LTRIM', notes, -TRAIL_NOTES, -1)
+  end
   redis.call('EXPIRE', notes, TRAIL_SECONDS)
 end
 
@@ -159,8 +166,8 @@ local function write_lease(key, lease)
 end
 
 local function is_paused(lane)
-  for _, kind in ipairs(PAUSE_KINDS) do
-    local value = redis.call('HGET', K.paused, kind .. ' ' .. lane)
+  for _, value in ipairs(redis.call('HMGET', K.paused, 'operator ' .. lane, 'breaker ' .. lane,
+    'lease ' .. lane)) do
     local until_ms = value and tonumber(string.match(value, '^(%d+) '))
     if until_ms and (until_ms == 0 or until_ms > now) then return true end
   end
@@ -240,7 +247,8 @@ end
 
 -- Ticket keys of a lane while its limits allow; the caller must publish `tickets`. With a limit
 -- over all calls of the driver (`total`) the kinds take turns, beginning with the next one.
-local function admit(lane, is_turn)
+-- `is_free`: a thread ended its key and can take one more.
+local function admit(lane, is_free, is_turn)
   local limits = K.limits .. lane
   local raw = redis.call('HMGET', limits, 'concurrency', 'rate', 'burst', 'tokens', 'at', 'streak',
     'total', 'cap', 'cap_at', 'cap_step', 'cap_gain')
@@ -251,7 +259,7 @@ local function admit(lane, is_turn)
   if total > 0 and not is_turn and KIND_TURN[kind] then
     for turn = 1, #CALL_KINDS do
       local next_kind = CALL_KINDS[(KIND_TURN[kind] + turn - 1) % #CALL_KINDS + 1]
-      admit(next_kind .. '|' .. driver, true)
+      admit(next_kind .. '|' .. driver, is_free, true)
     end
     return
   end
@@ -271,6 +279,9 @@ local function admit(lane, is_turn)
   if tokens ~= math.huge then
     tokens = tokens + rate * LOOK_AHEAD_SECONDS - waiting
   end
+  local room = MOST_TICKETS - waiting
+  if waiting > FEW_TICKETS then room = is_free and math.min(room, 1) or 0 end
+  free = math.min(free, room)
   local admitted = 0
   while free > admitted and tokens >= 1 and #tickets < MAX_TICKETS do
     local key
@@ -511,7 +522,8 @@ local function take_back(key, lease)
   end
   admit(lane)
 end
-if script == 'acquire' then
+local scripts = {}
+scripts['acquire'] = function()
 -- ACQUIRE(key, process, token, epoch, lock...): all of them for the lease, or none. Repeatable.
 -- Touches leases, holders, reserved. Returns 0 = all held, n = the n-th is busy, -1 = lease lost.
 local key = ARGV[2]
@@ -523,8 +535,8 @@ end
 for i = 6, #ARGV do hold(key, lease, ARGV[i]) end
 write_lease(key, lease)
 return 0
-
-elseif script == 'add' then
+end
+scripts['add'] = function()
 -- ADD(delay_ms, key...): make keys dirty, at once or later. Idempotent.
 -- Touches leases, dirty, ready/retry/ticketed of the lanes, blocked, delayed, since, share, limits.
 -- Returns the tickets to publish.
@@ -541,8 +553,8 @@ for i = 3, #ARGV do
 end
 for lane in pairs(lanes) do admit(lane) end
 return tickets
-
-elseif script == 'add_events' then
+end
+scripts['add_events'] = function()
 -- ADD_EVENTS(key, version, ...): make keys dirty, each version of their objects once.
 -- Touches seen:<minute> (hash, 3 min), news, and what ADD touches. Idempotent within a minute.
 -- Returns the tickets to publish.
@@ -560,8 +572,8 @@ for i = 2, #ARGV, 2 do
 end
 for lane in pairs(lanes) do admit(lane) end
 return tickets
-
-elseif script == 'begin' then
+end
+scripts['begin'] = function()
 -- BEGIN(domain, record, key, process, token, most): write the intent if the lease is still ours, and
 -- for a volume without one, if its namespace then has no more than `most` bytes of them.
 -- Without a key there is no lease to check. Touches intents, held, leases (hashes).
@@ -574,8 +586,8 @@ if not weigh(ARGV[2], ARGV[3], tonumber(ARGV[7])) then return 2 end
 redis.call('HSET', K.intents, ARGV[2], ARGV[3])
 if ARGV[4] ~= '' then trail(ARGV[4], stamped('intent')) end
 return 1
-
-elseif script == 'block' then
+end
+scripts['block'] = function()
 -- BLOCK(key, process, token, epoch, lock, note...): end the lease and wait for a busy lock; if it got
 -- free meanwhile the key is ready at once. No counter changes.
 -- Returns {tickets, 1 = released (or before), 0 = lease was lost}.
@@ -591,11 +603,11 @@ if lease then
   else
     enqueue(key, lane, true)
   end
-  admit(lane)
+  admit(lane, true)
 end
 return { tickets, is_ok and 1 or 0 }
-
-elseif script == 'breaker' then
+end
+scripts['breaker'] = function()
 -- BREAKER(event, driver, kinds, ...): one event of a driver's circuit breaker.
 --   failed(reason, threshold, window_ms, base_ms, max_ms, jitter_percent)   a call went wrong
 --   ok()                     a call, made after failures, was answered
@@ -694,22 +706,22 @@ elseif event == 'back' then
   if state == 'lost' then close() end
 end
 return { tickets, state }
-
-elseif script == 'catalog_complete' then
+end
+scripts['catalog_complete'] = function()
 -- CATALOG_COMPLETE(epoch, kind...): the watcher has written everything it listed in this epoch.
 -- Touches epoch (string), complete (hash). Returns 1, or 0 when the epoch is over.
 if redis.call('GET', K.epoch) ~= ARGV[2] then return 0 end
 for i = 3, #ARGV do redis.call('HSET', K.complete, ARGV[i], ARGV[2]) end
 return 1
-
-elseif script == 'catalog_entry' then
+end
+scripts['catalog_entry'] = function()
 -- CATALOG_ENTRY(kind, name): one object, for readers without a copy of the kind.
 -- Touches epoch, complete, catalog:<kind>; writes nothing. Returns {1 = the kind is complete, entry}.
 local epoch = redis.call('GET', K.epoch)
 local is_complete = epoch and redis.call('HGET', K.complete, ARGV[2]) == epoch
 return { is_complete and 1 or 0, redis.call('HGET', K.catalog .. ARGV[2], ARGV[3]) or '' }
-
-elseif script == 'catalog_prune' then
+end
+scripts['catalog_prune'] = function()
 -- CATALOG_PRUNE(kind, name...): drop the tombstones named; readers below the floor reload.
 -- Touches catalog:<kind> (hash), changes:<kind> (zset), versions, floors (hashes).
 local kind = ARGV[2]
@@ -725,8 +737,8 @@ end
 local version = redis.call('HGET', K.versions, kind)
 if pruned > 0 and version then redis.call('HSET', K.floors, kind, version) end
 return pruned
-
-elseif script == 'catalog_put' then
+end
+scripts['catalog_put'] = function()
 -- CATALOG_PUT(kind, name, rv, json, ...): write objects, the newer resourceVersion wins; an empty
 -- json is a tombstone and wins at an equal one (a relist without the object, a repeated delete).
 -- Touches catalog:<kind> (hash), changes:<kind> (zset), versions (hash). Idempotent.
@@ -751,8 +763,8 @@ for i = 3, #ARGV, 3 do
 end
 redis.call('HSET', K.versions, kind, string.format('%d', version))
 return changed
-
-elseif script == 'catalog_read' then
+end
+scripts['catalog_read'] = function()
 -- CATALOG_READ(known_epoch, kind, known_version, ...): what changed since, for each kind.
 -- Touches epoch, complete, versions, floors, catalog:<kind>, changes:<kind>; writes nothing.
 -- Returns {epoch, {kind, is complete, version, is full, {name, entry, ...}}...}; entry "" = gone.
@@ -778,8 +790,8 @@ for i = 3, #ARGV, 2 do
     is_full and 1 or 0, flat }
 end
 return reply
-
-elseif script == 'correlate' then
+end
+scripts['correlate'] = function()
 -- CORRELATE(token, source+object, similar, message, new name, params...): create, patch or drop.
 -- The first three identities are digests. Touches event:<digest> (hash), similar:<digest> (set),
 -- spam:<digest> (hash), each with its TTL. The same token gets the same answer.
@@ -818,8 +830,8 @@ if answer ~= 'drop' or known[1] then
   redis.call('PEXPIRE', event, string.format('%d', event_ms))
 end
 return { answer, stored, count, is_merged and 1 or 0 }
-
-elseif script == 'created' then
+end
+scripts['created'] = function()
 -- CREATED(domain, intent, pv, key, process, token): the volume exists; keep its PV until it is saved,
 -- if the lease is still ours. Without a key there is no lease to check.
 -- Touches intents, held, unsaved, leases (hashes). Returns 1 = written, 0 = lease lost.
@@ -831,8 +843,8 @@ weigh(ARGV[2], ARGV[3])
 redis.call('HSET', K.intents, ARGV[2], ARGV[3])
 redis.call('HSET', K.unsaved, ARGV[2], ARGV[4])
 return 1
-
-elseif script == 'done' then
+end
+scripts['done'] = function()
 -- DONE(key, process, token, epoch, volume, known, note...): forget failures, release; with a volume's
 -- name its intent and unsaved PV go in the same step. Events up to version `known` need no pass.
 -- Returns {tickets, 1 = done (or done before), 0 = lease was lost}.
@@ -851,11 +863,11 @@ if lease then
   if unlease(key, lane, known) then enqueue(key, lane, false) end
   if known ~= '' then is_news(key, known) end -- those that come late
   free_all(key, lease)
-  admit(lane)
+  admit(lane, true)
 end
 return { tickets, is_ok and 1 or 0 }
-
-elseif script == 'driver_register' then
+end
+scripts['driver_register'] = function()
 -- DRIVER_REGISTER(name, record, ttl_ms): a worker serves this driver. Drops expired drivers.
 -- Touches drivers (hash), drivers_until (zset), versions (hash, field drivers). Idempotent.
 -- Returns 1 when the set of drivers or a record changed.
@@ -874,8 +886,8 @@ if changed then
   redis.call('HSET', K.versions, 'drivers', string.format('%d', version + 1))
 end
 return changed and 1 or 0
-
-elseif script == 'drivers_alive' then
+end
+scripts['drivers_alive'] = function()
 -- DRIVERS_ALIVE(): drivers a worker serves now. Touches drivers, drivers_until; writes nothing.
 -- Returns {version, name, record, ...}.
 local reply = { redis.call('HGET', K.versions, 'drivers') or '0' }
@@ -885,8 +897,8 @@ for _, name in ipairs(alive) do
   reply[#reply + 1] = redis.call('HGET', K.drivers, name) or '{}'
 end
 return reply
-
-elseif script == 'drivers_keep' then
+end
+scripts['drivers_keep'] = function()
 -- DRIVERS_KEEP(process, ttl_ms, name, record, connected, ...): the process serves these drivers.
 -- Touches drivers (hash), drivers_until (zset), links:<driver> (zset), versions (hash, field
 -- drivers), breakers (hash). Idempotent.
@@ -919,8 +931,8 @@ if changed then
   redis.call('HSET', K.versions, 'drivers', string.format('%d', version + 1))
 end
 return { changed and 1 or 0, lost }
-
-elseif script == 'ensure' then
+end
+scripts['ensure'] = function()
 -- ENSURE(key...): make those keys ready that no structure of the queue holds. Idempotent.
 -- Touches leases, ready/retry/ticketed of the lanes, blocked, delayed, abandoned, since, share.
 -- Returns the tickets to publish.
@@ -937,13 +949,13 @@ for i = 2, #ARGV do
 end
 for lane in pairs(lanes) do admit(lane) end
 return tickets
-
-elseif script == 'epoch' then
+end
+scripts['epoch'] = function()
 -- EPOCH(candidate, known, ttl_ms): the life of this Redis; the first comer names it.
 -- Touches epoch, quiet, patience, fence (strings).
 return begin_life(ARGV[2], ARGV[3], tonumber(ARGV[4]))
-
-elseif script == 'fail' then
+end
+scripts['fail'] = function()
 -- FAIL(key, process, token, epoch, base_ms, cap_ms, min_ms, threshold, memo, note...): count, delay,
 -- release.
 -- A key that got dirty meanwhile is ready at once. Touches fails, memos, delayed, abandoned.
@@ -978,15 +990,15 @@ if lease then
     delay(key, now + wait_ms)
   end
   free_all(key, lease)
-  admit(lane)
+  admit(lane, true)
 elseif redis.call('ZSCORE', K.abandoned, key) then
   wait_ms = -1
 else
   wait_ms = math.max(0, (tonumber(redis.call('ZSCORE', K.delayed, key) or now)) - now)
 end
 return { tickets, is_ok and 1 or 0, count, wait_ms }
-
-elseif script == 'finish' then
+end
+scripts['finish'] = function()
 -- FINISH(domain, key, process, token): delete intent and unsaved PV unless the lease went to
 -- somebody else, whose intent it would be. Touches intents, held, unsaved (hashes), leases.
 -- Returns 1 = deleted, 0 = lease lost.
@@ -998,16 +1010,16 @@ weigh(ARGV[2], '')
 redis.call('HDEL', K.intents, ARGV[2])
 redis.call('HDEL', K.unsaved, ARGV[2])
 return 1
-
-elseif script == 'forget' then
+end
+scripts['forget'] = function()
 -- FORGET(key...): the objects are gone; counters, memo, mark and delayed entry go, waiting keys stay.
 for i = 2, #ARGV do
   forget(ARGV[i])
   redis.call('HDEL', K.marks, ARGV[i])
   redis.call('ZREM', K.delayed, ARGV[i])
 end
-
-elseif script == 'limits' then
+end
+scripts['limits'] = function()
 -- LIMITS(lane, concurrency, rate, burst, total, hold_ms, is_new_life): declare, then admit. Returns
 -- the tickets to publish. In a new life a call of a dead process may be lost from sight: a driver
 -- that takes one at a time gets none before that one's deadline.
@@ -1018,8 +1030,8 @@ redis.call('ZADD', K.declared, now, ARGV[2])
 if ARGV[8] == '1' then haunt('new life', ARGV[2]) end
 admit(ARGV[2])
 return tickets
-
-elseif script == 'mark' then
+end
+scripts['mark'] = function()
 -- MARK(key, process, token, epoch, record): replace the key's mark, "" removes it. Repeatable.
 -- Touches marks (hash), leases. Returns 1 = written, 0 = lease lost.
 local key, record = ARGV[2], ARGV[6]
@@ -1030,8 +1042,8 @@ else
   redis.call('HSET', K.marks, key, record)
 end
 return 1
-
-elseif script == 'orphan' then
+end
+scripts['orphan'] = function()
 -- ORPHAN(key, (slot, name, record)...): a lost lease ended without an outcome. What it began is
 -- remembered, unless a newer owner's record is there, and the key is worked on again.
 -- Touches the slots and everything of the queue. Returns the tickets to publish.
@@ -1039,8 +1051,8 @@ local key, lane = ARGV[2], lane_of(ARGV[2])
 for i = 3, #ARGV, 3 do redis.call('HSETNX', K[ARGV[i]], ARGV[i + 1], ARGV[i + 2]) end
 if enqueue(key, lane, false) then admit(lane) end
 return tickets
-
-elseif script == 'pace' then
+end
+scripts['pace'] = function()
 -- PACE(lane): a call of a lane with a rate is about to begin and takes its place among all workers'.
 -- Touches limits:<lane> (hash). Returns ms to wait before it.
 local limits = K.limits .. ARGV[2]
@@ -1050,16 +1062,16 @@ local tokens = bucket(rate, tonumber(raw[2]), tonumber(raw[3]), tonumber(raw[4])
 if tokens == math.huge then return 0 end
 redis.call('HSET', limits, 'calls', string.format('%.17g', tokens), 'calls_at', now)
 return tokens < 0 and math.ceil(-tokens / rate * 1000) or 0
-
-elseif script == 'pause' then
+end
+scripts['pause'] = function()
 -- PAUSE(lane, kind, span_ms, reason): nothing is admitted for the span, 0 = until resumed.
 -- Touches paused (hash).
 local span = tonumber(ARGV[4])
 local until_ms = span > 0 and now + span or 0
 redis.call('HSET', K.paused, ARGV[3] .. ' ' .. ARGV[2],
   string.format('%d %s', until_ms, ARGV[5]))
-
-elseif script == 'regain' then
+end
+scripts['regain'] = function()
 -- REGAIN(process, candidate, known, ttl_ms, (key, fence, token, started, locks, n, (slot, name,
 -- record) x n)...): the process meets a new life of Redis, which may lack what it holds or know an
 -- older owner. The higher fence is the newer owner. Records are written as the owner knows them.
@@ -1142,8 +1154,8 @@ while i <= #ARGV do
   end
 end
 return { epoch, tickets, lost }
-
-elseif script == 'release' then
+end
+scripts['release'] = function()
 -- RELEASE(key, process, token, epoch, delay_ms, count, note...): put back without a back-off step.
 -- Returns {tickets, 1 = released (or before), 0 = lease was lost}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
@@ -1160,11 +1172,11 @@ if lease then
     delay(key, now + wait_ms)
   end
   free_all(key, lease)
-  admit(lane)
+  admit(lane, true)
 end
 return { tickets, is_ok and 1 or 0 }
-
-elseif script == 'renew' then
+end
+scripts['renew'] = function()
 -- RENEW(process, epoch, ttl_ms, (key, token)...): the leases that the process holds go on.
 -- Those it does not name run out: a delayed copy of TAKE may have made one nobody knows of.
 -- Touches procs, leases, leased, lost. Returns {1 = same life, tokens of lost leases...}; in another life
@@ -1184,8 +1196,8 @@ for i = 5, #ARGV, 2 do
   end
 end
 return reply
-
-elseif script == 'restore' then
+end
+scripts['restore'] = function()
 -- RESTORE(target, said_ms, until_ms, reason, class, lane...): a pause that the API server remembers.
 -- Without effect when it is over or something newer was said of the target here, also a resume.
 -- Touches said (hash), paused (hash), class_pauses (hash). Idempotent. Returns 1 when written.
@@ -1199,15 +1211,15 @@ local pause = string.format('%d %s', until_ms, reason)
 if class ~= '' then redis.call('HSET', K.class_pauses, class, pause) end
 for i = 7, #ARGV do redis.call('HSET', K.paused, 'operator ' .. ARGV[i], pause) end
 return 1
-
-elseif script == 'resume' then
+end
+scripts['resume'] = function()
 -- RESUME(lane, kind): end one kind of pause, then admit. Returns the tickets to publish.
 -- Touches paused (hash).
 redis.call('HDEL', K.paused, ARGV[3] .. ' ' .. ARGV[2])
 admit(ARGV[2])
 return tickets
-
-elseif script == 'sweep' then
+end
+scripts['sweep'] = function()
 -- SWEEP(period_ms, limit, republish_after_ms, check_ms, ttl_ms, keep_limits_ms): what time has made
 -- due.
 -- Touches everything of the queue. Returns {ms until the next key is due or -1, tickets to publish}.
@@ -1331,8 +1343,8 @@ for i = 1, #lanes do
   end
 end
 return reply()
-
-elseif script == 'take' then
+end
+scripts['take'] = function()
 -- TAKE(key, process, token, ttl_ms, lock...): ticketed -> running with all its locks. The same token gets
 -- the same answer.
 -- Touches leases, ticketed, leased, holders, reserved, blocked, waiters, delayed, since,
@@ -1402,8 +1414,8 @@ for i = 6, #ARGV do hold(key, new, ARGV[i]) end
 write_lease(key, new)
 admit(lane)
 return taken(new.fence, new.started, now - since)
-
-elseif script == 'throttle' then
+end
+scripts['throttle'] = function()
 -- THROTTLE(lane, step_ms, cooldown_ms): the driver answered "too much": half of it from now on.
 -- Within the cool-down nothing more is taken away: calls that ran together fail together.
 -- Touches limits:<lane> (hash). Returns the concurrency that holds now.
@@ -1416,8 +1428,8 @@ if not declared or (at and now - at < tonumber(ARGV[4])) then return current or 
 local cap = math.max(1, math.floor(current / 2))
 lower(lane, cap, tonumber(ARGV[3]), math.max(1, math.floor(declared / 50)))
 return cap
-
-elseif script == 'turn' then
+end
+scripts['turn'] = function()
 -- TURN(driver, interval_ms, burst): take the next turn to write a capacity object.
 -- Touches capacity_turn:<driver> (string: ms at which the bucket would be full again, PX).
 -- Returns the ms to wait for it. Turns are in order: each caller waits for its own.
@@ -1427,8 +1439,8 @@ local at = math.max(tonumber(redis.call('GET', key)) or now, now)
 local full_at = at + interval
 redis.call('SET', key, string.format('%.3f', full_at), 'PX', math.ceil(full_at - now))
 return math.ceil(math.max(0, at - now - interval * (burst - 1)))
-
-elseif script == 'unlock' then
+end
+scripts['unlock'] = function()
 -- UNLOCK(key, process, token, epoch, name): one lock of the lease goes early. Repeatable.
 -- Touches leases, holders and the places of the woken waiters. Returns {tickets, 1 = ours, 0 = lost}.
 local key, name = ARGV[2], ARGV[6]
@@ -1444,8 +1456,8 @@ if lease then
   end
 end
 return { tickets, lease and 1 or 0 }
-
-elseif script == 'unregister' then
+end
+scripts['unregister'] = function()
 -- UNREGISTER(process): hand over its leases now. Returns the tickets to publish.
 -- Touches procs (zset) and all of the queue.
 redis.call('ZREM', K.procs, ARGV[2])
@@ -1455,8 +1467,12 @@ for i = 1, #flat, 2 do
   if lease and lease.process == ARGV[2] then take_back(flat[i], lease) end
 end
 return tickets
-
 end
+local function run(_, args)
+ARGV = args
+local script = table.remove(ARGV, 1)
+begin_call()
+return scripts[script]()
 end
-redis.register_function('csifleet_c13dba48f79cdc4b', run)
-redis.register_function{ function_name = 'csifleet_c13dba48f79cdc4b_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_5a4fde6282d5c49a', run)
+redis.register_function{ function_name = 'csifleet_5a4fde6282d5c49a_always', callback = run, flags = { 'allow-oom' } }

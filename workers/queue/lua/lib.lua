@@ -1,6 +1,7 @@
 -- Functions shared by all scripts. In front of this file: `K` (names of keys, from names.py),
 -- CALL_KINDS (kinds whose keys call the driver), TRAILED (kinds with a trail) and APART (part of
 -- the name of a kind's Celery list), from kinds.py.
+-- This is run once, when the library is loaded, where no global is known yet.
 -- Every script's first argument is the time in ms, "" outside of tests: then Redis is asked.
 local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
 local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come later
@@ -13,12 +14,12 @@ local TIGHT_MS = 60000
 local LOOK_AHEAD_SECONDS = 0.25 -- the next sweep's share of a rate; `pace` keeps the exact time
 local RESERVED_MS = 2000       -- a woken exclusive waiter goes before new shared holders so long
 local KIND_TURN = {}
-for turn, kind in ipairs(CALL_KINDS) do KIND_TURN[kind] = turn end
+for turn = 1, #CALL_KINDS do KIND_TURN[CALL_KINDS[turn]] = turn end
 
 local MOST = 9e15              -- beyond it Lua's numbers are not exact, and some cannot be stored
 
 -- A number that somebody else may have written: never infinite, nil for what is none.
-local parse = tonumber
+local function parse(text) return tonumber(text) end
 local function tonumber(text)
   local number = parse(text)
   if not number or number ~= number then return nil end
@@ -30,8 +31,12 @@ local function clock()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
-local now = clock()
-local tickets = {}
+-- Of this call: the time, and the keys that it admits.
+local now, tickets
+
+local function begin_call()
+  now, tickets = clock(), {}
+end
 
 -- The epoch, 'random:birth_ms:run_id', if it is that of this run of Redis: a restart and a fail-over
 -- end a life as the loss of all data does, for each may have lost what was acknowledged.

@@ -1,4 +1,4 @@
-"""What one claim and one deletion cost: passes, requests, round trips to Redis. Counted, not timed."""
+"""What a claim and a deletion cost: passes, requests, round trips to Redis. Counted, not timed."""
 
 from __future__ import annotations
 
