@@ -1,4 +1,4 @@
-#!lua name=csifleet_5a4fde6282d5c49a
+#!lua name=csifleet_66aa518079990da5
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
@@ -11,10 +11,7 @@ local APART = { ['changes'] = '#resizer', ['contents'] = '#snapshotter', ['group
 -- Every script's first argument is the time in ms, "" outside of tests: then Redis is asked.
 local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
 local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come later
--- Tickets of a lane that no worker took. One wakes a thread, which goes on with the next key by
--- itself: new ones are sent when few are left, and retries come no faster than they are taken.
-local FEW_TICKETS = 4
-local MOST_TICKETS = 8
+local FEW_TICKETS = 4          -- that no worker took: retries come no faster than they are taken
 local MAX_TICKETS = 500        -- per script call; the sweep admits the rest
 local TRAIL_NOTES = 40         -- kept of each key's trail
 local TRAIL_SECONDS = 3600
@@ -247,8 +244,7 @@ end
 
 -- Ticket keys of a lane while its limits allow; the caller must publish `tickets`. With a limit
 -- over all calls of the driver (`total`) the kinds take turns, beginning with the next one.
--- `is_free`: a thread ended its key and can take one more.
-local function admit(lane, is_free, is_turn)
+local function admit(lane, is_turn)
   local limits = K.limits .. lane
   local raw = redis.call('HMGET', limits, 'concurrency', 'rate', 'burst', 'tokens', 'at', 'streak',
     'total', 'cap', 'cap_at', 'cap_step', 'cap_gain')
@@ -259,7 +255,7 @@ local function admit(lane, is_free, is_turn)
   if total > 0 and not is_turn and KIND_TURN[kind] then
     for turn = 1, #CALL_KINDS do
       local next_kind = CALL_KINDS[(KIND_TURN[kind] + turn - 1) % #CALL_KINDS + 1]
-      admit(next_kind .. '|' .. driver, is_free, true)
+      admit(next_kind .. '|' .. driver, true)
     end
     return
   end
@@ -279,9 +275,6 @@ local function admit(lane, is_free, is_turn)
   if tokens ~= math.huge then
     tokens = tokens + rate * LOOK_AHEAD_SECONDS - waiting
   end
-  local room = MOST_TICKETS - waiting
-  if waiting > FEW_TICKETS then room = is_free and math.min(room, 1) or 0 end
-  free = math.min(free, room)
   local admitted = 0
   while free > admitted and tokens >= 1 and #tickets < MAX_TICKETS do
     local key
@@ -603,7 +596,7 @@ if lease then
   else
     enqueue(key, lane, true)
   end
-  admit(lane, true)
+  admit(lane)
 end
 return { tickets, is_ok and 1 or 0 }
 end
@@ -863,7 +856,7 @@ if lease then
   if unlease(key, lane, known) then enqueue(key, lane, false) end
   if known ~= '' then is_news(key, known) end -- those that come late
   free_all(key, lease)
-  admit(lane, true)
+  admit(lane)
 end
 return { tickets, is_ok and 1 or 0 }
 end
@@ -990,7 +983,7 @@ if lease then
     delay(key, now + wait_ms)
   end
   free_all(key, lease)
-  admit(lane, true)
+  admit(lane)
 elseif redis.call('ZSCORE', K.abandoned, key) then
   wait_ms = -1
 else
@@ -1172,7 +1165,7 @@ if lease then
     delay(key, now + wait_ms)
   end
   free_all(key, lease)
-  admit(lane, true)
+  admit(lane)
 end
 return { tickets, is_ok and 1 or 0 }
 end
@@ -1474,5 +1467,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_5a4fde6282d5c49a', run)
-redis.register_function{ function_name = 'csifleet_5a4fde6282d5c49a_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_66aa518079990da5', run)
+redis.register_function{ function_name = 'csifleet_66aa518079990da5_always', callback = run, flags = { 'allow-oom' } }
