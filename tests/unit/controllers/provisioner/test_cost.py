@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.crash_world import CrashWorld
+from tests.support.crash_world import CONTROLLERS, CrashWorld
 from workers.engine.frame import run
 from workers.queue import scripts
 from workers.queue.keys import volume_key
@@ -47,7 +47,7 @@ def test_a_claim_takes_four_round_trips_and_one_write(world, trips):
     owner = world.owner()
     world.watcher()
     trips.clear()
-    run(owner.runtime, world.tickets.pop(0).text)
+    run(owner.runtime, CONTROLLERS, world.tickets.pop(0).text)
     del trips["catalog_read"]  # once per process and change of a class
     assert trips == {"take": 1, "begin": 1, "created": 1, "done": 1}
     assert [call for call, _ in world.kube.writes] == ["create_volume"]
@@ -74,7 +74,7 @@ def test_a_deletion_is_one_pass_whatever_its_own_writes_send_back(world, trips):
     watched("persistentvolumes", volume)
     assert world.tickets == [key]
     trips.clear()
-    run(owner.runtime, world.tickets.pop(0).text)
+    run(owner.runtime, CONTROLLERS, world.tickets.pop(0).text)
     world.watcher_queue().add_events({key: versions[-1]})
     assert world.tickets == []
     assert world.kube.kind("persistentvolumes") == {}
