@@ -250,3 +250,27 @@ def test_every_make_target_that_a_page_names_is_there() -> None:
     wanted = named | set(phony.group(1).replace("\\", "").split())
     ruled = re.findall(r"^((?:[a-z0-9-]+ ?)+):", makefile, re.MULTILINE)
     assert wanted - {one for line in ruled for one in line.split()} == set()
+
+
+def test_every_file_that_a_page_names_is_there() -> None:
+    """STR-13: a page that sends its reader to a file which was moved helps nobody.
+
+    A path may be told from the folder that the page is about; a plain name needs any file of it.
+    """
+    known = {_name(path) for path in _committed()}
+    ends = {name[place:] for name in known for place in _starts(name)}
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    pages += [
+        ROOT / "docs" / f"{name}.md" for name in ("architecture", "development", "guarantees")
+    ]
+    lost = {
+        f"{page.name}: {named}"
+        for page in pages
+        for named in re.findall(r"`([\w./-]+\.(?:py|lua|toml|sh))`", _text(page))
+        if named not in ends
+    }
+    assert lost == set()
+
+
+def _starts(name: str) -> list[int]:
+    return [0, *(place + 1 for place, letter in enumerate(name) if letter == "/")]

@@ -35,6 +35,7 @@ def without_rights(settings: Any) -> Any:
 
 def main() -> None:
     """Ask everything that is derived from specs."""
+    from dataclasses import asdict  # noqa: PLC0415
     from types import SimpleNamespace  # noqa: PLC0415
 
     from workers.__main__ import drop_in  # noqa: PLC0415
@@ -65,7 +66,7 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "settings": settings.controllers["echo"],
+                "settings": asdict(settings.controllers["echo"]),
                 "chosen": settings.chosen,
                 "command": drop_in(["csi-echo", "--loudness=1"]),
                 "lanes": lanes,

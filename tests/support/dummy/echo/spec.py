@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from tests.support.dummy.echo.rules import WATCHES, EchoRules
-from workers.config.flags import Flag, at_least
-from workers.config.flags import Kind as Value
+from tests.support.dummy.echo.settings import FLAGS, read_settings
 from workers.kube import paths
 from workers.spec import Kind, Permission, Spec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-
-def read_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Its only setting."""
-    return {"loudness": values["loudness"]}
 
 
 def lease_name(driver: str) -> str:
@@ -41,7 +32,7 @@ SPEC: Final = Spec(
     watches=WATCHES,
     make_rules=EchoRules,
     lease_name=lease_name,
-    flags=(Flag("loudness", Value.UINT, "7", "How loud.", bound=at_least(1)),),
+    flags=FLAGS,
     read_settings=read_settings,
     permissions=(Permission("", ("claims",), ("shout",), "to be heard"),),
 )
