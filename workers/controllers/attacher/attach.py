@@ -23,10 +23,9 @@ from workers.controllers.attacher.source import (
     volume_source,
 )
 from workers.engine.outcome import blocked, done, wait
-from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.client import MERGE_PATCH
-from workers.kube.errors import AwayError, ConflictError, NotFoundError
+from workers.kube.errors import ConflictError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:
     from workers.controllers.attacher.source import Source
@@ -163,9 +162,7 @@ def protect_volume(work: Work, name: str) -> None:
             work.volume = work.context.effects.kube.patch_volume(name, body, MERGE_PATCH)
         except (ConflictError, NotFoundError):
             work.read_volume(name)
-        except AwayError:
-            raise
-        except ApiError as error:
+        except RefusedError as error:
             raise AttachError(f"could not add PersistentVolume finalizer: {error}") from error
     raise Busy(wait(OTHER_NODE_SECONDS, "others write the volume all the time"))
 
@@ -222,9 +219,7 @@ def save_mark(work: Work, node_id: str, extra: dict[str, str]) -> None:
             raise Busy(done("attachment is gone")) from None
         except ConflictError:
             check_same(work, reread(work))
-        except AwayError:
-            raise
-        except ApiError as error:
+        except RefusedError as error:
             raise AttachError(f"could not save VolumeAttachment: {error}") from error
     raise Busy(wait(OTHER_NODE_SECONDS, "others write the attachment all the time"))
 

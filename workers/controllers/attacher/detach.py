@@ -21,8 +21,7 @@ from workers.controllers.attacher.source import (
 )
 from workers.controllers.attacher.work import Work, zombie_seconds
 from workers.engine.outcome import blocked, done, wait
-from workers.errors import ApiError
-from workers.kube.errors import AwayError, ConflictError, NotFoundError
+from workers.kube.errors import ConflictError, NotFoundError, RefusedError
 from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
@@ -142,11 +141,9 @@ def finish(work: Work) -> Outcome:
             work.patch("save-detached", body, status=True)
     except NotFoundError:
         return done("detached")
-    except AwayError:
-        raise
     except ConflictError:
         return done("attachment was made again")
-    except ApiError as error:
+    except RefusedError as error:
         raise AttachError(f"could not mark as detached: {error}") from error
     return done("detached")
 

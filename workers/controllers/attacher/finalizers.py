@@ -14,10 +14,9 @@ from workers.constants import ANN_MIGRATED_TO
 from workers.controllers.attacher import writes
 from workers.controllers.attacher.names import finalizer
 from workers.engine.outcome import Action, Outcome, done, wait
-from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.client import MERGE_PATCH
-from workers.kube.errors import AwayError, ConflictError, NotFoundError
+from workers.kube.errors import ConflictError, NotFoundError, RefusedError
 from workers.migration.plugins import in_tree_source
 
 if TYPE_CHECKING:
@@ -50,9 +49,7 @@ def release_volume(
         return done("volume is gone")
     except ConflictError:
         return wait(0, "volume was changed")
-    except AwayError:
-        raise
-    except ApiError as error:
+    except RefusedError as error:
         return Outcome(
             Action.RETRY,
             base_seconds=settings.retry_interval_start_seconds,

@@ -30,10 +30,10 @@ from workers.controllers.attacher.names import (
 )
 from workers.controllers.attacher.source import AttachError, volume_name
 from workers.engine.outcome import Action, Outcome, done, wait
-from workers.errors import ApiError, AttemptError
+from workers.errors import AttemptError
 from workers.kube import paths
 from workers.kube.client import MERGE_PATCH
-from workers.kube.errors import AwayError, NotFoundError
+from workers.kube.errors import NotFoundError, RefusedError
 from workers.migration.plugins import in_tree_source
 from workers.observability import trail
 from workers.observability.logging import get_logger
@@ -147,9 +147,7 @@ class Work:
         try:
             found = self.context.kube.get_secret(namespace, name)
             return secret_rules.decode(found, secret_rules.SecretRef(name, namespace))
-        except AwayError:
-            raise
-        except (ApiError, AttemptError) as error:
+        except (RefusedError, AttemptError) as error:
             message = f'failed to load secret "{namespace}/{name}": {error}'
             raise AttachError(message, is_missing=isinstance(error, NotFoundError)) from None
 
@@ -252,11 +250,9 @@ class Work:
             self.warn(f"{word.capitalize()}Failed", error.message)
             try:
                 self.patch(f"save-{word}-error", body, status=True)
-            except AwayError:
-                raise
             except NotFoundError:
                 return done("attachment is gone")
-            except ApiError as refused:
+            except RefusedError as refused:
                 # As the reference: told by the log alone.
                 _log.warning(f"{word} error not saved", err=refused)
         return self.again(error.code, f"{word} failed")

@@ -15,9 +15,10 @@ from workers.controllers.resizer.decide import Resizer
 from workers.controllers.resizer.marks import Call
 from workers.controllers.resizer.results import Result, expand_result, is_in_use
 from workers.controllers.resizer.words import Part
-from workers.controllers.resizer.work import AWAY, Work, patch_failed
+from workers.controllers.resizer.work import Work, patch_failed
 from workers.engine.outcome import Action, Outcome, done, retry
-from workers.errors import ApiError, AttemptError
+from workers.errors import AttemptError
+from workers.kube.errors import RefusedError
 from workers.migration.plugins import in_tree_source
 from workers.observability import trail
 from workers.observability.requests import about_volume
@@ -185,9 +186,7 @@ class ExpandStep:
 
         try:
             self.work.writer.edit_claim(effects.RECORD_EXPANSION, change)
-        except AWAY:
-            raise
-        except ApiError as error:
+        except RefusedError as error:
             claim = self.work.claim
             return (
                 f"resizing failed in controller with {message} but failed to update PVC "
@@ -218,9 +217,7 @@ class ExpandStep:
         size = canonical(size_bytes)
         try:
             self._save_size(size, node_part=node_part)
-        except AWAY:
-            raise
-        except ApiError as error:
+        except RefusedError as error:
             name = work.volume.name
             text = (
                 f'error updating pv "{name}" by resizer: updating capacity of PV "{name}" to '
@@ -230,9 +227,7 @@ class ExpandStep:
             return retry("volume not saved")
         try:
             self._record_success(size, node_part=node_part)
-        except AWAY:
-            raise
-        except ApiError as error:
+        except RefusedError as error:
             what = "node expansion required" if node_part else "resize finished"
             text = (
                 f'mark PVC "{work.claim.path}" as {what} failed: {patch_failed(work.claim, error)}'

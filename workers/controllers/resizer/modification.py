@@ -14,10 +14,10 @@ from workers.controllers.resizer.claim import read_claim
 from workers.controllers.resizer.marks import Call
 from workers.controllers.resizer.results import Result, modify_result
 from workers.controllers.resizer.words import ModifyState
-from workers.controllers.resizer.work import AWAY, Work, patch_failed
+from workers.controllers.resizer.work import Work, patch_failed
 from workers.engine.outcome import Action, Outcome, done, retry
-from workers.errors import ApiError, AttemptError
-from workers.kube.errors import NotFoundError
+from workers.errors import AttemptError
+from workers.kube.errors import NotFoundError, RefusedError
 from workers.observability import trail
 from workers.translate.fields import text, text_map
 
@@ -198,9 +198,7 @@ class ModifyStep:
         work = self.work
         try:
             work.writer.edit_claim(effects.RECORD_MODIFICATION, change)
-        except AWAY:
-            raise
-        except ApiError as error:
+        except RefusedError as error:
             claim = work.claim
             return (
                 f'mark PVC "{claim.name}" as modify volume failed, errored with: '
@@ -228,9 +226,7 @@ class ModifyStep:
         try:
             work.writer.edit_volume(effects.SAVE_CLASS, save)
             work.writer.edit_claim(effects.RECORD_MODIFICATION, change)
-        except AWAY:
-            raise
-        except ApiError as error:
+        except RefusedError as error:
             if not isinstance(error, NotFoundError):  # R-113: nobody reads it on a claim that went
                 message = f"cannot get error status from modify volume err: {error}"
                 work.complain(words.REASON_MODIFY_FAILED, message)

@@ -22,13 +22,13 @@ from workers.controllers.resizer.expansion import ExpandStep
 from workers.controllers.resizer.marks import Marks
 from workers.controllers.resizer.modification import ModifyStep
 from workers.controllers.resizer.modifying import Cancel, Modification, Modify
-from workers.controllers.resizer.work import AWAY, Work, patch_failed
+from workers.controllers.resizer.work import Work, patch_failed
 from workers.controllers.resizer.writing import ATTEMPTS, Writer
 from workers.cpuslots import waiting
 from workers.engine.outcome import Action, Outcome, blocked, done, retry, wait
 from workers.engine.pausing import class_pause
 from workers.errors import ApiError, AttemptError, TransientError
-from workers.kube.errors import ConflictError, NotFoundError
+from workers.kube.errors import AwayError, ConflictError, NotFoundError
 from workers.observability import trail
 from workers.observability.logging import get_logger
 from workers.translate.fields import text
@@ -106,7 +106,7 @@ class Reconcile:
         work = found
         try:
             self._drop_pre_resize(work)
-        except (*AWAY, ConflictError):
+        except (AwayError, ConflictError):
             raise
         except ApiError as error:
             message = (
@@ -255,7 +255,7 @@ class Reconcile:
 
         try:
             work.writer.edit_claim_once(effects.MARK_STARTED, begin)
-        except (*AWAY, ConflictError):
+        except (AwayError, ConflictError):
             raise
         except ApiError as error:
             return self._not_started(work, steps, error)

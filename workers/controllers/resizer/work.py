@@ -11,8 +11,10 @@ from workers.controllers.resizer.claim import read_claim, read_volume
 from workers.controllers.resizer.marks import Marks
 from workers.controllers.resizer.words import event_source
 from workers.engine.outcome import Outcome, done, retry
-from workers.errors import ApiError
-from workers.kube.errors import NotFoundError, ServerError, TooManyRequestsError, Unreachable
+from workers.kube.errors import (
+    NotFoundError,
+    RefusedError,
+)
 from workers.observability import trail
 from workers.observability.logging import get_logger
 from workers.translate import secrets as secret_rules
@@ -23,13 +25,13 @@ if TYPE_CHECKING:
     from workers.controllers.resizer.writing import Writer
     from workers.drivers.driver import Driver
     from workers.engine.context import Context
+    from workers.errors import ApiError
     from workers.kube.objects import JsonObject
     from workers.queue.leases import Lease
 
 _log = get_logger()
 
 # Errors of the system itself: the key waits instead of blaming the claim.
-AWAY: Final = (Unreachable, ServerError, TooManyRequestsError)
 
 # Effects, in the order of a full reconcile with both steps.
 DROP_PRE_RESIZE: Final = "drop-pre-resize"
@@ -131,9 +133,7 @@ class Work:
             return {}
         try:
             found = self.context.kube.get_secret(wanted.namespace, wanted.name)
-        except AWAY:
-            raise
-        except ApiError as error:
+        except RefusedError as error:
             raise secret_rules.read_failed(wanted, error) from error
         return secret_rules.decode(found, wanted)
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from workers.constants import FINALIZER_CLAIM_AS_SOURCE
 from workers.controllers.snapshot_controller.decide import uses_claim
-from workers.controllers.snapshot_controller.work import AWAY, Busy, Gone, ObjectPass
+from workers.controllers.snapshot_controller.work import Busy, Gone, ObjectPass
 from workers.engine.outcome import Outcome, done
-from workers.errors import ApiError, AttemptError, State
+from workers.errors import AttemptError, State
 from workers.kube import paths
+from workers.kube.errors import RefusedError
 from workers.queue.locks import Lock
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import has_finalizer, is_deleting, text_list
@@ -62,11 +63,9 @@ def protect(work: ObjectPass) -> JsonObject:
 
         try:
             claim, _ = work.write_to(paths.CLAIMS, claim, "protect-claim", add)
-        except AWAY:
-            raise
         except Gone:
             raise update_failed(work.name, "cannot get claim from snapshot") from None
-        except ApiError as error:
+        except RefusedError as error:
             raise update_failed(name, error) from error
     work.context.queue.unlock(work.lease, lock.name)
     return claim

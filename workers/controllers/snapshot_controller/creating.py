@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from workers.controllers.snapshot_controller import claims, contents, nodes
 from workers.controllers.snapshot_controller import decide as rules
 from workers.controllers.snapshot_controller.decide import Refusal
-from workers.controllers.snapshot_controller.work import AWAY, ObjectPass
-from workers.errors import ApiError, AttemptError, State
+from workers.errors import AttemptError, State
 from workers.kube import paths
-from workers.kube.errors import AlreadyExistsError, NotFoundError
+from workers.kube.errors import AlreadyExistsError, NotFoundError, RefusedError
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
 from workers.queue.locks import Lock, Mode
@@ -20,6 +19,7 @@ from workers.translate.go_text import quote
 
 if TYPE_CHECKING:
     from workers.controllers.snapshot_controller.frame import BindingPass
+    from workers.controllers.snapshot_controller.work import ObjectPass
     from workers.kube.objects import JsonObject
     from workers.translate.secrets import SecretRef
 
@@ -145,9 +145,7 @@ def _post(work: BindingPass, body: JsonObject) -> JsonObject:
             raise _fail("the content vanished while it was looked at") from None
         work.check_content(found)
         return found
-    except AWAY:
-        raise
-    except ApiError as error:
+    except RefusedError as error:
         key = work.key.object
         words = f"Error creating volume snapshot content object for snapshot {key}: {error}."
         work.event("Warning", "CreateSnapshotContentFailed", words)

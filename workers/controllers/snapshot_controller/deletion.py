@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING
 from workers.constants import ANN_BEING_DELETED
 from workers.controllers.snapshot_controller import claims, groupnames, measure
 from workers.controllers.snapshot_controller import decide as rules
-from workers.controllers.snapshot_controller.work import AWAY, Gone, ObjectPass
+from workers.controllers.snapshot_controller.work import Gone, ObjectPass
 from workers.engine.outcome import Outcome, done
 from workers.errors import ApiError
-from workers.kube.errors import ConflictError, ForbiddenError, NotFoundError
+from workers.kube.errors import (
+    AwayError,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    RefusedError,
+)
 from workers.translate import references
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import annotations_of, object_list, text, text_list
@@ -53,7 +59,7 @@ def delete(work: BindingPass) -> Outcome:
     try:
         claim = objects.source_claim(work.item) or ""
         claims.unprotect(work, claim, except_uid=objects.uid_of(work.item))
-    except (*AWAY, Gone):
+    except (AwayError, Gone):
         raise
     except ApiError:
         words = "Error check and remove PVC Finalizer for VolumeSnapshot"
@@ -99,9 +105,7 @@ def delete_content(work: BindingPass, content: JsonObject) -> bool:
         )
     except (NotFoundError, ConflictError):
         return True
-    except AWAY:
-        raise
-    except ApiError:
+    except RefusedError:
         message = f"Failed to delete {work.words.noun} content API object"
         work.event("Warning", f"{work.words.subject}ContentObjectDeleteError", message)
         return False
@@ -141,9 +145,7 @@ def is_restoring(work: ObjectPass) -> bool:
             for namespace in namespaces
             for claim in work.context.kube.list_claims(namespace)
         )
-    except AWAY:
-        raise
-    except ApiError:
+    except RefusedError:
         return True
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from workers.controllers.snapshot_controller.decide import Refusal
-from workers.controllers.snapshot_controller.work import AWAY, Busy, Gone, ObjectPass
+from workers.controllers.snapshot_controller.work import Busy, Gone, ObjectPass
 from workers.engine.outcome import Outcome, done, wait
 from workers.errors import ApiError, AttemptError
-from workers.kube.errors import ConflictError
+from workers.kube.errors import AwayError, ConflictError, RefusedError
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import Json, annotations_of, is_deleting, optional_text, text
 from workers.translate.snapshot_status import newly_created, newly_ready, snapshot_status
@@ -208,7 +208,7 @@ class BindingPass(ObjectPass, ABC):
         chosen = {"spec": {words.class_field: objects.name_of(self.chosen_class)}}
         try:
             self.write("choose-class", lambda _: chosen)
-        except (*AWAY, ConflictError):
+        except (AwayError, ConflictError):
             raise
         except ApiError as error:  # the reference goes on without a class (SND-011)
             raise self.no_default(error) from error
@@ -311,9 +311,7 @@ class BindingPass(ObjectPass, ABC):
             return self.write_to(words.contents, content, "bind-content", patch)[0]
         except Gone:
             raise self.missing_content() from None
-        except AWAY:
-            raise
-        except ApiError as error:
+        except RefusedError as error:
             message = f"{words.subject} failed to bind {words.contents.kind}, {error}"
             raise Refusal(f"{words.subject}BindFailed", message) from error
 
@@ -326,9 +324,7 @@ class BindingPass(ObjectPass, ABC):
                 "write-status",
                 lambda item: snapshot_status(item, content, bound_field=field, group_name=group),
             )
-        except AWAY:
-            raise
-        except (ApiError, AttemptError) as error:
+        except (RefusedError, AttemptError) as error:
             message = f"{subject} status update failed, {error}"
             raise Refusal(f"{subject}StatusUpdateFailed", message, unsets_ready=False) from error
         if written is None:

@@ -10,11 +10,10 @@ from workers.controllers.snapshot_controller.deletion import (
     mark_deleted,
     own_content,
 )
-from workers.controllers.snapshot_controller.work import AWAY, Gone, ObjectPass
+from workers.controllers.snapshot_controller.work import Gone, ObjectPass
 from workers.engine.outcome import Outcome, done
-from workers.errors import ApiError
 from workers.kube import paths
-from workers.kube.errors import ConflictError, NotFoundError
+from workers.kube.errors import ConflictError, NotFoundError, RefusedError
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import has_finalizer, object_list, text, text_list
 from workers.translate.references import is_being_restored, restores_from
@@ -97,9 +96,7 @@ def _delete_members(work: ObjectPass, members: list[JsonObject]) -> bool:
             )
         except (NotFoundError, ConflictError):
             continue
-        except AWAY:
-            raise
-        except ApiError as error:
+        except RefusedError as error:
             words = (
                 f"failed to delete snapshot API object {work.namespace}/{name} part of group "
                 f"snapshot {work.key.object}: {error}"

@@ -11,11 +11,10 @@ from workers.controllers.snapshot_controller.decide import Refusal
 from workers.controllers.snapshot_controller.frame import BindingPass, Words
 from workers.controllers.snapshot_controller.groupdeletion import delete_group
 from workers.controllers.snapshot_controller.members import create_members
-from workers.controllers.snapshot_controller.work import AWAY
 from workers.engine.outcome import Outcome, done
-from workers.errors import ApiError, AttemptError, State
+from workers.errors import AttemptError, State
 from workers.kube import paths
-from workers.kube.errors import AlreadyExistsError
+from workers.kube.errors import AlreadyExistsError, RefusedError
 from workers.queue.locks import Lock, Mode
 from workers.translate import snapshot_objects as objects
 from workers.translate import snapshot_secrets
@@ -216,9 +215,7 @@ class GroupPass(BindingPass):
                 raise update_failed(self.key.object, "the content vanished") from None
             self.check_content(found)
             return found
-        except AWAY:
-            raise
-        except ApiError as error:
+        except RefusedError as error:
             key = self.key.object
             words = "Error creating volume group snapshot content object for group snapshot"
             self.event("Warning", "CreateGroupSnapshotContentFailed", f"{words} {key}: {error}.")

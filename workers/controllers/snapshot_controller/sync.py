@@ -13,10 +13,9 @@ from workers.controllers.snapshot_controller import decide as rules
 from workers.controllers.snapshot_controller.decide import Refusal
 from workers.controllers.snapshot_controller.deletion import delete
 from workers.controllers.snapshot_controller.frame import BindingPass, Words
-from workers.controllers.snapshot_controller.work import AWAY
 from workers.engine.outcome import Outcome, done
-from workers.errors import ApiError
 from workers.kube import paths
+from workers.kube.errors import RefusedError
 from workers.translate import snapshot_objects as objects
 
 if TYPE_CHECKING:
@@ -140,9 +139,7 @@ class SnapshotPass(BindingPass):
         """A claim that could not be released does not stop the snapshot."""
         try:
             claims.unprotect(self, objects.source_claim(self.item) or "")
-        except AWAY:
-            raise
-        except ApiError:
+        except RefusedError:
             self.event(
                 "Warning",
                 "ErrorPVCFinalizer",

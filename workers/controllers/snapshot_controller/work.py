@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.engine.outcome import Outcome, blocked, retry
-from workers.errors import ApiError
 from workers.kube import paths
-from workers.kube.errors import ConflictError, NotFoundError, ServerError, Unreachable
+from workers.kube.errors import ConflictError, NotFoundError, RefusedError
 from workers.kube.merging import difference
 from workers.observability import trail
 from workers.translate import snapshot_objects as objects
@@ -38,7 +37,6 @@ _log = logging.getLogger(__name__)
 
 COMPONENT: Final = "snapshot-controller"
 # Errors of the system itself: the pass waits instead of blaming the object.
-AWAY: Final = (Unreachable, ServerError)
 _MAX_ATTEMPTS: Final = 3
 
 
@@ -234,9 +232,7 @@ class ObjectPass:
 
         try:
             self.write_status("write-error", change)
-        except AWAY:
-            raise
-        except ApiError as problem:
+        except RefusedError as problem:
             _log.warning("error of %s is not stored: %s", self.key.object, problem)
 
     def failed(self, reason: str) -> Outcome:

@@ -20,9 +20,10 @@ from workers.controllers.snapshotter.decide import (
     may_have_made,
 )
 from workers.controllers.snapshotter.intent import SLOW_AFTER_SECONDS, Intent
-from workers.controllers.snapshotter.work import AWAY, ContentPass, Gone, busy, poll
+from workers.controllers.snapshotter.work import ContentPass, Gone, busy, poll
 from workers.engine.outcome import Outcome, done, wait
-from workers.errors import ApiError, AttemptError, LeaseLost, State
+from workers.errors import AttemptError, LeaseLost, State
+from workers.kube.errors import RefusedError
 from workers.queue.locks import Mode, stored_volume
 from workers.translate import snapshot_objects as objects
 from workers.translate import snapshot_secrets
@@ -211,9 +212,7 @@ class Creation:
         """What it says; why it cannot be read is in the log only, as in the reference."""
         try:
             return self.work.read_secret(ref)
-        except AWAY:
-            raise
-        except (ApiError, AttemptError) as error:
+        except (RefusedError, AttemptError) as error:
             words = self.work.names.words
             cause = f"cannot get credentials for {words} {quote(self.work.name)}"
             raise self.input_failed(cause) from error
@@ -283,9 +282,7 @@ class Creation:
             work.write_status("write-status", change)
         except Gone:
             return orphans.discard(work, self.calls, handle, members)
-        except AWAY:
-            raise
-        except ApiError as error:
+        except RefusedError as error:
             words = f"error updating status for volume {work.names.words} {work.name}: {error}"
             self.blame(words)
             return work.failed("status not written")

@@ -10,7 +10,6 @@ from csi_client import errors
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.snapshotter.work import (
-    AWAY,
     ContentPass,
     Gone,
     busy,
@@ -18,7 +17,7 @@ from workers.controllers.snapshotter.work import (
 )
 from workers.engine.outcome import Outcome, done
 from workers.errors import ApiError, AttemptError
-from workers.kube.errors import NotFoundError
+from workers.kube.errors import NotFoundError, RefusedError
 from workers.queue import locks
 from workers.translate import snapshot_objects as objects
 from workers.translate import snapshot_secrets
@@ -68,9 +67,7 @@ def delete(work: ContentPass, handle: str) -> Outcome:
     except Gone:
         work.forget()
         return done("deleted")
-    except AWAY:
-        raise
-    except ApiError:
+    except RefusedError:
         work.event("Warning", _REASON, "Failed to clear content status")
         return work.failed("status not cleared")
     return release(work)
@@ -92,9 +89,7 @@ def secrets_for_deletion(work: ContentPass, reason: str) -> dict[str, str]:
     except NotFoundError as error:
         work.event("Warning", reason, f"{text}, deleting without them: {error}")
         return {}
-    except AWAY:
-        raise
-    except (ApiError, AttemptError) as error:
+    except (RefusedError, AttemptError) as error:
         work.event("Warning", reason, f"{text}: {error}")
         raise
 

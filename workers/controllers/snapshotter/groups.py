@@ -17,7 +17,6 @@ from workers.controllers.snapshotter.decide import Action
 from workers.controllers.snapshotter.deleting import refused, release, secrets_for_deletion
 from workers.controllers.snapshotter.intent import SLOW_AFTER_SECONDS, Intent
 from workers.controllers.snapshotter.work import (
-    AWAY,
     GROUP_CONTENTS,
     ContentPass,
     Gone,
@@ -27,6 +26,7 @@ from workers.controllers.snapshotter.work import (
 )
 from workers.engine.outcome import Outcome, done
 from workers.errors import ApiError, AttemptError, State
+from workers.kube.errors import RefusedError
 from workers.translate import snapshot_objects as objects
 from workers.translate import snapshot_secrets
 from workers.translate.fields import (
@@ -322,9 +322,7 @@ def _get_secrets(work: ContentPass, group_class: JsonObject | None) -> dict[str,
         raise AttemptError(problem, State.NO_CHANGE) from error
     try:
         return work.read_secret(ref)
-    except AWAY:
-        raise
-    except (ApiError, AttemptError) as error:
+    except (RefusedError, AttemptError) as error:
         place = f"error getting secret {ref.name} in namespace {ref.namespace}" if ref else ""
         problem = f"failed to get credentials for {what}: {place}: {error}"
         raise AttemptError(problem, State.NO_CHANGE) from error

@@ -14,15 +14,16 @@ from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.snapshotter import intent as intents
 from workers.controllers.snapshotter.decide import is_final, made_nothing
-from workers.controllers.snapshotter.work import AWAY, ContentPass
 from workers.engine.outcome import Outcome, done
-from workers.errors import ApiError, AttemptError
+from workers.errors import AttemptError
+from workers.kube.errors import RefusedError
 from workers.translate import snapshot_objects as objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from workers.controllers.snapshotter.intent import Intent
+    from workers.controllers.snapshotter.work import ContentPass
 
 _log = logging.getLogger(__name__)
 
@@ -83,9 +84,7 @@ def secrets_of(work: ContentPass, known: Intent | None) -> dict[str, str]:
     """The attempt's secrets as far as they can still be read."""
     try:
         return work.read_secret(known.secret if known is not None else None)
-    except AWAY:
-        raise
-    except (ApiError, AttemptError) as error:
+    except (RefusedError, AttemptError) as error:
         _log.warning("going on without the secrets of %s: %s", work.name, error)
         return {}
 

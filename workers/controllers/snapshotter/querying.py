@@ -9,9 +9,10 @@ from csi_client import errors
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.snapshotter import request
-from workers.controllers.snapshotter.work import AWAY, ContentPass, busy, poll, snapshot_lock
+from workers.controllers.snapshotter.work import ContentPass, busy, poll, snapshot_lock
 from workers.engine.outcome import Outcome, done
-from workers.errors import ApiError, AttemptError, State
+from workers.errors import AttemptError, State
+from workers.kube.errors import RefusedError
 from workers.translate import snapshot_objects as objects
 from workers.translate import snapshot_secrets
 from workers.translate.fields import annotations_of, text_map
@@ -88,9 +89,7 @@ def _secrets(work: ContentPass, snapshot_class: JsonObject | None) -> dict[str, 
             raise _error(f"{failed} {what}: {error.message}") from error
     try:
         return work.read_secret(ref)
-    except AWAY:
-        raise
-    except (ApiError, AttemptError) as error:
+    except (RefusedError, AttemptError) as error:
         place = f"error getting secret {ref.name} in namespace {ref.namespace}" if ref else ""
         raise _error(f"{failed} {what}: {place}: {error}") from error
 

@@ -17,9 +17,9 @@ from workers.controllers.snapshotter import intent as intents
 from workers.controllers.snapshotter.decide import poll_seconds
 from workers.controllers.snapshotter.intent import Intent
 from workers.engine.outcome import Action, Outcome, blocked, retry, wait
-from workers.errors import ApiError, TransientError
+from workers.errors import TransientError
 from workers.kube import paths
-from workers.kube.errors import ConflictError, NotFoundError, ServerError, Unreachable
+from workers.kube.errors import ConflictError, NotFoundError, RefusedError
 from workers.kube.merging import difference
 from workers.observability import trail
 from workers.queue.locks import Lock
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # Errors of the system itself: the pass waits instead of blaming the object.
-AWAY: Final = (Unreachable, ServerError)
 _MAX_ATTEMPTS: Final = 3
 
 
@@ -321,9 +320,7 @@ class ContentPass:
                 "write-error",
                 lambda item: {**(item.get("status") or {}), "error": error, "readyToUse": False},
             )
-        except AWAY:
-            raise
-        except ApiError as problem:
+        except RefusedError as problem:
             _log.warning("error of %s is not stored: %s", self.name, problem)
 
     def settle(self, outcome: Outcome) -> Outcome:
