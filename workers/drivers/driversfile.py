@@ -131,13 +131,12 @@ class DriverSpec:
         is_asked_for = any(name in self.limits or name not in READING for name in kind.operations)
         if not is_asked_for or 1 not in {limits.concurrency, limits.total}:
             return 0.0
-        return self.longest_call(base)
+        return self.longest_call(self.settings(base))
 
-    def longest_call(self, base: Settings) -> float:
-        """The longest deadline of any call in seconds."""
+    def longest_call(self, settings: Settings) -> float:
+        """The longest deadline of any call in seconds; `settings` are the driver's own."""
         by_class = [x for timeouts in self.class_timeouts.values() for x in timeouts.values()]
-        own = self.settings(base).driver.timeout_seconds
-        return max([own, *self.timeouts.values(), *by_class])
+        return max([settings.driver.timeout_seconds, *self.timeouts.values(), *by_class])
 
     def lane_limits(self, kind: Kind, default: int) -> LaneLimits:
         """Limits of the keys of one kind; the file's win over the controller's own.

@@ -120,7 +120,7 @@ class Fleet:
     def longest_call(self) -> float:
         """Seconds that any call of any driver here may last."""
         links = list(self._links.values())
-        return max((link.spec.longest_call(self._settings) for link in links), default=0.0)
+        return max((link.longest_call for link in links), default=0.0)
 
     def connect_all(self) -> None:
         """Connects every `--csi-address` and shakes hands (P-001 to P-010).
@@ -319,7 +319,7 @@ class Fleet:
 
     def _seen(self, link: Link, talk: Callable[[], T]) -> T:
         """Run what calls the driver in one of the pools, where liveness sees it hang."""
-        seconds = LIMIT_SECONDS + TALK_CALLS * link.spec.longest_call(self._settings)
+        seconds = LIMIT_SECONDS + TALK_CALLS * link.longest_call
         with HEARTBEATS.during(f"driver {link.name}", seconds):
             return talk()
 
@@ -388,7 +388,7 @@ class Fleet:
             self._records.pop(name, None)
             _log.info("driver %s is not served any more", link.name)
         # Passes that run may end; the client goes with the last of them.
-        timer = threading.Timer(link.spec.longest_call(self._settings), link.client.close)
+        timer = threading.Timer(link.longest_call, link.client.close)
         timer.daemon = True
         timer.start()
 

@@ -74,6 +74,11 @@ class Link:
         """The driver's name, or where it should be."""
         return self.spec.name or (self.driver.name if self.driver else self.spec.endpoint)
 
+    @property
+    def longest_call(self) -> float:
+        """Seconds that any call of the driver may last."""
+        return self.spec.longest_call(self.settings)
+
     def shake(self) -> Driver:
         """Probe and handshake; runs in a thread of its own.
 

@@ -36,6 +36,7 @@ from workers.controllers.capacity.publishing import publishing_of
 from workers.controllers.provisioner import measure, saving
 from workers.controllers.provisioner.backend import backend_of
 from workers.controllers.provisioner.intent import Intent
+from workers.controllers.provisioner.own import own
 from workers.controllers.provisioner.reschedule import clear_selected_node
 from workers.controllers.provisioner.work import ClaimWork
 from workers.engine.outcome import Action, Outcome, done, retry, wait
@@ -82,7 +83,7 @@ def claim_domain(driver: Driver, key: Key) -> str:
 
 def sync_claim(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
     """One pass over one claim."""
-    return ClaimPass(runtime, driver, key, lease, backend_of(driver)).run()
+    return ClaimPass(runtime, driver, key, lease, backend_of(driver), own(runtime)).run()
 
 
 @dataclass(slots=True)

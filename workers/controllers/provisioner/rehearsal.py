@@ -14,7 +14,7 @@ from workers.config.settings import ProvisionSettings, Settings
 from workers.controllers.provisioner.attempt import Attempt
 from workers.controllers.provisioner.backend import backend_of
 from workers.controllers.provisioner.clusters import Clusters
-from workers.controllers.provisioner.own import Own
+from workers.controllers.provisioner.own import Own, own
 from workers.controllers.provisioner.spec import SPEC
 from workers.controllers.provisioner.work import ClaimWork
 from workers.drivers.driver import Driver
@@ -115,7 +115,7 @@ def rehearse(
         catalog=cast("Any", None),
         session=session,
     )
-    work = ClaimWork(runtime, driver, key, lease, backend_of(driver))
+    work = ClaimWork(runtime, driver, key, lease, backend_of(driver), own(runtime))
     return Attempt(work, draft, storage_class, None, is_rehearsal=True).prepare().request
 
 

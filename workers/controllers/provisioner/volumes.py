@@ -18,6 +18,7 @@ from workers.controllers.provisioner import measure
 from workers.controllers.provisioner.backend import backend_of
 from workers.controllers.provisioner.deleting import class_of
 from workers.controllers.provisioner.intent import MARGIN_SECONDS, may_run_until
+from workers.controllers.provisioner.own import own
 from workers.controllers.provisioner.work import Work
 from workers.engine.outcome import Outcome, blocked, done, retry, wait
 from workers.engine.pausing import class_pause
@@ -43,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 def sync_volume(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
     """One pass over one PV."""
-    return VolumePass(runtime, driver, key, lease, backend_of(driver)).run()
+    return VolumePass(runtime, driver, key, lease, backend_of(driver), own(runtime)).run()
 
 
 @dataclass(slots=True)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from workers.controllers.provisioner.intent import MARGIN_SECONDS
-from workers.controllers.provisioner.own import own
 from workers.engine.steps import Step
 from workers.kube.errors import NotFoundError
 from workers.observability import trail
@@ -38,6 +37,7 @@ class Work:
 
     Attributes:
         backend: who makes and removes the volume.
+        own: the provisioner's part of this process.
     """
 
     runtime: Runtime
@@ -45,11 +45,7 @@ class Work:
     key: Key
     lease: Lease
     backend: Backend
-
-    @property
-    def own(self) -> Own:
-        """The provisioner's part of this process."""
-        return own(self.runtime)
+    own: Own
 
 
 @dataclass(slots=True)

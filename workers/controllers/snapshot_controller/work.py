@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 COMPONENT: Final = "snapshot-controller"
-# Errors of the system itself: the pass waits instead of blaming the object.
 _MAX_ATTEMPTS: Final = 3
 
 

@@ -39,18 +39,18 @@ def world(*, can_be_cut: bool = True, busy: str = "") -> Any:
 def test_no_volume_is_deleted_while_it_is_cut():
     """The lock is the storage's volume: the snapshotter, anywhere, knows no PV."""
     runtime, driver = world(busy="d#h1")
-    outcome = VolumePass(runtime, driver, None, None, None).being_cut(VOLUME)  # type: ignore[arg-type]
+    outcome = VolumePass(runtime, driver, None, None, None, None).being_cut(VOLUME)  # type: ignore[arg-type]
     assert outcome is not None
     assert (outcome.action.value, outcome.lock) == ("blocked", Lock("d#h1", Mode.EXCLUSIVE))
     runtime, driver = world()
-    assert VolumePass(runtime, driver, None, None, None).being_cut(VOLUME) is None  # type: ignore[arg-type]
+    assert VolumePass(runtime, driver, None, None, None, None).being_cut(VOLUME) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("volume", [VOLUME, {"metadata": {"name": "pv1"}, "spec": {}}])
 def test_drivers_without_snapshots_and_volumes_without_handle_cost_nothing(volume):
     """The deletion itself tells what is wrong with the PV."""
     runtime, driver = world(can_be_cut=volume is not VOLUME)
-    assert VolumePass(runtime, driver, None, None, None).being_cut(volume) is None  # type: ignore[arg-type]
+    assert VolumePass(runtime, driver, None, None, None, None).being_cut(volume) is None  # type: ignore[arg-type]
     assert runtime.queue.asked == []
 
 
