@@ -51,8 +51,10 @@ OPTIONS = (
 )
 PASSED, NO_TESTS = 0, 5  # exit codes of pytest
 NEAREST_SECONDS = 15.0
-LIMIT_SECONDS = 60.0
-SUITE_LIMIT_SECONDS = 900.0
+LIMIT_SECONDS = 300.0
+SUITE_LIMIT_SECONDS = 1800.0
+# A run that took longer may have failed by a time limit.
+SLOW_SECONDS = 60.0
 TRACING_LIMIT_SECONDS = 3600.0
 
 
@@ -174,14 +176,16 @@ def _noticed(mutant: Mutant, copy: Copy, tests: Sequence[str], known: Known) -> 
     is_suite = tests[0] not in known.seconds
     limit = SUITE_LIMIT_SECONDS if is_suite else LIMIT_SECONDS
     left_out = [f"--deselect={test}" for test in known.failing] if is_suite else []
+    started = time.monotonic()
     code, output = copy.run(tests, limit, *left_out)
+    is_slow = time.monotonic() - started > SLOW_SECONDS
     if code in {PASSED, NO_TESTS}:
         return ""
     if code is None:
         return "hangs" if _is_quick_when_sound(mutant, copy, tests, limit, left_out) else ""
     failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
     killer = failed[0] if failed else f"pytest's exit code {code}"
-    if failed and not killer.startswith(UNIT):
+    if failed and (is_slow or not killer.startswith(UNIT)):
         # Processes and sockets may fail by chance.
         copy.restore(mutant.path)
         if copy.run([killer], LIMIT_SECONDS)[0] != PASSED:
