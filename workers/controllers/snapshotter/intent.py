@@ -116,12 +116,8 @@ def copy_name(key: Key) -> str:
     return f"{COPY_PREFIX}{key.kind}-{key.object}"[:253]
 
 
-def write_copy(kube: KubeResources, namespace: str, key: Key, intent: Intent) -> bool:
-    """Put the record into a ConfigMap; never raises, for the driver may be at work.
-
-    Returns:
-        True unless the API server refused; without an answer it may exist.
-    """
+def write_copy(kube: KubeResources, namespace: str, key: Key, intent: Intent) -> None:
+    """Put the record into a ConfigMap; never raises, for the driver may be at work."""
     body = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -141,8 +137,6 @@ def write_copy(kube: KubeResources, namespace: str, key: Key, intent: Intent) ->
         _log.warning("attempt of %s is perhaps not copied to a ConfigMap: %s", key.object, error)
     except ApiError as error:
         _log.warning("attempt of %s is not copied to a ConfigMap: %s", key.object, error)
-        return False
-    return True
 
 
 def read_copy(kube: KubeReader, namespace: str, key: Key) -> Intent | None:

@@ -383,6 +383,17 @@ def test_tr072_a_full_storage_may_be_asked_for_less(is_on, expected):
     assert world.sizes()[-1] == expected
 
 
+def test_tr072_the_third_answer_is_enough():
+    """MR-031: no fourth call for the old size once the deadlines are over."""
+    world = failing("RESOURCE_EXHAUSTED", exhausted_is_final=True)
+    for _ in range(3):
+        world.run()
+    world.resize(5)
+    age(world, 21)
+    world.run()
+    assert world.sizes() == [10, 10, 10, 5]
+
+
 def test_an_aborted_call_is_tried_again_soon():
     """MR-013, MA-014: somebody else is at it; five times without doubling."""
     world = failing("ABORTED")

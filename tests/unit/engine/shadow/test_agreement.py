@@ -7,7 +7,10 @@ import pytest
 from tests.support.attach_world import AttachWorld
 from tests.support.shadow_world import foresee, verdicts
 from workers.kube import paths
+from workers.kube.client import MERGE_PATCH
+from workers.queue.keys import Key
 
+KEY = Key("attachments", "csi-test", "pv1-node1")
 VA, PV = "volumeattachments/pv1-node1", "persistentvolumes/pv1"
 
 
@@ -75,3 +78,26 @@ def test_calls_are_told_without_secrets():
     expected = foresee(world, lambda: world.run(key))
     (prediction,) = expected.values()
     assert [one["method"] for one in prediction.calls] == ["Controller/ControllerPublishVolume"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_gone"),
+    [
+        pytest.param({"finalizers": ["x"]}, False, id="lives, held"),
+        pytest.param({"finalizers": []}, False, id="lives, free"),
+        pytest.param({"finalizers": ["x"], "deletionTimestamp": "t"}, False, id="leaves, held"),
+        pytest.param({"finalizers": [], "deletionTimestamp": "t"}, True, id="leaves, free"),
+    ],
+)
+def test_an_object_is_gone_once_nothing_holds_it(metadata, is_gone):
+    """As with the API server: the last finalizer of a deleted object takes it along."""
+    world, _ = attach()
+    path = paths.VOLUMES.path("pv1")
+    world.api.change(paths.VOLUMES, "pv1", {"metadata": {"finalizers": ["x", "y"]}})
+
+    def patch():
+        world.lease(KEY)
+        world.context.kube.client.patch(path, {"metadata": metadata}, MERGE_PATCH)
+
+    expected = foresee(world, patch)
+    assert (expected[path].wanted is None) is is_gone
