@@ -254,3 +254,13 @@ def test_events_are_told_from_other_reasons(
     fake.is_down = False
     settle(outbox if is_down else running())
     assert fake.calls == [sent]
+
+
+def test_what_is_being_sent_is_not_sent_yet(fake, outbox, running):
+    """Who waits for an idle outbox wants all of it in Redis."""
+    seen = []
+    outbox.add([A])
+    fake.forget = lambda keys: seen.append(outbox.is_idle)
+    outbox.forget([B])
+    settle(running())
+    assert seen == [False]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workers.constants import (
-    ANN_DEFAULT_GROUP_CLASS,
     FINALIZER_GROUP_BOUND,
     FINALIZER_GROUP_CONTENT,
 )
@@ -42,8 +41,6 @@ class GroupRules:
         if resource == paths.GROUP_SNAPSHOT_CONTENTS:
             return self._content(item)
         if resource == paths.GROUP_SNAPSHOT_CLASSES:
-            if item.metadata.annotation(ANN_DEFAULT_GROUP_CLASS) is None and not self._open:
-                return ()
             return [group_key(*name) for name in self._open]
         return ()
 

@@ -289,3 +289,11 @@ def test_ma015_queue_is_fair_between_nodes():
     """MA-015: the node stands where the queue looks for a tenant."""
     assert KEY.tenant == "node1"
     assert names.attachment_name(KEY) == "va"
+
+
+def test_ma003_what_settled_waits_no_more(rules):
+    """Neither a resync nor its node or volume brings it back."""
+    see(rules, attachment())
+    assert list(rules.all_keys()) == [KEY]
+    see(rules, attachment(attached=True, finalizers=[FIN]))
+    assert list(rules.all_keys()) == []

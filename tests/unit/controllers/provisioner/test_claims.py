@@ -11,7 +11,6 @@ from tests.support.fake_cluster import DRIVER, TOPOLOGY, World
 from workers.config.settings import ProvisionSettings, Settings
 from workers.constants import ANN_SELECTED_NODE, ANN_SELECTED_NODE_ALPHA
 from workers.engine.outcome import Action
-from workers.errors import State
 from workers.kube.errors import ConflictError, ForbiddenError, NotFoundError
 from workers.topology.cluster import ClusterTopology
 
@@ -451,45 +450,3 @@ def test_a_slow_call_is_copied_to_a_config_map_and_cleaned_up(world, claim):
     world.claim_pass(claim)
     assert seen == ["csi-fleet-intent-pvc-u1"]
     assert world.kube.kind("configmaps") == {}
-
-
-def test_p209_another_populator_is_told_of():
-    """The claim is dropped, and its events say who has it now."""
-    world = World()
-    world.add_class()
-    source = {"kind": "MyPopulator", "apiGroup": "x.io", "name": "s"}
-    assert world.claim_pass(world.add_claim(dataSourceRef=source)).action is Action.DONE
-    message = "Assuming an external populator will provision the volume"
-    assert world.events.seen[-1] == ("Normal", "Provisioning", message)
-    assert (world.client.created, world.intents.intents) == ([], {})
-
-
-class Told:
-    """In the capacity controller's place: what it is told of each attempt."""
-
-    def __init__(self, world):
-        self.outcomes = []
-        world.runtime.parts["capacity"] = self
-
-    def provisioned(self, driver, storage_class, outcome):
-        assert (driver.name, storage_class) == (DRIVER, "fast")
-        self.outcomes.append(outcome)
-
-
-def test_cap030_capacity_hears_of_every_attempt(world, claim):
-    told = Told(world)
-    world.client.answers = [rpc(8), rpc(4)]
-    for _ in range(3):
-        world.claim_pass(claim)
-    *failed, volume = told.outcomes
-    assert failed == [State.FINISHED, State.BACKGROUND]
-    assert volume["metadata"]["name"] == DOMAIN
-
-
-def test_cap030_capacity_hears_of_what_another_provisions(world):
-    """A populator may have taken of the storage that the class names."""
-    told = Told(world)
-    world.add_class()
-    source = {"kind": "MyPopulator", "apiGroup": "x.io", "name": "s"}
-    world.claim_pass(world.add_claim(dataSourceRef=source))
-    assert told.outcomes == [State.FINISHED]

@@ -272,3 +272,13 @@ def test_the_end_of_a_restore_wakes_a_snapshot_that_is_going():
     assert seen(one, paths.SNAPSHOTS, snapshot(metadata=metadata)) == [KEY]
     living = waiting(metadata={"finalizers": restored})
     assert seen(living, paths.SNAPSHOTS, snapshot(metadata={"finalizers": restored[:1]})) == []
+
+
+def test_a_class_wakes_the_groups_that_are_open():
+    """It may be the one that they wait for."""
+    one = SnapshotControllerRules()
+    found = {"metadata": {"name": "gc"}}
+    assert seen(one, paths.GROUP_SNAPSHOT_CLASSES, found) == []
+    group = {"metadata": {"name": "g", "namespace": "ns", "uid": "u"}, "spec": {}}
+    keys = seen(one, paths.GROUP_SNAPSHOTS, group)
+    assert seen(one, paths.GROUP_SNAPSHOT_CLASSES, found) == keys != []
