@@ -309,14 +309,12 @@ def test_t058_a_last_call_that_succeeds_saves_the_volume(world, claim):
 
 
 def test_c032_t139_rescheduling_clears_the_node_and_stops(world):
-    """P-420: the event comes first, nothing stays in progress, the pin is gone."""
+    """P-420: the event is first, nothing stays in progress, the claim is read once."""
     world = topology_world()
     claim = world.add_claim(annotations={ANN_SELECTED_NODE: "n1"})
     world.client.answers = [rpc(8)]
-    # The claim as it was read is written; only a conflict would ask again.
     world.kube.fail["get_claim"] = [None, NotFoundError(404, "NotFound", "not asked for")]
-    outcome = world.claim_pass(claim)
-    assert outcome.action is Action.DONE
+    assert world.claim_pass(claim).action is Action.DONE
     assert ANN_SELECTED_NODE not in world.live_claim()["metadata"]["annotations"]
     assert world.kube.writes == [("update_claim", "data")]
     assert len(world.kube.fail["get_claim"]) == 1
