@@ -52,8 +52,11 @@ class Nodes:
             sentinel_password=(self.secrets / "sentinel").read_text().strip(),
         )
 
-    def start(self):
+    def make_secrets(self) -> None:
         subprocess.run(["sh", ROOT / "k8s/make-secrets.sh", self.secrets], check=True)
+
+    def start(self):
+        self.make_secrets()
         for number in range(COUNT):
             self.start_node(number)
             self.start_sentinel(number)
@@ -71,8 +74,9 @@ class Nodes:
 
     def master(self) -> int:
         """Number of the node that is the master, as the sentinels say."""
+        script = COMPONENT / "redis" / "ask-sentinels.sh"
         found = subprocess.run(
-            ["sh", COMPONENT / "redis" / "ask-master.sh", self._config(0), self.secrets],
+            ["sh", script, self._config(0), self.secrets, "get-master-addr-by-name"],
             env=self._environment(0),
             check=True,
             capture_output=True,
@@ -144,16 +148,33 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(redis_binary, tmp_path):
+def new_nodes(redis_binary, tmp_path):
+    """None of them has been started yet."""
     if not is_seven(redis_binary):
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("needs Redis 7")
     nodes = Nodes(redis_binary, tmp_path)
     try:
-        nodes.start()
-        wait_until(nodes.is_complete, 60, "sentinels know each other and the replicas")
         yield nodes
     finally:
         nodes.stop()
+
+
+@pytest.fixture
+def nodes(new_nodes):
+    new_nodes.start()
+    wait_until(new_nodes.is_complete, 60, "sentinels know each other and the replicas")
+    return new_nodes
+
+
+def test_the_first_node_of_all_waits_for_nobody(new_nodes):
+    """The sentinels are faster: they take it for the master, and it has no data yet."""
+    new_nodes.make_secrets()
+    for number in range(COUNT):
+        new_nodes.start_sentinel(number)
+    wait_until(lambda: new_nodes.master() == 0, 60, "sentinels answer")
+    new_nodes.start_node(0)
+    wait_until(lambda: "Ready to accept" in new_nodes.log("node-0"), 50, "it serves")
+    assert "waiting for a promotion" not in new_nodes.log("node-0")
 
 
 def takes_writes(client, value):

@@ -33,14 +33,19 @@ min-replicas-to-write 1
 min-replicas-max-lag 10
 END
 
-master=$(sh "$extra/ask-master.sh" "$config" "$passwords" || true)
+ask() {
+  sh "$extra/ask-sentinels.sh" "$config" "$passwords" "$1" || true
+}
+master=$(ask get-master-addr-by-name)
 waited=0
-# As the master with an empty disk we would empty the replicas: they are promoted meanwhile.
-while [ "$master" = "$NODE" ] && [ ! -e "$data/appendonlydir" ] && [ $waited -lt 60 ]; do
+# As the master with an empty disk we would empty the replicas: they are promoted meanwhile. Where
+# no sentinel knows one, this is the very beginning.
+while [ "$master" = "$NODE" ] && [ ! -e "$data/appendonlydir" ] && [ $waited -lt 60 ] \
+  && [ -n "$(ask replicas)" ]; do
   echo "the sentinels take this node for the master, its data is gone: waiting for a promotion"
   sleep 1
   waited=$((waited + 1))
-  master=$(sh "$extra/ask-master.sh" "$config" "$passwords" || true)
+  master=$(ask get-master-addr-by-name)
 done
 [ -n "$master" ] || master=${NODES%% *}
 if [ "$master" != "$NODE" ]; then

@@ -10,7 +10,7 @@ config=$1
 extra=$2
 passwords=$3
 data=$4
-master=$(sh "$extra/ask-master.sh" "$config" "$passwords" || true)
+master=$(sh "$extra/ask-sentinels.sh" "$config" "$passwords" get-master-addr-by-name || true)
 [ -n "$master" ] || master=${NODES%% *}
 hash() {
   tr -d '\n' < "$passwords/$1" | sha256sum | cut -d ' ' -f 1
