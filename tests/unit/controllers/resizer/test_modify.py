@@ -292,6 +292,8 @@ def test_tr140_a_volume_that_cannot_be_written_repeats_the_call():
     world = wanting("b", "a")
     world.api.fail("patch", VOLUME, ForbiddenError(403, "Forbidden", "no"))
     assert world.run().action.value == "retry"
+    assert world.reasons()[-1] == "VolumeModifyFailed"
+    assert world.messages()[-1].startswith("cannot get error status from modify volume err: ")
     assert world.seen["status"]["currentVolumeAttributesClassName"] == "a"
     world.run()
     assert classes(world) == ["b", "b"]

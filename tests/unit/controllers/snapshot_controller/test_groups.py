@@ -18,6 +18,7 @@ from workers.controllers.snapshot_controller.keys import (
 from workers.controllers.snapshotter.controller import CONTROLLER as SNAPSHOTTER
 from workers.controllers.snapshotter.rules import KIND_GROUP_CONTENTS
 from workers.kube import paths
+from workers.kube.errors import ForbiddenError
 from workers.queue.keys import Key
 
 GROUP = group_key("ns", "g")
@@ -222,6 +223,32 @@ def test_a_volume_of_another_driver():
     assert run_group(world).action.value == "retry"
     assert "CreateGroupSnapshotContentFailed" in world.reasons
     assert content(world) is None
+
+
+def test_a_volume_that_is_no_csi_volume():
+    """SNG-002: the user is told which."""
+    world = group_world()
+    world.api.change(paths.VOLUMES, "pv-b", {"spec": {"csi": None, "nfs": {"server": "s"}}})
+    add_group(world)
+    assert run_group(world).action.value == "retry"
+    assert world.messages[0] == "Cannot snapshot a non-CSI volume: pv-b"
+    assert world.reasons[0] == "CreateGroupSnapshotContentFailed"
+    assert content(world) is None
+
+
+def test_a_member_that_may_not_be_deleted():
+    """SNG-004: the user is told, and it is tried again."""
+    world = taken()
+    world.api.mark_deleted(paths.GROUP_SNAPSHOTS, "g", "ns")
+    refused = ForbiddenError(403, "Forbidden", "not you")
+    world.api.fail("delete", f"volumesnapshots/snapshot-{digest('ha')}", refused)
+    assert run_group(world).action.value == "retry"
+    assert world.reasons[-1] == "SnapshotDeleteError"
+    assert "not you" in world.messages[-1]
+    run_group(world)
+    run_content(world)
+    run_group(world)
+    assert world.api.of(paths.GROUP_SNAPSHOTS, "g", "ns") is None
 
 
 def test_the_default_class_of_groups():
