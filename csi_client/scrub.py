@@ -42,7 +42,7 @@ def scrub(text: str, request: Message) -> str:
     pieces = {piece for value in secret_values(request) for piece in _pieces(value, 0)}
     if not pieces or not text:
         return text
-    long = sorted((p for p in pieces if len(p) >= MIN_PIECE), key=len, reverse=True)
+    long = [piece for piece in pieces if len(piece) >= MIN_PIECE]
     text = _BASE64.sub(lambda match: _unless_coded(match, _from_base64(match.group()), long), text)
     text = _HEX.sub(lambda match: _unless_coded(match, [_from_hex(match["digits"])], long), text)
     for form in sorted({form for piece in long for form in _spellings(piece)}, key=len)[::-1]:

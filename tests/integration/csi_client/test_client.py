@@ -362,6 +362,18 @@ def test_no_secret_in_log_error_or_its_chain(
     assert (call.secrets_arrived, call.secrets_sha256) == (True, digest)
 
 
+def test_no_secret_comes_back_from_any_other_call(
+    driver: DirectoryDriver, client: CsiClient
+) -> None:
+    """SEC-7: attach, snapshots and growing go through `call`."""
+    method = "ControllerExpandVolume"
+    driver.set_rules({"method": method, "code": "INTERNAL", "message": f"bad {SECRET}!"})
+    asked = csi.ControllerExpandVolumeRequest(volume_id="v", secrets={"password": SECRET})
+    with pytest.raises(CsiError) as caught:
+        client.call(f"Controller/{method}", asked, csi.ControllerExpandVolumeResponse)
+    assert caught.value.details == "bad ***stripped***!"
+
+
 def test_the_drivers_record_holds_no_secret(driver: DirectoryDriver, client: CsiClient) -> None:
     client.delete_volume("v-none", {"password": SECRET})
     assert driver.calls("DeleteVolume")[-1].request["secrets"] == "***stripped***"

@@ -75,3 +75,9 @@ def test_a_sidecars_command_is_its_controller_alone(arguments, environ, command,
 
 def test_our_own_commands_stay_ours():
     assert drop_in(["status", "-o=json"]) == ("status", ["-o=json"])
+
+
+@pytest.mark.parametrize("spec", catalogue.SPECS, ids=lambda spec: spec.name)
+def test_a_part_explains_nothing_by_itself(spec):
+    """`explain` asks every controller that has something to say."""
+    assert (catalogue.explainer(spec.name) is None) == bool(spec.part_of)

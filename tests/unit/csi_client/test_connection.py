@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from csi_client import connection
 from csi_client.connection import CsiAddressError, TlsFiles, open_channel, parse_address
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -77,3 +79,26 @@ def test_client_certificate_needs_its_key(tmp_path: Path) -> None:
 def test_tls_on_a_unix_socket_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(CsiAddressError, match="not for a unix socket"):
         open_channel("unix:/s", tls=TlsFiles(tmp_path / "ca.pem"))
+
+
+class Looked:
+    """A link that is looked at."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def look(self) -> bool:
+        self.count += 1
+        return True
+
+
+def test_links_are_looked_at_while_there_are_any() -> None:
+    """A connection that is lost is noticed without a call."""
+    watch, first, second = connection._Watch(), Looked(), Looked()
+    watch.add(first)  # type: ignore[arg-type]
+    wait_until(lambda: first.count > 0, 30, "it is looked at")
+    watch.remove(first)  # type: ignore[arg-type]
+    wait_until(lambda: watch.silent_seconds() == 0, 30, "its thread has ended")
+    watch.add(second)  # type: ignore[arg-type]
+    wait_until(lambda: second.count > 0, 30, "a later one is looked at too")
+    watch.remove(second)  # type: ignore[arg-type]

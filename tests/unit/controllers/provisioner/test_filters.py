@@ -334,3 +334,10 @@ def test_an_unsaved_volume_without_a_claim_is_refused(spec):
     """Records from Redis are anybody's; recovery logs and goes on."""
     with pytest.raises(AttemptError):
         keys_of_unsaved({"spec": spec}, DRIVERS)
+
+
+@pytest.mark.parametrize(("said", "read"), [("kubernetes.io/foo", "kubernetes.io/foo"), ("", None)])
+def test_a_drivers_record_tells_its_in_tree_name(said, read):
+    """L-025: claims of the in-tree name are found by it."""
+    record = {"name": "foo", "queue_name": "foo", "in_tree_name": said}
+    assert DriverView.from_record(record).in_tree_name == read

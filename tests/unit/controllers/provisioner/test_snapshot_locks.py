@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from workers.constants import FINALIZER_SNAPSHOT_SOURCE
 from workers.controllers.provisioner import sourcing
 from workers.controllers.provisioner.volumes import VolumePass
 from workers.errors import TransientError
+from workers.kube.errors import ForbiddenError
 from workers.queue.locks import Lock, Mode
 
 VOLUME = {
@@ -62,3 +64,33 @@ def test_a_restore_waits_for_a_deletion_under_way():
         sourcing._hold_content(work, "c")
     sourcing._hold_content(work, "other")
     assert runtime.queue.asked[1] == Lock("snapshot-content:other", Mode.SHARED)
+
+
+class Snapshots:
+    """One snapshot, which may not be written by all."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.body: dict[str, Any] = {"metadata": {"name": "s", "namespace": "ns"}}
+        self.error = error
+
+    def get_snapshot(self, namespace: str, name: str) -> dict[str, Any]:
+        assert (namespace, name) == ("ns", "s")
+        return self.body
+
+    def update_snapshot(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self.error is not None:
+            raise self.error
+        self.body = body
+        return body
+
+
+@pytest.mark.parametrize("error", [None, ForbiddenError(403, "Forbidden", "no")])
+def test_a_snapshot_under_restore_is_kept_where_that_is_allowed(error):
+    """P-217: without the right to it the restore goes on."""
+    kube = Snapshots(error)
+    effects = SimpleNamespace(kube=kube, reach=lambda *_: None)
+    work: Any = SimpleNamespace(runtime=SimpleNamespace(effects=effects), lease=None)
+    source: Any = SimpleNamespace(namespace="ns", name="s")
+    sourcing._protect_snapshot(work, source)
+    wanted = None if error else [FINALIZER_SNAPSHOT_SOURCE]
+    assert kube.body["metadata"].get("finalizers") == wanted

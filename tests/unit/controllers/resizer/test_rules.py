@@ -252,3 +252,18 @@ def test_tr110_pods_are_never_watched():
         "volumeattributesclasses": False,
         "volumeattachments": False,
     }
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "is_needed"),
+    [
+        (["EXPAND_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"], True),
+        (["EXPAND_VOLUME", "PUBLISH_UNPUBLISH_VOLUME", "CLONE_VOLUME"], True),
+        (["EXPAND_VOLUME"], False),
+        ([], False),
+    ],
+)
+def test_attachments_are_watched_where_a_volume_may_be_refused_in_use(capabilities, is_needed):
+    """No watch that nobody needs."""
+    watch = next(one for one in SPEC.watches if one.resource == paths.ATTACHMENTS)
+    assert watch.is_needed([record(DRIVER, *capabilities)]) is is_needed
