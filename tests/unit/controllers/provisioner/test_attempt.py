@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from tests.support.fake_cluster import TOPOLOGY, World
 from workers.controllers.provisioner import attempt
 from workers.engine.outcome import Action
 from workers.engine.steps import Step
-from workers.errors import LeaseLost
+from workers.errors import AttemptError, LeaseLost, State
 from workers.kube.errors import (
     AwayError,
     ForbiddenError,
@@ -228,3 +230,20 @@ def test_a_lost_lease_stops_before_the_next_effect(world, claim, step):
     assert (world.client.created == []) is (step in {Step.RECORD_INTENT, Step.CREATE_VOLUME})
     assert (world.volumes() == {}) is (step is not Step.FORGET_INTENT)
     assert (DOMAIN in world.intents.intents) is (step is not Step.RECORD_INTENT)
+
+
+@pytest.mark.parametrize(
+    ("problem", "state"),
+    [(None, State.FINISHED), (CsiError("UNAVAILABLE", "gone"), State.BACKGROUND)],
+)
+def test_a_migrated_volume_without_an_in_tree_form_is_deleted_or_remembered(problem, state):
+    """P-605, D-001: over only once the driver has deleted it."""
+    deleted: list[str] = []
+    own: Any = SimpleNamespace(
+        work=SimpleNamespace(driver=SimpleNamespace(name="ebs.csi.aws.com")),
+        clean_up=lambda _, volume_id: deleted.append(volume_id) or problem,
+    )
+    nameless = {"metadata": {"name": "pv-1"}, "spec": {}}
+    with pytest.raises(AttemptError) as caught:
+        attempt.Attempt.to_in_tree(own, None, nameless, "v-1")  # type: ignore[arg-type]
+    assert (caught.value.state, deleted) == (state, ["v-1"])
