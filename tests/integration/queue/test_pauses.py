@@ -168,6 +168,16 @@ def test_classes_come_back_with_the_first_lane(world):
     assert found.reason == "audit"
 
 
+def test_an_older_copy_does_not_pause_a_class_that_was_resumed(world):
+    """OPS-1: the copy could not be deleted; what was said last counts."""
+    said = world.tool.pause_class("gold", "audit")
+    world.copies.keep(Copy(CLASS, "gold", said))
+    assert world.tool.resume_class("gold")
+    world.queue.declared.declare()
+    assert world.pauses.of_class("gold") is None
+    assert not world.tool.restore_class("gold", said)
+
+
 def test_names_with_signs_and_unreadable_entries(world):
     world.copies.keep(Copy(DRIVER, "d@node/1", Said("x", 0, 1)))
     world.maps.stored["data"]["driver.broken"] = "{"

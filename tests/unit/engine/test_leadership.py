@@ -242,7 +242,9 @@ def test_a_csi_provisioner_is_waited_for(leases, clock):
     assert election.step() is Standing.FOREIGN
     clock.now += 2
     assert election.step() is Standing.HELD
-    assert leases.lease["spec"]["holderIdentity"] == "host_csi-fleet-1"
+    spec = leases.lease["spec"]
+    assert spec["holderIdentity"] == "host_csi-fleet-1"
+    assert (spec["leaseTransitions"], spec["acquireTime"]) == (1, spec["renewTime"])
 
 
 def test_a_released_lease_is_taken_at_once(leases, clock):
