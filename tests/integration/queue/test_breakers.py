@@ -166,6 +166,14 @@ def test_the_next_word_of_a_parted_worker_ends_lost_too(world, redis_client):
     assert world.one.lost("d", "driver socket lost") == "closed"
 
 
+def test_a_worker_that_keeps_its_drivers_counts_as_connected(world):
+    """What it says anew every few seconds, not only its first word."""
+    world.two.keep({"d": b"{}"}, {"d"}, ttl_seconds=15)
+    assert world.one.lost("d", "driver socket lost") == "closed"
+    world.later(16)
+    assert world.one.lost("d", "driver socket lost") == "lost"
+
+
 def test_a_killed_process_does_not_count_as_connected_for_ever(world):
     world.one.back("d", 15)
     world.two.back("d", 15)
