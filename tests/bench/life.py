@@ -23,7 +23,7 @@ from tests.bench.resizing import PeerResizer, at_once
 from tests.bench.snapshotting import ROOT as SNAPSHOTS
 from tests.bench.snapshotting import VERSION as SNAPSHOT_VERSION
 from tests.bench.snapshotting import PeerController, PeerSnapshotter
-from tests.bench.systems import Ours, Peer, System
+from tests.bench.systems import Ours, Peer, System, Together
 from tests.bench.throughput import quantile
 from tests.bench.usage import Sample, memory, sample, watches
 from tests.support.kube_api import KubeApi
@@ -62,26 +62,11 @@ class OneEach:
         self._stack.close()
 
 
-class PeerFive:
-    """The Go sidecars of all drivers, as one system."""
-
-    name = "five Go sidecars"
-
-    def __init__(self, folder: Path, kubeconfig: Path, drivers: Any) -> None:
-        kinds = (Peer, PeerAttacher, PeerResizer, PeerSnapshotter, PeerController)
-        self._parts = [kind(folder / kind.program, kubeconfig, drivers) for kind in kinds]
-        self._stack = ExitStack()
-
-    def groups(self) -> dict[str, list[int]]:
-        return {name: pids for part in self._parts for name, pids in part.groups().items()}
-
-    def __enter__(self) -> Self:
-        for part in self._parts:
-            self._stack.enter_context(part)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+def peer_five(folder: Path, kubeconfig: Path, drivers: Any) -> Together:
+    """The Go sidecars of all drivers."""
+    kinds = (Peer, PeerAttacher, PeerResizer, PeerSnapshotter, PeerController)
+    parts = [kind(folder / kind.program, kubeconfig, drivers) for kind in kinds]
+    return Together("five Go sidecars", parts)
 
 
 class WholeOurs(Ours):
@@ -277,7 +262,7 @@ def measured(
         makers: list[Callable[[], System]] = [lambda: WholeOurs(kubeconfig, drivers)]
         if peer is not None:
             found = peer
-            makers.append(lambda: PeerFive(found, kubeconfig, drivers))
+            makers.append(lambda: peer_five(found, kubeconfig, drivers))
         for make in makers:
             with make() as system:
                 with Life(api, drivers.names, len(drivers.names)) as first:

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from tests.bench.drivers import BenchDrivers
 from tests.bench.resizing import Claims, at_once
-from tests.bench.systems import Ours, Peer, System
+from tests.bench.systems import Ours, Peer, System, Together
 from tests.bench.throughput import cpu_per_claim, quantile
 from tests.bench.usage import memory, sample
 from tests.support.kube_api import KubeApi
@@ -113,38 +113,22 @@ class PeerSnapshotter(Peer):
     flags = ("--feature-gates=CSIVolumeGroupSnapshot=false",)
 
 
-class PeerPair:
-    """csi-snapshotter and snapshot-controller, as one system."""
-
-    def __init__(
-        self, binaries: tuple[Path, Path], kubeconfig: Path, drivers: BenchDrivers, *, slow: bool
-    ) -> None:
-        sidecar, controller = binaries
-        self.parts = [
-            PeerSnapshotter(sidecar, kubeconfig, drivers, is_throttled=slow),
-            PeerController(controller, kubeconfig, drivers, is_throttled=slow),
-        ]
-        self.name = self.parts[0].name
-
-    def groups(self) -> dict[str, list[int]]:
-        return {name: pids for part in self.parts for name, pids in part.groups().items()}
-
-    def __enter__(self) -> Self:
-        for part in self.parts:
-            part.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for part in self.parts:
-            part.__exit__(None, None, None)
-
-
 class PeerController(PeerSnapshotter):
     """snapshot-controller: one process, whatever the drivers; it knows no `--csi-address`."""
 
     program = "snapshot-controller"
     started = "Starting snapshot controller"
     has_address = False
+
+
+def peer_pair(
+    binaries: tuple[Path, Path], kubeconfig: Path, drivers: BenchDrivers, *, slow: bool
+) -> Together:
+    """csi-snapshotter and snapshot-controller."""
+    sidecar, controller = binaries
+    first = PeerSnapshotter(sidecar, kubeconfig, drivers, is_throttled=slow)
+    second = PeerController(controller, kubeconfig, drivers, is_throttled=slow)
+    return Together(first.name, [first, second])
 
 
 def measured(api: KubeApi, kubeconfig: Path, count: int) -> Iterator[Record]:
@@ -166,7 +150,7 @@ def measured(api: KubeApi, kubeconfig: Path, count: int) -> Iterator[Record]:
         ):
             pair = (Path(one), Path(other))
             makers += [
-                lambda slow=slow: PeerPair(pair, kubeconfig, drivers, slow=slow)  # type: ignore[misc]
+                lambda slow=slow: peer_pair(pair, kubeconfig, drivers, slow=slow)  # type: ignore[misc]
                 for slow in (False, True)
             ]
         for make in makers:

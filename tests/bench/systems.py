@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -151,3 +152,23 @@ class Peer:
         for process in self._processes:
             process.stop()
         self._folder.cleanup()
+
+
+class Together:
+    """Several programs as one system."""
+
+    def __init__(self, name: str, parts: Sequence[System]) -> None:
+        self.name = name
+        self._parts = parts
+        self._stack = ExitStack()
+
+    def groups(self) -> dict[str, list[int]]:
+        return {name: pids for part in self._parts for name, pids in part.groups().items()}
+
+    def __enter__(self) -> Self:
+        for part in self._parts:
+            self._stack.enter_context(part)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
