@@ -24,7 +24,16 @@ from tests.support.processes import start_process
 from tests.support.waiting import wait_until
 
 POLL_SECONDS = 0.1
+RPC = csi.ControllerServiceCapability.RPC.Type
 TOPOLOGY_KEY = "topology.bench.example.org/zone"
+
+
+def able_to(*kinds: Any) -> csi.ControllerGetCapabilitiesResponse:
+    """The answer of a driver with these capabilities."""
+    made = [csi.ControllerServiceCapability.RPC(type=one) for one in kinds]
+    return csi.ControllerGetCapabilitiesResponse(
+        capabilities=[csi.ControllerServiceCapability(rpc=one) for one in made]
+    )
 
 
 class BenchDrivers(DriverHost):
@@ -100,11 +109,7 @@ class ExpandingDriver(LightDriver):
         return found
 
     async def controller(self, _: Any, __: Any) -> csi.ControllerGetCapabilitiesResponse:
-        kinds = csi.ControllerServiceCapability.RPC.Type
-        rpc = csi.ControllerServiceCapability.RPC(type=kinds.EXPAND_VOLUME)
-        return csi.ControllerGetCapabilitiesResponse(
-            capabilities=[csi.ControllerServiceCapability(rpc=rpc)]
-        )
+        return able_to(RPC.EXPAND_VOLUME)
 
     async def expand(self, request: Any, context: Any) -> csi.ControllerExpandVolumeResponse:
         await self._misbehave(context)
@@ -127,20 +132,13 @@ class AttachingDriver(LightDriver):
             )
         return methods
 
-    async def agree(self, answer: Any, _: Any, __: Any) -> Any:
+    async def agree(self, answer: Any, _: Any, context: Any) -> Any:
         """After the planned delay."""
-        if delay := self.mode.get("delay"):
-            await asyncio.sleep(delay)
+        await self._misbehave(context)
         return answer()
 
     async def controller(self, _: Any, __: Any) -> csi.ControllerGetCapabilitiesResponse:
-        types = csi.ControllerServiceCapability.RPC.Type
-        return csi.ControllerGetCapabilitiesResponse(
-            capabilities=[
-                csi.ControllerServiceCapability(rpc=csi.ControllerServiceCapability.RPC(type=one))
-                for one in (types.CREATE_DELETE_VOLUME, types.PUBLISH_UNPUBLISH_VOLUME)
-            ]
-        )
+        return able_to(RPC.CREATE_DELETE_VOLUME, RPC.PUBLISH_UNPUBLISH_VOLUME)
 
 
 class SnapshotDriver(LightDriver):
@@ -170,12 +168,7 @@ class SnapshotDriver(LightDriver):
         return csi.DeleteSnapshotResponse()
 
     async def controller(self, _: Any, __: Any) -> csi.ControllerGetCapabilitiesResponse:
-        rpc = csi.ControllerServiceCapability.RPC(
-            type=csi.ControllerServiceCapability.RPC.Type.CREATE_DELETE_SNAPSHOT
-        )
-        return csi.ControllerGetCapabilitiesResponse(
-            capabilities=[csi.ControllerServiceCapability(rpc=rpc)]
-        )
+        return able_to(RPC.CREATE_DELETE_SNAPSHOT)
 
 
 class WholeDriver(SnapshotDriver, AttachingDriver, ExpandingDriver):
@@ -187,10 +180,6 @@ class WholeDriver(SnapshotDriver, AttachingDriver, ExpandingDriver):
             pass
         await super()._misbehave(context)
 
-    async def agree(self, answer: Any, request: Any, context: Any) -> Any:
-        await self._misbehave(context)
-        return answer()
-
     async def create(self, request: Any, context: Any) -> csi.CreateVolumeResponse:
         answer = await super().create(request, context)
         if request.HasField("volume_content_source"):
@@ -198,17 +187,11 @@ class WholeDriver(SnapshotDriver, AttachingDriver, ExpandingDriver):
         return answer
 
     async def controller(self, _: Any, __: Any) -> csi.ControllerGetCapabilitiesResponse:
-        types = csi.ControllerServiceCapability.RPC.Type
-        return csi.ControllerGetCapabilitiesResponse(
-            capabilities=[
-                csi.ControllerServiceCapability(rpc=csi.ControllerServiceCapability.RPC(type=one))
-                for one in (
-                    types.CREATE_DELETE_VOLUME,
-                    types.PUBLISH_UNPUBLISH_VOLUME,
-                    types.EXPAND_VOLUME,
-                    types.CREATE_DELETE_SNAPSHOT,
-                )
-            ]
+        return able_to(
+            RPC.CREATE_DELETE_VOLUME,
+            RPC.PUBLISH_UNPUBLISH_VOLUME,
+            RPC.EXPAND_VOLUME,
+            RPC.CREATE_DELETE_SNAPSHOT,
         )
 
 

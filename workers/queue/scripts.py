@@ -4,10 +4,11 @@ All scripts are one library of functions, named by its digest. In an installatio
 Redis container loads it (k8s/base/redis/functions.lua): whoever may send code of their own can stop
 Redis for good, so no component may (SEC-5). A Redis without users gets it from whoever needs it
 first; one that is too old for functions (before 7) gets each script by digest, and its text when it
-does not know it. A key of ours
-with a wrong type (an operator's hand, another program) stops a script half-way; then the key is set
-aside under a name of its own, the whole queue state is dropped as if Redis had lost it, and the
-script runs once more. The watcher notices the changed epoch and adds everything again.
+does not know it.
+
+A key of ours with a wrong type (an operator's hand, another program) stops a script half-way; then
+the key is set aside under a name of its own, the whole queue state is dropped as if Redis had lost
+it, and the script runs once more. The watcher notices the changed epoch and adds everything again.
 """
 
 from __future__ import annotations
@@ -215,11 +216,8 @@ class Scripts:
 
 def _lacks_functions(error: ResponseError) -> bool:
     words = str(error).lower()
-    return "function not found" in words or "unknown command" in words or _is_forbidden(error)
-
-
-def _is_forbidden(error: ResponseError) -> bool:
-    return isinstance(error, NoPermissionError)
+    is_unknown = "function not found" in words or "unknown command" in words
+    return is_unknown or isinstance(error, NoPermissionError)
 
 
 @contextmanager
