@@ -1,26 +1,24 @@
 """Child processes for tests and the demo: own session, own log file, stopped by pid, never by name.
 
-Each process dies with the thread that started it (Linux `PR_SET_PDEATHSIG`), so that a killed
+Each process dies with the thread that started it (Linux' parent death signal), so that a killed
 test run leaves nothing behind; start long-lived ones from the main thread. `detached=True`
 switches that off.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # Below the range from which the kernel takes ports for outgoing connections (32768 and up), so
 # that a port found free stays free until its server binds it.
 PORT_RANGE = range(20000, 32000)
@@ -105,26 +103,23 @@ def start_process(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         popen = subprocess.Popen(
-            [str(part) for part in command],
+            [*([] if detached else _dying_with_parent()), *map(str, command)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=None if env is None else dict(env),
             cwd=cwd,
             start_new_session=True,
-            preexec_fn=None if detached else _die_with_parent(),
         )
     return Process(name, popen.pid, log, popen)
 
 
-def _die_with_parent() -> Callable[[], None] | None:
-    """The call that a child makes before exec; prepared here, as it may not import after fork."""
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
+def _dying_with_parent() -> list[str]:
+    """What stands before a command that is to end with the thread that starts it.
 
-    def ask() -> None:
-        # Not SIGTERM: a kube-apiserver without its etcd takes minutes over a clean end.
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    return ask
+    A call between fork and exec (`preexec_fn`) would do the same, but fork runs gRPC's handlers in
+    a process that has used gRPC, and those can wait for ever; without such a call there is vfork.
+    """
+    setpriv = shutil.which("setpriv")  # of util-linux, so on Linux only
+    # Not SIGTERM: a kube-apiserver without its etcd takes minutes over a clean end.
+    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
