@@ -26,7 +26,7 @@ from tests.support.processes import start_process
 ROOT = Path(__file__).resolve().parents[2]
 TESTS_FAILED, NO_TESTS_COLLECTED = 1, 5  # pytest's exit codes
 # pytest-xdist processes. Files mostly wait; each process has a Redis and control plane of its own.
-BY_FILE = ("-n", "2", "--dist", "loadfile")
+BY_FILE = ("-n", "4", "--dist", "loadfile")
 WORKERS = {"unit": ("-n", "2"), "integration": BY_FILE, "e2e": BY_FILE}
 TRIED_AGAIN = {"integration", "e2e", "node", "chaos"}
 MOST_TRIED_AGAIN = 3  # more failures than that are no accident
