@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import threading
 from pathlib import Path
+from queue import SimpleQueue
 
 from examples.directory_driver.attaching import Published
 from examples.directory_driver.behaviour import Control
@@ -56,12 +56,13 @@ def main() -> None:
         mounts=options.mount,
     )
     journal = Journal(root / "calls.jsonl", with_digests=options.record_secret_digests)
-    stop = threading.Event()
+    # Not an Event: a handler that sets it may have interrupted its `wait()` under the same lock.
+    stop: SimpleQueue[int] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda number, _: stop.put(number))
     server, port = start_server(driver, control, journal, options.endpoint, _tls(options))
     print(f"ready {port}", flush=True)
-    stop.wait()
+    stop.get()
     # Calls under way have their answers; a slow one must not hold up the exit: the root is
     # consistent at any moment.
     server.stop(1).wait(1.5)

@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from examples.nfs_csi_driver.attaching import AttachService
@@ -43,16 +43,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if settings.is_demo and not settings.has_default:
         sys.stderr.write("--volume-id-scheme=demo needs --default-server and --default-share\n")
         return 1
-    stop = threading.Event()
+    # Not an Event: a handler that sets it may have interrupted its `wait()` under the same lock.
+    stop: SimpleQueue[int] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda number, _: stop.put(number))
     try:
         server = start(options.endpoint, services(settings, _mounter(options, settings)))
     except EndpointError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     print("ready", flush=True)
-    stop.wait()
+    stop.get()
     server.stop(None).wait(1)
     # Records are consistent at any moment, so a long copy does not hold up the exit.
     os._exit(0)

@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 import threading
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from workers.errors import ConfigError
@@ -88,12 +89,7 @@ def configure_logging(options: Options) -> None:
 def run(program: str, options: Options) -> int:
     """Start the parts and wait for their end."""
     stopped = threading.Event()
-
-    def stop(_signum: int, _frame: object) -> None:
-        stopped.set()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    set_at_end(stopped)
     faulthandler.register(signal.SIGUSR1)
     if program == flags.LIVENESS:
         return liveness.run(options, stopped)
@@ -101,6 +97,23 @@ def run(program: str, options: Options) -> int:
     if options.values.get("mode") == registrar.PROBE_MODE:
         return 0  # NR-005: for old manifests whose exec probe runs the binary so
     return run_registrar(program, options, stopped)
+
+
+def set_at_end(stopped: threading.Event) -> None:
+    """Set `stopped` when SIGTERM or SIGINT comes.
+
+    Not from the handler: it may interrupt `stopped.wait()` where that holds the lock that `set()`
+    waits for. A SimpleQueue may be interrupted anywhere.
+    """
+    came: SimpleQueue[int] = SimpleQueue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: came.put(number))
+
+    def pass_on() -> None:
+        came.get()
+        stopped.set()
+
+    threading.Thread(target=pass_on, name="signals", daemon=True).start()
 
 
 def run_registrar(program: str, options: Options, stopped: threading.Event) -> int:
