@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 from pathlib import Path
-from queue import SimpleQueue
 
 from examples.directory_driver.attaching import Published
 from examples.directory_driver.behaviour import Control
@@ -56,13 +56,15 @@ def main() -> None:
         mounts=options.mount,
     )
     journal = Journal(root / "calls.jsonl", with_digests=options.record_secret_digests)
-    # Not an Event: a handler that sets it may have interrupted its `wait()` under the same lock.
-    stop: SimpleQueue[int] = SimpleQueue()
+    # A wait for a lock does not always end for a handler; reading what a signal wrote does.
+    stopped, writer = socket.socketpair()
+    writer.settimeout(0)
+    signal.set_wakeup_fd(writer.fileno())
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: stop.put(number))
+        signal.signal(number, lambda *_: None)
     server, port = start_server(driver, control, journal, options.endpoint, _tls(options))
     print(f"ready {port}", flush=True)
-    stop.get()
+    stopped.recv(1)
     # Calls under way have their answers; a slow one must not hold up the exit: the root is
     # consistent at any moment.
     server.stop(1).wait(1.5)

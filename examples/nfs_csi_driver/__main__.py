@@ -7,10 +7,10 @@ import functools
 import logging
 import os
 import signal
+import socket
 import sys
 import tempfile
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from examples.nfs_csi_driver.attaching import AttachService
@@ -43,17 +43,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if settings.is_demo and not settings.has_default:
         sys.stderr.write("--volume-id-scheme=demo needs --default-server and --default-share\n")
         return 1
-    # Not an Event: a handler that sets it may have interrupted its `wait()` under the same lock.
-    stop: SimpleQueue[int] = SimpleQueue()
+    # A wait for a lock does not always end for a handler; reading what a signal wrote does.
+    stopped, writer = socket.socketpair()
+    writer.settimeout(0)
+    signal.set_wakeup_fd(writer.fileno())
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: stop.put(number))
+        signal.signal(number, lambda *_: None)
     try:
         server = start(options.endpoint, services(settings, _mounter(options, settings)))
     except EndpointError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     print("ready", flush=True)
-    stop.get()
+    stopped.recv(1)
     server.stop(None).wait(1)
     # Records are consistent at any moment, so a long copy does not hold up the exit.
     os._exit(0)

@@ -6,9 +6,9 @@ import faulthandler
 import json
 import logging
 import signal
+import socket
 import sys
 import threading
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from workers.errors import ConfigError
@@ -102,15 +102,18 @@ def run(program: str, options: Options) -> int:
 def set_at_end(stopped: threading.Event) -> None:
     """Set `stopped` when SIGTERM or SIGINT comes.
 
-    Not from the handler: it may interrupt `stopped.wait()` where that holds the lock that `set()`
-    waits for. A SimpleQueue may be interrupted anywhere.
+    Not from a handler of Python's: it runs in the main thread, not before that leaves a wait that
+    another thread's signal does not interrupt, and where it interrupts `stopped.wait()` that may
+    hold the lock that `set()` waits for.
     """
-    came: SimpleQueue[int] = SimpleQueue()
+    reader, writer = socket.socketpair()
+    writer.settimeout(0)
+    signal.set_wakeup_fd(writer.fileno())
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: came.put(number))
+        signal.signal(number, lambda *_: None)
 
-    def pass_on() -> None:
-        came.get()
+    def pass_on(_writer: socket.socket = writer) -> None:
+        reader.recv(1)
         stopped.set()
 
     threading.Thread(target=pass_on, name="signals", daemon=True).start()
