@@ -16,7 +16,7 @@ from ssl import CERT_REQUIRED
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from celery import Celery, Task
+from celery import Celery, Task, uuid
 from celery.signals import setup_logging
 from kombu import Exchange, Queue
 from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]
@@ -117,6 +117,22 @@ def keep_logging(**_: Any) -> None:
     """Receives Celery's `setup_logging`: with a receiver it leaves our log handlers alone."""
 
 
+_create_client = Channel._create_client  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def one_client(channel: Any, asynchronous: bool = False) -> Any:
+    """A channel's client, made once for its pool: kombu makes one for every message and event.
+
+    Each is a table of the readers of 170 commands' answers, a third of what sending a ticket costs.
+    """
+    if asynchronous:
+        return _create_client(channel, asynchronous)
+    client = getattr(channel, "_client_of_pool", None)
+    if client is None or client.connection_pool is not channel.pool:
+        client = channel._client_of_pool = _create_client(channel)  # noqa: SLF001
+    return client
+
+
 def make_app(settings: Settings) -> FleetApp:
     """Builds the application; connects to nothing."""
     setup_logging.connect(keep_logging)
@@ -124,6 +140,7 @@ def make_app(settings: Settings) -> FleetApp:
     # want to give it back through that connection, fail, and end the worker or dump the ticket.
     Channel.do_restore = False
     brokerscripts.install(Channel, QoS)
+    Channel._create_client = one_client  # type: ignore[attr-defined]  # noqa: SLF001
     # A master that was demoted is left at once, and a changed password used, as by our own clients.
     file = settings.redis.password_file
     Channel.connection_class = reading_password(TcpConnection, file)
@@ -245,18 +262,25 @@ def publisher(app: FleetApp) -> Callable[[Iterable[Key]], None]:
         kind = kinds.get(key.kind)
         if kind is None:
             return
-        app.send_task(
+        # As `send_task` does, without its routes, result and parents: a quarter less CPU.
+        message = app.amqp.create_task_message(
+            uuid(),
             kind.task,
-            args=(key.text,),
-            producer=producer,
-            # The object, not "": an empty name makes Celery take the default queue's exchange,
-            # which knows no such key and drops the ticket into the default queue.
-            exchange=DIRECT,  # type: ignore[arg-type]  # celery-types knows only names
-            routing_key=celery_queue(place_of(key.driver, key.kind)),
-            declare=[],
+            (key.text,),
             # What Flower shows and searches; the argument itself is the key.
             argsrepr=f"{key.object} {key.driver}",
+            kwargsrepr="{}",
             ignore_result=True,
+        )
+        app.amqp.send_task_message(
+            producer,
+            kind.task,
+            message,
+            # The object, not "": an empty name makes Celery take the default queue's exchange,
+            # which knows no such key and drops the ticket into the default queue.
+            exchange=DIRECT,
+            routing_key=celery_queue(place_of(key.driver, key.kind)),
+            declare=[],
         )
 
     return publish

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from csi_client import tlscheck
@@ -74,9 +75,9 @@ class Link:
         """The driver's name, or where it should be."""
         return self.spec.name or (self.driver.name if self.driver else self.spec.endpoint)
 
-    @property
+    @cached_property
     def longest_call(self) -> float:
-        """Seconds that any call of the driver may last."""
+        """Seconds that any call of the driver may last; every pass asks for all drivers'."""
         return self.spec.longest_call(self.settings)
 
     def shake(self) -> Driver:
