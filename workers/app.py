@@ -123,7 +123,7 @@ _create_client = Channel._create_client  # type: ignore[attr-defined]  # noqa: S
 def one_client(channel: Any, asynchronous: bool = False) -> Any:
     """A channel's client, made once for its pool: kombu makes one for every message and event.
 
-    Each is a table of the readers of 170 commands' answers, a third of what sending a ticket costs.
+    Each is a table of the readers of 170 commands' answers, a fifth of what sending a ticket costs.
     """
     if asynchronous:
         return _create_client(channel, asynchronous)

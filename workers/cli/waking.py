@@ -1,12 +1,14 @@
-"""A signal ends the wait of Celery's event loop at once.
+"""A signal ends a wait at once.
 
-After a signal's handler Python goes on with the wait that it interrupted, here up to a second:
-that long each worker would take to notice SIGTERM.
+After a signal's handler Python goes on with the wait that it interrupted, in Celery's event loop up
+to a second: that long each worker would take to notice SIGTERM. A wait for a lock may not even be
+interrupted, if the signal was given to another thread.
 """
 
 from __future__ import annotations
 
 import contextlib
+import select
 import signal
 import socket
 from typing import Any
@@ -24,6 +26,10 @@ class SignalWaker:
     def attach(self, hub: Any) -> None:
         """Let this event loop wait for it too; safe to call again."""
         hub.add_reader(self._reader, self._drain)
+
+    def wait(self) -> None:
+        """Until a signal came that has a handler."""
+        select.select([self._reader], [], [])
 
     def close(self) -> None:
         """Signals are told nobody any more."""

@@ -6,11 +6,11 @@ import faulthandler
 import json
 import logging
 import signal
-import socket
 import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
+from workers.cli.waking import SignalWaker
 from workers.errors import ConfigError
 from workers.node import flags, liveness, registrar
 from workers.node.http import Server
@@ -106,14 +106,12 @@ def set_at_end(stopped: threading.Event) -> None:
     another thread's signal does not interrupt, and where it interrupts `stopped.wait()` that may
     hold the lock that `set()` waits for.
     """
-    reader, writer = socket.socketpair()
-    writer.settimeout(0)
-    signal.set_wakeup_fd(writer.fileno())
+    waker = SignalWaker()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
 
-    def pass_on(_writer: socket.socket = writer) -> None:
-        reader.recv(1)
+    def pass_on() -> None:
+        waker.wait()
         stopped.set()
 
     threading.Thread(target=pass_on, name="signals", daemon=True).start()
