@@ -27,6 +27,8 @@ def restore_logging():
              "urllib3.util.retry", "celery.app.trace"]  # fmt: skip
     levels = {name: logging.getLogger(name).level for name in names}
     handlers, raising = root.handlers[:], logging.raiseExceptions
+    # Captured by a test before and handed back by pytest, they would seem to be captured still.
+    logging.captureWarnings(capture=False)
     yield
     logging.captureWarnings(capture=False)
     root.handlers[:] = handlers
