@@ -23,7 +23,7 @@ ROLES: Final = (
 )
 LIMITS: Final = {"hang": 6}
 SLOW_SECONDS: Final = 4.0
-PATIENCE: Final = 120
+PATIENCE: Final = 240
 
 
 class Actions:
@@ -200,9 +200,15 @@ class Actions:
         self.bring("worker-0")
 
     def bring(self, name: str) -> None:
-        """A new process; what goes wrong next finds it at work."""
+        """A new process; what goes wrong next finds it at work: a worker has its drivers, too."""
         self.world.run(name)
         wait_until(lambda: self.world.is_ready(name), PATIENCE, f"{name} is ready")
+        wait_until(lambda: self.has_drivers(name), PATIENCE, f"{name} is connected")
+
+    def has_drivers(self, name: str) -> bool:
+        """Whether a worker is connected to every driver; a watcher needs none."""
+        found = self.world.scrape(name).get("csi_fleet_driver_connected", ())
+        return name in WATCHERS or sum(value == 1 for _, value in found) >= len(ROLES)
 
     def hang_redis(self) -> None:
         """It hangs, which a scrape must say in time; then it is gone."""
@@ -216,6 +222,10 @@ class Actions:
         self.world.redis.start()
 
 
+def _nothing(_actions: Actions) -> None:
+    """What happened once is enough."""
+
+
 @dataclass(frozen=True)
 class Cause:
     """What makes alerts fire.
@@ -224,14 +234,14 @@ class Cause:
         begin, mend: actions.
         fires: alerts with the role they name, "" for none.
         also: what may be true as well meanwhile.
-        goes_on: it begins again and again until its alerts fire.
+        goes_on: what happens again and again until its alerts fire.
     """
 
     begin: Callable[[Actions], object]
     mend: Callable[[Actions], object]
     fires: set[tuple[str, str]]
     also: set[tuple[str, str]] = field(default_factory=set)
-    goes_on: bool = False
+    goes_on: Callable[[Actions], object] = _nothing
 
 
 def behaves(role: str) -> Callable[[Actions], None]:
@@ -244,14 +254,16 @@ FROZEN = Cause(
     behaves("frozen"),
     {("CsiFleetLeasesLost", "")},
     {("CsiFleetClaimsSlow", "frozen")},
-    goes_on=True,
+    goes_on=Actions.freeze_workers,
 )
-# When a driver is mended, what waited for it is made, and was slow.
+# When a driver is mended, what waited for it is made, and was slow. One more each time: a rate that
+# is looked at for as long as its window needs new figures, however slow the machine is.
 SLOW = Cause(
     Actions.be_slow,
     behaves("slow"),
     {("CsiFleetClaimsSlow", "slow")},
     {("CsiFleetClaimsSlow", role) for role in (*ROLES, "plain")},
+    goes_on=lambda actions: actions.claim("slow", 1),
 )
 NO_API = Cause(
     lambda actions: actions.world.cut_api(),

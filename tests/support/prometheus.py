@@ -33,8 +33,8 @@ SCRAPE_SECONDS = 1.0
 EVALUATE_SECONDS = 0.5
 # How rules are shortened: a test that waits a quarter of an hour for each is not run by anybody.
 # One for all times, since what holds between them makes a rule right: longer than it looks back.
-TIME_DIVISOR = 60
-AGE_DIVISOR = 30
+# Not smaller: a process that is stopped for 5 s must not be gone from half of a rule's window.
+DIVISOR = 30
 _WAITS = re.compile(r"> (\d{2,})\b(?!\.)")
 _MINUTES = re.compile(r"\b(\d+)m\b")
 
@@ -57,9 +57,9 @@ def binary(name: str) -> str:
 
 
 def shortened(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The same rules in less time: minutes are seconds, and ages are divided by 30.
+    """The same rules in a thirtieth of the time: a minute is two seconds.
 
-    Ages are the whole numbers from 10 on that an expression is compared with, in seconds: five
+    So are ages, the whole numbers from 10 on that an expression is compared with, in seconds: five
     minutes' waiting is 10 s. Shares and rates stay.
     """
     groups = []
@@ -76,14 +76,14 @@ def shortened(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def shortened_query(text: str) -> str:
     """One expression, as `shortened` says."""
-    text = _MINUTES.sub(lambda one: f"{int(one[1]) * 60 // TIME_DIVISOR}s", text)
-    return _WAITS.sub(lambda one: f"> {int(one[1]) / AGE_DIVISOR:g}", text)
+    text = _MINUTES.sub(lambda one: f"{int(one[1]) * 60 // DIVISOR}s", text)
+    return _WAITS.sub(lambda one: f"> {int(one[1]) / DIVISOR:g}", text)
 
 
 def _shortened_for(text: str) -> str:
     minutes = _MINUTES.fullmatch(text)
     assert minutes, f"for: {text} is not in minutes"
-    return f"{int(minutes[1]) * 60 // TIME_DIVISOR}s"
+    return f"{int(minutes[1]) * 60 // DIVISOR}s"
 
 
 class Prometheus(Running):
