@@ -122,4 +122,4 @@ def _dying_with_parent() -> list[str]:
     """
     setpriv = shutil.which("setpriv")  # of util-linux, so on Linux only
     # Not SIGTERM: a kube-apiserver without its etcd takes minutes over a clean end.
-    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
+    return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []

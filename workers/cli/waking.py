@@ -21,6 +21,8 @@ class SignalWaker:
         self._reader, self._writer = socket.socketpair()
         for end in (self._reader, self._writer):
             end.settimeout(0)
+        self._wait = select.poll()  # select() takes no descriptor from 1024 on
+        self._wait.register(self._reader, select.POLLIN)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
 
     def attach(self, hub: Any) -> None:
@@ -29,7 +31,8 @@ class SignalWaker:
 
     def wait(self) -> None:
         """Until a signal came that has a handler."""
-        select.select([self._reader], [], [])
+        self._wait.poll()
+        self._drain()
 
     def close(self) -> None:
         """Signals are told nobody any more."""

@@ -187,7 +187,7 @@ class Fleet:
                 if name not in specs or name in opened:
                     self._drop(link)
                 elif link.spec != specs[name]:
-                    self._change(link, specs[name])
+                    link.change(specs[name])
             for link in opened.values():
                 self._links[link.spec.endpoint] = link
 
@@ -391,11 +391,6 @@ class Fleet:
         timer = threading.Timer(link.longest_call, link.client.close)
         timer.daemon = True
         timer.start()
-
-    def _change(self, link: Link, spec: DriverSpec) -> None:
-        """New limits or class time-outs over the same connection: announced by a new handshake."""
-        link.spec, link.is_served = spec, False
-        link.retry_at = 0.0
 
     def _renew(self, registry: DriverRegistry) -> None:
         drivers = self.drivers()

@@ -80,6 +80,11 @@ class Link:
         """Seconds that any call of the driver may last; every pass asks for all drivers'."""
         return self.spec.longest_call(self.settings)
 
+    def change(self, spec: DriverSpec) -> None:
+        """New limits or class time-outs over the same connection: announced by a new handshake."""
+        self.spec, self.is_served, self.retry_at = spec, False, 0.0
+        vars(self).pop("longest_call", None)
+
     def shake(self) -> Driver:
         """Probe and handshake; runs in a thread of its own.
 

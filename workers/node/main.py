@@ -111,8 +111,9 @@ def set_at_end(stopped: threading.Event) -> None:
         signal.signal(number, lambda *_: None)
 
     def pass_on() -> None:
-        waker.wait()
-        stopped.set()
+        while True:  # the next signal's byte must not find another's socket in the place of this
+            waker.wait()
+            stopped.set()
 
     threading.Thread(target=pass_on, name="signals", daemon=True).start()
 

@@ -45,6 +45,17 @@ def test_endpoints_may_be_exchanged(fleet):
     }
 
 
+def test_a_longer_time_out_of_a_class_counts_at_once(fleet):
+    """It needs no new connection; a pass must not end before the call that it allows."""
+    fleet.apply(specs("/a"))
+    before = fleet.longest_call()
+    (link,) = fleet._links.values()
+    longer = {"slow": {"create": 10 * before}}
+    fleet.apply({"d/a": DriverSpec("d/a", "/a", class_timeouts=longer)})
+    assert list(fleet._links.values()) == [link]
+    assert fleet.longest_call() == 10 * before
+
+
 def test_a_socket_given_beside_the_file_is_no_driver_of_the_file(fleet):
     fleet._links["/a"] = fleet._open(DriverSpec("", "/a", allow_tcp=False))
     with pytest.raises(ConfigError, match="/a is given by --csi-address too"):

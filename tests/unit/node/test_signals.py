@@ -42,6 +42,37 @@ def test_a_signal_ends_the_process_wherever_it_arrives(between: str) -> None:
     assert subprocess.run(command, cwd=ROOT, timeout=120, check=False).returncode == 0
 
 
+AGAIN = """
+import os, signal, socket, threading
+from workers.node.main import set_at_end
+stopped = threading.Event()
+set_at_end(stopped)
+os.kill(os.getpid(), signal.SIGTERM)
+stopped.wait()
+for thread in threading.enumerate():
+    if thread.name == "signals":
+        thread.join(0.2)  # if it ends at all
+ends = [socket.socketpair() for _ in range(8)]
+for _ in range(3):
+    os.kill(os.getpid(), signal.SIGINT)
+for pair in ends:
+    for end in pair:
+        end.setblocking(False)
+        try:
+            raise SystemExit(f"another's socket was given {end.recv(1)!r}")
+        except BlockingIOError:
+            pass
+"""
+
+
+def test_the_next_signal_is_told_to_nobody_else() -> None:
+    """The socket of the first one was closed, and its number given to the next that was opened."""
+    ended = subprocess.run(
+        [sys.executable, "-c", AGAIN], cwd=ROOT, timeout=120, check=False, stderr=subprocess.PIPE
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 def handlers(tree: ast.Module) -> Iterator[ast.AST]:
     """The functions that the module gives to `signal.signal`."""
     named = {one.name: one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)}
