@@ -325,7 +325,8 @@ class CsiClient:
         if timeout is None:
             timeout = self._timeouts_by_rpc.get(method, self.timeout_seconds)
         started = time.monotonic()
-        _log_message("GRPC call", rpc, request)
+        if is_logged := _log.isEnabledFor(logging.DEBUG):
+            _log.debug("GRPC call", extra=_content(rpc, request))
         try:
             payload = _encode(request, rpc)
             data = self._send(
@@ -339,7 +340,8 @@ class CsiClient:
             _log.debug("GRPC error", extra={"method": rpc, "error": str(error)})
             raise
         self._observe(rpc, errors.code_name(errors.OK), started)
-        _log_message("GRPC response", rpc, answer)
+        if is_logged:
+            _log.debug("GRPC response", extra=_content(rpc, answer))
         return answer
 
     def _send(
@@ -436,7 +438,6 @@ def _run_guarded(on_slow: Callable[[], None], rpc: str) -> None:
         _log.exception("slow-call callback failed", extra={"method": rpc})
 
 
-def _log_message(text: str, rpc: str, message: Message) -> None:
-    """Log a request or an answer without its secrets (P-012), at no cost below DEBUG."""
-    if _log.isEnabledFor(logging.DEBUG):
-        _log.debug(text, extra={"method": rpc, "content": redact.redact(message)})
+def _content(rpc: str, message: Message) -> dict[str, object]:
+    """A request's or answer's log fields, without its secrets (P-012)."""
+    return {"method": rpc, "content": redact.redact(message)}

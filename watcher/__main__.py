@@ -80,7 +80,7 @@ def run(settings: Settings) -> int:
     tell_liveness(settings, HEARTBEATS.check)
     watcher.start()
     mark_ready(settings, _READY_FILE)
-    get_logger().info("watcher started", namespace=settings.kube.namespace)
+    get_logger("watcher").info("watcher started", namespace=settings.kube.namespace)
     signal.sigwait(_STOP_SIGNALS)
     watcher.stop()
     if server:
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = parse(
             Command.WATCHER, sys.argv[1:] if arguments is None else arguments, os.environ
         )
-        configure_logging(settings.log)
+        configure_logging(settings.log.format, settings.log.verbosity)
         return run(settings)
     except HelpRequested as help_requested:
         sys.stdout.write(f"{help_requested}\n")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from workers.kube.watch import Sink
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 T = TypeVar("T")
 

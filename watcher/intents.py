@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.kube.resources import KubeResources
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 # As workers.controllers.provisioner.safekeeping writes them.
 NAME_PREFIX: Final = "csi-fleet-intent-"
@@ -67,7 +67,7 @@ def restore_intents(
             _log.warning(
                 "copied intent is unreadable, look at it and delete it",
                 config_map=f"{namespace}/{name}",
-                err=str(error),
+                err=error,
             )
             continue
         if key.driver not in drivers:

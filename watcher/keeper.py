@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from watcher.known import Record
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 LOOK_SECONDS: Final = 0.4
 # As long as no driver is known nothing can be decided: look more often.

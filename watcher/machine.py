@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.spec import Records, Rules, Scope, Spec, Watch
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

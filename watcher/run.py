@@ -44,14 +44,13 @@ if TYPE_CHECKING:
     from workers.queue.workqueue import WorkQueue
     from workers.spec import Spec
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 _RECOVERY_SECONDS: Final = 60.0
 # Reading ConfigMaps and Redis' records, each request with its own time-out.
 _RECOVERY_LIMIT_SECONDS: Final = 300.0
 # A watch ends after 5 minutes and brings bookmarks meanwhile; a page may take half a minute.
 _REFLECTOR_LIMIT_SECONDS: Final = 600.0
-_REDIS_AWAY: Final = "Redis is away, trying again"
 _DEFAULT: Final = ("provisioner",)
 ROLE: Final = "watcher"
 
@@ -131,21 +130,18 @@ class Watcher:
             Loop(
                 "outbox",
                 self.outbox.step,
-                trouble="Redis is away, events wait in memory",
                 backoff=quick,
                 first_wait_seconds=None,
             ),
             Loop(
                 "keeper",
                 self.keeper.step,
-                trouble=_REDIS_AWAY,
                 backoff=Backoff(base_seconds=0.2, cap_seconds=2.0),
             ),
             Loop(
                 "recovery",
                 self._recover,
                 limit_seconds=_RECOVERY_LIMIT_SECONDS,
-                trouble="cannot look for lost attempts, trying again",
                 backoff=Backoff(),
                 first_wait_seconds=self._recovery_seconds,
             ),
@@ -159,7 +155,7 @@ class Watcher:
                 )
             )
         if self._presence is not None:
-            loops.append(Loop("presence", self._announce, trouble=_REDIS_AWAY))
+            loops.append(Loop("presence", self._announce))
         return {loop.name: loop for loop in loops}
 
     def start(self) -> None:

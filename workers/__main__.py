@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import sys
 from importlib import import_module
@@ -15,14 +14,14 @@ from workers.config.flagtable import FLAGS
 from workers.config.load import Command, HelpRequested, parse, usage
 from workers.controllers import catalogue
 from workers.errors import ConfigError, ProvisionerError
-from workers.observability.logging import configure_logging
+from workers.observability.logging import configure_logging, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from workers.config.settings import Settings
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 COMMANDS = ", ".join(Command)
 _MODULES: Final = {
@@ -53,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             sys.stdout.write(f"csi-fleet {version_of('csi-fleet')}\n")
             return 0
-        configure_logging(settings.log)
+        configure_logging(settings.log.format, settings.log.verbosity)
         for line in settings.warnings:
-            _log.warning("%s", line)
+            _log.warning("a flag to look at", warning=line)
         return dispatch(Command(command), settings, rest)
     except HelpRequested as help_text:
         sys.stdout.write(f"{help_text}\n")

@@ -18,7 +18,7 @@ from workers.observability.logging import get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 
 class Loop:
@@ -30,7 +30,6 @@ class Loop:
         limit_seconds: longest time of one step, or between two `beat`s in it; beyond it the
             process counts as dead.
         heartbeats: of the process.
-        trouble: what is logged when a step fails as the world does (a ProvisionerError).
         backoff: waits after failures.
         first_wait_seconds: before the first step; None waits for `wake`.
     """
@@ -42,7 +41,6 @@ class Loop:
         *,
         limit_seconds: float = LIMIT_SECONDS,
         heartbeats: Heartbeats = HEARTBEATS,
-        trouble: str = "",
         backoff: Backoff | None = None,
         first_wait_seconds: float | None = 0.0,
     ) -> None:
@@ -51,7 +49,6 @@ class Loop:
         self._step = step
         self._heartbeats = heartbeats
         self._limit_seconds = limit_seconds
-        self._trouble = trouble or f"{name}: trying again"
         self._backoff = backoff or Backoff(base_seconds=0.2, cap_seconds=5.0)
         self._first_wait_seconds = first_wait_seconds
         self._woken = threading.Event()
@@ -99,7 +96,7 @@ class Loop:
                     seconds = self._step()
             except ProvisionerError as error:
                 if not self.is_failing:
-                    _log.warning(self._trouble, err=str(error))
+                    _log.warning("a loop failed and goes on", loop=self.name, err=error)
                 self._failed()
             except BaseException:  # noqa: BLE001 - the loop must outlive any defect
                 if not self.is_failing:

@@ -41,7 +41,7 @@ def test_m020_work_waits_for_a_foreign_holder_and_the_lease_is_given_back(
             "--leader-election-retry-period=1s",
         ) as fleet:
             wait_until(
-                lambda: "is held by go-provisioner" in fleet.log_text(), 20, "the wait is told"
+                lambda: 'holder="go-provisioner"' in fleet.log_text(), 20, "the wait is told"
             )
             assert driver.calls("CreateVolume") == []
             scene.api.patch(path, {"spec": {"holderIdentity": ""}})

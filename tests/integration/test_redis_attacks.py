@@ -61,7 +61,9 @@ def test_sec2_who_can_write_a_record_but_has_not_the_key_is_not_believed(
         forger = IntentStore(client, seal)
         forger.created("pvc-u1", INTENT, EVIL)
     assert both(store, "pvc-u1") == (None, None)
-    assert "record pvc-u1 of csifleet:unsaved in Redis is not by a worker" in caplog.text
+    told = [record.fields for record in caplog.records if "set aside" in record.message]
+    assert {(one["field"], one["redis_key"]) for one in told} >= {("pvc-u1", "csifleet:unsaved")}
+    assert all("not by a worker" in one["why"] for one in told)
     assert store.all_pvs() == {}, "set aside, so it is told once"
     store.created("pvc-u1", INTENT, EVIL)
     assert both(store, "pvc-u1") == (INTENT, EVIL), "a worker's own record counts"

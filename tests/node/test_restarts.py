@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.timeout(1200)
 WRITE = "while :; do echo line | tee -a /v0/log; sleep 1; done"
 SOCKET = f"plugins_registry/{DRIVER}-reg.sock"
-REGISTERED = "registration status: registered True"
+REGISTERED = '"registration status" registered=true'
 NODE_PODS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/directory-node"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -10,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from celery.signals import beat_init
 
 from workers.app import beat_settings, make_app
+from workers.observability.logging import get_logger
 from workers.process import mark_ready
 
 if TYPE_CHECKING:
     from workers.config.settings import Settings
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 def run(settings: Settings) -> int:
@@ -31,7 +31,7 @@ def run(settings: Settings) -> int:
     except (KeyboardInterrupt, SystemExit):
         return 0
     except Exception as error:  # noqa: BLE001 - redbeat raises whatever its connection does
-        _log.warning("beat ended and wants to be started again: %s", error)
+        _log.warning("beat ended and wants to be started again", err=error)
         return 1
     return 0
 

@@ -6,7 +6,6 @@ worker has (re)connected. A list that is left keeps its tickets for whoever serv
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from workers.app import FleetApp
     from workers.spec import Spec
 
-_log = logging.getLogger(__name__)
 
 ROUND_SECONDS: Final = 5.0
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from workers.config.gates import VAC_OFF_MESSAGE
 from workers.errors import ApiError
 from workers.kube import paths
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from workers.config.gates import FeatureGates
     from workers.config.settings import Settings
     from workers.kube.resources import KubeResources
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 def discovered_gates(settings: Settings, kube: KubeResources) -> FeatureGates:
@@ -22,9 +22,9 @@ def discovered_gates(settings: Settings, kube: KubeResources) -> FeatureGates:
     try:
         served: bool | None = kube.is_served(paths.ATTRIBUTES_CLASSES)
     except ApiError as error:
-        _log.warning("discovery of VolumeAttributesClass failed, the gate stays on: %s", error)
+        _log.warning("discovery of VolumeAttributesClass failed, the gate stays on", err=error)
         served = None
     gates = settings.gates.with_discovery(attributes_class_served=served)
     if gates is not settings.gates:
-        _log.warning("%s", VAC_OFF_MESSAGE)
+        _log.warning(VAC_OFF_MESSAGE)
     return gates

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import signal
 import ssl
@@ -15,13 +14,14 @@ from workers.app import make_app
 from workers.config.checks import OIDC_PROVIDERS
 from workers.config.redisurl import is_sentinel, parse_sentinels
 from workers.loop import Loop
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from workers.config.settings import Settings
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 LOOK_SECONDS: Final = 5.0
 

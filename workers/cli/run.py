@@ -8,7 +8,6 @@ cleanly.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import signal
@@ -24,6 +23,7 @@ from workers.config.flags import Command
 from workers.config.flagsets import flag_set
 from workers.config.load import controllers_of, temporary
 from workers.controllers import catalogue
+from workers.observability.logging import get_logger
 from workers.queue.seal import new_key
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from workers.observability.exposition import SharedMetrics
     from workers.observability.http import DiagnosticsServer
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 TICK_SECONDS: Final = 0.05
 # Flags of the endpoint; `run` serves it itself, for its parts cannot share a port.
@@ -176,7 +176,7 @@ class Supervisor:
         code = child.exit_code()
         if code is None and (complaint := child.hangs()):
             # It can't end in order; its leases run out, and others take over.
-            _log.error("%s hangs and is started again: %s", child.name, complaint)
+            _log.error("hangs and is started again", process=child.name, err=complaint)
             child.kill()
             code = child.exit_code()
         if code is None:
@@ -186,7 +186,7 @@ class Supervisor:
         if self.metrics is not None and child.process is not None:
             self.metrics.forget_process(child.process.pid)
         delay = child.schedule_restart()
-        _log.warning("%s ended with code %d, starting it again in %.0f s", child.name, code, delay)
+        _log.warning("ended, starting it again", process=child.name, code=code, seconds=delay)
         return None
 
     def may_start(self, child: Child) -> bool:

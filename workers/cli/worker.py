@@ -7,7 +7,6 @@ back every lease at once.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -46,6 +45,7 @@ from workers.loop import Loop
 from workers.migration import plugins
 from workers.observability.health import HEARTBEATS, LIMIT_SECONDS, Heart
 from workers.observability.http import Checks, always_ok
+from workers.observability.logging import get_logger
 from workers.observability.metrics import Metrics
 from workers.observability.requests import csi_observer
 from workers.observability.tracing import Tracing
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from workers.kube.client import KubeClient
     from workers.observability.http import DiagnosticsServer
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 READY_FILE: Final = "worker.ready"
 # How often a worker looks whether its limits are declared in this life of Redis.
@@ -259,7 +259,7 @@ class WorkerProcess:
                     self.leadership.step()
                 self.fleet.serve(self.queue, self.registry)
             except QueueUnavailable as error:
-                _log.warning("waiting for Redis: %s", error)
+                _log.warning("waiting for Redis", err=error)
                 time.sleep(delay)
                 delay = min(delay * 2, 5.0)
             else:
@@ -388,7 +388,7 @@ class WorkerProcess:
         try:
             self.queue.close()
         except QueueUnavailable as error:
-            _log.warning("leases end by themselves: %s", error)
+            _log.warning("leases end by themselves", err=error)
         self.fleet.stop()
         self.tracing.stop()
         self.waker.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from contextlib import contextmanager
 from copy import deepcopy
@@ -15,6 +14,7 @@ from workers.controllers.provisioner.safekeeping import SLOW_AFTER_SECONDS
 from workers.cpuslots import waiting
 from workers.custom.api import Ignored, ProvisionError, ProvisionOptions, ProvisionResult
 from workers.errors import AttemptError, IgnoredError, State
+from workers.observability.logging import get_logger
 from workers.translate import claims
 from workers.translate.names import volume_name
 from workers.translate.volume import complete_volume
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from workers.custom.api import Provisioner
     from workers.kube.objects import JsonObject
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _DEFAULTS: Final = {"apiVersion": "v1", "kind": "PersistentVolume"}
 
@@ -69,7 +69,7 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
             except ProvisionError as error:
                 raise AttemptError(error.message, error.state, code=error.code) from None
             except Exception as error:
-                _log.exception("provisioner %s failed unexpectedly", self.work.driver.name)
+                _log.exception("the provisioner failed unexpectedly")
                 raise AttemptError(describe(error), State.BACKGROUND) from error
         if not isinstance(result, ProvisionResult):
             raise AttemptError(

@@ -6,12 +6,12 @@ The object found is a class or function that is called without arguments, or a p
 from __future__ import annotations
 
 import importlib
-import logging
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from workers.custom.driver import custom_driver
 from workers.errors import ConfigError
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from workers.custom.api import Provisioner
     from workers.custom.driver import CustomDriver
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 GROUP: Final = "csi_fleet.provisioners"
 
@@ -58,7 +58,7 @@ def load_all(references: Iterable[str], settings: Settings) -> list[CustomDriver
         if driver.name in drivers:
             raise ConfigError(f"--provisioner {reference}: {driver.name} is served already")
         drivers[driver.name] = driver
-        _log.info("Serving provisioner %s from %s", driver.name, reference)
+        _log.info("Serving provisioner", driver=driver.name, reference=reference)
     return list(drivers.values())
 
 

@@ -8,7 +8,6 @@ thread is blocked, and a process that dies changes nothing.
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,13 +19,14 @@ from workers.engine.outcome import Outcome, retry, wait
 from workers.engine.steps import Step
 from workers.errors import ApiError
 from workers.kube.errors import AlreadyExistsError
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from workers.controllers.provisioner.work import ClaimWork
     from workers.custom.api import Options, Provisioner
     from workers.kube.objects import JsonObject
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class BackoffStore:
                 self.provisioner.delete(volume)
         except Exception as error:  # noqa: BLE001 - whatever it is, the volume may still be there
             progress["deletes"] = progress.get("deletes", 0) + 1
-            _log.warning("volume %s not deleted again: %s", volume["metadata"]["name"], error)
+            _log.warning("not deleted again", volume=volume["metadata"]["name"], err=error)
             if progress["deletes"] < self.options.save_attempts:
                 return self.later(work, progress)
             work.event(

@@ -8,12 +8,12 @@ new connection.
 from __future__ import annotations
 
 import hashlib
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from workers.drivers.driversfile import parse, read_text
 from workers.errors import ConfigError
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workers.drivers.driversfile import DriverSpec
     from workers.drivers.fleet import Fleet
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 POLL_SECONDS: Final = 1.0
 
@@ -65,12 +65,12 @@ class Central:
             self._fleet.apply(specs)
         except ConfigError as error:
             if str(error) != self._told:
-                _log.error("%s; the drivers of the last good file are served", error)
+                _log.error("the drivers of the last good file are served", err=error)
             # Read again each time: what is missing may be a file that is about to come.
             self._told, self._seen = str(error), ""
             return False
         self._told = ""
-        _log.info("drivers file read again: %d drivers", len(specs))
+        _log.info("drivers file read again", drivers=len(specs))
         return True
 
     def step(self) -> float:

@@ -11,7 +11,6 @@ handshakes, which may hang, run in a few others, however many drivers there are.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from workers.drivers.link import RETRY_SECONDS, TELL_AFTER_SECONDS, Link, open_l
 from workers.drivers.seats import default_seats
 from workers.errors import ConfigError
 from workers.observability.health import HEARTBEATS, LIMIT_SECONDS
+from workers.observability.logging import get_logger
 from workers.queue.breakers import record_text
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from workers.queue.registry import DriverRegistry
     from workers.queue.workqueue import WorkQueue
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_SECONDS: Final = 30.0
@@ -161,7 +161,7 @@ class Fleet:
             text = str(error).partition(": ")[2]
             raise ConfigError(f"--csi-address {address}: {text}", exit_code=1) from error
         connected = link.client.wait_connected(
-            CONNECT_TIMEOUT_SECONDS, lambda: _log.warning("Still connecting to %s", address)
+            CONNECT_TIMEOUT_SECONDS, lambda: _log.warning("Still connecting", address=address)
         )
         if not connected:
             raise ConfigError(
@@ -232,9 +232,7 @@ class Fleet:
     def announce(self, driver: Driver, queue: WorkQueue, registry: DriverRegistry) -> None:
         """Limits first, so that nothing is admitted without one."""
         if self._settings.capacity.enabled and not driver.publishes_capacity:
-            _log.warning(
-                "capacity of driver %s is not published: it lacks GET_CAPACITY", driver.name
-            )
+            _log.warning("capacity is not published: it lacks GET_CAPACITY", driver=driver.name)
         spec = next(
             (x.spec for x in self._links.values() if x.driver is driver), DriverSpec("", "")
         )
@@ -302,9 +300,9 @@ class Fleet:
 
     def _adopt(self, link: Link, driver: Driver) -> None:
         """The driver is known: find it by its queue's name from now on."""
-        _log.info("Detected CSI driver %s", driver.name)
+        _log.info("Detected CSI driver", driver=driver.name)
         if driver.in_tree_name:
-            _log.info("Supports migration from in-tree plugin: %s", driver.in_tree_name)
+            _log.info("Supports migration from in-tree plugin", plugin=driver.in_tree_name)
         link.driver = driver
         link.health.attach(driver.queue_name)
         self._links[link.spec.endpoint] = link
@@ -345,7 +343,7 @@ class Fleet:
         self.announce(driver, queue, registry)
         self._resume(link, driver)
         if is_back:
-            _log.warning("driver %s is connected again", driver.name)
+            _log.warning("the driver is connected again", driver=driver.name)
 
     def _resume(self, link: Link, driver: Driver) -> None:
         if self._breakers is not None:
@@ -356,7 +354,7 @@ class Fleet:
 
     def _lose(self, link: Link) -> None:
         link.is_served, link.waiting_since = False, time.monotonic()
-        _log.warning("connection to driver %s is lost, its keys wait", link.name)
+        _log.warning("connection to the driver is lost, its keys wait", driver=link.name)
         if link.driver is not None and self._consumers is not None:
             self._consumers.leave(link.driver.queue_name)
 
@@ -386,7 +384,7 @@ class Fleet:
             self._drivers.pop(name, None)
             self._seats.pop(name, None)
             self._records.pop(name, None)
-            _log.info("driver %s is not served any more", link.name)
+            _log.info("the driver is not served any more", driver=link.name)
         # Passes that run may end; the client goes with the last of them.
         timer = threading.Timer(link.longest_call, link.client.close)
         timer.daemon = True
@@ -440,4 +438,4 @@ class Fleet:
             if link.driver is not None and link.client.probe(timeout_seconds=2.0):
                 breakers.half_open(link.driver.queue_name)
         except Exception as error:  # noqa: BLE001 - the next round tries again
-            _log.debug("driver %s does not answer Probe: %s", link.name, error)
+            _log.v(5, "the driver does not answer Probe", driver=link.name, err=error)

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 import time
@@ -30,6 +29,7 @@ from workers.controllers import catalogue
 from workers.cpuslots import waiting
 from workers.drivers.operations import OPERATIONS
 from workers.errors import DriverAway, LeaseLost, QueueUnavailable
+from workers.observability.logging import get_logger
 from workers.queue.keys import lane_name
 from workers.queue.leases import CURRENT
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     _Answer = TypeVar("_Answer", bound=Message)
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 PROBE_SECONDS: Final = 5.0
 """As long as the handshake waits: a driver that is busy may need a while for this too."""
@@ -119,7 +119,7 @@ class SharedHealth(Health):
                     lane_name(catalogue.lanes()[operation], self._queue_name)
                 )
             except QueueUnavailable as error:
-                _log.warning("rate of %s not asked: %s", self._queue_name, error)
+                _log.warning("rate not asked", driver=self._queue_name, err=error)
             else:
                 time.sleep(seconds)
 
@@ -159,7 +159,7 @@ class SharedHealth(Health):
         try:
             event()
         except QueueUnavailable as error:
-            _log.warning("breaker of %s not told: %s", self._queue_name, error)
+            _log.warning("breaker not told", driver=self._queue_name, err=error)
 
 
 class WatchedClient(CsiClient):

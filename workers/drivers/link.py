@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,6 +13,7 @@ from csi_client.errors import CsiError
 from workers.drivers.driver import Driver, handshake
 from workers.drivers.health import Health, WatchedClient
 from workers.errors import ConfigError
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from workers.config.settings import Settings
     from workers.drivers.driversfile import DriverSpec
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 PROBE_SECONDS: Final = 5.0
 TELL_AFTER_SECONDS: Final = 3.0
@@ -128,7 +128,7 @@ class Link:
         now = time.monotonic()
         if line and (line != self.told or now - self.told_at > TELL_EVERY_SECONDS):
             self.told, self.told_at = line, now
-            _log.warning("%s", line)
+            _log.warning("the driver is not served", driver=self.name, err=line)
 
 
 def tls_trouble(spec: DriverSpec) -> str:

@@ -8,7 +8,6 @@ the shadow has no answer to make up.
 from __future__ import annotations
 
 import json
-import logging
 import time
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -18,6 +17,7 @@ from csi_client.redact import redact
 from workers.drivers.health import WatchedClient
 from workers.drivers.operations import OPERATIONS, READING
 from workers.engine.shadow.comparing import UNKNOWN
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -35,7 +35,7 @@ _ID: Final = (
     f"/resourceGroups/{UNKNOWN}/providers/Microsoft.Compute/disks/{UNKNOWN}"
 )
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 ASKED: Final = frozenset(
     {
@@ -74,7 +74,7 @@ class ShadowClient(WatchedClient):
             raise CsiError(UNIMPLEMENTED, "a shadow does not ask the driver", rpc=method)
         content = redact(request)
         # As the line of a call that is made (P-012): what a shadow would ask can be read like it.
-        _log.debug(NOT_SENT, extra={"method": f"/csi.v1.{method}", "content": content})
+        _log.v(5, NOT_SENT, method=f"/csi.v1.{method}", content=content)
         self._views.called(method, json.loads(content))
         return cast("_Answer", answer_to(request) or answer_type())
 

@@ -17,7 +17,6 @@ Source: kubernetes/client-go, tools/leaderelection/leaderelection.go.
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from workers.engine.leasename import OURS
 from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.kube.paths import Resource
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 # Equal to spec.holderIdentity while a worker of an older release holds the Lease.
 ANN_HOLDER: Final = "csi-fleet.io/holder"
@@ -124,7 +124,7 @@ class Election:
             self.is_fresh = False
             if not self.may_work():
                 if self.standing is not Standing.UNKNOWN:
-                    _log.warning("lease %s: not known any more: %s", self.name, error)
+                    _log.warning("lease is not known any more", lease=self.name, err=error)
                 self.standing = Standing.UNKNOWN
         return self.standing
 
@@ -151,7 +151,7 @@ class Election:
                 spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
                 self.leases.update(paths.LEASES, {**lease, "spec": spec})
         except ApiError as error:
-            _log.warning("lease %s runs out by itself: %s", self.name, error)
+            _log.warning("lease runs out by itself", lease=self.name, err=error)
 
     @property
     def _look_seconds(self) -> float:
@@ -231,7 +231,7 @@ class Election:
         except (ConflictError, NotFoundError):
             return None
         if is_new:
-            _log.info("lease %s taken as %s", self.name, self.identity)
+            _log.info("lease taken", lease=self.name, identity=self.identity)
         return Standing.HELD
 
     def _sent(self, lease: JsonObject, started: float) -> None:

@@ -19,7 +19,7 @@ from workers.engine.steps import Step
 from workers.errors import ApiError, LeaseLost, TransientError
 from workers.kube.errors import AwayError
 from workers.observability import tracing, trail
-from workers.observability.logging import get_logger, log_fields, log_v
+from workers.observability.logging import get_logger, log_fields
 from workers.queue.keys import Key
 from workers.queue.leases import CURRENT
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from workers.queue.leases import Lease
     from workers.spec import Kind
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 # The API server or Redis is away: look again soon, without a back-off step or an event.
 AWAY_SECONDS: Final = 1.0
@@ -99,7 +99,7 @@ class Pass:
         permit = self.permit()
         if permit is not None and not permit():
             # A fellow gets it: lost tickets are published again.
-            log_v(2).info("ticket left to others, the lease is not ours", key=key.text)
+            _log.v(2, "ticket left to others, the lease is not ours", key=key.text)
             return
         try:
             lease = context.queue.take(key, self.controller.locks(key, self.driver))
@@ -130,7 +130,7 @@ class Pass:
             context.metrics.attempts.labels(key.kind, self.driver_name, result).inc()
             trail.note("end", outcome.reason)
             tracing.ended(result, outcome.reason, is_error=outcome.action is Action.RETRY)
-            log_v(4).info("pass ended", outcome=result, result=outcome.reason)
+            _log.v(4, "pass ended", outcome=result, result=outcome.reason)
             try:
                 self.finish(lease, outcome)
             except Exception as error:  # noqa: BLE001 - a lease nobody releases would hold the key

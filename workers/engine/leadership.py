@@ -15,7 +15,6 @@ for its fellows without pausing; it is given back only by the last of them.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +26,7 @@ from workers.engine.election import Election, Leases, Standing
 from workers.errors import QueueUnavailable
 from workers.loop import Loop
 from workers.observability.health import HEARTBEATS, LeaderHealth
+from workers.observability.logging import get_logger
 from workers.queue.keys import lane_name
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from workers.observability.metrics import Metrics
     from workers.queue.workqueue import WorkQueue
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 # Requests about Leases at once: a hanging one must not hold up the others.
 _THREADS: Final = 16
@@ -207,7 +207,7 @@ class Leadership:
                     one.candidate.lease, self._identity
                 )
             except QueueUnavailable as error:
-                _log.warning("lease %s runs out by itself: %s", one.candidate.lease, error)
+                _log.warning("lease runs out by itself", lease=one.candidate.lease, err=error)
                 continue
             if is_last:
                 one.election.release()
@@ -254,7 +254,7 @@ class Leadership:
             with HEARTBEATS.during(f"lease {one.candidate.lease}"):
                 self._step(one)
         except Exception:  # noqa: BLE001 - nobody asks for the future's result
-            _log.exception("unexpected error while lease %s was kept", one.candidate.lease)
+            _log.exception("unexpected error, lease not kept", lease=one.candidate.lease)
         if not self._stopped.is_set() and (one.telling is None or one.telling.done()):
             one.telling = self._pool.submit(self._tell_alone, one)
         if self._loop is not None:
@@ -265,9 +265,9 @@ class Leadership:
             with HEARTBEATS.during(f"lease {one.candidate.lease} in Redis"):
                 self._tell(one)
         except QueueUnavailable as error:
-            _log.warning("lease %s: %s", one.candidate.lease, error)
+            _log.warning("lanes do not follow the lease", lease=one.candidate.lease, err=error)
         except Exception:  # noqa: BLE001 - nobody asks for the future's result
-            _log.exception("unexpected error while lanes followed %s", one.candidate.lease)
+            _log.exception("unexpected error, lanes do not follow", lease=one.candidate.lease)
 
     def _step(self, one: _Kept) -> _Kept:
         election = one.election
@@ -290,11 +290,10 @@ class Leadership:
         if election.standing is Standing.FOREIGN:
             if not one.was_foreign:
                 _log.warning(
-                    "driver %s waits: lease %s/%s is held by %s",
-                    candidate.queue_name,
-                    self._settings.namespace,
-                    election.name,
-                    election.holder,
+                    "waits, the lease is held by another",
+                    driver=candidate.queue_name,
+                    lease=f"{self._settings.namespace}/{election.name}",
+                    holder=election.holder,
                 )
             one.was_foreign, one.is_resumed = True, False
             # Longer than a period, so that it lasts until the next step, and ends without us.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workers.queue.leases import Lease
     from workers.queue.workqueue import WorkQueue
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 LONGEST_SECONDS: Final = 1800.0
 """More than the slowest pass: a comparison with ListVolumes has ten minutes, a call with retries

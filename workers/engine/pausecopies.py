@@ -9,7 +9,6 @@ the restoration. Conflicts are settled by time in Redis (`workers.queue.pauses`)
 from __future__ import annotations
 
 import json
-import logging
 import re
 import threading
 import time
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError, NotFoundError
+from workers.observability.logging import get_logger
 from workers.queue.pauses import Said
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from workers.kube.resources import KubeResources
     from workers.queue.pauses import Pauses
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 NAME: Final = "csi-fleet-pauses"
 DRIVER: Final = "driver"
@@ -90,7 +90,7 @@ class PauseCopies:
                 found.append(Copy(str(record["kind"]), str(record["name"]), said))
             except (ValueError, KeyError, TypeError) as error:
                 place = f"{self._namespace}/{NAME}"
-                _log.warning("pause %s in ConfigMap %s is unreadable: %r", field, place, error)
+                _log.warning("pause is unreadable", config_map=place, field=field, err=error)
         return found
 
     def _data(self) -> dict[str, str]:
@@ -150,7 +150,7 @@ class PauseRestorer:
             else:
                 continue
             if is_restored:
-                _log.warning("pause of %s %s is restored", copy.kind, copy.name)
+                _log.warning("pause is restored", kind=copy.kind, name=copy.name)
 
     def _read(self) -> list[Copy]:
         with self._lock:
@@ -160,7 +160,7 @@ class PauseRestorer:
                 except ForbiddenError as error:
                     # An installation with roles of before; its work must not stand still.
                     if not self._is_refused:
-                        _log.error("pauses are not restored after a loss of Redis: %s", error)
+                        _log.error("pauses are not restored after a loss of Redis", err=error)
                     self._is_refused = True
                 self._read_at = self._clock()
             return self._known

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from workers.kube.client import KubeClient
     from workers.kube.objects import JsonObject
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 # client-go's queue of a recorder holds 1000.
 QUEUE_SIZE: Final = 1000
@@ -176,11 +176,11 @@ class EventRecorder:
             return self._correlator.plan(events)
         except Exception as error:  # noqa: BLE001 - an event is never worth a thread
             if not isinstance(error, TransientError):
-                _log.warning("events are written without a budget", err=str(error))
+                _log.warning("events are written without a budget", err=error)
             return NoCorrelator().plan(events)
 
     def _refused(self, event: JsonObject, error: Exception) -> None:
-        _log.warning("event not written", **_fields(event), err=str(error))
+        _log.warning("event not written", **_fields(event), err=error)
         self._on_drop("refused")
 
     def _write(self, event: JsonObject, plan: EventPlan, beat: Callable[[], None]) -> None:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.errors import ApiError
 from workers.kube import paths
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from workers.kube.client import KubeClient
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 TOKEN_REVIEWS: Final = paths.Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview")
 ACCESS_REVIEWS: Final = paths.Resource(
@@ -57,7 +57,7 @@ class PathReaders:
         try:
             is_allowed = self._ask(token)
         except ApiError as error:
-            _log.warning("who reads the metrics is not known: %s", error)
+            _log.warning("who reads the metrics is not known", err=error)
             return False
         with self._lock:
             if len(self._known) >= _MAX_REMEMBERED:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from workers.kube.client import KubeClient, RawStream
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -341,7 +341,7 @@ class Reflector(Generic[T]):
                 "object skipped: a field has an unexpected form",
                 path=self.path,
                 object=_name_of(raw),
-                err=str(error),
+                err=error,
             )
             return None
 

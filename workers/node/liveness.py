@@ -5,7 +5,6 @@ The process outlives its driver: while that is away every answer is 500 (LP-011)
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from bisect import bisect_left
@@ -17,12 +16,13 @@ from csi_client.errors import DEADLINE_EXCEEDED, UNAVAILABLE, CsiError
 from workers.errors import ConfigError
 from workers.node.http import Server
 from workers.node.probe import Prober
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from workers.node.flags import Options
     from workers.node.http import Answer, Client, Handler
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 DEFAULT_PORT: Final = "9808"
 UNKNOWN_DRIVER: Final = "unknown-driver"
@@ -146,21 +146,21 @@ class Liveness:
         if flight.result:
             if not flight.was_connected:
                 self._was_away = True
-                _log.error("Failed to establish connection to CSI driver: %s", flight.result)
+                _log.error("Failed to establish connection to CSI driver", err=flight.result)
             else:
-                _log.error("Health check failed: %s", flight.result)
+                _log.error("Health check failed", err=flight.result)
             return 500, "unhealthy" if self._options["terse"] else flight.result
         if self._was_away:  # another driver may be behind the socket now (LPD-007)
             self._was_away = False
             threading.Thread(target=self._read_name_again, daemon=True).start()
-        _log.debug("Health check succeeded")
+        _log.v(4, "Health check succeeded")
         return 200, "ok"
 
     def _observer(self) -> Any:
         return self.metrics.observe if self.metrics else None
 
     def _still_connecting(self) -> None:
-        _log.warning("Still connecting to %s", self._address)
+        _log.warning("Still connecting", address=self._address)
 
     def _ask_name(self, client: CsiClient) -> str:
         """The driver's name; "" when it is worth another try (LPD-004)."""
@@ -168,7 +168,7 @@ class Liveness:
             return client.plugin_info()[0]
         except CsiError as error:
             if error.code in {UNAVAILABLE, DEADLINE_EXCEEDED}:
-                _log.warning("CSI driver does not tell its name yet: %s", error)
+                _log.warning("CSI driver does not tell its name yet", err=error)
                 return ""
             raise ConfigError(f"failed to get CSI driver name: {error}", exit_code=1) from None
 
@@ -178,12 +178,12 @@ class Liveness:
             if client.wait_connected(self._timeout):
                 self._know(client.plugin_info()[0])
         except CsiError as error:
-            _log.warning("CSI driver name not read again: %s", error)
+            _log.warning("CSI driver name not read again", err=error)
         finally:
             client.close()
 
     def _know(self, name: str) -> None:
-        _log.info("CSI driver name: %s", name)
+        _log.info("CSI driver name", driver=name)
         if self.metrics is not None:
             self.metrics.driver = name
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import faulthandler
-import json
-import logging
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from workers.cli.waking import SignalWaker
 from workers.errors import ConfigError
 from workers.node import flags, liveness, registrar
 from workers.node.http import Server
+from workers.observability.logging import configure_logging, get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,28 +20,7 @@ if TYPE_CHECKING:
     from workers.node.flags import Options
     from workers.node.http import Answer, Client, Handler
 
-_log = logging.getLogger(__name__)
-_DETAILS: Final = 4
-_LETTERS: Final = {"DEBUG": "I", "INFO": "I", "WARNING": "W", "ERROR": "E", "CRITICAL": "E"}
-
-
-class KlogFormatter(logging.Formatter):
-    """klog's text line; `workers.observability.logging` would bring structlog and asyncio."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Write one line."""
-        record.letter = _LETTERS[record.levelname]
-        return super().format(record)
-
-
-class JsonFormatter(logging.Formatter):
-    """klog's JSON line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Write one line."""
-        place = f"{record.filename}:{record.lineno}"
-        line = {"ts": record.created * 1000, "caller": place, "msg": record.getMessage()}
-        return json.dumps(line | {"level": record.levelname.lower()})
+_log = get_logger(__name__)
 
 
 def main(program: str, argv: Sequence[str]) -> int:
@@ -57,33 +35,25 @@ def main(program: str, argv: Sequence[str]) -> int:
 
             sys.stdout.write(f"{program} {version('csi-fleet')}\n")
             return 0
-        configure_logging(options)
+        start_logging(options)
         return run(program, options)
     except ConfigError as error:
         sys.stderr.write(f"csi-fleet {program}: {error}\n")
         return error.exit_code
 
 
-def configure_logging(options: Options) -> None:
+def start_logging(options: Options) -> None:
     """Log to stderr as klog does.
 
     Raises:
         ConfigError: exit 1, the format is none of the two.
     """
-    layout = "%(letter)s%(asctime)s %(process)7d %(filename)s:%(lineno)d] %(message)s"
-    formatters = {"text": KlogFormatter(layout, "%m%d %H:%M:%S"), "json": JsonFormatter()}
-    formatter = formatters.get(options["logging-format"])
-    if formatter is None:
-        raise ConfigError(
-            f'--logging-format="{options["logging-format"]}" is neither text nor json', exit_code=1
-        )
-    handler = logging.StreamHandler()
-    handler.setFormatter(formatter)
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG if options["v"] >= _DETAILS else logging.INFO)
+    layout = options["logging-format"]
+    if layout not in {"text", "json"}:
+        raise ConfigError(f'--logging-format="{layout}" is neither text nor json', exit_code=1)
+    configure_logging(layout, options["v"])
     for line in options.warnings:
-        _log.warning("%s", line)
+        _log.warning("a flag to look at", warning=line)
 
 
 def run(program: str, options: Options) -> int:

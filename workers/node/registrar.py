@@ -8,7 +8,6 @@ changed its name ends the process, two registrars of one name take turns (NRD-00
 from __future__ import annotations
 
 import fcntl
-import logging
 import re
 import stat
 import threading
@@ -22,6 +21,7 @@ from csi_client.errors import CsiError
 from csi_client.registration import RegistrationError, RegistrationServer, ask, check_path
 from workers.errors import ConfigError
 from workers.node.liveness import escaped
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from typing import IO
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from workers.node.flags import Options
     from workers.node.http import Answer, Client, Handler
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 PROBE_MODE: Final = "kubelet-registration-probe"
 CONNECT_SECONDS: Final = 30.0
@@ -132,13 +132,13 @@ class Registrar:
                     raise ConfigError(
                         f"error retrieving CSI driver name: {error}", exit_code=1
                     ) from None
-                _log.warning("CSI driver does not tell its name yet: %s", error)
+                _log.warning("CSI driver does not tell its name yet", err=error)
         if not _NAME.fullmatch(name):
             raise ConfigError(
                 f"invalid CSI driver name {name!r}: at most 63 letters, digits, dots and dashes",
                 exit_code=1,
             )
-        _log.info("CSI driver name: %s", name)
+        _log.info("CSI driver name", driver=name)
         self.name = name
 
     def _ask_name(self, wait_seconds: float) -> str:
@@ -170,12 +170,12 @@ class Registrar:
 
     def notified(self, is_registered: bool, error: str) -> None:
         """NR-012: the kubelet tells how it went."""
-        _log.info("registration status: registered %s %s", is_registered, error)
+        _log.info("registration status", registered=is_registered, err=error)
         self.status = Status("ok" if is_registered else "failed", error, time.time())
         if is_registered:
             self._offer_delay = FIRST_OFFER_AGAIN_SECONDS
             return
-        _log.error("registration process failed with error: %s", error)
+        _log.error("registration process failed", err=error)
         if self._options["exit-on-registration-failure"]:
             self._failure = f"registration process failed with error: {error}"
         self._wake.set()
@@ -227,7 +227,7 @@ class Registrar:
                 fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if not is_told:
-                    _log.warning("waiting for another registrar of %s on this node", self.name)
+                    _log.warning("waiting for another registrar on this node", driver=self.name)
                 is_told = True
                 self._stopped.wait(0.5)
             else:
@@ -238,7 +238,7 @@ class Registrar:
         server = RegistrationServer(self.path, self.name, endpoint, self.notified)
         server.start()
         self._server = server
-        _log.info("registration server listens at %s", self.path)
+        _log.info("registration server listens", path=str(self.path))
 
     def _withdraw(self) -> None:
         if self._server is not None:
@@ -284,7 +284,7 @@ class Registrar:
         try:
             name = self._ask_name(self._timeout)
         except (CsiError, ConfigError) as error:
-            _log.warning("CSI driver name not read again: %s", error)
+            _log.warning("CSI driver name not read again", err=error)
             return False
         self._known_socket = found
         if name != self.name:
@@ -311,10 +311,10 @@ def check(options: Options) -> None:
         )
     if Path(endpoint).name != Path(options["csi-address"].removeprefix("unix://")).name:
         _log.warning(
-            "--kubelet-registration-path %s does not end as --csi-address %s does; the kubelet "
-            "reaches the driver by the first",
-            endpoint,
-            options["csi-address"],
+            "--kubelet-registration-path does not end as --csi-address does; the kubelet reaches "
+            "the driver by the first",
+            kubelet_registration_path=endpoint,
+            csi_address=options["csi-address"],
         )
 
 
@@ -327,4 +327,4 @@ def _fingerprint(socket: Path) -> _Fingerprint:
 
 
 def _still_connecting(address: str) -> None:
-    _log.warning("Still connecting to %s", address)
+    _log.warning("Still connecting", address=address)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     Check = Callable[[], str]
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 # A client that sends or takes nothing for so long is dropped.
 _CLIENT_TIMEOUT_SECONDS: Final = 10.0

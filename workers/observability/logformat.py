@@ -1,4 +1,4 @@
-"""What does one log line look like? Pure functions from a structlog event to klog's layouts.
+"""What does one log line look like? From a record of the standard library to klog's layouts.
 
 Text: `W1102 15:04:05.000123      17 claims.py:88] "CreateVolume failed" claim="default/data"`
 JSON: `{"ts":1730559845000.123,"caller":"claims.py:88","level":"warning","msg":"...","claim":"..."}`
@@ -12,28 +12,24 @@ import json
 import logging
 import os
 import re
-import sys
 import time
 import traceback
 from collections.abc import Mapping
-from pathlib import PurePath
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.errors import ProvisionerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from structlog.typing import EventDict
+    from collections.abc import Iterator
 
 STRIPPED: Final = "***stripped***"
 """What upstream's protosanitizer writes in place of a secret."""
 
 OWN_PACKAGES: Final = ("workers", "watcher", "csi_client")
 """Loggers of these names are ours; all others belong to libraries."""
-
-DEBUG_VERBOSITY: Final = 5
-"""What `-v` shows the DEBUG lines of our packages: every CSI message (P-012)."""
 
 _SECRET_NAME: Final = re.compile(
     r"secret|passw|token|credential|authorization|api_?key", re.IGNORECASE
@@ -52,60 +48,84 @@ _RECORD_FIELDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", None, None
     "taskName",
 }
 
-_OWN_FRAMES: Final = ("structlog", "logging", "workers.observability.log")
-_LETTERS: Final = {"info": "I", "warning": "W", "error": "E"}
+# Verbosity 5 is DEBUG, what lies between has the levels between.
+_LEVELS_A_VERBOSITY: Final = 2
 _FIELD_ORDER: Final = ("key", "claim", "volume", "driver", "attempt")
-_LINE_FIELDS: Final = frozenset({"ts", "caller", "level", "event", "v", "stack"})
+_bound: ContextVar[dict[str, Any]] = ContextVar("log_fields")
 
 
-class Stamp:
-    """Adds the time and the place of the call."""
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a record tells; `fields` in the order in which they are shown."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-
-    def __call__(self, _: Any, __: str, event: EventDict) -> EventDict:
-        """Add `ts` (seconds) and `caller` unless a library's record brought them."""
-        event.setdefault("ts", self._clock())
-        if "caller" not in event:
-            event["caller"] = _caller()
-        return event
+    seconds: float
+    caller: str
+    level: str
+    verbosity: int
+    message: str
+    fields: dict[str, Any]
+    stack: str
 
 
-def take_record(_: Any, __: str, event: EventDict) -> EventDict:
-    """Turn a library's logging record into an event with our fields."""
-    record: logging.LogRecord = event.pop("_record")
-    event.pop("_from_structlog", None)
-    event["ts"] = record.created
-    event["caller"] = f"{record.filename}:{record.lineno}"
+@contextmanager
+def log_fields(**fields: Any) -> Iterator[None]:
+    """Put fields on every line that this thread (or asyncio task) writes inside."""
+    token = _bound.set(_bound.get({}) | fields)
+    try:
+        yield
+    finally:
+        _bound.reset(token)
+
+
+def level_of(verbosity: int) -> int:
+    """The standard library's level of a klog verbosity: 0 is INFO, 5 is DEBUG."""
+    return max(1, logging.INFO - _LEVELS_A_VERBOSITY * verbosity)
+
+
+class KlogFormatter(logging.Formatter):
+    """Turns records, ours and libraries', into klog's lines without a secret.
+
+    Args:
+        is_json: JSON, else text.
+    """
+
+    def __init__(self, *, is_json: bool) -> None:
+        super().__init__()
+        self._render = render_json if is_json else render_text
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, in text with the indented lines of a traceback below."""
+        return self._render(read(record))
+
+
+def read(record: logging.LogRecord) -> Line:
+    """What a record tells, with the fields of `log_fields` and without secrets."""
+    given = {n: value for n, value in record.__dict__.items() if n not in _RECORD_FIELDS}
+    fields = _bound.get({}) | given.pop("fields", {}) | given
     if record.name.partition(".")[0] not in OWN_PACKAGES:
-        event["logger"] = record.name
-    event.update({n: v for n, v in record.__dict__.items() if n not in _RECORD_FIELDS})
-    if record.levelno < logging.INFO:
-        event["v"] = DEBUG_VERBOSITY
-    if record.levelno >= logging.ERROR:
-        event["level"] = "error"
-    else:
-        event["level"] = "warning" if record.levelno >= logging.WARNING else "info"
-    return event
+        fields["logger"] = record.name
+    error = record.exc_info[1] if record.exc_info else None
+    stack = ""
+    if error is not None:
+        fields.setdefault("err", error)
+        if not is_operational(error):
+            stack = "".join(traceback.format_exception(error)).rstrip()
+    known = {name: fields[name] for name in _FIELD_ORDER if name in fields}
+    return Line(
+        record.created,
+        f"{record.filename}:{record.lineno}",
+        _severity(record.levelno),
+        max(0, (logging.INFO - record.levelno) // _LEVELS_A_VERBOSITY),
+        strip_text(record.getMessage()),
+        {name: _strip(name, value) for name, value in (known | fields).items()},
+        strip_text(stack),
+    )
 
 
-def add_severity(_: Any, method: str, event: EventDict) -> EventDict:
-    """Add `level` from the method's name."""
-    event.setdefault("level", method if method in _LETTERS else "info")
-    return event
-
-
-def fold_exception(_: Any, __: str, event: EventDict) -> EventDict:
-    """Turn `exc_info` into the one-line `err`, and a mistake of ours into `stack` as well."""
-    found = event.pop("exc_info", None)
-    error = found[1] if isinstance(found, tuple) else found
-    if not isinstance(error, BaseException):
-        return event
-    event.setdefault("err", error)
-    if not is_operational(error):
-        event["stack"] = "".join(traceback.format_exception(error)).rstrip()
-    return event
+def _severity(level: int) -> str:
+    if level >= logging.ERROR:
+        return "error"
+    return "warning" if level >= logging.WARNING else "info"
 
 
 def is_operational(error: BaseException) -> bool:
@@ -115,59 +135,36 @@ def is_operational(error: BaseException) -> bool:
     return any(kind.__module__.partition(".")[0] in _OUTSIDE for kind in type(error).__mro__)
 
 
-def strip_secrets(_: Any, __: str, event: EventDict) -> EventDict:
-    """Strip fields named like a secret, logins in URLs and bearer tokens, at any depth."""
-    return {name: _strip(name, value) for name, value in event.items()}
-
-
 def strip_text(text: str) -> str:
     """Strip logins in URLs and bearer tokens from a text."""
     text = _URL_LOGIN.sub(rf"\g<scheme>{STRIPPED}@", text)
     return _BEARER.sub(rf"\g<word>{STRIPPED}", text)
 
 
-def render_text(_: Any, __: str, event: EventDict) -> str:
-    """Klog's text line; a `stack` follows on indented lines."""
-    seconds = event["ts"]
-    moment = time.strftime("%m%d %H:%M:%S", time.localtime(seconds))
+def render_text(line: Line) -> str:
+    """Klog's text line; a traceback follows on indented lines."""
+    moment = time.strftime("%m%d %H:%M:%S", time.localtime(line.seconds))
     head = (
-        f"{_LETTERS[event['level']]}{moment}.{int(seconds % 1 * 1e6):06d} {os.getpid():7d} "
-        f"{event['caller']}] {_quote(event['event'])}"
+        f"{line.level[0].upper()}{moment}.{int(line.seconds % 1 * 1e6):06d} {os.getpid():7d} "
+        f"{line.caller}] {_quote(line.message)}"
     )
-    fields = [f"{name}={_text_value(event[name])}" for name in _field_names(event)]
-    line = " ".join([head, *fields])
-    if "stack" in event:
-        line += "\n\t" + event["stack"].replace("\n", "\n\t")
-    return line
+    fields = [f"{name}={_text_value(value)}" for name, value in line.fields.items()]
+    text = " ".join([head, *fields])
+    return text + "\n\t" + line.stack.replace("\n", "\n\t") if line.stack else text
 
 
-def render_json(_: Any, __: str, event: EventDict) -> str:
+def render_json(line: Line) -> str:
     """Klog's JSON line; `ts` in milliseconds."""
-    line: dict[str, Any] = {
-        "ts": round(event["ts"] * 1000, 3),
-        "caller": event["caller"],
-        "level": event["level"],
+    head: dict[str, Any] = {
+        "ts": round(line.seconds * 1000, 3),
+        "caller": line.caller,
+        "level": line.level,
     }
-    if event["level"] == "info":
-        line["v"] = event.get("v", 0)
-    line["msg"] = event["event"]
-    line |= {name: event[name] for name in _field_names(event)}
-    if "stack" in event:
-        line["stacktrace"] = event["stack"]
-    return json.dumps(line, ensure_ascii=False, separators=(",", ":"), default=_plain)
-
-
-def _caller() -> str:
-    frame = sys._getframe(1)  # noqa: SLF001  the documented way, and the cheap one
-    while frame.f_back and str(frame.f_globals.get("__name__", "")).startswith(_OWN_FRAMES):
-        frame = frame.f_back
-    return f"{PurePath(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
-def _field_names(event: Mapping[str, Any]) -> list[str]:
-    """Well-known fields first, the rest in the order they were given."""
-    known = [name for name in _FIELD_ORDER if name in event]
-    return known + [n for n in event if n not in _LINE_FIELDS and n not in _FIELD_ORDER]
+    if line.level == "info":
+        head["v"] = line.verbosity
+    head["msg"] = line.message
+    tail = {"stacktrace": line.stack} if line.stack else {}
+    return _dump(head | line.fields | head | tail)
 
 
 def _strip(name: str, value: Any) -> Any:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import TracerProvider
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 STOP_MILLISECONDS: Final = 3000

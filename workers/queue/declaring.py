@@ -6,10 +6,10 @@ pause, is restored before its limits are declared, each time that Redis may have
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from workers.errors import ApiError, QueueUnavailable
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from workers.queue.scripts import Scripts
     from workers.queue.tickets import Tickets
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Declared:
@@ -80,7 +80,7 @@ class Declared:
                 self._tickets.publish(self._send(self._scripts, lane, self._limits[lane]))
             except ApiError as error:
                 self._undeclared.add(lane)
-                _log.warning("nothing of %s is admitted, pauses are not known: %s", lane, error)
+                _log.warning("nothing is admitted, pauses are not known", lane=lane, err=error)
                 return
             except QueueUnavailable:
                 self._undeclared.add(lane)

@@ -7,13 +7,13 @@ them. A lease whose end Redis did not confirm stays here until it is written.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from workers.errors import QueueUnavailable
 from workers.observability import trail
+from workers.observability.logging import get_logger
 from workers.queue.leases import Lease, Session
 from workers.queue.scripts import Scripts, text
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from workers.queue.tickets import Tickets
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 # Part of the TTL that is not used, for the time a write needs after its check.
 _MARGIN: Final = 1 / 8
@@ -111,7 +111,7 @@ class HeldLeases:
         epoch, tickets, lost = self._heartbeats.run("regain", *owner, *leases)
         self._tickets.hold(tickets)
         if known:
-            _log.warning("Redis began a new life", extra={"leases": len(held), "lost": len(lost)})
+            _log.warning("Redis began a new life", leases=len(held), lost=len(lost))
         declare(is_new_life=bool(known))
         # Last: whatever failed before is done again by the next heartbeat.
         session.epoch = text(epoch)
@@ -126,7 +126,7 @@ class HeldLeases:
                 self.held.pop(token, None)
                 lease.is_lost = has_lost = True
         if has_lost:
-            _log.warning("leases lost", extra={"count": len(lost)})
+            _log.warning("leases lost", count=len(lost))
             self._on_lost()
         return has_lost
 

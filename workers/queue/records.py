@@ -6,11 +6,11 @@ reported once and then counts as absent, so that one bad value cannot stop a wor
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from workers.observability.logging import get_logger
 from workers.queue import seal as sealing
 from workers.queue.names import redis_key
 from workers.queue.scripts import text
@@ -22,17 +22,13 @@ if TYPE_CHECKING:
 
     from workers.queue.seal import Seal
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _QUARANTINE_SECONDS = 7 * 24 * 3600
-_UNREADABLE = (
-    "record %s of %s in Redis is unreadable and was set aside; it counts as absent. Look at it in "
-    "the quarantine hash, then delete it there"
-)
+_UNREADABLE = "unreadable; look at it in the quarantine hash, then delete it there"
 _FORGED = (
-    "record %s of %s in Redis is not by a worker with our key and was set aside; it counts as "
-    "absent. Who else writes to Redis? After a change of key keep the old one as a further line of "
-    "--records-key-file for a while (docs/security.md)"
+    "not by a worker with our key. Who else writes to Redis? After a change of key keep the old "
+    "one as a further line of --records-key-file for a while (docs/security.md)"
 )
 # What decoding somebody else's bytes may raise: no JSON, no UTF-8 within it, too deep.
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
@@ -82,8 +78,13 @@ def quarantine(
     pipe.expire(aside, _QUARANTINE_SECONDS)
     pipe.hdel(key, field)
     pipe.execute()
-    extra = {"redis_key": key, "field": text(field), "quarantine": aside}
-    _log.error(why, text(field), key, extra=extra)
+    _log.error(
+        "a record in Redis was set aside and counts as absent",
+        redis_key=key,
+        field=text(field),
+        quarantine=aside,
+        why=why,
+    )
 
 
 def quarantine_forged(client: redis.Redis, key: str, field: str, raw: bytes) -> None:

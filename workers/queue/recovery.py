@@ -7,13 +7,13 @@ no event would ever bring it back (M-010 step 6). Each minute one process looks.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from workers.errors import ProvisionerError
+from workers.observability.logging import get_logger
 from workers.queue.keys import Key
 from workers.queue.names import redis_key
 from workers.queue.records import UNREADABLE
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 KeysOfVolume: TypeAlias = "Callable[[dict[str, Any]], Iterable[Key]]"
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 PERIOD_SECONDS = 60.0
 # As workers.controllers.provisioner.intent writes it: an operator's turn, see `csi-fleet audit`.
@@ -127,7 +127,7 @@ def _key_of_intent(raw: bytes) -> Key | None:
         return None if intent.stage == _STAGE_STRANDED else Key.parse(intent.key)
     except UNREADABLE as error:
         # Whoever reads the record sets it aside; here it is only skipped.
-        _log.warning("intent without a readable key: %s", error)
+        _log.warning("intent without a readable key", err=error)
         return None
 
 
@@ -136,5 +136,5 @@ def _keys_of_unsaved(raw: bytes, keys_of_volume: KeysOfVolume) -> list[Key]:
     try:
         return list(keys_of_volume(_decode_volume(content(raw))))
     except (*UNREADABLE, ProvisionerError) as error:
-        _log.warning("unsaved volume without a readable claim: %s", error)
+        _log.warning("unsaved volume without a readable claim", err=error)
         return []

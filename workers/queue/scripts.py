@@ -14,13 +14,13 @@ it, and the script runs once more. The watcher notices the changed epoch and add
 from __future__ import annotations
 
 import hashlib
-import logging
 from contextlib import contextmanager
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from workers.errors import QueueUnavailable
+from workers.observability.logging import get_logger
 from workers.queue import kinds
 from workers.queue.connection import (
     NoPermissionError,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import redis
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _QUARANTINE_SECONDS = 7 * 24 * 3600
 _LUA = resources.files("workers.queue") / "lua"
@@ -255,7 +255,8 @@ def repair(client: redis.Redis) -> bool:
         _log.error(
             "Redis key has a wrong type and was set aside; the queue is rebuilt from the API "
             "server. Look at the value, then delete it",
-            extra={"redis_key": key, "set_aside_as": aside},
+            redis_key=key,
+            set_aside_as=aside,
         )
     if wrong:
         owners = {key: entry.owner for key in found if (entry := names.declared(key)) is not None}

@@ -9,13 +9,13 @@ of these classes too (workers/app.py).
 from __future__ import annotations
 
 import contextlib
-import logging
 import socket
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 # First: it loads the library its own way.
+from workers.observability.logging import get_logger
 from workers.queue.following import Client, FollowingMixin, current_password, reading_password
 
 # isort: split
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from workers.config.redisurl import SentinelUrl
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 # A sentinel answers from memory; one that is silent for longer is passed over.
 SENTINEL_TIMEOUT_SECONDS: Final = 1.0
@@ -85,7 +85,7 @@ class Follower:
             try:
                 self._listen(sentinel)
             except redis.RedisError as error:
-                _log.debug("sentinel does not answer: %s", error)
+                _log.v(5, "sentinel does not answer", err=error)
             self.address = None
         return RETRY_SECONDS if self._is_wanted() else None
 
@@ -121,7 +121,7 @@ class Follower:
             # Only shut down: to close it is for the thread that reads from it.
             sock: socket.socket | None = getattr(connection, "_sock", None)
             if sock is not None:
-                _log.warning("connection to %s is left: the master is %s", connection.host, master)
+                _log.warning("connection is left", host=connection.host, master=master)
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
 

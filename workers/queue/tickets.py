@@ -5,19 +5,19 @@ A ticket that cannot be sent is only logged: the key stays ticketed and the swee
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from workers.errors import QueueUnavailable
+from workers.observability.logging import get_logger
 from workers.queue.keys import Key
 from workers.queue.scripts import text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Tickets:
@@ -40,14 +40,14 @@ class Tickets:
             except ValueError:
                 _log.exception(
                     "unreadable key in Redis was dropped; a resync adds its object again",
-                    extra={"key": text(ticket)},
+                    key=text(ticket),
                 )
         if not keys:
             return
         try:
             self._send(keys)
-        except QueueUnavailable:
-            _log.warning("tickets not published, the sweep repeats it", exc_info=True)
+        except QueueUnavailable as error:
+            _log.warning("tickets not published, the sweep repeats it", err=error)
 
     def _taken(self) -> list[bytes]:
         taken = []

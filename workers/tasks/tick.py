@@ -7,16 +7,16 @@ Ticks are level-triggered, so a doubled, late or lost one does no harm (M-004).
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from workers.errors import QueueUnavailable
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from workers.engine.periodic import Periodic
     from workers.queue.workqueue import WorkQueue
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 def tick(queue: WorkQueue, periodic: Periodic) -> None:
@@ -25,4 +25,4 @@ def tick(queue: WorkQueue, periodic: Periodic) -> None:
         queue.pump()
         periodic.tick()
     except QueueUnavailable as error:
-        _log.warning("tick: %s", error)
+        _log.warning("a tick failed", err=error)

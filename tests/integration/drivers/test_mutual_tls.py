@@ -18,6 +18,7 @@ from workers.config.settings import Settings
 from workers.drivers import link as links
 from workers.drivers.driversfile import DriverSpec
 from workers.drivers.fleet import Fleet
+from workers.observability.logformat import read, render_text
 
 pytestmark = [
     pytest.mark.integration,
@@ -86,14 +87,15 @@ def outcome(driver, tls, caplog, monkeypatch, *, name=None):
         wait_until(is_over, 20, "known or refused")
         for _ in range(20):
             fleet.tick(queue, queue)
-        return [record.getMessage() for record in caplog.records], fleet.drivers()
+        return [render_text(read(record)) for record in caplog.records], fleet.drivers()
     finally:
         fleet.stop()
 
 
 def test_right_certificates_are_served(driver, good, caplog, monkeypatch):
     lines, drivers = outcome(driver, good, caplog, monkeypatch)
-    assert lines == [f"Detected CSI driver {driver.name}"]
+    (line,) = lines
+    assert line.endswith(f'"Detected CSI driver" driver="{driver.name}"')
     assert [one.name for one in drivers] == [driver.name]
 
 
@@ -141,4 +143,5 @@ def test_another_driver_at_the_endpoint_is_refused(driver, good, caplog, monkeyp
     lines, drivers = outcome(driver, good, caplog, monkeypatch, name="mine.example.org")
     assert drivers == []
     expected = f"{driver.address} answers as driver {driver.name}, not mine.example.org; "
-    assert lines == [expected + "it is not served: correct name or endpoint"]
+    expected += "it is not served: correct name or endpoint"
+    assert [line.partition("err=")[2] for line in lines] == [f'"{expected}"']

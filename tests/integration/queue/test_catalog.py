@@ -130,7 +130,7 @@ def test_unreadable_entry_is_set_aside_and_listed_again(
     with pytest.raises(CatalogIncomplete):
         reader.get("classes", "fast")
     assert "set aside" in caplog.text
-    assert caplog.records[0].field == "fast"
+    assert caplog.records[0].fields["field"] == "fast"
     epoch = writer.epoch()
     assert writer.incomplete(["classes", "nodes"], epoch) == {"classes"}
     writer.replace("classes", [("fast", "5", {"ok": True})], "6")

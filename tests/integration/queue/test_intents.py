@@ -99,4 +99,4 @@ def test_wrong_typed_key_fails_once_then_counts_as_empty(store, redis_client, ca
         store.delete_pv("pvc-1")
     store.created("pvc-1", INTENT, PV)
     assert store.all_pvs().get("pvc-1") == PV
-    assert caplog.records[0].redis_key == NAMES["unsaved"].full
+    assert caplog.records[0].fields["redis_key"] == NAMES["unsaved"].full

@@ -77,7 +77,7 @@ def test_wrong_typed_key_is_set_aside_and_the_queue_goes_on(bench, start_queue, 
         is_done = lease is not None and queue.done(lease)
     assert is_done
     errors = [r for r in caplog.records if r.levelname == "ERROR"]
-    assert [r.redis_key for r in errors] == [wrong]
+    assert [r.fields["redis_key"] for r in errors] == [wrong]
 
 
 @pytest.mark.parametrize("value", ["", "not a lease", '{"json": true}'])

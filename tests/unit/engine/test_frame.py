@@ -9,10 +9,8 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-import structlog
 
 from tests.support.crash_world import UID, VOLUME, CrashWorld
-from workers.config.settings import LogSettings
 from workers.controllers.provisioner.claims import sync_claim
 from workers.controllers.provisioner.controller import CONTROLLER
 from workers.controllers.provisioner.spec import SPEC
@@ -41,12 +39,11 @@ def lines():
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     stream = io.StringIO()
-    configure_logging(LogSettings(4, "json"), stream=stream)
+    configure_logging("json", 4, stream=stream)
     yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
     logging.captureWarnings(capture=False)
     root.handlers[:] = handlers
     root.setLevel(level)
-    structlog.reset_defaults()
 
 
 @pytest.fixture

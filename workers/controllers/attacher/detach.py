@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from workers.engine.outcome import Outcome
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 
 class Target(NamedTuple):

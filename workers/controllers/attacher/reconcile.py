@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 
 class Finding(StrEnum):
@@ -186,7 +186,7 @@ def finding(
         node_id = find_node_id(nodes, attachment, driver)
         handle = listing.listed_handle(source, node_id, driver)
     except (AttachError, listing.UnknownHandleError) as error:
-        _log.warning("attachment not compared", attachment=name, err=str(error))
+        _log.warning("attachment not compared", attachment=name, err=error)
         return Finding.SKIPPED
     is_found = truth.says(handle, node_id)
     if is_found is None:

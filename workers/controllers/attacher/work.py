@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 ABORTED_TRIES: Final = 5
 """So often "another operation is pending" is no failure of its own (MA-014)."""
@@ -238,7 +238,7 @@ class Work:
         """Tell by status, event and log; then back off (A-042, A-057, A-063, MA-014)."""
         word = "attach" if field_name == "attachError" else "detach"
         trail.note("error", error.message)
-        _log.warning(f"failed to {word}", err=error.message)
+        _log.warning("attempt failed", operation=word, err=error.message)
         body = writes.error_patch(
             self.attachment,
             field_name,
@@ -254,7 +254,7 @@ class Work:
                 return done("attachment is gone")
             except RefusedError as refused:
                 # As the reference: told by the log alone.
-                _log.warning(f"{word} error not saved", err=refused)
+                _log.warning("error not saved", operation=word, err=refused)
         return self.again(error.code, f"{word} failed")
 
     def again(self, code: int | None, reason: str) -> Outcome:

@@ -8,7 +8,6 @@ only add keys; what is done about them is in `workers.controllers.capacity.sync`
 from __future__ import annotations
 
 import hashlib
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     # the volume itself.
     _Change = tuple[Driver, str, State | Mapping[str, Any]]
 
-_log = logging.getLogger(__name__)
 
 POLL: Final = "poll"
 PLAN: Final = "plan"

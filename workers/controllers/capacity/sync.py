@@ -8,7 +8,6 @@ deletions carry the uid, updates the resourceVersion, and the next plan lists wh
 from __future__ import annotations
 
 import contextlib
-import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from csi_client.errors import CsiError
@@ -26,6 +25,7 @@ from workers.controllers.capacity.publishing import PLAN, POLL, digest_of, publi
 from workers.engine.outcome import Action, Outcome, done, retry, wait
 from workers.errors import AttemptError, CatalogIncomplete
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from workers.observability.logging import get_logger
 from workers.queue.catalogkinds import KIND_CLASSES
 from workers.queue.keys import capacity_key
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 GONE: Final = "gone:"
 _UPDATE_TRIES: Final = 3
@@ -64,7 +64,7 @@ def sync_capacity(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> O
     try:
         item = parse_text(key.object)
     except ValueError as error:
-        _log.warning("capacity key dropped: %s", error)
+        _log.warning("capacity key dropped", err=error)
         return done("unreadable")
     return work.delete(item.name) if isinstance(item, Obsolete) else work.publish(item)
 
@@ -166,7 +166,7 @@ class CapacityPass:
         try:
             sizes = sizes_of(self.runtime.effects.client(self.driver).get_capacity(request))
         except (CsiError, AttemptError) as error:
-            _log.warning("capacity of %s in %s: %s", item.text, self.driver.name, error)
+            _log.warning("capacity not known", item=item.text, err=error)
             return self.failed(is_published=existing is not None)
         if existing is not None:
             return self.update(item, existing, sizes)

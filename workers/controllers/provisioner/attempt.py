@@ -5,7 +5,6 @@ Everything up to the request is read anew in each attempt; only the topology is 
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from workers.errors import AttemptError, DriverAway, State
 from workers.kube.errors import RefusedError
 from workers.migration.classes import dropped_parameters, is_migrated, translate_class
 from workers.migration.to_in_tree import volume_to_in_tree
+from workers.observability.logging import get_logger
 from workers.observability.requests import about_volume
 from workers.topology.affinity import node_affinity
 from workers.topology.pin import Pin
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from workers.translate.secrets import SecretRef, VolumeSecrets
     from workers.translate.sources import ContentSource
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 CLEAN_UP_TRIES = 5
 EVENT_SOURCE_POPULATOR = "external-provisioner"
@@ -147,7 +147,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         refs = secret_rules.resolve_volume_secrets(values, name, claim)
         stripped = parameters.strip(values)
         for line in parameters.deprecations(values):
-            _log.warning("%s", line)
+            _log.warning("deprecated parameter", warning=line)
         if driver.settings.provision.extra_create_metadata:
             stripped |= parameters.extra_metadata(claim, name)
         mutable = self.attributes(vac_name) if vac_name else {}
@@ -169,9 +169,9 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         driver = self.work.driver
         if driver.in_tree_name is None or not is_migrated(self.storage_class, driver.name):
             return self.storage_class, False
-        _log.info("translating storage class for in-tree plugin %s to CSI", driver.in_tree_name)
+        _log.info("translating the storage class to CSI", plugin=driver.in_tree_name)
         for key in dropped_parameters(self.storage_class, driver.in_tree_name):
-            _log.warning("parameter %s of the in-tree class is dropped", key)
+            _log.warning("parameter of the in-tree class is dropped", parameter=key)
         return translate_class(self.storage_class, driver.in_tree_name), True
 
     def check_source(self, source: sources.DataSource) -> None:

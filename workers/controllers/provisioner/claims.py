@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 INVALID_ARGUMENT = 3
 # With the usual back-off (1 s, doubled each time) about four minutes.

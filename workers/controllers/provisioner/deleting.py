@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from csi_client.errors import CsiError
@@ -12,6 +11,7 @@ from workers.kube.errors import NotFoundError, RefusedError
 from workers.migration.classes import class_to_csi, is_migrated
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
+from workers.observability.logging import get_logger
 from workers.observability.requests import about_volume
 from workers.topology.affinity import is_accessible
 from workers.translate import capability
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from workers.controllers.provisioner.work import Work
     from workers.kube.objects import JsonObject
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 def class_of(volume: JsonObject) -> str:
@@ -69,19 +69,22 @@ def _secrets(work: Work, volume: JsonObject, *, migrated: bool) -> dict[str, str
         storage_class = work.own.safekeeping.storage_class(wanted.class_name, work.lease.catalog)
         if storage_class is None:
             missing = f'storageclass.storage.k8s.io "{wanted.class_name}" not found'
-            _log.warning("%s", rules.class_missing_warning(wanted.class_name, missing))
+            _log.warning(
+                "deletion secrets not read",
+                err=rules.class_missing_warning(wanted.class_name, missing),
+            )
             return {}
         if migrated and is_migrated(storage_class, work.driver.name):
             storage_class = class_to_csi(storage_class, work.driver.in_tree_name or "")
         wanted = rules.deletion_secret_of_class(volume, storage_class)
     if wanted.warning:
-        _log.warning("%s", wanted.warning)
+        _log.warning("deletion secrets not read", err=wanted.warning)
     if wanted.ref is None:
         return {}
     try:
         found = work.runtime.kube.get_secret(wanted.ref.namespace, wanted.ref.name)
     except NotFoundError as error:
-        _log.warning("%s", rules.secret_read_failed(volume, error))
+        _log.warning("deletion secrets not read", err=rules.secret_read_failed(volume, error))
         return {}
     except RefusedError as error:
         # Only a missing secret may be deleted without; a refused read is not one (D-022).

@@ -7,7 +7,6 @@ deleted meanwhile never gets here. A key's failure counter says nothing: events 
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
@@ -22,6 +21,7 @@ from workers.engine.outcome import Action, Outcome, done, retry
 from workers.errors import AttemptError, IgnoredError
 from workers.kube.errors import ConflictError, RefusedError
 from workers.nodemode.ownership import is_enough, owner_delay_seconds
+from workers.observability.logging import get_logger
 from workers.translate import claims
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from workers.controllers.provisioner.work import ClaimWork
     from workers.kube.objects import JsonObject
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 # No room here: asked again after this long, or at the claim's next event (ND-008).
 NO_ROOM_SECONDS: Final = 60.0
@@ -108,7 +108,7 @@ def has_room(work: ClaimWork, claim: JsonObject, storage_class: JsonObject) -> b
             claims.requested_bytes(claim), _available_bytes(work, claim, storage_class)
         )
     except (AttemptError, CsiError, IgnoredError) as error:
-        _log.info("proceeding with becoming owner although the capacity check failed: %s", error)
+        _log.info("becoming owner although the capacity check failed", err=error)
         return True
 
 

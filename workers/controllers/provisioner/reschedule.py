@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from workers import constants as k
@@ -10,12 +9,13 @@ from workers.engine.steps import Step
 from workers.errors import ApiError
 from workers.kube.errors import NotFoundError
 from workers.kube.retry import update_with_retry
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from workers.controllers.provisioner.work import ClaimWork
     from workers.kube.objects import JsonObject
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 def clear_selected_node(work: ClaimWork, claim: JsonObject) -> bool:
@@ -52,6 +52,6 @@ def clear_selected_node(work: ClaimWork, claim: JsonObject) -> bool:
     except NotFoundError:
         return True
     except ApiError as error:
-        _log.warning("failed to reschedule claim %s/%s: %s", namespace, name, error)
+        _log.warning("failed to reschedule", claim=f"{namespace}/{name}", err=error)
         return False
     return True

@@ -7,13 +7,13 @@ system's own namespace and is removed when the outcome is final.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from workers.constants import ANN_RECORD_DRIVER, LABEL_INTENT
 from workers.errors import ApiError, RecordTooLarge, TransientError
 from workers.kube.errors import AwayError, NotFoundError
+from workers.observability.logging import get_logger
 from workers.queue.catalogkinds import KIND_CLASSES
 from workers.queue.keys import Key
 from workers.queue.records import encode
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from workers.queue.intents import IntentStore
     from workers.queue.leases import CatalogState, Lease
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 SLOW_AFTER_SECONDS: Final = 2.0
 # Four times what a claim with full labels and annotations takes; beyond it is what nobody needs,
@@ -98,14 +98,14 @@ class Safekeeping:
         try:
             self._kube.apply_config_map(body)
         except AwayError as error:
-            _log.warning("intent of %s is perhaps not copied to a ConfigMap: %s", domain, error)
+            _log.warning("intent is perhaps not copied to a ConfigMap", volume=domain, err=error)
         except ApiError as error:
-            _log.warning("intent of %s is not copied to a ConfigMap: %s", domain, error)
+            _log.warning("intent is not copied to a ConfigMap", volume=domain, err=error)
             kept = intent
         try:
             self._intents.put(domain, kept.record(), lease)
         except TransientError as error:
-            _log.warning("intent of %s is not updated in Redis: %s", domain, error)
+            _log.warning("intent is not updated in Redis", volume=domain, err=error)
         return kept
 
     def keep_failed(self, lease: Lease, intent: Intent) -> Intent:
@@ -134,7 +134,7 @@ class Safekeeping:
         try:
             self._kube.delete_config_map(self._namespace, f"{NAME_PREFIX}{domain}")
         except ApiError as error:
-            _log.warning("copy of the intent of %s stays for now: %s", domain, error)
+            _log.warning("copy of the intent stays for now", volume=domain, err=error)
             return False
         return True
 

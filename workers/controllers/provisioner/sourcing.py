@@ -5,7 +5,6 @@ The rules are in workers.translate.sources, snapshots and clones; here they are 
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from workers import constants as k
@@ -16,6 +15,7 @@ from workers.kube.finalizers import with_finalizer, without_finalizer
 from workers.kube.retry import update_with_retry
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
+from workers.observability.logging import get_logger
 from workers.queue.locks import Mode, snapshot_content
 from workers.translate import clones, snapshots, sources
 from workers.translate.claims import claim_class_name
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.translate.sources import ContentSource, DataSource
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 def check_grants(work: ClaimWork, source: DataSource) -> None:
@@ -55,10 +55,10 @@ def resolve(
         content = read(work, claim, source, protect=protect)
     except sources.SourceError as error:
         if error.detail:  # users see the recorded text, operators the cause (D-034)
-            _log.warning("%s: %s", error.message, error.detail)
+            _log.warning("no source", err=error.message, cause=error.detail)
         raise
     if content.warning:
-        _log.warning("%s", content.warning)
+        _log.warning("the source has a flaw", warning=content.warning)
     return content
 
 
@@ -86,7 +86,7 @@ def remembered(intent: Intent | None, error: AttemptError) -> ContentSource:
     )
     if not (found.snapshot_id or found.volume_id):
         raise error
-    _log.warning("going on with the source of the call before: %s", error.message)
+    _log.warning("going on with the source of the call before", err=error.message)
     return found
 
 
@@ -104,7 +104,7 @@ def _snapshot(
     try:
         content = kube.get_snapshot_content(bound)
     except RefusedError as error:
-        _log.warning("snapshot content %s: %s", bound, error)
+        _log.warning("snapshot content not read", content=bound, err=error)
         raise snapshots.content_read_failed(source, bound, error) from error
     result = snapshots.content_source(
         source,
@@ -143,11 +143,10 @@ def _protect_snapshot(work: ClaimWork, source: DataSource) -> None:
         )
     except ForbiddenError as error:
         _log.info(
-            "snapshot %s/%s is not protected while it is restored: grant the verb update on "
-            "volumesnapshots: %s",
-            source.namespace,
-            source.name,
-            error,
+            "the snapshot is not protected while it is restored: grant the verb update on "
+            "volumesnapshots",
+            snapshot=f"{source.namespace}/{source.name}",
+            err=error,
         )
     except RefusedError as error:
         raise AttemptError(str(error), State.NO_CHANGE) from error
@@ -179,13 +178,16 @@ def unprotect_snapshot(work: ClaimWork, claim: JsonObject) -> None:
     except NotFoundError:
         return
     except ForbiddenError as error:
-        _log.info("finalizer stays on snapshot %s/%s: %s", source.namespace, source.name, error)
+        _log.info(
+            "finalizer stays on the snapshot",
+            snapshot=f"{source.namespace}/{source.name}",
+            err=error,
+        )
     except ApiError as error:
         _log.warning(
-            "Failed to remove snapshot finalizer from %s/%s: %s",
-            source.namespace,
-            source.name,
-            error,
+            "Failed to remove snapshot finalizer",
+            snapshot=f"{source.namespace}/{source.name}",
+            err=error,
         )
 
 

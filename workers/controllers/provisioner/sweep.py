@@ -6,7 +6,6 @@ must succeed before anything is concluded; every update carries the resourceVers
 
 from __future__ import annotations
 
-import logging
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +17,7 @@ from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.errors import ConflictError, ForbiddenError, NotFoundError
 from workers.kube.finalizers import has_finalizer, without_finalizer
+from workers.observability.logging import get_logger
 from workers.translate.references import KIND_SNAPSHOT, UNBOUND, references_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _FIELD_MANAGER: Final = "csi-fleet"
 
@@ -60,8 +60,8 @@ def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) ->
         ]
     except ForbiddenError as error:
         _log.info(
-            "SnapshotFinalizerProtection: disabled, missing list permission on volumesnapshots: %s",
-            error,
+            "SnapshotFinalizerProtection: disabled, missing list permission on volumesnapshots",
+            err=error,
         )
         return done("not permitted")
     if not protected:
@@ -108,10 +108,10 @@ def _unprotect(runtime: Runtime, snapshot: JsonObject) -> None:
     try:
         runtime.effects.kube.update_snapshot(body)
     except (NotFoundError, ConflictError) as error:
-        _log.debug("snapshot %s is left to the next sweep: %s", name, error)
+        _log.v(5, "the snapshot is left to the next sweep", snapshot=name, err=error)
     except ForbiddenError as error:
-        _log.info("SnapshotFinalizerProtection: may not update snapshot %s: %s", name, error)
+        _log.info("SnapshotFinalizerProtection: may not update", snapshot=name, err=error)
     except ApiError as error:
-        _log.warning("Failed to remove snapshot finalizer from %s: %s", name, error)
+        _log.warning("Failed to remove snapshot finalizer", snapshot=name, err=error)
     else:
-        _log.info("SnapshotFinalizerProtection: removed orphaned finalizer from snapshot %s", name)
+        _log.info("SnapshotFinalizerProtection: removed orphaned finalizer", snapshot=name)

@@ -7,7 +7,6 @@ the finalizer goes last: a death between any two steps leaves a PV that the next
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,6 +27,7 @@ from workers.kube.errors import ConflictError, NotFoundError
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
 from workers.observability import trail
+from workers.observability.logging import get_logger
 from workers.queue.locks import stored_volume
 from workers.translate import volumes as rules
 from workers.translate.volume_facts import FinalizerAction
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 def sync_volume(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Outcome:
@@ -112,7 +112,7 @@ class VolumePass(Work):
             return done(error.reason)
         except AttemptError as error:
             trail.note("error", error.message)
-            _log.warning("deletion failed", extra={"err": error.message})
+            _log.warning("deletion failed", err=error.message)
             self.runtime.metrics.delete_failed(volume)
             self.runtime.effects.event(
                 volume,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 
 @dataclass(slots=True)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 Step: TypeAlias = ExpandStep | ModifyStep
 

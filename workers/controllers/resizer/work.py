@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.queue.leases import Lease
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 # Errors of the system itself: the key waits instead of blaming the claim.
 

@@ -7,7 +7,6 @@ read and decided about again (SNQ-006).
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +16,7 @@ from workers.kube import paths
 from workers.kube.errors import ConflictError, NotFoundError, RefusedError
 from workers.kube.merging import difference
 from workers.observability import trail
+from workers.observability.logging import get_logger
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import text_list
 from workers.translate.snapshot_status import error_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from workers.queue.leases import Lease
     from workers.queue.locks import Lock
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 COMPONENT: Final = "snapshot-controller"
 _MAX_ATTEMPTS: Final = 3
@@ -208,7 +208,7 @@ class ObjectPass:
         """An event on the object (SND-015: always on the known object)."""
         if kind == "Warning":
             trail.note("error", message)
-            _log.warning("%s: %s", reason, message)
+            _log.warning("attempt failed", reason=reason, err=message)
         involved = {"apiVersion": self.resource.api_version, "kind": self.resource.kind}
         self.context.effects.event(
             involved | (item or self.item), kind, reason, message, component=COMPONENT
@@ -232,7 +232,7 @@ class ObjectPass:
         try:
             self.write_status("write-error", change)
         except RefusedError as problem:
-            _log.warning("error of %s is not stored: %s", self.key.object, problem)
+            _log.warning("error not stored", err=problem)
 
     def failed(self, reason: str) -> Outcome:
         """Again after the back-off of this controller's settings (SNA-008)."""

@@ -9,7 +9,6 @@ follows when a call is slow or its result unknown, so that Redis may lose everyt
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -19,6 +18,7 @@ from workers.constants import ANN_RECORD_DRIVER, LABEL_INTENT
 from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.errors import NotFoundError, ServerError, Unreachable
+from workers.observability.logging import get_logger
 from workers.translate.fields import annotations_of
 from workers.translate.secrets import SecretRef
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from workers.kube.resources import KubeResources
     from workers.queue.keys import Key
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 # The watcher brings back what such a ConfigMap remembers by adding its key (watcher.intents).
 COPY_PREFIX: Final = "csi-fleet-snapshot-intent-"
@@ -134,9 +134,9 @@ def write_copy(kube: KubeResources, namespace: str, key: Key, intent: Intent) ->
     try:
         kube.apply_config_map(body)
     except (Unreachable, ServerError) as error:
-        _log.warning("attempt of %s is perhaps not copied to a ConfigMap: %s", key.object, error)
+        _log.warning("attempt is perhaps not copied to a ConfigMap", err=error)
     except ApiError as error:
-        _log.warning("attempt of %s is not copied to a ConfigMap: %s", key.object, error)
+        _log.warning("attempt is not copied to a ConfigMap", err=error)
 
 
 def read_copy(kube: KubeReader, namespace: str, key: Key) -> Intent | None:
@@ -146,14 +146,15 @@ def read_copy(kube: KubeReader, namespace: str, key: Key) -> Intent | None:
     except NotFoundError:
         return None
     if annotations_of(found).get(ANN_RECORD_DRIVER, key.driver_name) != key.driver_name:
-        _log.warning("ConfigMap %s is another driver's: it is not believed", copy_name(key))
+        _log.warning("ConfigMap of another driver is not believed", config_map=copy_name(key))
         return None
     try:
         record = msgspec.json.decode(found["data"][FIELD_RECORD], type=dict[str, Any])
         intent = Intent.read(record)
     except (KeyError, TypeError, ValueError, msgspec.DecodeError) as error:
-        name = copy_name(key)
-        _log.warning("copied attempt is unreadable, look at ConfigMap %s: %s", name, error)
+        _log.warning(
+            "copied attempt is unreadable, look at it", config_map=copy_name(key), err=error
+        )
         return None
     return intent.with_copy() if intent is not None else None
 

@@ -6,7 +6,6 @@ the first one made (it is idempotent by name), and then it is deleted.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from workers.controllers.snapshotter.decide import is_final, made_nothing
 from workers.engine.outcome import Outcome, done
 from workers.errors import AttemptError
 from workers.kube.errors import RefusedError
+from workers.observability.logging import get_logger
 from workers.translate import snapshot_objects as objects
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from workers.controllers.snapshotter.intent import Intent
     from workers.controllers.snapshotter.work import ContentPass
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
             work.forget()
         return done("gone")
     work.intent = known
-    _log.warning("%s is gone, asking for what its call left", work.name)
+    _log.warning("gone, asking for what its call left")
     secrets = secrets_of(work, known)
     work.reach("ask-orphan")
     try:
@@ -73,9 +73,9 @@ def discard(work: ContentPass, calls: Calls, handle: str, members: Sequence[str]
     try:
         calls.delete(work, handle, members, secrets)
     except CsiError as error:
-        _log.warning("snapshot %s of %s is not deleted yet: %s", handle, work.name, error)
+        _log.warning("orphaned snapshot is not deleted yet", snapshot=handle, err=error)
         return work.failed(error.code_name)
-    _log.warning("snapshot %s, left without %s, is deleted", handle, work.name)
+    _log.warning("orphaned snapshot is deleted", snapshot=handle)
     work.forget()
     return done("cleaned up")
 
@@ -85,7 +85,7 @@ def secrets_of(work: ContentPass, known: Intent | None) -> dict[str, str]:
     try:
         return work.read_secret(known.secret if known is not None else None)
     except (RefusedError, AttemptError) as error:
-        _log.warning("going on without the secrets of %s: %s", work.name, error)
+        _log.warning("going on without secrets", err=error)
         return {}
 
 

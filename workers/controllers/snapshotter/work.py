@@ -6,7 +6,6 @@ finalizer, resources), not in what is done when. Every effect is announced by a 
 
 from __future__ import annotations
 
-import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from workers.kube import paths
 from workers.kube.errors import ConflictError, NotFoundError, RefusedError
 from workers.kube.merging import difference
 from workers.observability import trail
+from workers.observability.logging import get_logger
 from workers.queue.locks import Lock
 from workers.translate import secrets
 from workers.translate import snapshot_objects as objects
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from workers.queue.leases import Lease
     from workers.translate.secrets import SecretRef
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _MAX_ATTEMPTS: Final = 3
 
@@ -297,7 +297,7 @@ class ContentPass:
         """An event on the content, in the driver's name."""
         if kind == "Warning":
             trail.note("error", message)
-            _log.warning("%s: %s", reason, message)
+            _log.warning("attempt failed", reason=reason, err=message)
         self.context.effects.event(
             {"apiVersion": self.names.resource.api_version, "kind": self.names.resource.kind}
             | self.content,
@@ -320,7 +320,7 @@ class ContentPass:
                 lambda item: {**(item.get("status") or {}), "error": error, "readyToUse": False},
             )
         except RefusedError as problem:
-            _log.warning("error of %s is not stored: %s", self.name, problem)
+            _log.warning("error not stored", err=problem)
 
     def settle(self, outcome: Outcome) -> Outcome:
         """The pass' outcome, unless the object is to go and nothing holds it any more.

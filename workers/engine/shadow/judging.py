@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.queue.shadows import Shadows
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 STEP_SECONDS: Final = 2.0
 # A sidecar may need several writes for what is one prediction.
