@@ -63,7 +63,9 @@ class DriverRegistry:
     def register(self, name: str, record: Mapping[str, Any], *, ttl_seconds: float) -> bool:
         """Announce or renew a driver; True when the registry changed by it."""
         ttl_ms = round(ttl_seconds * 1000)
-        return bool(self._scripts.run("driver_register", name, encode(record), ttl_ms))
+        # For no process: which of them has a connection is told with the next heartbeat.
+        changed, _ = self._scripts.run("drivers_keep", "", ttl_ms, name, encode(record), 0)
+        return bool(changed)
 
     def alive(self) -> dict[str, dict[str, Any]]:
         """Records of the served drivers by name; also updates `version`.

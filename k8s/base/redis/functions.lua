@@ -1,4 +1,4 @@
-#!lua name=csifleet_66aa518079990da5
+#!lua name=csifleet_d95e4722d1f7b4dd
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
@@ -860,26 +860,6 @@ if lease then
 end
 return { tickets, is_ok and 1 or 0 }
 end
-scripts['driver_register'] = function()
--- DRIVER_REGISTER(name, record, ttl_ms): a worker serves this driver. Drops expired drivers.
--- Touches drivers (hash), drivers_until (zset), versions (hash, field drivers). Idempotent.
--- Returns 1 when the set of drivers or a record changed.
-local changed = redis.call('HGET', K.drivers, ARGV[2]) ~= ARGV[3]
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', K.drivers_until, '-inf', now)) do
-  redis.call('ZREM', K.drivers_until, name)
-  if name ~= ARGV[2] then
-    redis.call('HDEL', K.drivers, name)
-    changed = true
-  end
-end
-redis.call('HSET', K.drivers, ARGV[2], ARGV[3])
-redis.call('ZADD', K.drivers_until, now + tonumber(ARGV[4]), ARGV[2])
-if changed then
-  local version = tonumber(redis.call('HGET', K.versions, 'drivers')) or now * 1000
-  redis.call('HSET', K.versions, 'drivers', string.format('%d', version + 1))
-end
-return changed and 1 or 0
-end
 scripts['drivers_alive'] = function()
 -- DRIVERS_ALIVE(): drivers a worker serves now. Touches drivers, drivers_until; writes nothing.
 -- Returns {version, name, record, ...}.
@@ -1467,5 +1447,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_66aa518079990da5', run)
-redis.register_function{ function_name = 'csifleet_66aa518079990da5_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_d95e4722d1f7b4dd', run)
+redis.register_function{ function_name = 'csifleet_d95e4722d1f7b4dd_always', callback = run, flags = { 'allow-oom' } }
