@@ -65,9 +65,11 @@ class IntentStore:
             LeaseLost: nothing was written.
             NamespaceFull: nothing was written; the volume had no intent before.
         """
-        record, known = self.sealed(domain, intent, lease), dict(lease.written if lease else {})
-        _remember(lease, domain, intents=record)
-        written = self._scripts.run("begin", domain, record, *_owner(lease), self._namespace_bytes)
+        known = dict(lease.written if lease else {})
+        closed = self._closed(domain, lease, intents=intent)
+        _remember(lease, domain, **closed)
+        owner, most = _owner(lease), self._namespace_bytes
+        written = self._scripts.run("begin", domain, *closed.values(), *owner, most)
         if written == _FULL:
             if lease is not None:
                 lease.written = known
@@ -91,10 +93,9 @@ class IntentStore:
         Raises:
             LeaseLost: nothing was written; the queue puts the records back at the lease's end.
         """
-        record = self.sealed(domain, intent, lease)
-        volume = self._closed(self._unsaved, domain, _tenant(intent, lease), pv)
-        _remember(lease, domain, intents=record, unsaved=volume)
-        if not self._scripts.run("created", domain, record, volume, *_owner(lease)):
+        closed = self._closed(domain, lease, intents=intent, unsaved=pv)
+        _remember(lease, domain, **closed)
+        if not self._scripts.run("created", domain, *closed.values(), *_owner(lease)):
             raise LeaseLost(f"lease of {domain} is lost, its PV is not saved")
 
     def finish(self, domain: str, lease: Lease | None = None) -> bool:
@@ -109,7 +110,7 @@ class IntentStore:
 
     def sealed(self, domain: str, intent: Mapping[str, Any], lease: Lease | None = None) -> bytes:
         """The intent as it stands in Redis, and as it is copied to where it outlives Redis."""
-        return self._closed(self._intents, domain, _tenant(intent, lease), intent)
+        return self._closed(domain, lease, intents=intent)["intents"]
 
     def restore(self, domain: str, sealed: bytes) -> bool:
         """Write a copied intent unless there is one, which is newer; True when written.
@@ -158,8 +159,16 @@ class IntentStore:
                 was_saved,
             )
 
-    def _closed(self, key: str, field: str, tenant: str, record: Mapping[str, Any]) -> bytes:
-        return self._seal.close(key, field, tenant, encode(record))
+    def _closed(
+        self, domain: str, lease: Lease | None, **records: Mapping[str, Any]
+    ) -> dict[str, bytes]:
+        """An intent, and perhaps its PV, as they stand in Redis; by name of their hash."""
+        keys = {"intents": self._intents, "unsaved": self._unsaved}
+        tenant = _tenant(records["intents"], lease)
+        return {
+            name: self._seal.close(keys[name], domain, tenant, encode(record))
+            for name, record in records.items()
+        }
 
     def _read(self, key: str, field: str) -> dict[str, Any] | None:
         with reading(self._client):

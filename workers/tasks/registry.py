@@ -37,10 +37,10 @@ def register(
         app.tasks.unregister(name)
     for kind in catalogue.kinds().values():
 
-        @app.task(name=kind.task)
+        @app.task(name=kind.task, shared=False)
         def sync(text: str) -> None:
             run(context, controllers, text)
 
-    @app.task(name=TASK_TICK)
+    @app.task(name=TASK_TICK, shared=False)
     def system_tick() -> None:
         tick(context.queue, periodic)
