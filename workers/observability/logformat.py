@@ -101,8 +101,10 @@ class KlogFormatter(logging.Formatter):
 def read(record: logging.LogRecord) -> Line:
     """What a record tells, with the fields of `log_fields` and without secrets."""
     given = {n: value for n, value in record.__dict__.items() if n not in _RECORD_FIELDS}
-    fields = _bound.get({}) | given.pop("fields", {}) | given
-    if record.name.partition(".")[0] not in OWN_PACKAGES:
+    fields = _bound.get({}) | given
+    if record.name.partition(".")[0] in OWN_PACKAGES:
+        fields |= fields.pop("fields", {})
+    else:
         fields["logger"] = record.name
     error = record.exc_info[1] if record.exc_info else None
     stack = ""

@@ -203,6 +203,13 @@ def test_library_lines_name_the_library():
     assert stream.getvalue().rstrip("\n").endswith('"late by 3" logger="celery.beat"')
 
 
+def test_what_a_library_calls_fields_is_its_own_affair():
+    """Only our logger's `fields` are taken apart; another's would cost the line."""
+    stream = start()
+    logging.getLogger("celery.beat").warning("late", extra={"fields": 3})
+    assert stream.getvalue().rstrip("\n").endswith('"late" fields=3 logger="celery.beat"')
+
+
 def test_python_warnings_are_lines_too():
     stream = start()
     with warnings.catch_warnings():
