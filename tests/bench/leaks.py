@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,24 +72,39 @@ def running(name: str, program: str, plane: ControlPlane, folder: Path) -> Itera
         yield system
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Count leaked volumes.")
-    parser.add_argument("--peer", default="", help="a csi-provisioner binary")
+def options(description: str, peer: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--peer", default="", help=peer)
     parser.add_argument("--only", default="", help="stories whose title contains this")
-    arguments = parser.parse_args()
-    names = ["csi-fleet", *(["csi-provisioner"] if arguments.peer else [])]
-    print("| Issue |", " | ".join(names), "|")
+    return parser
+
+
+def print_table(
+    heading: str, titles: Iterable[str], names: list[str], play: Callable[..., str]
+) -> None:
+    """One row per story; `play(title, name, plane, folder)` says what the named system left."""
+    print(f"| {heading} |", " | ".join(names), "|")
     print("|---|" + "---|" * len(names))
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leaks-")))
         plane = stack.enter_context(ControlPlane(scratch / "plane"))
-        for number, title in enumerate(title for title in STORIES if arguments.only in title):
-            cells = []
-            for name in names:
-                with running(name, arguments.peer, plane, scratch / f"{number}-{name}") as system:
-                    leaked, count = tell(system, title)
-                cells.append(f"{leaked} of {count}")
+        for number, title in enumerate(titles):
+            folders = [scratch / f"{number}-{name.replace(' ', '-')}" for name in names]
+            pairs = zip(names, folders, strict=True)
+            cells = [play(title, name, plane, folder) for name, folder in pairs]
             print(f"| {title} |", " | ".join(cells), "|", flush=True)
+
+
+def main() -> None:
+    arguments = options("Count leaked volumes.", "a csi-provisioner binary").parse_args()
+
+    def play(title: str, name: str, plane: ControlPlane, folder: Path) -> str:
+        with running(name, arguments.peer, plane, folder) as system:
+            leaked, count = tell(system, title)
+        return f"{leaked} of {count}"
+
+    names = ["csi-fleet", *(["csi-provisioner"] if arguments.peer else [])]
+    print_table("Issue", [one for one in STORIES if arguments.only in one], names, play)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,9 @@ control plane of its own.
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +21,7 @@ import grpc
 
 from csi_client import messages
 from csi_client._generated import csi_pb2_grpc
-from tests.bench.leaks import FLAGS, Peer
+from tests.bench.leaks import FLAGS, Peer, options, print_table
 from tests.bench.resizing import Claims, at_once
 from tests.bench.snapshotting import ROOT, Snapshots
 from tests.support.chaos import System
@@ -203,33 +201,24 @@ class Fleet(System):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Count what snapshots leave behind.")
-    parser.add_argument("--peer", default="", help="folder of the two Go programs")
-    parser.add_argument("--only", default="", help="stories whose title contains this")
+    parser = options("Count what snapshots leave behind.", "folder of the two Go programs")
     parser.add_argument("--count", type=int, default=10)
     arguments = parser.parse_args()
+    redis = str(find_redis_server())
+
+    def play(title: str, name: str, plane: ControlPlane, folder: Path) -> str:
+        peer = Pair(folder, plane, redis, program=arguments.peer)
+        with (
+            Fleet(folder, plane, redis) if name == "csi-fleet" else peer as system,
+            Volumes(system.api, system.driver, arguments.count) as claims,
+            Told(system, claims) as told,
+        ):
+            STORIES[title](told)
+            return told.outcome()
+
     names = ["csi-fleet", *(["the Go pair"] if arguments.peer else [])]
-    print("| While the driver works |", " | ".join(names), "|")
-    print("|---|" + "---|" * len(names))
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leaks-")))
-        plane = stack.enter_context(ControlPlane(scratch / "plane"))
-        redis = str(find_redis_server())
-        for number, (title, play) in enumerate(STORIES.items()):
-            if arguments.only not in title:
-                continue
-            cells = []
-            for name in names:
-                folder = scratch / f"{number}-{name.replace(' ', '-')}"
-                peer = Pair(folder, plane, redis, program=arguments.peer)
-                with (
-                    Fleet(folder, plane, redis) if name == "csi-fleet" else peer as system,
-                    Volumes(system.api, system.driver, arguments.count) as claims,
-                    Told(system, claims) as told,
-                ):
-                    play(told)
-                    cells.append(told.outcome())
-            print(f"| {title} |", " | ".join(cells), "|", flush=True)
+    titles = [one for one in STORIES if arguments.only in one]
+    print_table("While the driver works", titles, names, play)
 
 
 if __name__ == "__main__":

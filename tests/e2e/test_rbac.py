@@ -85,8 +85,6 @@ def plane(tmp_path_factory):
 def api(plane):
     with plane.api() as api:
         install(api)
-        accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
-        wait_until(lambda: len(api.items(accounts)) >= 3, 30, "accounts exist")
         yield api
 
 

@@ -60,9 +60,7 @@ class World:
         self.overlay, self.shape = overlay, SHAPES[overlay]
         self.folder = Path(tempfile.mkdtemp(prefix="pods-"))
         self.plane = ControlPlane(directory / "plane", audit_log=True).start()
-        self.redis = SecureRedis(redis_binary, directory / "redis")
-        self.redis.directory.mkdir()
-        self.redis.start()
+        self.redis = SecureRedis(redis_binary, directory / "redis").start()
         self.api = self.plane.api()
         self.api.apply_file(CRDS)
         for plural in ("servicemonitors", "prometheusrules"):

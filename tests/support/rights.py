@@ -51,9 +51,6 @@ class RightsWorld:
         self.plane = ControlPlane(directory / "plane", audit_log=True).start()
         self.api = self.plane.api()
         self.objects = install(self.api)
-        accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
-        wait_until(lambda: len(self.api.items(accounts)) >= 3, 30, "accounts exist")
-        (directory / "redis").mkdir()
         self.redis = SecureRedis(redis_binary, directory / "redis").start()
         self.driver = DirectoryDriver(
             arguments=[f"--capabilities={CAPABILITIES}", f"--topology={ZONE}=a"]

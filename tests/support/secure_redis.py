@@ -50,6 +50,7 @@ class SecureRedis:
         """Make secrets, point the shipped files at our folders, start; needs Redis 7."""
         if not is_seven(self.binary):
             (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("needs Redis 7")
+        self.directory.mkdir(exist_ok=True)
         subprocess.run(
             ["sh", ROOT / "k8s/make-secrets.sh", self.secrets, "", f"{DRIVER}=drivers"], check=True
         )

@@ -12,6 +12,7 @@ import yaml
 from tests.support.controlplane import ControlPlane
 from tests.support.kube_api import JsonObject, KubeApi
 from tests.support.kustomize import accumulate, render
+from tests.support.waiting import wait_until
 
 K8S = Path(__file__).resolve().parents[2] / "k8s"
 NAMESPACE = "csi-fleet"
@@ -66,12 +67,14 @@ def rights(objects: list[JsonObject]) -> set[Right]:
 
 
 def install(api: KubeApi, *components: str) -> list[JsonObject]:
-    """Apply namespaces, accounts and rights."""
+    """Apply namespaces, accounts and rights, and wait until the accounts are there."""
     for name in (NAMESPACE, RECORDS):
         api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     objects = manifests(*components)
     for item in objects:
         api.apply(item)
+    accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+    wait_until(lambda: len(api.items(accounts)) >= 3, 30, "accounts exist")
     return objects
 
 

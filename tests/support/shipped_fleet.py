@@ -16,8 +16,7 @@ from tests.support.components import Components
 from tests.support.controlplane import ControlPlane
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.secure_redis import SecureRedis
-from tests.support.shipped import NAMESPACE, RECORDS, install, kubeconfig_for
-from tests.support.waiting import wait_until
+from tests.support.shipped import RECORDS, install, kubeconfig_for
 
 WORKERS = 2
 
@@ -35,7 +34,6 @@ class ShippedFleet:
         controllers: str = "provisioner",
         components: Sequence[str] = (),
     ) -> None:
-        (directory / "redis").mkdir()
         self.redis = SecureRedis(redis_binary, directory / "redis")
         self._parts = Components(directory, self.redis)
         self._plane = plane
@@ -56,8 +54,6 @@ class ShippedFleet:
     def __enter__(self) -> Self:
         with self._plane.api() as api:
             install(api, *self._components)
-            accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
-            wait_until(lambda: len(api.items(accounts)) >= 3, 30, "accounts exist")
         try:
             self.redis.start()
             watcher = kubeconfig_for(self._plane, "watcher")
