@@ -227,7 +227,7 @@ def test_paused_class_waits_and_breaker_state_is_visible(host, central, scene, f
         "defaults:\n  timeouts: {create: 1s}\ndrivers:\n" + entry(host, paused) + entry(host, hang)
     )
     with central("--workers=1") as fleet:
-        served = f"Detected CSI driver {hang}"
+        served = f'"Detected CSI driver" driver="{hang}"'
         wait_until(lambda: served in fleet.log_text(), 30, "the driver is served")
         host.set_mode(hang, mode="dead")
         client = redis.Redis.from_url(fleet.redis_url)
