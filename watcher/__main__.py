@@ -45,7 +45,9 @@ def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
         settings, pool_size=CONNECTIONS, user_agent="csi-fleet-watcher", metrics=metrics
     )
     redis = settings.redis
-    redis_client = connect(redis.url_with_credentials(), password_file=redis.password_file)
+    redis_client = connect(
+        redis.url_with_credentials(), password_file=redis.password_file, shard=settings.shard
+    )
     queue = WorkQueue(redis_client, publish=publisher(make_app(settings)))
     resync_seconds = settings.resync_period_seconds
     return Watcher(
@@ -67,7 +69,7 @@ def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
 
 
 def run(settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT; returns the exit code.
+    """Run until SIGTERM or SIGINT; returns the exit code, 2 when Redis is another shard's.
 
     Raises:
         ConfigError: no usable client configuration, or nobody can listen at the endpoint.
@@ -85,7 +87,7 @@ def run(settings: Settings) -> int:
     watcher.stop()
     if server:
         server.stop()
-    return 0
+    return 2 if watcher.is_refused else 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -176,6 +176,11 @@ class Watcher:
             loop.join(max(0.0, deadline - time.monotonic()))
 
     @property
+    def is_refused(self) -> bool:
+        """Whether the process ends because Redis is another shard's."""
+        return self.loops["keeper"].is_refused
+
+    @property
     def is_down(self) -> bool:
         """Whether Redis does not answer."""
         return self.loops["keeper"].is_failing or self.loops["outbox"].is_failing

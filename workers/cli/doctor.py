@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
@@ -148,6 +148,18 @@ def _may(tools: Tools, verb: str, group: str, resource: str, namespace: str) -> 
 
 def redis_settings(tools: Tools) -> Iterator[Finding]:
     """Version, eviction, persistence and clock of Redis."""
+    for shard in tools.shards:
+        yield from _of_shard(shard, _redis(shard))
+
+
+def _of_shard(shard: Tools, found: Iterator[Finding]) -> Iterator[Finding]:
+    """The findings, each with its shard where there are several."""
+    mark = shard.settings.shard.mark
+    for one in found:
+        yield replace(one, check=f"{one.check} of shard {mark}") if mark else one
+
+
+def _redis(tools: Tools) -> Iterator[Finding]:
     facts = read_redis(tools.redis)
     parts = tuple(int(part) for part in facts["version"].split(".")[:2] if part.isdigit())
     yield Finding(
@@ -178,6 +190,11 @@ def redis_settings(tools: Tools) -> Iterator[Finding]:
 
 def system(tools: Tools) -> Iterator[Finding]:
     """Living parts and served drivers."""
+    for shard in tools.shards:
+        yield from _of_shard(shard, _parts(shard))
+
+
+def _parts(tools: Tools) -> Iterator[Finding]:
     watchers = [one for one in tools.presence.alive() if one.role == "watcher"]
     workers = tools.presence.workers()
     yield Finding("watchers", OK if watchers else FAIL, f"{len(watchers)} alive")

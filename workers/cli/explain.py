@@ -54,10 +54,7 @@ def answers(tools: Tools, noun: Noun, namespace: str, name: str) -> list[Explain
             rest += [pair for pair in noun.kinds if pair[0] is spec]
     if rest:
         part = nouns.Noun(noun.word, noun.resource, tuple(rest))
-        records = tools.registry.alive()
-        found.append(
-            generic.explain(tools.kube, tools.redis, records, part, namespace=namespace, name=name)
-        )
+        found.append(generic.explain(tools, part, namespace=namespace, name=name))
     return found
 
 

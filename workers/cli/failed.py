@@ -25,11 +25,12 @@ def run(tools: Tools) -> int:
     driver, namespaces = tools.settings.tool.driver, set(tools.settings.arguments)
     found = [
         one
-        for one in (*failed_keys(tools.redis), *_stranded(tools))
+        for shard in tools.shards
+        for one in (*failed_keys(shard.redis), *_stranded(shard))
         if (not driver or one.key.driver.partition("@")[0] == driver)
         and (not namespaces or one.key.tenant in namespaces)
     ]
-    now = read_time(tools.redis)
+    now = read_time(tools.of("").redis)
     if tools.is_json:
         terminal.write_json([_json(one) for one in found])
     elif found:

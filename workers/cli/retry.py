@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from workers.cli import terminal
@@ -69,7 +70,7 @@ def _retry_known(tools: Tools, kind: str, namespace: str, name: str) -> int:
 def _known(tools: Tools, kind: str, namespace: str, name: str) -> list[Key]:
     noun = nouns.nouns()[kind]
     found = tools.kube.get(noun.resource, name, namespace=namespace)
-    states = generic.known_states(tools.redis, tools.registry.alive(), noun, found)
+    states = generic.known_states(tools, tools.registry.alive(), noun, found)
     return [state.key for state in states]
 
 
@@ -84,7 +85,8 @@ def _others(tools: Tools, kind: str, namespace: str, name: str, own: Key) -> lis
 def _orphans(tools: Tools, claim: str) -> list[Key]:
     """Keys of attempts that outlived a claim of that name."""
     found = []
-    for record in IntentStore(tools.redis).all().values():
+    stores = [IntentStore(shard.redis) for shard in tools.shards]
+    for record in chain.from_iterable(store.all().values() for store in stores):
         with suppress(ValueError):
             key = Key.parse(str(record.get("key", "")))
             found += [key] if key.object == claim else []
@@ -100,8 +102,9 @@ def is_settled(tools: Tools, kind: str, namespace: str, name: str) -> bool:
 
 def retry_now(tools: Tools, key: Key) -> None:
     """Drops failures, memo and delay of a key and makes it ready."""
-    tools.queue.forget([key])
-    tools.queue.add([key])
+    queue = tools.of(key.driver_name).queue
+    queue.forget([key])
+    queue.add([key])
 
 
 def _claim(tools: Tools, namespace: str, name: str) -> Key:

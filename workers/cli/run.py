@@ -90,9 +90,11 @@ class Supervisor:
     def start(self) -> None:
         """Starts Redis and the parts; returns at once."""
         url = self.settings.redis.url_with_credentials()
+        urls = [redis.url_with_credentials() for redis in self.settings.redis_shards]
         if not url:
             self.redis, url = embedded_redis.start(self.directory)
-        env = {"CSI_FLEET_REDIS_URL": url}
+            urls = [url]
+        env = {"CSI_FLEET_REDIS_URL": " ".join(urls)}
         if self.redis is not None and not self.settings.redis.record_keys:
             # Lives as long as that Redis; of the parts only workers read it.
             env["CSI_FLEET_RECORDS_KEY"] = new_key()

@@ -8,7 +8,7 @@ from workers.cli import terminal
 from workers.engine.shadow.comparing import Verdict
 from workers.errors import ConfigError
 from workers.explain.words import moment
-from workers.queue.shadows import Shadows
+from workers.queue.shadows import SYSTEM, Shadows
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
@@ -22,7 +22,11 @@ def run(tools: Tools) -> int:
     """The command; 0 when nothing differs, 1 when something does."""
     if tools.settings.arguments != ("report",):
         raise ConfigError("give `csi-fleet shadow report`, with --driver=NAME for one driver")
-    report = gather(Shadows(tools.redis), tools.settings.tool.driver)
+    driver = tools.settings.tool.driver
+    shards = [tools.of("" if driver == SYSTEM else driver)] if driver else tools.shards
+    report = {
+        name: one for shard in shards for name, one in gather(Shadows(shard.redis), driver).items()
+    }
     if tools.is_json:
         terminal.write_json(report)
     else:

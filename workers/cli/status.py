@@ -59,7 +59,26 @@ def run(tools: Tools) -> int:
 
 
 def gather(tools: Tools) -> dict[str, Any]:
-    """Everything `status` shows, for `-o json` too; ages in seconds."""
+    """Everything `status` shows, for `-o json` too; ages in seconds.
+
+    Of several shards `redis` is None, and `shards` has each one's own report.
+    """
+    reports = {shard.settings.shard.mark: _of_shard(shard) for shard in tools.shards}
+    if len(reports) == 1:
+        return next(iter(reports.values()))
+    found: dict[str, Any] = {"redis": None, "problems": []}
+    for mark, report in reports.items():
+        for part in ("drivers", "breakers", "paused_classes"):
+            found[part] = found.get(part, {}) | report[part]
+        for part in ("watchers", "workers"):
+            found[part] = found.get(part, []) + report[part]
+        found["problems"] += [f"shard {mark}: {line}" for line in report["problems"]]
+    names = next(iter(reports.values()))["counts"]
+    found["counts"] = {name: sum(one["counts"][name] for one in reports.values()) for name in names}
+    return found | {"shards": reports}
+
+
+def _of_shard(tools: Tools) -> dict[str, Any]:
     records, stats = tools.registry.alive(), read_stats(tools.redis)
     breakers, classes = tools.breakers.states(), tools.pauses.classes()
     watchers, workers = tools.presence.alive(), tools.presence.workers()
@@ -150,7 +169,7 @@ def show(report: dict[str, Any]) -> None:
         for kind, lane in (driver["work"] or {"-": _NOTHING}).items()
     ]
     terminal.write_table("drivers", _HEAD, rows or [["none", *["-"] * (len(_HEAD) - 1)]])
-    counts, redis = report["counts"], report["redis"]
+    counts = report["counts"]
     terminal.write()
     terminal.write(f"watchers {len(report['watchers'])}: {', '.join(report['watchers']) or 'none'}")
     terminal.write(f"workers  {len(report['workers'])}: {', '.join(report['workers']) or 'none'}")
@@ -158,10 +177,13 @@ def show(report: dict[str, Any]) -> None:
         f"in flight {counts['intents']}, unsaved volumes {counts['unsaved_volumes']}, "
         f"failing {counts['failing_keys']}, given up {counts['abandoned_keys']}"
     )
-    terminal.write(
-        f"redis {redis['version']}, {redis['memory']} used, "
-        f"{redis['clients']} clients, eviction {redis['policy']}"
-    )
+    for mark, one in report.get("shards", {"": report}).items():
+        redis, drivers = one["redis"], ", ".join(one["drivers"]) or "none"
+        terminal.write(
+            f"redis {redis['version']}, {redis['memory']} used, "
+            f"{redis['clients']} clients, eviction {redis['policy']}"
+            + (f"; shard {mark}: {drivers}" if mark else "")
+        )
     for name, pause in report["paused_classes"].items():
         end = f" until {moment(pause['until'])}" if pause["until"] else ""
         terminal.write(f"class {name} is paused{end}: {pause['reason'] or 'no reason given'}")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from workers.config.flags import Command
 from workers.config.settings import RedisSettings
+from workers.config.shard import Shard, place
 from workers.errors import ConfigError
 from workers.explain import nouns
 from workers.kube.client import KubeClient
@@ -21,6 +22,7 @@ from workers.queue.connection import RedisClient, connect
 from workers.queue.pauses import Pauses
 from workers.queue.presence import Presence
 from workers.queue.registry import DriverRegistry
+from workers.queue.scripts import check_mark
 from workers.queue.workqueue import WorkQueue
 
 if TYPE_CHECKING:
@@ -70,16 +72,53 @@ def with_redis(settings: Settings) -> Settings:
     socket = Path(settings.process.state_dir) / "redis.sock"
     if not socket.exists():
         return settings
-    from dataclasses import replace  # noqa: PLC0415 - rarely needed
+    redis = RedisSettings(url=f"unix://{socket}")
+    return replace(settings, redis=redis, redis_shards=(redis,))
 
-    return replace(settings, redis=RedisSettings(url=f"unix://{socket}"))
+
+@dataclass(frozen=True, slots=True)
+class AllDrivers:
+    """The served drivers of several shards."""
+
+    registries: tuple[DriverRegistry, ...]
+
+    def alive(self) -> dict[str, dict[str, Any]]:
+        """As `DriverRegistry.alive`; no two shards have a driver in common."""
+        return {name: found for one in self.registries for name, found in one.alive().items()}
 
 
 @dataclass
 class Tools:
-    """Connections of one command, made when they are first used."""
+    """Connections of one command, made when they are first used.
+
+    With several shards what is in a Redis is asked of one of `shards`: each of them, or `of` a
+    driver.
+
+    Attributes:
+        settings: of the command.
+        whole: of which this is a shard; None for all of it.
+    """
 
     settings: Settings
+    whole: Tools | None = None
+
+    @cached_property
+    def shards(self) -> tuple[Tools, ...]:
+        """The same command at each Redis; itself if there is but one."""
+        if self.whole is not None:
+            return self.whole.shards
+        found = self.settings.redis_shards
+        if len(found) == 1:
+            return (self,)
+        parts = (
+            replace(self.settings, redis=one, redis_shards=(one,), shard=Shard(index, len(found)))
+            for index, one in enumerate(found)
+        )
+        return tuple(Tools(part, self) for part in parts)
+
+    def of(self, driver: str) -> Tools:
+        """The same command at the Redis of a driver, "" for what belongs to none."""
+        return self.shards[place(driver, len(self.shards))]
 
     @property
     def is_json(self) -> bool:
@@ -93,6 +132,8 @@ class Tools:
         Raises:
             ConfigError: no usable client configuration.
         """
+        if self.whole is not None:
+            return self.whole.kube
         kube = self.settings.kube
         client = KubeClient.from_settings(
             kube.kubeconfig,
@@ -109,18 +150,26 @@ class Tools:
 
         Raises:
             ConfigError: it is not named.
+            WrongShard: it is another shard's.
+            ValueError: there are several; a defect of the command.
         """
-        url = self.settings.redis.url_with_credentials()
+        if len(self.settings.redis_shards) > 1:
+            raise ValueError("of which shard?")
+        url, shard = self.settings.redis.url_with_credentials(), self.settings.shard
         if not url:
             raise ConfigError(
                 "where is Redis? Give --redis-url or the variable CSI_FLEET_REDIS_URL, or "
                 "--state-dir of a running `csi-fleet run`"
             )
-        return connect(
+        client = connect(
             url,
             password_file=self.settings.redis.password_file,
             socket_timeout_seconds=TIMEOUT_SECONDS,
+            shard=shard,
         )
+        if shard.is_part:
+            check_mark(client)
+        return client
 
     def publish(self, keys: Iterable[Key]) -> None:
         """Sends tickets; most commands send none and need no Celery, half of their start."""
@@ -135,8 +184,10 @@ class Tools:
         return WorkQueue(self.redis, publish=self.publish)
 
     @cached_property
-    def registry(self) -> DriverRegistry:
-        """Served drivers."""
+    def registry(self) -> DriverRegistry | AllDrivers:
+        """Served drivers: of all shards, or of this one."""
+        if len(self.shards) > 1 and self.whole is None:
+            return AllDrivers(tuple(DriverRegistry(one.redis) for one in self.shards))
         return DriverRegistry(self.redis)
 
     @cached_property

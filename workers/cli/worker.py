@@ -111,8 +111,9 @@ class WorkerProcess:
         self.kube = KubeResources(client)
         self.shadowing = Shadowing(client)
         settings = self.settings = replace(settings, gates=discovered_gates(settings, self.kube))
-        url, password_file = settings.redis.url_with_credentials(), settings.redis.password_file
-        redis = connect(url, password_file=password_file)
+        url, shard = settings.redis.url_with_credentials(), settings.shard
+        password_file = settings.redis.password_file
+        redis = connect(url, password_file=password_file, shard=shard)
         seal = Seal.of_lines(settings.redis.record_keys)
         self.pauses = Pauses(redis)
         copies = PauseCopies(self.kube, settings.kube.namespace)
@@ -120,7 +121,7 @@ class WorkerProcess:
         self.queue = WorkQueue(
             redis,
             publish=publisher(self.app),
-            heartbeat_client=connect_heartbeat(url, password_file=password_file),
+            heartbeat_client=connect_heartbeat(url, password_file=password_file, shard=shard),
             lease_ttl_seconds=settings.process.lease_ttl_seconds,
             on_lost=self.wake_heartbeat,
             before_limits=PauseRestorer(copies, self.pauses).restore,
@@ -230,7 +231,9 @@ class WorkerProcess:
         )
         path = settings.driver.drivers_file
         self.central = (
-            Central(self.fleet, Path(path), pool=settings.driver.drivers_pool) if path else None
+            Central(self.fleet, Path(path), pool=settings.driver.drivers_pool, shard=settings.shard)
+            if path
+            else None
         )
 
     def elections(self, redis: RedisClient) -> Elections:
@@ -250,7 +253,11 @@ class WorkerProcess:
         self.heartbeat.wake()
 
     def announce(self) -> None:
-        """Registers process and drivers; waits for a Redis that does not answer yet."""
+        """Registers process and drivers; waits for a Redis that does not answer yet.
+
+        Raises:
+            WrongShard: it is another shard's.
+        """
         delay = 0.2
         while not self._stopped.is_set():
             try:
@@ -407,7 +414,7 @@ def run(settings: Settings) -> int:
     process.announce()
     process.start_threads()
     try:
-        return process.consume()
+        return process.consume() or (2 if process.heartbeat.is_refused else 0)
     finally:
         process.stop()
 

@@ -56,7 +56,9 @@ def check(settings: Settings, values: Mapping[str, Any], flags: FlagSet) -> None
     _check_bounds(values, flags)
     _check_capacity(settings)
     _check_leader(settings)
-    _check_redis(settings)
+    _check_shards(settings)
+    for redis in settings.redis_shards:
+        _check_redis(settings.command, redis)
     _check_flower(settings)
 
 
@@ -163,11 +165,30 @@ def _check_leader(settings: Settings) -> None:
         )
 
 
-def _check_redis(settings: Settings) -> None:
-    url = settings.redis.url
-    if not url and settings.command in _REDIS_COMMANDS:
+def _check_shards(settings: Settings) -> None:
+    """A Redis of its own for each, and every process knows which one is its own."""
+    urls = [redis.url for redis in settings.redis_shards if redis.url]
+    if len(set(urls)) < len(urls):
+        raise ConfigError("--redis-url: two shards have the same URL; each has a Redis of its own")
+    shard = settings.shard
+    if settings.command in TOOLS or len(urls) == shard.count or not (shard.is_part or urls[1:]):
+        return
+    if shard.is_part:
         raise ConfigError(
-            f"--redis-url or the variable CSI_FLEET_REDIS_URL is needed for {settings.command}"
+            f"--shard={shard} needs {shard.count} --redis-url, one for each shard in their order; "
+            f"{len(urls)} given"
+        )
+    raise ConfigError(
+        f"--redis-url is given {len(urls)} times: say with --shard=i/{len(urls)} which of these "
+        "shards this process is for, from 0"
+    )
+
+
+def _check_redis(command: Command, redis: RedisSettings) -> None:
+    url = redis.url
+    if not url and command in _REDIS_COMMANDS:
+        raise ConfigError(
+            f"--redis-url or the variable CSI_FLEET_REDIS_URL is needed for {command}"
         )
     if url and not url.startswith(SCHEMES):
         raise ConfigError("--redis-url must start with redis://, rediss://, unix:// or sentinel://")
@@ -178,8 +199,8 @@ def _check_redis(settings: Settings) -> None:
             raise ConfigError(f"--redis-url: {error}") from error
     if "password" in parse_qs(url.partition("?")[2]):
         raise ConfigError("--redis-url must not carry password=; use CSI_FLEET_REDIS_PASSWORD")
-    _check_plain(settings.redis)
-    _check_record_keys(settings.redis.record_keys)
+    _check_plain(redis)
+    _check_record_keys(redis.record_keys)
 
 
 def _check_record_keys(lines: tuple[str, ...]) -> None:

@@ -29,13 +29,8 @@ from workers.translate.volume_facts import facts_of, owner_names
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from workers.cli.tools import Tools
     from workers.kube.objects import JsonObject
-    from workers.kube.resources import KubeResources
-    from workers.queue.breakers import Breakers
-    from workers.queue.connection import RedisClient
-    from workers.queue.pauses import Pauses
-    from workers.queue.presence import Presence
-    from workers.queue.registry import DriverRegistry
 
 T = TypeVar("T")
 
@@ -50,26 +45,12 @@ class Gatherer:
     """Reads facts.
 
     Args:
-        kube: the API server; the rights of a reader suffice.
-        redis_client: the queue's Redis.
+        tools: the API server, for which the rights of a reader suffice, and the queue's Redis.
     """
 
-    def __init__(
-        self,
-        kube: KubeResources,
-        redis_client: RedisClient,
-        *,
-        registry: DriverRegistry,
-        breakers: Breakers,
-        pauses: Pauses,
-        presence: Presence,
-    ) -> None:
-        self._kube = kube
-        self._redis = redis_client
-        self._registry = registry
-        self._breakers = breakers
-        self._pauses = pauses
-        self._presence = presence
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._kube = tools.kube
 
     def claim(self, namespace: str, name: str) -> ClaimFacts:
         """Facts about one claim.
@@ -91,8 +72,9 @@ class Gatherer:
         class_name = claim_class_name(claim)
         storage_class = self._class(class_name)
         driver_name = str((storage_class or {}).get("provisioner") or "")
-        records = self._registry.alive()
+        records = self._tools.registry.alive()
         queue_name, record = find_driver(records, driver_name, selected_node(claim))
+        here = self._tools.of(str(record["name"]) if record else driver_name)
         uid = claim["metadata"]["uid"]
         key = claim_key(queue_name or driver_name, namespace, name, uid)
         pv_name = domain_of(record, uid)
@@ -106,10 +88,10 @@ class Gatherer:
             driver_name=driver_name,
             driver=record,
             known_drivers=tuple(sorted({str(one.get("name")) for one in records.values()})),
-            state=read_key(self._redis, key, pv_name) if driver_name else None,
-            watchers=len(self._presence.alive()),
-            workers=len(self._presence.workers()),
-            **self._holds(queue_name or driver_name, class_name),
+            state=read_key(here.redis, key, pv_name) if driver_name else None,
+            watchers=len(here.presence.alive()),
+            workers=len(here.presence.workers()),
+            **_holds(here, queue_name or driver_name, class_name),
         )
         volume = self._volume((claim.get("spec") or {}).get("volumeName") or pv_name)
         facts = replace(facts, volume=volume)
@@ -135,8 +117,9 @@ class Gatherer:
     def volume(self, name: str) -> VolumeFacts:
         """Facts about one volume; raises as `claim`."""
         volume = self._volume(name)
-        records = self._registry.alive()
+        records = self._tools.registry.alive()
         owner, queue_name, record = find_owner(records, volume or {})
+        here = self._tools.of(owner)
         facts = VolumeFacts(
             name,
             now=time.time(),
@@ -145,13 +128,13 @@ class Gatherer:
             driver=record,
             known_drivers=tuple(sorted({str(one.get("name")) for one in records.values()})),
             state=read_key(
-                self._redis,
+                here.redis,
                 volume_key(queue_name or owner, name, claim_namespace(volume or {})),
                 name,
             ),
-            watchers=len(self._presence.alive()),
-            workers=len(self._presence.workers()),
-            **self._holds(queue_name or owner, claim_class_name(volume or {})),
+            watchers=len(here.presence.alive()),
+            workers=len(here.presence.workers()),
+            **_holds(here, queue_name or owner, claim_class_name(volume or {})),
         )
         if volume is None:
             return facts
@@ -160,16 +143,6 @@ class Gatherer:
             attachments=_quietly(lambda: self._attachments(name), {}),
             last_error=self._last_error("default", volume["metadata"]["uid"]),
         )
-
-    def _holds(self, queue_name: str, class_name: str) -> dict[str, Any]:
-        """Breaker of the driver and pause of the class."""
-        breaker = self._breakers.states().get(queue_name)
-        pause = self._pauses.of_class(class_name) if class_name else None
-        return {
-            "breaker": breaker.reason if breaker is not None and breaker.is_open else "",
-            "class_pause": None if pause is None else pause.reason,
-            "class_pause_until": 0.0 if pause is None else pause.until_ms / 1000,
-        }
 
     def _class(self, name: str) -> JsonObject | None:
         if not name:
@@ -296,6 +269,17 @@ class Gatherer:
             if (event.get("source") or {}).get("component") not in _CLUSTER_SOURCES
         ]
         return max(found, key=lambda one: one[1], default=None)
+
+
+def _holds(here: Tools, queue_name: str, class_name: str) -> dict[str, Any]:
+    """Breaker of the driver and pause of the class."""
+    breaker = here.breakers.states().get(queue_name)
+    pause = here.pauses.of_class(class_name) if class_name else None
+    return {
+        "breaker": breaker.reason if breaker is not None and breaker.is_open else "",
+        "class_pause": None if pause is None else pause.reason,
+        "class_pause_until": 0.0 if pause is None else pause.until_ms / 1000,
+    }
 
 
 def find_driver(

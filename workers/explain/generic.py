@@ -18,11 +18,9 @@ from workers.queue.keys import Key
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import redis
-
+    from workers.cli.tools import Tools
     from workers.explain.nouns import Noun
     from workers.kube.objects import JsonObject
-    from workers.kube.resources import KubeResources
     from workers.spec import Kind, Spec
 
 # What the queue says counts first: nothing of the object matters while these hold.
@@ -55,15 +53,7 @@ class Explained:
     volume: JsonObject | None = None
 
 
-def explain(
-    kube: KubeResources,
-    client: redis.Redis,
-    records: Mapping[str, Mapping[str, Any]],
-    noun: Noun,
-    *,
-    namespace: str,
-    name: str,
-) -> Explained:
+def explain(tools: Tools, noun: Noun, *, namespace: str, name: str) -> Explained:
     """Say what the queue holds about the object.
 
     Raises:
@@ -71,11 +61,12 @@ def explain(
         QueueUnavailable: Redis does not answer.
     """
     try:
-        found = kube.get(noun.resource, name, namespace=namespace)
+        found = tools.kube.get(noun.resource, name, namespace=namespace)
     except NotFoundError:
         shown = f"{namespace}/{name}" if namespace else name
         return Explained(Cause("not-found", f"There is no {noun.word} {shown}."))
-    states = known_states(client, records, noun, found)
+    records = tools.registry.alive()
+    states = known_states(tools, records, noun, found)
     for state in states:
         cause = queueing.paused(state, state.key.driver, "", None, 0.0) or queueing.running(state)
         cause = cause or queueing.queued(state) or _failed(state)
@@ -94,7 +85,7 @@ def explain(
 
 
 def known_states(
-    client: redis.Redis,
+    tools: Tools,
     records: Mapping[str, Mapping[str, Any]],
     noun: Noun,
     found: JsonObject,
@@ -105,7 +96,7 @@ def known_states(
         QueueUnavailable: Redis does not answer.
     """
     states = [
-        read_key(client, key, key.object)
+        read_key(tools.of(key.driver_name).redis, key, key.object)
         for spec, kind in noun.kinds
         for key in candidates(records, spec, kind, found)
     ]

@@ -8,7 +8,6 @@ present epoch (M-017): CatalogIncomplete.
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -52,8 +51,11 @@ class CatalogWriter:
         """The present life of Redis. A changed one means: list, replace and add everything again.
 
         Read it before listing and give it to `mark_complete` afterwards.
+
+        Raises:
+            WrongShard: this Redis is another shard's.
         """
-        candidate, ttl_ms = uuid.uuid4().hex, round(TTL_SECONDS * 1000)
+        candidate, ttl_ms = self._scripts.new_life(), round(TTL_SECONDS * 1000)
         self._epoch = text(self._scripts.run("epoch", candidate, self._epoch, ttl_ms))
         return self._epoch
 

@@ -22,6 +22,7 @@ if _telemetry is None:
 else:
     sys.modules["opentelemetry"] = _telemetry
 
+from workers.config.shard import Shard  # noqa: E402
 from workers.queue.names import USUAL  # noqa: E402
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ class Client(redis.Redis):
 
     Attributes:
         names: of that cluster's keys.
+        shard: whose Redis it is.
     """
 
     names = USUAL
+    shard = Shard()

@@ -7,7 +7,6 @@ them. A lease whose end Redis did not confirm stays here until it is written.
 
 from __future__ import annotations
 
-import uuid
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -79,7 +78,12 @@ class HeldLeases:
         self.held.clear()
 
     def heartbeat(self, declare: Declare) -> bool:
-        """Renew or restore all; True when leases were lost. Raises QueueUnavailable."""
+        """Renew or restore all; True when leases were lost.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+            WrongShard: it is another shard's.
+        """
         session, started, held = self.session, self._clock(), list(self.held.values())
         # One whose end is owed may be ended already; only a Redis that lost data gets it back.
         running = [lease for lease in held if not lease.is_released]
@@ -99,7 +103,7 @@ class HeldLeases:
     def _restore(self, held: list[Lease], declare: Declare) -> set[str]:
         """Tell a Redis in a new life what it may have lost; returns the tokens of lost leases."""
         session, known = self.session, self.session.epoch
-        candidate = uuid.uuid4().hex
+        candidate = self._heartbeats.new_life()
         leases: list[str | bytes | int] = []
         for lease in held:
             locks, written = " ".join(lock.text for lock in lease.locks), lease.written.copy()

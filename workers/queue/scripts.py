@@ -14,27 +14,31 @@ it, and the script runs once more. The watcher notices the changed epoch and add
 from __future__ import annotations
 
 import hashlib
+import uuid
 from contextlib import contextmanager
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from workers.errors import QueueUnavailable
+from workers.errors import QueueUnavailable, WrongShard
 from workers.observability.logging import get_logger
 from workers.queue import kinds
 from workers.queue.connection import (
+    EVERYTHING,
     NoPermissionError,
     NoScriptError,
     ResponseError,
     execute,
     redis_errors,
 )
-from workers.queue.names import USUAL, Names, names_of
+from workers.queue.names import USUAL, Names, names_of, redis_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import redis
+
+    from workers.config.shard import Shard
 
 _log = get_logger(__name__)
 
@@ -139,9 +143,20 @@ class Scripts:
             try:
                 return self._evaluate(name, now, *args)
             except ResponseError as error:
+                self._check_shard(str(error))
                 if "WRONGTYPE" not in str(error) or not repair(self.client):
                     raise
                 return self._evaluate(name, now, *args)
+
+    def new_life(self) -> str:
+        """A name for the life of Redis that begins with the next call, marked with our shard."""
+        mark = _shard(self.client).mark
+        return uuid.uuid4().hex + (f"@{mark}" if mark else "")
+
+    def _check_shard(self, error: str) -> None:
+        word, _, theirs = error.partition(" ")
+        if word == "SHARD":
+            raise wrong_shard(_shard(self.client), theirs)
 
     def run_each(self, name: str, rows: Sequence[Sequence[str | bytes | float]]) -> list[Any]:
         """Run one script once per row of arguments, in one round trip; the replies in order.
@@ -212,6 +227,36 @@ class Scripts:
                 "k8s/base/redis/functions.lua of this release (its container does it at its start, "
                 "docs/upgrade.md)"
             ) from error
+
+
+def wrong_shard(ours: Shard, theirs: str) -> WrongShard:
+    """The error of a process whose Redis has the mark `theirs`, "" for one of no shard."""
+    whose = f"of shard {theirs}" if theirs else "of a system without shards"
+    who = f"of shard {ours}" if ours.is_part else "without --shard"
+    return WrongShard(
+        f"--redis-url: this Redis is {whose}, and this process {who}. Give every process its "
+        "--shard=i/n and the same --redis-url in the same order; after a change of n stop all "
+        "processes and empty every Redis first (docs/scale.md)"
+    )
+
+
+def check_mark(client: redis.Redis) -> None:
+    """Is it the Redis of the client's shard? For those who begin no life of it themselves.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+        WrongShard: it is another's.
+    """
+    with reading(client):
+        epoch = text(client.get(redis_key(client, "epoch")))
+    theirs = epoch.partition("@")[2].partition(":")[0]
+    if epoch and theirs != _shard(client).mark:
+        raise wrong_shard(_shard(client), theirs)
+
+
+def _shard(client: redis.Redis) -> Shard:
+    found: Shard = getattr(client, "shard", EVERYTHING)
+    return found
 
 
 def _lacks_functions(error: ResponseError) -> bool:

@@ -1,4 +1,4 @@
-#!lua name=csifleet_d95e4722d1f7b4dd
+#!lua name=csifleet_9a3cd591f4f224e1
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
@@ -45,13 +45,19 @@ local function begin_call()
 end
 
 -- The epoch, 'random:birth_ms:run_id', if it is that of this run of Redis: a restart and a fail-over
--- end a life as the loss of all data does, for each may have lost what was acknowledged.
+-- end a life as the loss of all data does, for each may have lost what was acknowledged. Then what
+-- is written there, of whichever life.
 local function life()
   local epoch = redis.call('GET', K.epoch)
   local run = epoch and string.match(epoch, ':(%w+)$')
-  if run and run == string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') then return epoch end
-  return nil
+  if run and run == string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') then
+    return epoch, epoch
+  end
+  return nil, epoch
 end
+
+-- Whose Redis an epoch, or the candidate of one, says that this is: 'random@shard', '' without shards.
+local function shard_of(epoch) return string.match(epoch, '^%w*@(%d+/%d+)') or '' end
 
 -- Nothing is admitted for one TTL of a life whose processes held leases in an earlier one: they
 -- restore them meanwhile.
@@ -63,11 +69,13 @@ local function quiet_until(ms)
 end
 
 -- The present life's epoch; begins one when there is none. `known` is the newest epoch the caller
--- has heard of, '' for none.
+-- has heard of, '' for none. An error, and nothing is touched, when the caller is another shard's.
 local function begin_life(candidate, known, ttl)
-  local epoch = life()
+  local epoch, old = life()
+  if old and shard_of(old) ~= shard_of(candidate) then
+    return redis.error_reply('SHARD ' .. shard_of(old))
+  end
   if not epoch then
-    local old = redis.call('GET', K.epoch)
     local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
     epoch = string.format('%s:%d:%s', candidate, now, run)
     redis.call('SET', K.epoch, epoch)
@@ -1051,6 +1059,7 @@ scripts['regain'] = function()
 -- Touches everything of the queue. Returns {epoch, tickets, {tokens of lost leases...}}.
 local process, ttl = ARGV[2], tonumber(ARGV[5])
 local epoch = begin_life(ARGV[3], ARGV[4], ttl)
+if type(epoch) == 'table' then return epoch end
 redis.call('ZADD', K.procs, now + ttl, process)
 
 local function older(key, fence)
@@ -1447,5 +1456,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_d95e4722d1f7b4dd', run)
-redis.register_function{ function_name = 'csifleet_d95e4722d1f7b4dd_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_9a3cd591f4f224e1', run)
+redis.register_function{ function_name = 'csifleet_9a3cd591f4f224e1_always', callback = run, flags = { 'allow-oom' } }

@@ -142,10 +142,12 @@ def test_explain_tells_what_the_queue_knows(redis_client):
     kube: Any = SimpleNamespace(get=lambda *_, **__: claim)
     noun = Noun("echo", paths.CLAIMS, ((SPEC, SPEC.kinds[0]),))
     records = {"d": {"name": "d", "queue_name": "d", "controllers": ["echo"]}}
+    registry, here = SimpleNamespace(alive=lambda: records), SimpleNamespace(redis=redis_client)
+    tools: Any = SimpleNamespace(kube=kube, registry=registry, of=lambda _: here)
 
     def told() -> str:
         place = {"namespace": "default", "name": "data"}
-        return generic.explain(kube, redis_client, records, noun, **place).cause.code
+        return generic.explain(tools, noun, **place).cause.code
 
     assert told() == "nothing-to-do"
     owner = world.owner()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.support.dummy.echo.rules import EchoRules
@@ -32,7 +34,9 @@ class Kube:
 
 
 def explain(redis_client, records=RECORDS, name="one"):
-    return generic.explain(Kube(), redis_client, records, NOUN, namespace="", name=name)
+    registry, here = SimpleNamespace(alive=lambda: records), SimpleNamespace(redis=redis_client)
+    tools = SimpleNamespace(kube=Kube(), registry=registry, of=lambda _: here)
+    return generic.explain(tools, NOUN, namespace="", name=name)
 
 
 @pytest.mark.parametrize(

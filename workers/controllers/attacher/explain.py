@@ -80,7 +80,8 @@ def gather(tools: Tools, name: str) -> AttachmentFacts:
     is_deleting = found["metadata"].get("deletionTimestamp") is not None
     make = names.detachment_key if is_deleting else names.attachment_key
     key = make(queue_name, spec["nodeName"], name, uid)
-    breaker = tools.breakers.states().get(queue_name)
+    here = tools.of(spec["attacher"])
+    breaker = here.breakers.states().get(queue_name)
     return AttachmentFacts(
         name,
         now,
@@ -88,9 +89,9 @@ def gather(tools: Tools, name: str) -> AttachmentFacts:
         driver=record,
         known_drivers=tuple(sorted({str(one.get("name")) for one in records.values()})),
         breaker=breaker.reason if breaker is not None and breaker.is_open else "",
-        state=read_key(tools.redis, key, f"va#{uid}"),
-        watchers=len(tools.presence.alive()),
-        workers=len(tools.presence.workers()),
+        state=read_key(here.redis, key, f"va#{uid}"),
+        watchers=len(here.presence.alive()),
+        workers=len(here.presence.workers()),
     )
 
 

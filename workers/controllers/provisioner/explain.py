@@ -20,14 +20,7 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
         ApiError: the API server does not answer, or refuses to show it.
         QueueUnavailable: Redis does not answer.
     """
-    gatherer = Gatherer(
-        tools.kube,
-        tools.redis,
-        registry=tools.registry,
-        breakers=tools.breakers,
-        pauses=tools.pauses,
-        presence=tools.presence,
-    )
+    gatherer = Gatherer(tools)
     if noun == "pvc":
         facts = gatherer.claim(namespace, name)
         return Explained(claim_cause(facts), facts.state, facts.claim, facts.volume)

@@ -84,7 +84,8 @@ def gather(tools: Tools, namespace: str, name: str) -> ChangeFacts:
     records = [record for record in alive if "resizer" in (record.get("controllers") or ())]
     driver = next((one for one in records if one["name"] == driver_name), None)
     queue_name = driver_name if driver is None else str(driver["queue_name"])
-    breaker = tools.breakers.states().get(queue_name)
+    here = tools.of(driver_name)
+    breaker = here.breakers.states().get(queue_name)
     key = Key(KIND, queue_name, f"{namespace}/{name}", view.uid)
     return ChangeFacts(
         namespace,
@@ -96,8 +97,8 @@ def gather(tools: Tools, namespace: str, name: str) -> ChangeFacts:
         known_drivers=tuple(sorted(str(record["name"]) for record in records)),
         attributes_class=_found(tools.kube.get_attributes_class, view.wanted_class),
         breaker=breaker.reason if breaker is not None and breaker.is_open else "",
-        state=read_key(tools.redis, key, view.volume_name),
-        workers=len(tools.presence.workers()),
+        state=read_key(here.redis, key, view.volume_name),
+        workers=len(here.presence.workers()),
     )
 
 

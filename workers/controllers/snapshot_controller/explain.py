@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from workers.controllers.snapshot_controller.decide import expected_content
@@ -26,8 +25,7 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
         QueueUnavailable: Redis does not answer.
     """
     known = nouns.nouns()
-    queued = partial(generic.explain, tools.kube, tools.redis, tools.registry.alive())
-    found = queued(known[noun], namespace=namespace, name=name)
+    found = generic.explain(tools, known[noun], namespace=namespace, name=name)
     if noun != "snapshot" or found.cause.code in generic.QUEUE_FIRST:
         return found
     try:
@@ -42,7 +40,7 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
     cause = snapshot_cause(snapshot, content)
     if content is not None and cause.is_problem:
         # What holds the content's key holds the snapshot: a pause of the driver for example.
-        held = queued(known["content"], namespace="", name=wanted).cause
+        held = generic.explain(tools, known["content"], namespace="", name=wanted).cause
         if held.code in generic.QUEUE_FIRST:
             return replace(
                 found, cause=replace(held, text=f"It waits for its content {wanted}: {held.text}")

@@ -22,9 +22,7 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
         ApiError: the API server does not answer, or refuses to show it.
         QueueUnavailable: Redis does not answer.
     """
-    records = tools.registry.alive()
-    one = nouns.nouns()[noun]
-    found = generic.explain(tools.kube, tools.redis, records, one, namespace=namespace, name=name)
+    found = generic.explain(tools, nouns.nouns()[noun], namespace=namespace, name=name)
     if noun != "content" or found.cause.code in generic.QUEUE_FIRST:
         return found
     try:

@@ -39,13 +39,19 @@ local function begin_call()
 end
 
 -- The epoch, 'random:birth_ms:run_id', if it is that of this run of Redis: a restart and a fail-over
--- end a life as the loss of all data does, for each may have lost what was acknowledged.
+-- end a life as the loss of all data does, for each may have lost what was acknowledged. Then what
+-- is written there, of whichever life.
 local function life()
   local epoch = redis.call('GET', K.epoch)
   local run = epoch and string.match(epoch, ':(%w+)$')
-  if run and run == string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') then return epoch end
-  return nil
+  if run and run == string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') then
+    return epoch, epoch
+  end
+  return nil, epoch
 end
+
+-- Whose Redis an epoch, or the candidate of one, says that this is: 'random@shard', '' without shards.
+local function shard_of(epoch) return string.match(epoch, '^%w*@(%d+/%d+)') or '' end
 
 -- Nothing is admitted for one TTL of a life whose processes held leases in an earlier one: they
 -- restore them meanwhile.
@@ -57,11 +63,13 @@ local function quiet_until(ms)
 end
 
 -- The present life's epoch; begins one when there is none. `known` is the newest epoch the caller
--- has heard of, '' for none.
+-- has heard of, '' for none. An error, and nothing is touched, when the caller is another shard's.
 local function begin_life(candidate, known, ttl)
-  local epoch = life()
+  local epoch, old = life()
+  if old and shard_of(old) ~= shard_of(candidate) then
+    return redis.error_reply('SHARD ' .. shard_of(old))
+  end
   if not epoch then
-    local old = redis.call('GET', K.epoch)
     local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
     epoch = string.format('%s:%d:%s', candidate, now, run)
     redis.call('SET', K.epoch, epoch)

@@ -4,6 +4,7 @@
 -- Touches everything of the queue. Returns {epoch, tickets, {tokens of lost leases...}}.
 local process, ttl = ARGV[2], tonumber(ARGV[5])
 local epoch = begin_life(ARGV[3], ARGV[4], ttl)
+if type(epoch) == 'table' then return epoch end
 redis.call('ZADD', K.procs, now + ttl, process)
 
 local function older(key, fence)
