@@ -21,6 +21,7 @@ from typing import Any
 from tests.bench import attaching, snapshotting
 from tests.bench import life as lives
 from tests.bench import resizing as expansions
+from tests.bench import shards as sharding
 from tests.bench.drivers import BenchDrivers
 from tests.bench.load import Load
 from tests.bench.systems import Ours, Peer, System
@@ -252,6 +253,16 @@ def life(plan: Plan) -> None:
             plan.add("life", record)
 
 
+def shards(plan: Plan) -> None:
+    """One and two shards over stand-in API servers; also into docs/scale.md. 4 to 5 minutes."""
+    size = (600, 10.0) if plan.is_quick else (sharding.CLAIMS, sharding.STEADY_SECONDS)
+    found = []
+    for record in sharding.measured(*size):
+        plan.add("shards", record)
+        found.append(record)
+    sharding.write(found)
+
+
 def tool(module: str, *arguments: str) -> str:
     """The output of one of the other measurements."""
     done = subprocess.run(
@@ -308,4 +319,5 @@ SECTIONS: dict[str, Callable[[Plan], None]] = {
     "resizing": resizing,
     "snapshots": snapshots,
     "life": life,
+    "shards": shards,
 }

@@ -170,3 +170,18 @@ def test_a_process_whose_redis_becomes_another_shard_s_ends(
     assert ended(process) == 2
     assert process.log_tail(100).count("this Redis is of shard 1/2") == 1
     assert not client.exists("csifleet:procs"), "it was not registered there"
+
+
+def test_a_worker_beside_a_driver_of_another_shard_says_where_it_belongs(
+    kubeconfig, servers, two_drivers, tmp_path
+):
+    """A sidecar's own driver is all that it may serve: one line with the flag to give."""
+    zero, one = two_drivers
+    command = [*program(), "worker", f"--kubeconfig={kubeconfig}", f"--csi-address={one.address}"]
+    command += [*urls(servers), "--shard=0/2"]
+    process = start_process("worker", command, log=tmp_path / "log", env=environment())
+    assert ended(process) == 2
+    assert f"driver {one.name} belongs to shard 1/2" in process.log_tail(50)
+    assert "give it --shard=1/2" in process.log_tail(50)
+    assert redis.Redis.from_url(servers[0].url).dbsize() == 0
+    assert zero.calls("CreateVolume") == []

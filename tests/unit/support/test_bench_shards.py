@@ -1,0 +1,87 @@
+"""What the measurement of shards concludes, and where it writes it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bench.shards import BEGIN, DRIVERS, END, driver_names, model, tables, write
+from tests.bench.standin_api import place
+from workers.config import shard
+
+COST = {"workers_ms": 4.0, "redis_ms": 0.5, "api_ms": 1.0, "drivers_ms": 1.0}
+ONE = {"shards": 1, "load": "burst", "watcher_ms": 1.0, "claims_per_s": 200.0, **COST}
+
+
+def records(foreign):
+    """A watcher that takes 1 ms per own claim and so much per claim of the other shard."""
+    two = ONE | {"shards": 2, "watcher_ms": 1.0 + foreign}
+    steady = two | {"load": "steady", "workers_ms": 90.0}
+    return [ONE, two, two, steady]
+
+
+def test_a_watcher_that_sees_only_its_own_claims_scales_without_loss():
+    found = model(records(0.0))
+    assert found["workers_cores"] == pytest.approx(4.0)
+    assert found["watcher_cores"] == pytest.approx(1.0)
+    assert found["redis_cores"] == pytest.approx(0.5)
+    assert found["watchers_full_per_s"] == pytest.approx(4000)
+    assert found["redis_full_per_s"] == pytest.approx(8000)
+    assert found["scaling"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("shards", "full"), [(1, 1000), (2, 1600), (4, 1000 / 0.4375)])
+def test_what_a_watcher_reads_of_other_shards_bounds_all_of_them(shards, full):
+    """With 0.25 ms per claim of another shard: 1/n of 1 ms and the rest of 0.25 ms per claim."""
+    found = model(records(0.25), shards=shards)
+    assert found["watchers_full_per_s"] == pytest.approx(full)
+    assert found["watcher_cores"] == pytest.approx(1 + 0.25 * (shards - 1))
+    assert found["scaling"] == pytest.approx(full / 1000 / shards)
+
+
+def test_the_first_process_that_is_full_is_the_bound():
+    """Redis at 2 ms per claim is full before the watchers are."""
+    slow = [one | {"redis_ms": 2.0} for one in records(0.0)]
+    found = model(slow)
+    assert found["redis_full_per_s"] == pytest.approx(2000)
+    assert found["scaling"] == pytest.approx(1.0)
+
+
+def test_noise_is_no_gain():
+    """A watcher that looked cheaper beside another shard reads its events for nothing at best."""
+    assert model(records(-0.1))["watcher_foreign_ms"] == 0
+
+
+def test_the_page_gets_the_figures_between_its_marks(tmp_path):
+    page = tmp_path / "scale.md"
+    page.write_text(f"before\n{BEGIN}\n\nnot measured yet\n\n{END}\nafter\n")
+    write(records(0.25), page)
+    text = page.read_text()
+    assert text.startswith(f"before\n{BEGIN}\n\n| shards |")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "not measured" not in text
+    assert tables(records(0.25)) in text
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match="lacks"):
+        write(records(0.25), page)
+    assert page.read_text() == "no marks"
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_every_shard_gets_as_many_drivers(count):
+    found = driver_names(count)
+    assert [len(one) for one in found] == [DRIVERS] * count
+    for index, names in enumerate(found):
+        assert {shard.place(name, count) for name in names} == {index}
+
+
+@pytest.mark.parametrize(("path", "found"), [
+    ("/api/v1/persistentvolumeclaims", ("v1/persistentvolumeclaims", "")),
+    ("/api/v1/namespaces/a/persistentvolumeclaims/b", ("v1/persistentvolumeclaims", "a/b")),
+    ("/api/v1/persistentvolumes/x", ("v1/persistentvolumes", "x")),
+    ("/apis/storage.k8s.io/v1/storageclasses", ("storage.k8s.io/v1/storageclasses", "")),
+    ("/apis/events.k8s.io/v1/namespaces/a/events", ("events.k8s.io/v1/events", "")),
+    ("/api/v1", ("", "")),
+    ("/apis/storage.k8s.io/v1", ("", "")),
+])  # fmt: skip
+def test_the_stand_in_api_server_knows_what_a_path_means(path, found):
+    assert place(path) == found
