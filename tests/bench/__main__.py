@@ -1,7 +1,7 @@
 """`make bench`: measures, writes build/bench.json and the tables of docs/performance.md.
 
-    make bench                                   everything, about 15 minutes
-    make bench QUICK=1                           less of everything, about 4 minutes
+    make bench                                   everything, about 20 minutes
+    make bench QUICK=1                           less of everything, about 6 minutes
     make bench ONLY=throughput,recovery          some sections
     make bench PEER=/path/to/csi-provisioner     the Go reference in the same run
     make bench ROUNDS=3 CSI_FLEET_TEST_KUBECONFIG=...   a cluster to use; it is filled with claims

@@ -14,6 +14,7 @@ it, and the script runs once more. The watcher notices the changed epoch and add
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from contextlib import contextmanager
 from functools import cache
@@ -46,6 +47,8 @@ _QUARANTINE_SECONDS = 7 * 24 * 3600
 _LUA = resources.files("workers.queue") / "lua"
 # Digits, of 64 bits; more are none of ours.
 _LONGEST_NUMBER = 19
+# As lib.lua has it.
+_MARK = re.compile(r"[0-9A-Za-z]*@([0-9]+/[0-9]+)")
 _HIDDEN = frozenset({"__pycache__"})
 # Parts of the library, in the order in which they use each other.
 _SHARED = ("lib", "lib_leases")
@@ -249,7 +252,8 @@ def check_mark(client: redis.Redis) -> None:
     """
     with reading(client):
         epoch = text(client.get(redis_key(client, "epoch")))
-    theirs = epoch.partition("@")[2].partition(":")[0]
+    found = _MARK.match(epoch)
+    theirs = found[1] if found else ""
     if epoch and theirs != _shard(client).mark:
         raise wrong_shard(_shard(client), theirs)
 

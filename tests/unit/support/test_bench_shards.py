@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench.shards import BEGIN, DRIVERS, END, driver_names, model, tables, write
+from tests.bench.shards import (
+    BEGIN,
+    DOCUMENT,
+    DRIVERS,
+    END,
+    driver_names,
+    model,
+    tables,
+    write,
+)
 from tests.bench.standin_api import place
 from workers.config import shard
 
@@ -60,6 +69,9 @@ def test_the_page_gets_the_figures_between_its_marks(tmp_path):
     assert text.endswith(f"{END}\nafter\n")
     assert "not measured" not in text
     assert tables(records(0.25)) in text
+    page.write_text(DOCUMENT.read_text())
+    write(records(0.25), page)
+    assert "| shards |" in page.read_text()
     page.write_text("no marks")
     with pytest.raises(ValueError, match="lacks"):
         write(records(0.25), page)
