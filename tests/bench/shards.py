@@ -112,7 +112,8 @@ def rigs(count: int, active: Sequence[int]) -> Iterator[list[Rig]]:
             file = folder / f"drivers-{index}.yaml"
             lines = [f"- {{name: {one}, endpoint: {drivers.address(one)}}}\n" for one in own]
             file.write_text("drivers:\n" + "".join(lines))
-            flags = [f"--drivers-file={file}", "--workers=1", *(f"--redis-url={u}" for u in urls)]
+            flags = [f"--drivers-file={file}", "--workers=1", "--kube-api-qps=-1"]
+            flags += [f"--redis-url={url}" for url in urls]
             flags += [f"--shard={index}/{count}"] if count > 1 else []
             fleet = Fleet(folder / f"f{index}", api.kubeconfig, [], *flags)
             stack.enter_context(fleet)

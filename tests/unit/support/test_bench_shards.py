@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.bench import shards
+from tests.bench.sections import SECTIONS, Plan
 from tests.bench.shards import (
     BEGIN,
     DOCUMENT,
@@ -38,13 +40,13 @@ def test_a_watcher_that_sees_only_its_own_claims_scales_without_loss():
     assert found["scaling"] == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("shards", "full"), [(1, 1000), (2, 1600), (4, 1000 / 0.4375)])
-def test_what_a_watcher_reads_of_other_shards_bounds_all_of_them(shards, full):
+@pytest.mark.parametrize(("count", "full"), [(1, 1000), (2, 1600), (4, 1000 / 0.4375)])
+def test_what_a_watcher_reads_of_other_shards_bounds_all_of_them(count, full):
     """With 0.25 ms per claim of another shard: 1/n of 1 ms and the rest of 0.25 ms per claim."""
-    found = model(records(0.25), shards=shards)
+    found = model(records(0.25), shards=count)
     assert found["watchers_full_per_s"] == pytest.approx(full)
-    assert found["watcher_cores"] == pytest.approx(1 + 0.25 * (shards - 1))
-    assert found["scaling"] == pytest.approx(full / 1000 / shards)
+    assert found["watcher_cores"] == pytest.approx(1 + 0.25 * (count - 1))
+    assert found["scaling"] == pytest.approx(full / 1000 / count)
 
 
 def test_the_first_process_that_is_full_is_the_bound():
@@ -97,3 +99,15 @@ def test_every_shard_gets_as_many_drivers(count):
 ])  # fmt: skip
 def test_the_stand_in_api_server_knows_what_a_path_means(path, found):
     assert place(path) == found
+
+
+@pytest.mark.parametrize(("is_quick", "size"), [(True, (600, 10.0)), (False, (3000, 60.0))])
+def test_make_bench_keeps_the_records_and_writes_the_page(monkeypatch, tmp_path, is_quick, size):
+    asked, written = [], []
+    monkeypatch.setattr(shards, "measured", lambda *sizes: asked.append(sizes) or records(0.25))
+    monkeypatch.setattr(shards, "write", written.append)
+    plan = Plan(None, tmp_path, None, is_quick, 1)
+    SECTIONS["shards"](plan)
+    assert asked == [size]
+    assert plan.records["shards"] == records(0.25)
+    assert written == [records(0.25)]
