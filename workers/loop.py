@@ -102,7 +102,7 @@ class Loop:
                 with self._heartbeats.during(self.name, self._limit_seconds) as self._heart:
                     seconds = self._step()
             except WrongShard as error:
-                _log.error(str(error))
+                _log.error("the process ends", loop=self.name, err=error)
                 self.is_refused = True
                 os.kill(os.getpid(), signal.SIGTERM)
                 return

@@ -85,7 +85,11 @@ def test_worker_and_watcher_start_and_stop(environment, redis_server, redis_clie
         started = []
         for command, flags, sign in (
             ("watcher", [], "watcher started"),
-            ("worker", [f"--csi-address={driver.address}"], f'"Detected CSI driver" driver="{driver.name}"'),
+            (
+                "worker",
+                [f"--csi-address={driver.address}"],
+                f'"Detected CSI driver" driver="{driver.name}"',
+            ),
         ):
             process = start_process(
                 command,
