@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def test_worker_and_watcher_start_and_stop(environment, redis_server, redis_clie
     """Outside the checkout, so that only the wheel can be what runs."""
     env = {key: one for key, one in os.environ.items() if key not in {"PYTHONPATH", "KUBECONFIG"}}
     common = [f"--redis-url={redis_server.unix_url}", "--master=http://127.0.0.1:9"]
-    with DirectoryDriver() as driver:
+    with DirectoryDriver() as driver, ExitStack() as ends:
         started = []
         for command, flags, sign in (
             ("watcher", [], "watcher started"),
@@ -99,6 +100,7 @@ def test_worker_and_watcher_start_and_stop(environment, redis_server, redis_clie
                 cwd=tmp_path,
             )
             started.append(process)
+            ends.callback(process.stop)
             wait_until(lambda p=process, s=sign: s in p.log_tail(50), 60, f"{command} works")
         for process in started:
             assert process.is_running()
