@@ -21,9 +21,9 @@ PACKAGES := csi_client workers watcher
 TYPED := $(PACKAGES) tests/support examples
 IMAGE ?= csi-fleet:dev
 BASE ?= python:3.11-slim-bookworm
-SUITES ?= unit integration e2e node parity chaos
+SUITES ?= unit integration e2e node monitoring chaos parity
 
-.PHONY: audit sbom image help venv bytecode demo test unit integration e2e fuzz compose-test node node-test conformance parity chaos mutants bench check lint types \
+.PHONY: audit sbom image help venv bytecode demo test unit integration e2e monitoring fuzz compose-test node node-test conformance parity chaos mutants bench check lint types \
   imports spelling lock-check stubs-check shape proto lock format release fetch clean
 
 help: ## list the targets
@@ -57,10 +57,10 @@ demo: $(STAMP) ## two drivers, claims becoming Bound, Flower; KUBECONFIG=... for
 	$(PY) -m examples.demo $(if $(filter command line,$(origin KUBECONFIG)),--kubeconfig '$(KUBECONFIG)') \
 	  $(if $(DEMO_EXIT),--exit)
 
-test: bytecode ## all suites: unit, integration, e2e, node, parity, short chaos (SUITES="unit e2e" for some)
+test: bytecode ## all suites: unit, integration, e2e, node, monitoring, short chaos, parity (SUITES="unit e2e" for some)
 	@$(PY) -m tests.support.suites $(SUITES)
 
-unit integration e2e: bytecode ## one suite
+unit integration e2e monitoring: bytecode ## one suite
 	@$(PY) -m tests.support.suites $@
 
 node: $(STAMP) ## a real cluster of one node with csi-fleet in its pods, until Ctrl-C (needs root, Debian)

@@ -41,5 +41,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give every test the marker of its folder, so that no file can forget it."""
     for item in items:
         folder = Path(item.path).relative_to(Path(__file__).parent).parts[0]
-        if folder in {"integration", "e2e", "node", "chaos", "bench"}:
+        if folder in {"integration", "e2e", "node", "monitoring", "chaos", "bench"}:
             item.add_marker(folder)

@@ -15,7 +15,8 @@ from tests.support.waiting import wait_until
 
 LATE = {"volumeBindingMode": "WaitForFirstConsumer"}
 ZONE = "zone.example.org/zone"
-FLAGS = ("--workers=1", "--worker-threads=2", "--timeout=60s", "--retry-interval-start=5s")
+# Nothing is tried again by itself while a test looks at it, however slow the machine is.
+FLAGS = ("--workers=1", "--worker-threads=2", "--timeout=60s", "--retry-interval-start=120s")
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +292,6 @@ def test_limit_queue_position_and_slow_driver(tool, scene, slow, fleet):
             found.setdefault(answer["cause"], []).append(answer["text"])
         counts = {cause: len(texts) for cause, texts in found.items()}
         if counts != {"driver-slow": 2, "limit-reached": 2}:
-            print(found)
             raise AssertionError(found)
         return found
 
@@ -331,14 +331,14 @@ def test_driver_error_back_off_failed_and_replay(tool, scene, plain, driver, fle
     scene.claim("data", plain)
     text = tool.wait_cause("pvc", f"{scene.namespace}/data", "driver-error")
     assert "ago: rpc error: code = Internal desc = disk on fire" in text
-    assert "Attempt 2 comes at " in text or "Attempt 3 comes at " in text
+    assert "Attempt 2 comes at " in text
     assert "error: rpc error: code = Internal desc = disk on fire" in text
     listed = tool.ok("failed", scene.namespace)
     assert f"claims  {scene.namespace}/data" in listed
     assert "disk on fire" in listed
     driver.set_rules()
     tool.ok("failed", scene.namespace, "--replay")
-    scene.wait_bound("data", timeout_seconds=4)
+    scene.wait_bound("data")
 
 
 def test_infeasible_then_retry(tool, scene, plain, driver, fleet):
@@ -352,7 +352,7 @@ def test_infeasible_then_retry(tool, scene, plain, driver, fleet):
     assert "no such tier" in text
     driver.set_rules()
     tool.ok("retry", "pvc", name)
-    scene.wait_bound("data", timeout_seconds=10)
+    scene.wait_bound("data")
 
 
 def test_api_server_refuses_the_volume(tool, scene, plain, api, fleet):
@@ -394,13 +394,13 @@ def test_api_server_refuses_the_volume(tool, scene, plain, api, fleet):
         wait_until(is_refused, 30, "the policy works", interval_seconds=0.5)
         scene.claim("data", plain)
         text = tool.wait_cause("pvc", f"{scene.namespace}/data", "save-refused")
-        assert "The volume was created, but the API server does not take its PersistentVolume" in (
-            text
-        )
+        said = "The volume was created, but the API server does not take its PersistentVolume"
+        assert said in text
         assert "no volumes today" in text
     finally:
         api.delete(f"{policies}ybindings/{scene.name}")
         api.delete(f"{policies}ies/{scene.name}")
+    tool.ok("retry", "pvc", f"{scene.namespace}/data")
     scene.wait_bound("data")
 
 
@@ -415,7 +415,7 @@ def test_a_volume_that_cannot_be_deleted(tool, scene, plain, driver, fleet):
     assert "desc = still mounted" in text
     driver.set_rules()
     tool.ok("retry", "pv", name)
-    scene.wait_gone(10)
+    scene.wait_gone()
 
 
 def test_kept_volume_and_foreign_volume(tool, scene, driver, api, fleet):

@@ -23,7 +23,7 @@ ROLES: Final = (
 )
 LIMITS: Final = {"hang": 6}
 SLOW_SECONDS: Final = 4.0
-PATIENCE: Final = 240
+PATIENCE: Final = 300
 
 
 class Actions:
@@ -176,9 +176,9 @@ class Actions:
     def freeze_worker(self, name: str) -> None:
         """In the middle of calls, for longer than its leases last."""
         world = self.world
-        wait_until(lambda: world.running_on(name, "frozen") >= 2, 30, "it works")
+        wait_until(lambda: world.running_on(name, "frozen") >= 2, PATIENCE, "it works")
         world.signal(signal.SIGSTOP, name)
-        wait_until(lambda: not world.running_on(name, "frozen"), 30, "others take over")
+        wait_until(lambda: not world.running_on(name, "frozen"), PATIENCE, "others take over")
         world.signal(signal.SIGCONT, name)
 
     def hang_watchers(self) -> None:

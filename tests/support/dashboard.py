@@ -187,7 +187,8 @@ def _pauses(seen: Seen) -> dict[Labels, Bounds]:
 
 
 def _requests(seen: Seen) -> dict[Labels, Bounds]:
-    series = "count by (verb, resource, code) (last_over_time(csi_fleet_api_requests_total[5s]))"
+    last = f"last_over_time(csi_fleet_api_requests_total[{round(5 * SCRAPE_SECONDS)}s])"
+    series = f"count by (verb, resource, code) ({last})"
     before, after = (seen.world.prometheus.query(series, at) for at in (seen.since, seen.until))
     made = Counter(
         labels(verb=one.verb, resource=one.resource, code=one.code)

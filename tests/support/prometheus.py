@@ -29,12 +29,14 @@ Labels = frozenset[tuple[str, str]]
 # The label that says what an alert is about.
 SUBJECTS = ("driver_name", "class", "instance")
 
-SCRAPE_SECONDS = 1.0
+# A scrape that takes longer tells nothing, and with those of all workers a rule begins anew: a
+# process that shares two processors with twenty others takes a second.
+SCRAPE_SECONDS = 2.0
 EVALUATE_SECONDS = 0.5
 # How rules are shortened: a test that waits a quarter of an hour for each is not run by anybody.
 # One for all times, since what holds between them makes a rule right: longer than it looks back.
 # Not smaller: a process that is stopped for 5 s must not be gone from half of a rule's window.
-DIVISOR = 30
+DIVISOR = 20
 _WAITS = re.compile(r"> (\d{2,})\b(?!\.)")
 _MINUTES = re.compile(r"\b(\d+)m\b")
 
@@ -57,10 +59,10 @@ def binary(name: str) -> str:
 
 
 def shortened(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The same rules in a thirtieth of the time: a minute is two seconds.
+    """The same rules in a twentieth of the time: a minute is three seconds.
 
     So are ages, the whole numbers from 10 on that an expression is compared with, in seconds: five
-    minutes' waiting is 10 s. Shares and rates stay.
+    minutes' waiting is 15 s. Shares and rates stay.
     """
     groups = []
     for group in document["groups"]:

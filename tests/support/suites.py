@@ -1,11 +1,11 @@
-"""Runs test suites one after the other and closes with one summary line: `make test`.
+"""Runs test suites and closes with one summary line: `make test`.
 
-    python -m tests.support.suites unit integration e2e node parity chaos
+    python -m tests.support.suites unit integration e2e node monitoring chaos parity
 
-Each suite is its own pytest: unit tests and files of integration and e2e tests share the cores, the
-others own the machine. A failed suite does not keep the next from running. In suites of many real
-processes a few failed tests are tried once more, alone; one that passes then is counted and listed
-as flaky: look at it.
+Each suite is its own pytest: unit tests and files of integration and e2e tests share the cores.
+Those that mostly wait run side by side. A failed suite does not keep the next from running. In
+suites of many real processes a few failed tests are tried once more; one that passes then is
+counted and listed as flaky: look at it.
 The last line is `tests: N passed, N failed`.
 """
 
@@ -17,8 +17,11 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from tests.support.controlplane_binaries import cache_root
 from tests.support.processes import start_process
@@ -28,9 +31,11 @@ TESTS_FAILED, NO_TESTS_COLLECTED = 1, 5  # pytest's exit codes
 # pytest-xdist processes. Files mostly wait; each process has a Redis and control plane of its own.
 BY_FILE = ("-n", "4", "--dist", "loadfile")
 WORKERS = {"unit": ("-n", "2"), "integration": BY_FILE, "e2e": BY_FILE}
-TRIED_AGAIN = {"integration", "e2e", "node", "chaos"}
+TRIED_AGAIN = {"integration", "e2e", "node", "monitoring", "chaos"}
 MOST_TRIED_AGAIN = 3  # more failures than that are no accident
-FOLDERS = ("unit", "integration", "e2e", "node", "chaos")
+FOLDERS = ("unit", "integration", "e2e", "node", "monitoring", "chaos")
+# Each leaves two thirds of two cores idle.
+SIDE_BY_SIDE = ("node", "monitoring", "chaos")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +51,16 @@ class Outcome:
     seconds: float = 0.0
 
 
-def run_pytest(suite: str) -> Outcome:
-    """Run the suite's folder; no folder or no test in it is a suite of nothing."""
+def run_pytest(suite: str, output: IO[str] | None = None) -> Outcome:
+    """Run the suite's folder; no folder or no test in it is a suite of nothing.
+
+    Args:
+        suite: its name.
+        output: takes what pytest prints, in place of our own output.
+    """
     folder = ROOT / "tests" / suite
     if not folder.is_dir():
-        print(f"no tests/{suite} yet")
+        print(f"no tests/{suite} yet", file=output)
         return Outcome(suite, ok=True)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
@@ -59,19 +69,32 @@ def run_pytest(suite: str) -> Outcome:
         command += ["-o", f"cache_dir={scratch}/cache"]
         if suite in WORKERS:
             command += WORKERS[suite]
-        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        code = subprocess.run(command, cwd=ROOT, check=False, stdout=output).returncode
         passed, failed, skipped = count(report) if report.exists() else (0, 0, 0)
         flaky = 0
         if code == TESTS_FAILED and suite in TRIED_AGAIN and failed <= MOST_TRIED_AGAIN:
-            print(f"\n--- {suite}: the failed ones once more, alone ---", flush=True)
+            print(f"\n--- {suite}: the failed ones once more ---", file=output, flush=True)
             code = subprocess.run(
-                [*command, "-n0", "--last-failed"], cwd=ROOT, check=False
+                [*command, "-n0", "--last-failed"], cwd=ROOT, check=False, stdout=output
             ).returncode
             good, still_failed, _ = count(report)
             flaky, passed, failed = good, passed + good, still_failed
     ok = code in {0, NO_TESTS_COLLECTED}
     seconds = time.monotonic() - started
     return Outcome(suite, ok, passed, failed or int(not ok), skipped, flaky, seconds)
+
+
+def run_beside(suites: list[str]) -> list[Outcome]:
+    """Run suites at once; of each what it printed when it has ended, and all after the first."""
+    with ExitStack() as stack:
+        outputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in suites]
+        pool = stack.enter_context(ThreadPoolExecutor(len(suites)))
+        runs = [pool.submit(run_pytest, *one) for one in zip(suites, outputs, strict=True)]
+        for suite, output, run in zip(suites, outputs, runs, strict=True):
+            wait([run])
+            output.seek(0)
+            print(f"\n=== {suite} ===", output.read(), sep="\n", flush=True)
+    return [run.result() for run in runs]
 
 
 def prepare_node() -> None:
@@ -125,7 +148,14 @@ def main(suites: list[str]) -> int:
     outcomes = []
     if "node" in suites:
         prepare_node()
+    beside = [suite for suite in suites if suite in SIDE_BY_SIDE]
     for suite in suites:
+        if suite in beside[1:]:
+            continue
+        if suite in beside and len(beside) > 1:
+            print(f"\n=== {', '.join(beside)}: side by side ===", flush=True)
+            outcomes += run_beside(beside)
+            continue
         print(f"\n=== {suite} ===", flush=True)
         outcomes.append(run_parity() if suite == "parity" else run_pytest(suite))
     print()

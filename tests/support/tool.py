@@ -24,7 +24,7 @@ class Tool:
             input=text,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
             env=environment(),
         )
@@ -45,7 +45,7 @@ class Tool:
         """The text of explain."""
         return self.run("explain", kind, name).stdout
 
-    def wait_cause(self, kind: str, name: str, cause: str, timeout_seconds: float = 20) -> str:
+    def wait_cause(self, kind: str, name: str, cause: str, timeout_seconds: float = 60) -> str:
         """Until explain gives that cause; returns its whole text."""
         last = ""
 

@@ -35,12 +35,32 @@ def test_all_good_is_exit_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
     assert suites.main(["unit"]) == 0
 
 
+def test_those_that_mostly_wait_run_side_by_side(tmp_path, monkeypatch, capsys):
+    """Each waits for the other's mark; what they print stays together, and all are counted."""
+    monkeypatch.setattr(suites, "ROOT", tmp_path)
+    monkeypatch.setattr(suites, "prepare_node", lambda: None)
+    for suite, other in (("node", "chaos"), ("chaos", "node")):
+        write_suite(
+            tmp_path,
+            "import time\n\n\ndef test_meets():\n"
+            f"    Path({str(tmp_path)!r}, {suite!r}).touch()\n"
+            f"    while not Path({str(tmp_path)!r}, {other!r}).exists():\n"
+            "        time.sleep(0.01)\n",
+            suite,
+        )
+    assert suites.main(["node", "chaos"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[-1] == "tests: 2 passed, 0 failed"
+    places = [printed.index(text) for text in ("=== node ===", "1 passed", "=== chaos ===")]
+    assert places == sorted(places)
+
+
 def test_unknown_suite_is_a_usage_error() -> None:
     assert suites.main(["units"]) == 2
 
 
-def write_suite(root, body):
-    folder = root / "tests" / "e2e"
+def write_suite(root, body, suite="e2e"):
+    folder = root / "tests" / suite
     folder.mkdir(parents=True)
     (folder / "test_it.py").write_text(f"from pathlib import Path\n\n{body}")
 
