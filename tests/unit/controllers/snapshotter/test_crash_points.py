@@ -204,8 +204,7 @@ def test_an_open_call_survives_force_and_a_lost_redis():
 
 
 def test_a_last_question_without_an_answer_survives_a_lost_redis():
-    """The object was removed by force before the call; what the question made is deleted all the
-    same."""
+    """Asked for an object that was removed by force; what the call made is deleted all the same."""
     life = Life([("after", TIMEOUT)])
     assert not life.live(dies_before=2)
     assert life.storage.snapshots == {}
