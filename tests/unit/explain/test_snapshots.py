@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from tests.support.snapshot_world import ANN_CREATED, ANN_DELETED, content_body
+from tests.support.snapshot_world import (
+    ANN_CREATED,
+    ANN_DELETED,
+    CONTENT,
+    SnapshotWorld,
+    content_body,
+)
 from workers import constants as k
+from workers.controllers.snapshot_controller.explain import explain
+from workers.explain import generic
+from workers.explain.facts import Cause
+from workers.explain.generic import Explained
 from workers.explain.snapshots import content_cause, snapshot_cause
 
 GOING = {"deletionTimestamp": "t"}
@@ -72,3 +84,28 @@ def test_a_content_deleted_by_hand_names_its_snapshot():
 def test_snapshots(item, content, code):
     """The first cause that holds; a content's cause is its snapshot's."""
     assert snapshot_cause(item, content).code == code
+
+
+@pytest.mark.parametrize(
+    ("source", "content"),
+    [
+        pytest.param({"persistentVolumeClaimName": "p"}, CONTENT, id="made for it"),
+        pytest.param({"volumeSnapshotContentName": "given"}, "given", id="named by it"),
+    ],
+)
+def test_what_holds_a_content_holds_its_snapshot(monkeypatch, source, content):
+    """Its driver is paused, which only the content's key knows; no status names the content yet."""
+    world = SnapshotWorld()
+    world.add_snapshot(spec={"source": source})
+    world.add_content(metadata={"name": content})
+
+    def in_queue(_tools, noun, *, namespace, name):
+        del namespace
+        is_held = (noun.word, name) == ("content", content)
+        code, text = ("paused", "upgrade") if is_held else ("nothing-to-do", "")
+        return Explained(Cause(code, text))
+
+    monkeypatch.setattr(generic, "explain", in_queue)
+    tools = SimpleNamespace(kube=world.api.kube)
+    found = explain(tools, "snapshot", "ns", "s").cause
+    assert (found.code, found.text) == ("paused", f"It waits for its content {content}: upgrade")

@@ -140,3 +140,16 @@ def test_an_unbound_claim_is_somebody_elses_question():
     item = claim()
     item["status"]["phase"] = "Pending"
     assert not of(item).is_problem
+
+
+@pytest.mark.parametrize(
+    ("item", "is_problem"),
+    [
+        pytest.param(claim("1Gi"), False, id="as wanted"),
+        pytest.param(claim("1Gi", modify=("Infeasible", "c")), False, id="taken back"),
+        pytest.param(claim(), True, id="too small"),
+    ],
+)
+def test_a_claim_that_has_what_it_wants_is_no_problem(item, is_problem):
+    """Else `explain` would show this instead of what another controller complains about."""
+    assert of(item).is_problem is is_problem

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.resizer_world import ResizerWorld, State
+from tests.support.resizer_world import GIB, ResizerWorld, State
+from workers.controllers.resizer.claim import read_claim, read_volume
+from workers.controllers.resizer.decide import Expand, Policy, expansion
 from workers.controllers.resizer.marks import Call, Marks
 from workers.controllers.resizer.results import Result
 
@@ -132,3 +134,27 @@ def test_marks_survive_their_spelling():
     assert Marks.parse(marks.data()) == marks
     assert Marks().data() == {}
     assert Marks.parse({"expand": {"target": 1}, "said": "x", "modify": 7}) == Marks()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_asked"),
+    [
+        pytest.param(0.0, False, id="just refused"),
+        pytest.param(299.0, False, id="the pause runs"),
+        pytest.param(300.0, True, id="the pause is over"),
+        pytest.param(-1.0, True, id="the clock was set back"),
+    ],
+)
+def test_an_infeasible_size_rests_for_its_pause(seconds, is_asked):
+    """R-034: whoever waited for all of the pause does not wait once more."""
+    world = ResizerWorld()
+    world.claim(10, 1, 10, "C-INF", 1)
+    marks = Marks(expand=Call(str(10 * GIB), Result.INFEASIBLE, 1000.0))
+    plan = expansion(
+        read_claim(world.seen),
+        read_volume(world.stored),
+        marks,
+        Policy(slow_seconds=300.0),
+        1000.0 + seconds,
+    )
+    assert isinstance(plan, Expand) is is_asked

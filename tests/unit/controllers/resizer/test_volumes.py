@@ -7,6 +7,7 @@ import pytest
 from tests.support.resizer_world import NODE_PENDING, VOLUME, ResizerWorld
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError
+from workers.observability import trail
 
 NOTE = "volume.alpha.kubernetes.io/pre-resize-capacity"
 NOT_REQUIRED = "volume.kubernetes.io/node-expansion-not-required"
@@ -56,12 +57,16 @@ def test_dr035_a_chained_expansion_gets_a_note_of_its_own():
 
 
 def test_a_note_that_cannot_be_removed_is_tried_again():
-    """R-020/4."""
+    """R-020/4; without an event, so that `explain` alone can tell why."""
     world = ResizerWorld()
     world.volume(2, annotations={NOTE: "1Gi"})
     world.claim(2, 2)
     world.api.fail("patch", VOLUME, ForbiddenError(403, "Forbidden", "no"))
-    assert world.run().action.value == "retry"
+    with trail.collect():
+        assert world.run().action.value == "retry"
+        notes = trail.collected()
+    text = f'error failed removing annotation {NOTE} from pv "{VOLUME}": no'
+    assert any(note.endswith(text) for note in notes)
 
 
 def test_tr083_without_the_gate_nothing_is_noted():

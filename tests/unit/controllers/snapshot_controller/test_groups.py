@@ -236,6 +236,20 @@ def test_a_volume_that_is_no_csi_volume():
     assert content(world) is None
 
 
+def test_a_content_of_another_group():
+    """SNC-052 for groups: its snapshots are not shown as members of this one."""
+    world = group_world()
+    add_group(world)
+    run_group(world)
+    run_content(world)
+    change = {"spec": {"volumeGroupSnapshotRef": {"uid": "another"}}}
+    world.api.change(paths.GROUP_SNAPSHOT_CONTENTS, CONTENT, change)
+    assert run_group(world).action.value == "retry"
+    assert "GroupSnapshotContentMisbound" in world.reasons
+    assert error_of(group(world)).endswith("is bound to a different group snapshot")
+    assert world.snapshot(f"snapshot-{digest('ha')}") is None
+
+
 def test_a_member_that_may_not_be_deleted():
     """SNG-004: the user is told, and it is tried again."""
     world = taken()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from tests.support.snapshot_world import CONTENT, SnapshotWorld
+from workers.controllers.snapshot_controller import measure
+from workers.explain.words import stamp
 from workers.kube import paths
 
-NAME = "snapshot_controller_operation_total_seconds_count"
+NAME = "snapshot_controller_operation_total_seconds"
 
 
-def test_operations_are_measured_when_they_end():
-    """SNC-090, SND-027: created, ready, deleted; each once."""
+def test_operations_are_measured_when_they_end(monkeypatch):
+    """SNC-090, SND-027: created, ready, deleted; each once, from the object's own times on."""
+    now = stamp("2026-01-01T00:01:30Z")
+    monkeypatch.setattr(measure, "time", SimpleNamespace(time=lambda: now))
     world = SnapshotWorld()
     world.add_class(deletionPolicy="Retain")
     world.add_source()
@@ -28,4 +34,6 @@ def test_operations_are_measured_when_they_end():
             "snapshot_type": "dynamic",
             "operation_status": "success",
         }
-        assert world.context.metrics.registry.get_sample_value(NAME, labels) == 1, operation
+        value = world.context.metrics.registry.get_sample_value
+        found = (value(f"{NAME}_count", labels), value(f"{NAME}_sum", labels))
+        assert found == (1, 90), operation

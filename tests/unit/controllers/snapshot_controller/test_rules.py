@@ -252,6 +252,15 @@ def test_groups():
     assert gone(one, paths.GROUP_SNAPSHOTS, group) == [KEY]
 
 
+def test_groups_that_went_while_nobody_watched():
+    """SNG-004: a group whose content went goes on; one that is gone itself is forgotten."""
+    one = SnapshotControllerRules()
+    told = seen(one, paths.GROUP_SNAPSHOTS, {"metadata": {"name": "g", "namespace": "ns"}})
+    assert listed(one, paths.GROUP_SNAPSHOT_CONTENTS) == told != []
+    assert listed(one, paths.GROUP_SNAPSHOTS) == []
+    assert list(one.all_keys()) == []
+
+
 def test_the_spec():
     """SNC-100, SNC-110: no driver, one Lease."""
     assert not SPEC.needs_driver

@@ -203,6 +203,19 @@ def test_an_open_call_survives_force_and_a_lost_redis():
     life.settled()
 
 
+def test_a_last_question_without_an_answer_survives_a_lost_redis():
+    """Asked for an object that was removed by force; what the call made is deleted all the same."""
+    life = Life([("after", TIMEOUT)])
+    assert not life.live(dies_before=2)
+    assert life.storage.snapshots == {}
+    life.somebody_forces()
+    life.world.run_content()
+    assert life.storage.snapshots
+    life.redis_is_lost()
+    life.live()
+    life.settled()
+
+
 def test_a_slow_call_is_copied_and_the_copy_goes():
     """As with volumes: two seconds, then a ConfigMap knows of it."""
     life = Life([])

@@ -18,6 +18,7 @@ from tests.support.snapshot_world import (
 )
 from workers import constants as k
 from workers.kube import paths
+from workers.kube.errors import ForbiddenError
 from workers.queue.locks import Mode
 
 SECRET = {k.ANN_SNAPSHOT_SECRET_NAME: "creds", k.ANN_SNAPSHOT_SECRET_NAMESPACE: "ns"}
@@ -388,6 +389,19 @@ def test_an_error_after_the_cut_keeps_the_handle():
     world.run_content()
     assert error_of(world.content()) == ""
     assert world.run_content().action.value == "done"
+
+
+def test_a_handle_that_cannot_be_written_is_told():
+    """SNQ-011 c: the user learns why; the call is made again, so that its snapshot is not lost."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [CUT]})
+    world.api.fail("patch", f"{CONTENT}/status", ForbiddenError(403, "Forbidden", "denied"))
+    assert world.run_content().action.value == "retry"
+    words = "error updating status for volume snapshot content"
+    assert world.messages == [f"Failed to create snapshot: {words} {CONTENT}: denied"]
+    assert world.run_content().action.value == "done"
+    assert world.content()["status"]["snapshotHandle"] == "sh"
 
 
 def test_a_volume_that_is_being_deleted_is_not_cut():

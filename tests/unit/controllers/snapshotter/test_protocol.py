@@ -9,6 +9,7 @@ from csi_client import errors
 from csi_client.errors import CsiError
 from tests.support.snapshot_world import (
     ANN_CREATED,
+    ANN_DELETED,
     CONTENT,
     CONTENT_KEY,
     CUT,
@@ -23,6 +24,7 @@ from workers.errors import LeaseLost
 from workers.kube import paths
 from workers.kube.errors import ConflictError
 from workers.kube.objects import Snapshot, SnapshotContent
+from workers.observability import trail
 
 CONFLICT = ConflictError(409, "Conflict", "the object has been modified")
 STATUS = {"status": {"snapshotHandle": "sh", "readyToUse": True}}
@@ -81,6 +83,35 @@ def test_the_back_off_is_the_flags():
         assert outcome.action.value == "retry"
         assert (outcome.base_seconds, outcome.cap_seconds) == (2.0, 7.0)
         assert outcome.give_up_after == 0
+
+
+def test_a_failed_attempt_counts_though_the_content_is_to_go():
+    """SNA-008, SND-006: at once follows only what would not come back by itself."""
+    world = SnapshotWorld()
+    world.add_content()
+
+    def refuse(_):
+        change = {"metadata": {"annotations": {ANN_DELETED: "yes"}}}
+        world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, change)
+        world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
+        return {"code": "NOT_FOUND", "message": "no such volume"}
+
+    world.client.respond({"CreateSnapshot": [refuse]})
+    assert world.run_content().action.value == "retry"
+    world.run_content()
+    assert world.content() is None
+
+
+def test_each_error_is_there_for_explain():
+    """SNS-026: an event is written once, but each attempt leaves its note."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [CsiError(errors.UNAVAILABLE, "rebooting")]})
+    for _ in range(3):
+        with trail.collect():
+            world.run_content()
+            notes = trail.collected()
+        assert ["rebooting" in note for note in notes] == [True]
 
 
 def test_a_resync_names_whatever_is_undecided():

@@ -145,6 +145,33 @@ def test_group_contents():
     assert list(one.seen(paths.GROUP_SNAPSHOT_CONTENTS, annotated, is_listed=False)) == []
 
 
+@pytest.mark.parametrize(
+    ("metadata", "has_work"),
+    [
+        pytest.param({}, False, id="ready"),
+        pytest.param({"annotations": {k.ANN_GROUP_BEING_CREATED: "yes"}}, True, id="announced"),
+        pytest.param({"deletionTimestamp": "t"}, False, id="deleted by hand"),
+        pytest.param(
+            {"deletionTimestamp": "t", "annotations": {k.ANN_GROUP_BEING_DELETED: "yes"}},
+            True,
+            id="deleted with its group",
+        ),
+    ],
+)
+def test_group_contents_that_are_ready(metadata, has_work):
+    """SNS-010, SNS-011 for groups."""
+    body = {
+        "metadata": {"name": "g", **metadata},
+        "spec": {"driver": DRIVER, "source": {"volumeHandles": ["a"]}},
+        "status": {"readyToUse": True, "volumeGroupSnapshotHandle": "gh"},
+    }
+    group = msgspec.convert(body, GroupSnapshotContent)
+    one = rules()
+    told = list(one.seen(paths.GROUP_SNAPSHOT_CONTENTS, group, is_listed=False))
+    assert told == list(one.all_keys())
+    assert bool(told) is has_work
+
+
 def test_the_lease():
     """SNS-110."""
     assert lease_name("a.b/c_d") == "external-snapshotter-leader-a-b-c-d"
