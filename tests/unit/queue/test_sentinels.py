@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import socket
+from contextlib import closing, contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from workers.queue import sentinels
-from workers.queue.sentinels import RETRY_SECONDS, Follower
+from workers.queue.sentinels import RETRY_SECONDS, Follower, MasterConnection
 
 # isort: split
 import redis
@@ -82,3 +84,15 @@ def test_a_listener_looks_and_waits_in_turns(connection):
     assert follower._loop.step() is None
     assert sentinel.asked == ["look", "wait"] * 3
     assert follower.address is None, "nobody is listened to"
+
+
+def test_a_connection_that_ends_is_closed_and_needs_no_news():
+    """Whoever was woken because its server is not the master any more connects anew."""
+    connection = MasterConnection(connection_pool=SimpleNamespace())
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs):
+        connection._sock, connection.is_open = ours, True
+        connection.disconnect()
+        assert not connection.is_open
+        assert connection._sock is None
+        assert theirs.recv(1) == b"", "the other end sees it"
