@@ -7,12 +7,10 @@ from contextlib import closing, contextmanager
 from types import SimpleNamespace
 
 import pytest
+import redis
 
 from workers.queue import sentinels
 from workers.queue.sentinels import RETRY_SECONDS, Follower, MasterConnection
-
-# isort: split
-import redis
 
 HOST, PORT = "master", 6379
 MOST_LOOKS = 10
