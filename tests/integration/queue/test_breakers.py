@@ -299,3 +299,18 @@ def test_retries_of_a_flood_do_not_hold_up_first_attempts(world):
         order.append(ticket.tenant)
     assert order.count("new") == 10
     assert order.count("flood") == 2
+
+
+def test_the_bound_of_a_sweep_starves_no_lane(world):
+    """A sweep admits 500 keys at most; each begins with another lane."""
+    for kind in ("claims", "volumes"):
+        world.queue.set_limits(f"{kind}|d", 5000)
+        world.queue.pause(f"{kind}|d", "until all of them wait", seconds=1)
+    world.claims(1100)
+    world.queue.add([volume_key("d", f"pv{i}") for i in range(1100)])
+    world.later(1)
+    first = world.pump()
+    world.later(0.1)
+    second = world.pump()
+    assert len(first) == len(second) == 500
+    assert {key.kind for key in first} ^ {key.kind for key in second} == {"claims", "volumes"}

@@ -70,6 +70,21 @@ def test_lost_lease_may_not_begin_nor_clear_the_next_owners_intent(store, bench,
     assert store.get("pvc-u") == INTENT
 
 
+def test_a_lease_that_ended_may_begin_nothing(store, bench, start_queue):
+    """Neither while nobody has the key nor while the same process has it anew."""
+    queue = start_queue()
+    queue.add([KEY])
+    old = bench.run_next(queue, "pvc-u")
+    queue.done(old)
+    with pytest.raises(LeaseLost):
+        store.begin("pvc-u", INTENT, old)
+    queue.add([KEY])
+    bench.run_next(queue, "pvc-u").check()
+    with pytest.raises(LeaseLost):
+        store.begin("pvc-u", INTENT, old)
+    assert store.get("pvc-u") is None
+
+
 def test_plain_reads_and_writes(store):
     store.created("pvc-1", INTENT, PV)
     assert store.all() == {"pvc-1": INTENT}

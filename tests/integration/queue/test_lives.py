@@ -255,6 +255,35 @@ def test_cor11_process_that_died_in_the_outage_is_found_all_the_same(bench, star
     assert bench.tickets == [claim("a")]
 
 
+def test_cor11_sweeps_half_a_lease_apart_are_no_outage(bench, start_queue):
+    """Only a longer gap gives leases more time: else the dead are found when their lease ends."""
+    owner, other = start_queue(), start_queue()
+    for _ in range(4):
+        beat(bench, owner, other, seconds=2)
+    owner.add([claim("a")])
+    bench.run_next(owner, "pvc-a")
+    for _ in range(2):
+        beat(bench, other, seconds=2)
+    assert bench.tickets == [claim("a")]
+
+
+def test_cor1_lease_that_a_newer_owner_keeps_out_of_a_new_life_ends_as_lost(bench, start_queue):
+    """Its owner is told so: what it began has to be put back, for nobody else knows of it."""
+    one, two = start_queue(), start_queue()
+    one.add([claim("a")])
+    old = bench.run_next(one, "pvc-a")
+    bench.advance(4.1)
+    two.heartbeat()
+    two.pump(period_seconds=0)
+    new = bench.run_next(two, "pvc-a")
+    bench.client.flushall()
+    two.heartbeat()
+    assert one.heartbeat()
+    assert not one.done(old)
+    new.check()
+    assert two.done(new)
+
+
 def test_cor15_broken_lease_with_two_waiters_does_not_stop_the_sweep(bench, start_queue):
     queue = start_queue()
     keys = [claim(name) for name in "abc"]

@@ -73,6 +73,21 @@ def test_exclusive_waiter_does_not_starve_behind_a_stream_of_shared_holders(benc
     assert queue.take(key("b"), [SHARED])
 
 
+def test_exclusive_waiter_that_another_overtook_keeps_its_place(bench, queue):
+    """However long the other one takes: those who share come after the waiter."""
+    first = start(bench, queue, "a", SHARED)
+    assert start(bench, queue, "x", PV) is None
+    queue.done(first)
+    assert ready(bench) == ["x"]
+    faster = start(bench, queue, "y", PV)
+    assert queue.take(key("x"), [PV]) is None
+    bench.advance(2.1)
+    queue.done(faster)
+    assert ready(bench) == ["x"]
+    assert start(bench, queue, "b", SHARED) is None
+    assert queue.take(key("x"), [PV])
+
+
 def test_waiter_that_never_comes_holds_nobody_up_for_long(bench, queue):
     """Its lane was paused, or its object is gone: two seconds and one check later others go on."""
     first = start(bench, queue, "a", SHARED)
@@ -205,6 +220,9 @@ def test_mark_reaches_the_next_lease_until_the_object_is_gone(bench, queue):
     lease = start(bench, queue, "a")
     assert lease.mark == {"in_use": True}
     queue.mark(lease, {})
+    assert lease.mark == {}
+    queue.done(lease)
+    lease = start(bench, queue, "a")
     assert lease.mark == {}
     queue.mark(lease, {"again": 1})
     queue.done(lease)

@@ -12,6 +12,7 @@ from workers.kube import paths
 from workers.observability.metrics import Metrics
 from workers.queue import shadows
 from workers.queue.keys import Key
+from workers.queue.names import NAMES
 from workers.queue.shadows import Shadows
 
 pytestmark = pytest.mark.integration
@@ -126,6 +127,19 @@ def test_volume_that_nobody_foresaw(world):
     assert world.counts() == {"agrees": 1, "unforeseen": 1}
 
 
+def test_volumes_of_before_and_of_other_drivers_are_nobody_s_to_foresee(world):
+    """The shadow was not there, or does not look after that driver."""
+    for name, whose, made in (("pvc-1", DRIVER, "1970"), ("pvc-2", "other", "2100")):
+        annotations = {"pv.kubernetes.io/provisioned-by": whose}
+        metadata = {"name": name, "creationTimestamp": f"{made}-01-01T00:00:00Z"}
+        world.api.add(
+            paths.VOLUMES, {"metadata": {**metadata, "annotations": annotations}, "spec": {}}
+        )
+    world.now += LOOK_SECONDS
+    world.judge.step()
+    assert world.shadows.drivers() == []
+
+
 def test_open_predictions_have_a_bound(world, monkeypatch):
     """A sidecar that stands still must not fill Redis."""
     monkeypatch.setattr(shadows, "MOST_OPEN", 1)
@@ -143,6 +157,13 @@ def test_metric_counts_as_the_report_does(world):
     name = "csi_fleet_shadow_verdicts_total"
     labels = {"driver_name": DRIVER, "verdict": "gone"}
     assert world.metrics.registry.get_sample_value(name, labels) == 1
+
+
+def test_a_report_leaves_out_what_is_no_note_of_ours(world, redis_client):
+    """Whatever stands in Redis: the command that shows the report reads each of its fields."""
+    world.shadows.tell(DRIVER, VA, "differs", {"at": 1.0, "found": ["it"]})
+    redis_client.lpush(NAMES["shadow_notes"].full + DRIVER, '{"at": "yesterday"}', "no JSON")
+    assert [one["path"] for one in gather(world.shadows)[DRIVER]["differences"]] == [VA]
 
 
 def volume(**changes):

@@ -39,6 +39,38 @@ def test_wiped_redis_gets_leases_and_limits_back(bench, start_queue):
     assert bench.run_next(queue, "pvc-a").fence > old.fence
 
 
+def test_take_in_a_new_life_wakes_the_heartbeat(bench):
+    """Whoever holds leases gives them back at once, not with the next beat."""
+    woken = []
+    queue = WorkQueue(
+        bench.client,
+        publish=bench.tickets.extend,
+        now_ms=lambda: bench.now_ms,
+        on_lost=lambda: woken.append("now"),
+    )
+    queue.register_process()
+    queue.set_limits("claims|d", 1)
+    queue.add([claim("a")])
+    assert queue.take(claim("a")) is not None
+    assert woken == []
+    bench.client.flushall()
+    assert queue.take(claim("a")) is None
+    assert woken == ["now"]
+
+
+def test_lease_whose_deadline_was_deleted_ends_all_the_same(bench, start_queue):
+    """By somebody's hand, and its lane's place too: the key of a dead process runs again."""
+    one, two = start_queue(), start_queue()
+    one.add([claim("a")])
+    bench.run_next(one)
+    bench.client.delete(NAMES["leased"].full + "claims|d", NAMES["lanes"].full)
+    two.pump(period_seconds=0)
+    bench.advance(4.1)
+    two.heartbeat()
+    two.pump(period_seconds=0)
+    assert bench.tickets == [claim("a")]
+
+
 def test_broken_tickets_channel_is_repaired_by_the_sweep(bench, start_queue):
     """Pitfalls 2.4: a failed publish after ADD is harmless."""
     start_queue()

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -16,13 +17,13 @@ from workers.controllers.provisioner.controller import CONTROLLER
 from workers.controllers.provisioner.spec import SPEC
 from workers.cpuslots import CpuSlots, waiting
 from workers.engine.frame import run
-from workers.engine.outcome import done
+from workers.engine.outcome import blocked, done
 from workers.engine.steps import Step
 from workers.explain.claims import claim_cause
 from workers.explain.facts import ClaimFacts
 from workers.observability.logging import configure_logging
 from workers.queue.inspect import read_key
-from workers.queue.keys import claim_key
+from workers.queue.keys import claim_key, volume_key
 from workers.queue.locks import Lock
 
 DRIVER = "d"
@@ -156,6 +157,32 @@ def test_a_defect_before_the_lease_leaves_the_ticket_to_the_sweep(world, lines):
     assert broken.state().is_known
     world.live(broken.owner)
     assert world.kube.get_volume(VOLUME)["status"]["phase"] == "Bound"
+
+
+def test_a_driver_s_own_retry_interval_counts(world):
+    """Drivers of one worker may have settings of their own."""
+    provision = replace(
+        world.settings.provision, retry_interval_start_seconds=7, retry_interval_max_seconds=100
+    )
+    settings = replace(world.settings, provision=provision)
+    world.driver = replace(world.driver, settings=settings)
+    broken = Broken(world)
+    broken.once()
+    assert broken.state().due == world.now_ms / 1000 + 7
+
+
+def test_a_key_that_found_a_lock_busy_waits_until_it_is_free(world):
+    """It is no failure, and it is not tried again and again meanwhile."""
+    broken = Broken(world)
+    queue, other = broken.owner.queue, volume_key(world.driver.name, "other")
+    queue.add([other])
+    holder = queue.take(other, [Lock("busy")])
+    broken.once(work=lambda *_: blocked(Lock("busy")))
+    state = broken.state()
+    assert (state.blocked_by, state.fails) == (other.text, 0)
+    assert world.tickets == []
+    queue.done(holder)
+    assert world.tickets == [broken.key]
 
 
 def test_every_line_of_a_pass_carries_its_key(world, lines):

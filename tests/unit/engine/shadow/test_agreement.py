@@ -101,3 +101,17 @@ def test_an_object_is_gone_once_nothing_holds_it(metadata, is_gone):
 
     expected = foresee(world, patch)
     assert (expected[path].wanted is None) is is_gone
+
+
+def test_what_no_sidecar_writes_is_dropped_and_not_foreseen():
+    """Our own Leases and records; nor is anything foreseen that is written outside of a pass."""
+    world, _ = attach()
+    ours = {"metadata": {"name": "lease", "namespace": "fleet"}, "spec": {}}
+    volume = {"metadata": {"name": "pv2"}, "spec": {}}
+
+    def write():
+        assert world.context.kube.create(paths.VOLUMES, volume) == volume
+        world.lease(KEY)
+        assert world.context.kube.create(paths.LEASES, ours) == ours
+
+    assert foresee(world, write) == {}

@@ -121,3 +121,13 @@ def claim(**metadata):
 def test_changed_object(base, wanted, live, verdict):
     """Each field that ours changes, and no other."""
     assert compare(CLAIM, base, wanted, live)[0] is verdict
+
+
+def test_members_of_a_list_are_known_by_their_names():
+    """In which order they stand is no difference."""
+    owners = [{"name": "a", "uid": "1"}, {"name": "b", "uid": "2"}]
+    ours = claim(ownerReferences=owners)
+    assert compare(CLAIM, None, ours, claim(ownerReferences=owners[::-1])) == (Verdict.AGREES, ())
+    verdict, found = compare(CLAIM, None, ours, claim(ownerReferences=owners[:1]))
+    assert verdict is Verdict.DIFFERS
+    assert "metadata.ownerReferences[b].uid: 2, -" in found
