@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from workers.config.flagdocs import flags_markdown
@@ -21,3 +22,11 @@ def test_every_flag_and_variable_is_on_the_page():
     text = flags_markdown()
     assert all(f"--{flag.name}`" in text for flag in FLAGS.values())
     assert all(f"`{flag.env}`" in text for flag in FLAGS.values() if flag.env)
+
+
+def test_a_drivers_own_flags_are_on_the_page_of_the_drivers_file():
+    """Who reads there that a flag may differ by driver can write it so."""
+    page = (FLAGS_PAGE.parent / "drivers-file.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.splitlines() if line.startswith("| `flags` |"))
+    named = set(re.findall(r"`([a-z-]+)`", row)) - {"flags"}
+    assert named == {flag.name for flag in FLAGS.values() if flag.per_driver}

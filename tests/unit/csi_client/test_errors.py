@@ -96,6 +96,22 @@ def test_broken_stream_is_not_the_drivers_verdict(code: int, details: str) -> No
     assert not error.is_final
 
 
+@pytest.mark.parametrize(
+    ("code", "details", "from_transport"),
+    [
+        pytest.param(14, "Socket closed", True, id="closed"),
+        pytest.param(14, "failed to connect to all addresses; last error: x", True, id="nobody"),
+        pytest.param(14, "the pool is rebuilt", False, id="the driver's own word"),
+        pytest.param(13, "Socket closed", False, id="quoted by the driver"),
+    ],
+)
+def test_a_lost_connection_is_not_the_drivers_verdict(
+    code: int, details: str, from_transport: bool
+) -> None:
+    """UNAVAILABLE of the library: the driver was not reached, or nobody knows how far it came."""
+    assert from_status(code, details, rpc="").from_transport is from_transport
+
+
 def test_unknown_status_number_is_unwrapped() -> None:
     """P-904: `Code(<n>)`; the library hides the number in the text of UNKNOWN."""
     error = from_status(2, 'Server sent unknown code 42 and details "a "b" c"', rpc="")
@@ -113,6 +129,7 @@ def test_no_status_is_plain_text_and_not_final() -> None:
 def test_undecodable_answer_may_hold_a_volume() -> None:
     error = UndecodableAnswerError("garbage", rpc="/x")
     assert (error.code_name, error.is_final) == ("Internal", False)
+    assert error.from_transport, "the driver never said Internal"
 
 
 def test_p011_metric_label_without_status() -> None:

@@ -311,6 +311,23 @@ def test_parts_of_a_resource_are_followed_apart():
     ]
 
 
+def test_an_object_that_left_its_part_is_told_as_it_was_known():
+    """C-098: by its labels the rules know whose it was, and they may be what was taken off."""
+    scene = Scene([Watch(paths.CLAIMS, Claim, scopes=scopes)])
+    scene.machine.begin()
+    scene.machine.set_records(DRIVER)
+    part = scene["persistentvolumeclaims ns1 a=b"]
+    known, bare = make_claim("a", uid="1", labels={"a": "b"}), make_claim("a", uid="1")
+    part.list(known)
+    scene.told("first")
+    rules, labels = scene.machine.rules("first"), []
+    rules.gone = lambda _resource, item: labels.append(item.metadata.labels) or []
+    part.sink.deleted(bare)
+    assert labels == [{"a": "b"}]
+    part.list()
+    assert labels == [{"a": "b"}], "told once"
+
+
 def test_every_key_of_every_controller_is_there_for_a_resync():
     scene = Scene()
     keys = [Key("work", "d", "a"), Key("work", "d", "b")]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+from types import SimpleNamespace
+
+from watcher import __main__ as command
 from watcher.__main__ import build
 from workers.config.flags import Command
 from workers.config.flagsets import flag_set
 from workers.config.load import parse
 from workers.controllers import catalogue
+from workers.observability.health import HEARTBEATS
 
 HEEDED = {
     *("kubeconfig", "master", "kube-api-qps", "kube-api-burst"),
@@ -39,3 +44,18 @@ def test_the_watcher_follows_what_controllers_name():
     settings = parse(Command.WATCHER, [*more, "--controllers=resizer"], {})
     machine = build(settings).machine
     assert machine._chosen == {"resizer"}
+
+
+def test_the_supervisor_hears_of_a_watcher_that_hangs(monkeypatch, tmp_path):
+    """In one container with workers nobody else looks at it: it has no endpoint of its own."""
+    told = []
+    watcher = SimpleNamespace(
+        check_ready=str, start=lambda: None, stop=lambda: None, is_refused=False
+    )
+    monkeypatch.setattr(command, "build", lambda *_: watcher)
+    monkeypatch.setattr(command, "tell_liveness", lambda _settings, check: told.append(check))
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
+    monkeypatch.setattr(signal, "sigwait", lambda _signals: signal.SIGTERM)
+    more = ["--redis-url=redis://127.0.0.1:9/0", f"--state-dir={tmp_path}"]
+    assert command.run(parse(Command.WATCHER, more, {})) == 0
+    assert told == [HEARTBEATS.check]

@@ -264,3 +264,47 @@ def test_what_is_being_sent_is_not_sent_yet(fake, outbox, running):
     outbox.forget([B])
     settle(running())
     assert seen == [False]
+
+
+def test_an_outbox_is_idle_when_nothing_waits(fake, outbox):
+    """Who waits for the watcher to be in step asks this."""
+    assert outbox.is_idle
+    for put in (
+        lambda: outbox.add([A]),
+        lambda: outbox.put("classes", "c", "5", {}),
+        lambda: outbox.replace("classes", CatalogList({}, "9", "e")),
+        outbox.add_everything,
+    ):
+        put()
+        assert not outbox.is_idle
+        outbox.step()
+        assert outbox.is_idle
+
+
+def test_an_entry_outlives_every_failure_until_it_is_sent(fake, outbox):
+    """G4: each try puts back what it could not send."""
+    outbox.put("classes", "c", "5", {"x": 1})
+    fake.is_down = True
+    for _ in range(3):
+        with pytest.raises(QueueUnavailable):
+            outbox.step()
+    fake.is_down = False
+    outbox.step()
+    assert fake.calls == [("write", "classes", ("c", "5", {"x": 1}))]
+
+
+def test_a_list_that_comes_while_its_kind_is_sent_supersedes_what_failed(fake, outbox):
+    """The list is newer: an entry sent after it would bring back what is gone."""
+    write = fake.write
+
+    def list_meanwhile(kind, entries):
+        fake.write = write
+        outbox.replace(kind, CatalogList({}, "9", "e"))
+        raise QueueUnavailable("redis: away")
+
+    fake.write = list_meanwhile
+    outbox.put("classes", "old", "5", {})
+    with pytest.raises(QueueUnavailable):
+        outbox.step()
+    outbox.step()
+    assert [call[0] for call in fake.calls] == ["replace", "complete"]

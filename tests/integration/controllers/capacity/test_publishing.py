@@ -12,6 +12,7 @@ from tests.support.fake_cluster import DRIVER
 from workers.config.settings import KubeSettings
 from workers.controllers.provisioner.clusters import Clusters
 from workers.errors import CatalogIncomplete, QueueUnavailable, State
+from workers.observability.metrics import Metrics
 from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CACHED_KINDS, CatalogReader, CatalogWriter
 from workers.queue.keys import capacity_key
@@ -420,3 +421,15 @@ def test_cap011_the_switch_sends_a_topology_all_the_same(redis_client):
         world.tick()
         sent = [request.HasField("accessible_topology") for request in world.client.requests]
         assert sent == [always]
+
+
+def test_cap080_gauges_tell_goal_current_and_obsolete(world):
+    """CAP-080: an obsolete object that stays, for want of a right perhaps, is seen."""
+    world.set_zones("z1", "z2", "z3")
+    metrics = world.publishing._metrics = Metrics()
+    known = {"fast/zone=z1": {"metadata": {"uid": "a"}}, "fast/zone=z2": {"metadata": {"uid": "b"}}}
+    world.store.replace(DRIVER, {}, known, {"csisc-old": "c"})
+    world.publishing.tick([world.driver])
+    names = ("desired_goal", "desired_current", "obsolete")
+    value, label = metrics.registry.get_sample_value, {"driver_name": ""}
+    assert [value(f"csistoragecapacities_{name}", label) for name in names] == [3, 2, 1]

@@ -247,3 +247,15 @@ def test_a_migrated_volume_without_an_in_tree_form_is_deleted_or_remembered(prob
     with pytest.raises(AttemptError) as caught:
         attempt.Attempt.to_in_tree(own, None, nameless, "v-1")  # type: ignore[arg-type]
     assert (caught.value.state, deleted) == (state, ["v-1"])
+
+
+def test_every_effect_of_a_slow_call_is_announced(world, claim):
+    """I-7: the crash tests die before each of them, also before the copy in the middle."""
+    reached = []
+    world.runtime.effects.steps = SimpleNamespace(reach=lambda step, _lease: reached.append(step))
+    world.client.is_slow = True
+    assert world.claim_pass(claim).action is Action.DONE
+    assert reached == [
+        *(Step.RECORD_INTENT, Step.CREATE_VOLUME, Step.COPY_INTENT),
+        *(Step.RECORD_VOLUME, Step.SAVE_VOLUME, Step.FORGET_INTENT),
+    ]

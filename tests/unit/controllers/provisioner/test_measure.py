@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from workers.controllers.provisioner.measure import creation
+from workers.constants import ANN_SELECTED_NODE
+from workers.controllers.provisioner import measure
+from workers.controllers.provisioner.measure import creation, waited_seconds
 
 STAMP, SECOND = "2026-01-02T03:04:05Z", 1767323045.0
 
@@ -25,3 +29,28 @@ def test_a_claim_is_as_old_as_stamp_and_arrival_allow(noticed, begun):
 def test_no_stamp_is_no_time():
     with pytest.raises(ValueError, match="does not match"):
         creation("", 1.0)
+
+
+LATE = {"metadata": {"creationTimestamp": STAMP, "annotations": {ANN_SELECTED_NODE: "n1"}}}
+
+
+@pytest.mark.parametrize(
+    ("claim", "first_attempt", "waited"),
+    [
+        pytest.param(LATE, 30.0, 30.0, id="late binding: since the first attempt"),
+        pytest.param(LATE, None, 3.0, id="late binding, first pass: since it came to the queue"),
+        pytest.param({"metadata": {"creationTimestamp": STAMP}}, 30.0, 99.0, id="since creation"),
+        pytest.param({"metadata": {}}, 30.0, None, id="nobody knows"),
+    ],
+)
+def test_a_user_waits_since_the_creation_or_since_a_node_was_chosen(
+    monkeypatch, claim, first_attempt, waited
+):
+    """Now is 100 s after the stamp; the pass began a second ago, after two in the queue."""
+    now = SECOND + 100
+    clock = SimpleNamespace(time=lambda: now, monotonic=lambda: 11.0)
+    monkeypatch.setattr(measure, "time", clock)
+    record = SimpleNamespace(since=now - first_attempt) if first_attempt else None
+    lease = SimpleNamespace(waited_seconds=2.0)
+    work = SimpleNamespace(record=record, started=10.0, lease=lease)
+    assert waited_seconds(work, claim) == waited

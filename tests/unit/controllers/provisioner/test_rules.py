@@ -88,6 +88,14 @@ def test_c150_a_list_adds_only_what_changed(table):
     assert table.end_list(paths.CLAIMS) == []
 
 
+def test_c150_a_list_adds_only_volumes_that_changed(table):
+    see(table, make_volume(version="1"))
+    table.begin_list(paths.VOLUMES)
+    assert see(table, make_volume(version="1"), is_listed=True) == []
+    assert texts(see(table, make_volume(version="2"), is_listed=True)) == [VOLUME]
+    assert table.end_list(paths.VOLUMES) == []
+
+
 def test_c150_settled_objects_leave_the_table(table):
     see(table, make_claim())
     see(table, make_volume())
@@ -180,6 +188,16 @@ def test_c080_a_detachment_missed_between_lists_adds_the_volume(table):
     assert table.end_list(paths.ATTACHMENTS) == []
     table.begin_list(paths.ATTACHMENTS)
     see(table, attachment("b", "pv2"), is_listed=True)
+    assert texts(table.end_list(paths.ATTACHMENTS)) == [VOLUME]
+
+
+def test_c080_a_list_that_broke_off_says_nothing_of_attachments(table):
+    """C-080: what its pages held may be gone by the time of the next list."""
+    see(table, make_volume())
+    see(table, attachment("a"))
+    table.begin_list(paths.ATTACHMENTS)
+    see(table, attachment("a"), is_listed=True)
+    table.begin_list(paths.ATTACHMENTS)
     assert texts(table.end_list(paths.ATTACHMENTS)) == [VOLUME]
 
 
