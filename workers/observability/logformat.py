@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.errors import ProvisionerError
@@ -35,8 +36,16 @@ _SECRET_NAME: Final = re.compile(
     r"secret|passw|token|credential|authorization|api_?key", re.IGNORECASE
 )
 _SECRET_REFERENCE: Final = re.compile(r"name(space)?s?$|_?ref$", re.IGNORECASE)
-_URL_LOGIN: Final = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^/@\s]*@", re.IGNORECASE)
+# Up to the last `@`, for a password may have one. No word before `://`: looked for at each place of
+# a long text, it would take a time that grows with the square of its length.
+_URL_LOGIN: Final = re.compile(r"://[^/\s]*@")
+_QUERY_LOGIN: Final = re.compile(r"(?P<name>\bsentinel_password=)[^&\s]+")
 _BEARER: Final = re.compile(r"(?P<word>\bbearer\s+)[A-Za-z0-9._~+/-]+=*", re.IGNORECASE)
+
+# What JSON leaves as it is and a terminal obeys, or takes as the end of a line.
+_CONTROL: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
+)
 
 # Exceptions of these libraries mean that something outside failed, not that we erred.
 _OUTSIDE: Final = frozenset({"csi_client", "grpc", "kombu", "kubernetes", "redis", "urllib3"})
@@ -139,7 +148,8 @@ def is_operational(error: BaseException) -> bool:
 
 def strip_text(text: str) -> str:
     """Strip logins in URLs and bearer tokens from a text."""
-    text = _URL_LOGIN.sub(rf"\g<scheme>{STRIPPED}@", text)
+    text = _URL_LOGIN.sub(f"://{STRIPPED}@", text)
+    text = _QUERY_LOGIN.sub(rf"\g<name>{STRIPPED}", text)
     return _BEARER.sub(rf"\g<word>{STRIPPED}", text)
 
 
@@ -148,11 +158,11 @@ def render_text(line: Line) -> str:
     moment = time.strftime("%m%d %H:%M:%S", time.localtime(line.seconds))
     head = (
         f"{line.level[0].upper()}{moment}.{int(line.seconds % 1 * 1e6):06d} {os.getpid():7d} "
-        f"{line.caller}] {_quote(line.message)}"
+        f"{line.caller}] {_dump(line.message)}"
     )
     fields = [f"{name}={_text_value(value)}" for name, value in line.fields.items()]
     text = " ".join([head, *fields])
-    return text + "\n\t" + line.stack.replace("\n", "\n\t") if line.stack else text
+    return text + "\n\t" + _spell(line.stack).replace("\n", "\n\t") if line.stack else text
 
 
 def render_json(line: Line) -> str:
@@ -174,20 +184,28 @@ def _strip(name: str, value: Any) -> Any:
         return STRIPPED if value else value
     if isinstance(value, BaseException):
         value = _one_line(value)
-    if isinstance(value, str):
-        return strip_text(value)
     if isinstance(value, Mapping):
-        return {str(key): _strip(str(key), inner) for key, inner in value.items()}
+        return {strip_text(str(key)): _strip(str(key), inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_strip("", inner) for inner in value]
-    return value
+    if value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value)):
+        return value
+    # Also infinity, which JSON has no word for.
+    return strip_text(value if isinstance(value, str) else _text_of(value))
 
 
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(_text_of(error).split()) or type(error).__name__
     # The text of most built-in errors means little without the class: KeyError('x') prints 'x'.
     named = type(error).__module__ == "builtins" and not isinstance(error, OSError)
     return f"{type(error).__name__}: {text}" if named else text
+
+
+def _text_of(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - whatever a class of others does, the line is not lost
+        return f"<{type(value).__name__} without a text>"
 
 
 def _text_value(value: Any) -> str:
@@ -195,16 +213,13 @@ def _text_value(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, int | float):
         return str(value)
-    return _quote(value if isinstance(value, str) else _dump(value))
+    return _dump(value if isinstance(value, str) else _dump(value))
 
 
 def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+    return _spell(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
-def _quote(text: Any) -> str:
-    return json.dumps(str(text), ensure_ascii=False)
-
-
-def _plain(value: Any) -> str:
-    return str(value)
+def _spell(text: str) -> str:
+    """Control and direction characters as JSON escapes: no value acts on who reads it (SEC-9)."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", text)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from workers.errors import TransientError
+from workers.observability.logformat import strip_text
 from workers.observability.logging import configure_logging, get_logger, log_fields
 
 LOG = get_logger("workers.x")
@@ -110,6 +111,9 @@ def test_bound_fields_are_on_each_line_inside_only():
     {"headers": {"Authorization": "hush"}}, {"note": "Authorization: Bearer hush"},
     {"url": "redis://user:hush@host/0"}, {"err": OSError("no redis://:hush@host")},
     {"list": [{"api_key": "hush"}]}, {"bearer_token": b"hush"},
+    {"raw": b"redis://u:hush@h"}, {"of": {"redis://u:hush@h": 1}}, {"url": "redis://u:p@hush@h"},
+    {"url": "sentinel://h/main?db=1&sentinel_password=hush&ssl_ca_certs=/ca"},
+    {"made": type("Url", (), {"__str__": lambda _: "redis://u:hush@h"})()},
 ])  # fmt: skip
 def test_secrets_never_get_out(log_format, fields):
     stream = start(log_format, verbosity=9)
@@ -123,6 +127,49 @@ def test_the_name_of_a_secret_is_no_secret():
     stream = start()
     LOG.info("reading", secret_name="creds", secret_namespace="ns", secretRef="r")
     assert "***" not in stream.getvalue()
+
+
+def test_a_long_text_is_looked_through_once():
+    """A driver's error may have any length, and all threads wait for who writes a line."""
+    before = time.process_time()
+    assert strip_text("a." * 20_000) == "a." * 20_000
+    assert time.process_time() - before < 1
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_no_value_writes_lines_of_its_own_or_speaks_to_a_terminal(log_format):
+    """What other people wrote is spelled out, in fields and in what a traceback ends with."""
+    wild = "a\x1b[2J\rI1102 forged\nE1102 forged\x9b2J\u2028b\u202ec\x7f"
+    stream = start(log_format)
+    with pytest.raises(Exception, match="forged"), _told("bug"):
+        raise type("PluginError", (Exception,), {})(wild)
+    LOG.info("seen", detail=wild, deep=[wild])
+    shown = stream.getvalue()
+    assert not set(shown) & set("\x1b\r\x9b\u2028\u202e\x7f")
+    assert all(line[0] in "EI{\t" for line in shown.splitlines())
+    if log_format == "json":
+        assert [json.loads(line).get("detail") for line in shown.splitlines()] == [None, wild]
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("kind", [ValueError, object])
+def test_what_has_no_text_does_not_cost_the_line(log_format, kind):
+    """A plug-in's own class of errors may have a mistake too."""
+    stream = start(log_format)
+    LOG.error("failed", claim="a/b", found=type("Broken", (kind,), {"__str__": lambda _: 1})())
+    assert "a/b" in stream.getvalue()
+    assert "Broken" in stream.getvalue()
+
+
+def test_json_stays_json_whatever_a_number_is():
+    stream = start("json")
+    LOG.info("seen", seconds=float("inf"), rates=[float("nan"), 0.5])
+
+    def refuse(word):
+        raise ValueError(word)
+
+    line = json.loads(stream.getvalue(), parse_constant=refuse)
+    assert (line["seconds"], line["rates"]) == ("inf", ["nan", 0.5])
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), TransientError("gone"), TimeoutError("gone")])
