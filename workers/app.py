@@ -11,6 +11,7 @@ that lost its data (and with it Celery's binding tables) still routes them.
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
 from ssl import CERT_REQUIRED
 from typing import TYPE_CHECKING, Any, Final
@@ -84,7 +85,10 @@ def broker_url(settings: Settings) -> str:
             f"sentinel://{login}@{f'[{host}]' if ':' in host else host}:{port}/{place.database}"
             for host, port in place.hosts
         )
-    return url.replace("unix://", "redis+socket://", 1) if url.startswith("unix://") else url
+    if not url.startswith("unix://"):
+        return url
+    place, mark, query = url.replace("unix://", "redis+socket://", 1).partition("?")
+    return place + mark + re.sub(r"(^|&)db=", r"\1virtual_host=", query)
 
 
 def transport_options(settings: Settings) -> dict[str, Any]:

@@ -11,7 +11,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from workers.config.flags import TOOLS, Command
 from workers.config.flagvalues import parse_listen_address
-from workers.config.redisurl import SCHEMES, is_loopback, is_sentinel, parse_sentinels
+from workers.config.redisurl import (
+    SCHEMES,
+    check_place,
+    is_loopback,
+    is_sentinel,
+    parse_sentinels,
+)
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -192,11 +198,10 @@ def _check_redis(command: Command, redis: RedisSettings) -> None:
         )
     if url and not url.startswith(SCHEMES):
         raise ConfigError("--redis-url must start with redis://, rediss://, unix:// or sentinel://")
-    if is_sentinel(url):
-        try:
-            parse_sentinels(url)
-        except ValueError as error:
-            raise ConfigError(f"--redis-url: {error}") from error
+    try:
+        check_place(url)
+    except ValueError as error:
+        raise ConfigError(f"--redis-url: {error}") from None
     if "password" in parse_qs(url.partition("?")[2]):
         raise ConfigError("--redis-url must not carry password=; use CSI_FLEET_REDIS_PASSWORD")
     _check_plain(redis)

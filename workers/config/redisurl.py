@@ -14,7 +14,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SCHEME: Final = "sentinel://"
 SCHEMES: Final = ("redis://", "rediss://", "unix://", SCHEME)
 DEFAULT_PORT: Final = 26379
+HIGHEST_PORT: Final = 65535
+_ESCAPES: Final = "in a user or password write / as %2F, ? as %3F and # as %23"
 _LOGIN: Final = ("sentinel_username", "sentinel_password", "sentinel_password_file")
 
 
@@ -62,6 +64,29 @@ def is_loopback(host: str) -> bool:
 def is_sentinel(url: str) -> bool:
     """Whether sentinels are to be asked where the master is."""
     return url.startswith(SCHEME)
+
+
+def check_place(url: str) -> None:
+    """Refuse what a connection could not read, or would read otherwise than Celery does.
+
+    Raises:
+        ValueError: one line that says what is wrong, without the URL: it may hold a password.
+    """
+    if is_sentinel(url):
+        parse_sentinels(url)
+        return
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        # Its text has what stands in the host's place: a password's beginning.
+        raise ValueError(f"host or port cannot be read; {_ESCAPES}") from None
+    database = parts.path.removeprefix("/")
+    if parts.scheme == "unix":
+        if parts.netloc:
+            raise ValueError(f"give unix:///run/redis.sock, with three slashes; {_ESCAPES}")
+    elif "db" in dict(parse_qsl(parts.query)) or not (database or "0").isdecimal():
+        raise ValueError("give the database's number as redis://HOST:PORT/NUMBER")
 
 
 def parse_sentinels(url: str) -> SentinelUrl:
@@ -120,8 +145,8 @@ def _host(place: str) -> tuple[str, int]:
     host, colon, port = place.rpartition(":")
     if not colon or place.endswith("]"):
         return place.strip("[]"), DEFAULT_PORT
-    if not host or not port.isdigit():
-        raise ValueError(f"{place} is no host:port")
+    if not host or not port.isdecimal() or int(port) > HIGHEST_PORT:
+        raise ValueError(f"a sentinel's place is no host:port; {_ESCAPES}")
     return host.strip("[]"), int(port)
 
 

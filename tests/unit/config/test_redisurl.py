@@ -33,6 +33,48 @@ def test_a_mistake_is_one_line(url, problem):
         parse("watcher", [], {"CSI_FLEET_REDIS_URL": url})
 
 
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("redis://:hush/x@127.0.0.1:1/0", "write / as %2F"),
+        ("rediss://u:hush?x@h:1/0", "write / as %2F"),
+        ("sentinel://u:hush/x@h:1/main", "write / as %2F"),
+        ("sentinel://:hush/x@h:1/main", "write / as %2F"),
+        ("redis://[::1/0", "host or port cannot be read"),
+        ("redis://h:99999/0", "host or port cannot be read"),
+        ("sentinel://h:99999/main", "is no host:port"),
+        ("redis://h/x", "redis://HOST:PORT/NUMBER"),
+        ("redis://h/1/", "redis://HOST:PORT/NUMBER"),
+        ("redis://h?db=1", "redis://HOST:PORT/NUMBER"),
+        ("unix://run/redis.sock", "three slashes"),
+        ("unix://u:hush/x@/run/redis.sock", "write / as %2F"),
+    ],
+)
+@pytest.mark.parametrize("command", ["worker", "status"])
+def test_what_no_connection_could_read_is_told_at_once(command, url, problem):
+    """Without the URL and without what looks like a host in it: that is half of a password."""
+    with pytest.raises(ConfigError, match=problem) as caught:
+        parse(command, [], {"CSI_FLEET_REDIS_URL": url})
+    assert "\n" not in str(caught.value)
+    assert "hush" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://h", "redis://h/", "redis://[::1]:1/15", "rediss://h/2?a=b"]
+)
+def test_every_usual_place_is_taken(url):
+    assert parse("worker", [], {"CSI_FLEET_REDIS_URL": url}).redis.url == url
+
+
+@pytest.mark.parametrize(("query", "celerys"), [("", ""), ("?db=1", "?virtual_host=1")])
+def test_celery_finds_the_database_behind_a_unix_socket(query, celerys):
+    """Two shards may be two databases of one Redis: tickets belong beside their queue."""
+    url = f"unix:///run/r.sock{query}"
+    found = broker_url(parse("worker", [], {"CSI_FLEET_REDIS_URL": url}))
+    assert found == f"redis+socket:///run/r.sock{celerys}"
+
+
 def test_logins_of_servers_and_sentinels_come_from_variables_and_files(tmp_path):
     secret = tmp_path / "sentinels"
     secret.write_text("of sentinels\n")
