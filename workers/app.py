@@ -87,8 +87,8 @@ def broker_url(settings: Settings) -> str:
         )
     if not url.startswith("unix://"):
         return url
-    place, mark, query = url.replace("unix://", "redis+socket://", 1).partition("?")
-    return place + mark + re.sub(r"(^|&)db=", r"\1virtual_host=", query)
+    socket, mark, query = url.replace("unix://", "redis+socket://", 1).partition("?")
+    return socket + mark + re.sub(r"(^|&)db=", r"\1virtual_host=", query)
 
 
 def transport_options(settings: Settings) -> dict[str, Any]:

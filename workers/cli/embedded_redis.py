@@ -7,11 +7,13 @@ the truth, everything comes back from objects) and dies with its parent.
 from __future__ import annotations
 
 import importlib
+import json
 import shutil
 import socket
 import subprocess
 import time
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from workers.cli.processes import die_with_parent
 from workers.errors import ConfigError
@@ -52,9 +54,9 @@ def start(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
     path = directory / SOCKET
     config = [
         "port 0",
-        f"unixsocket {path}",
+        f"unixsocket {_word(path)}",
         "unixsocketperm 700",
-        f"dir {directory}",
+        f"dir {_word(directory)}",
         'save ""',
         "appendonly no",
         "maxmemory-policy noeviction",
@@ -73,7 +75,17 @@ def start(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
         raise ConfigError("embedded Redis: no standard input")
     process.stdin.write("\n".join(config).encode() + b"\n")
     process.stdin.close()
-    return process, f"unix://{path}"
+    return process, url_of(directory)
+
+
+def url_of(directory: Path) -> str:
+    """Where it listens. Several URLs are parted by blanks, so a path has none."""
+    return f"unix://{quote(str((directory / SOCKET).absolute()))}"
+
+
+def _word(path: Path) -> str:
+    """As one word of Redis' configuration."""
+    return json.dumps(str(path.absolute()), ensure_ascii=False)
 
 
 def wait_ready(process: subprocess.Popen[bytes], directory: Path) -> None:

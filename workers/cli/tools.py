@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from workers.cli.embedded_redis import SOCKET, url_of
 from workers.config.flags import Command
 from workers.config.settings import RedisSettings
 from workers.config.shard import Shard, place
@@ -69,10 +70,10 @@ def with_redis(settings: Settings) -> Settings:
     """The settings with the Redis of a `csi-fleet run` on this machine, if none was named."""
     if settings.redis.url:
         return settings
-    socket = Path(settings.process.state_dir) / "redis.sock"
-    if not socket.exists():
+    directory = Path(settings.process.state_dir)
+    if not (directory / SOCKET).exists():
         return settings
-    redis = RedisSettings(url=f"unix://{socket}")
+    redis = RedisSettings(url=url_of(directory))
     return replace(settings, redis=redis, redis_shards=(redis,))
 
 
