@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.hostile_tools import cluster
+from tests.support.processes import free_port
 from workers.cli import audit, doctor, dry_run, explain, failed, migrate, pause, retry, shadow
 from workers.cli import status as status_command
 from workers.cli.tools import Tools
@@ -321,22 +322,50 @@ RUNS = {
     Command.DRAIN: (pause.run, (), {"driver": DRIVERS[0]}),
     Command.DRY_RUN: (dry_run.run, ("pvc", CLAIM), {}),
     Command.SHADOW: (shadow.run, ("report",), {}),
-    Command.DOCTOR: (lambda tools: list(doctor.redis_settings(tools)), (), {}),
+    Command.DOCTOR: (lambda tools: list(doctor._redis(tools.of(DRIVERS[0]))), (), {}),
     Command.MIGRATE: (lambda tools: list(migrate.both(tools, DRIVERS[0], {})), (), {}),
     Command.AUDIT: (lambda tools: audit._epoch(tools.of(DRIVERS[0])), (), {}),
 }
 
 
+@pytest.mark.parametrize("given", [slice(None, None, -1), slice(1), slice(1, 2)], ids=str)
 @pytest.mark.parametrize("command", sorted(TOOLS - APART))
-def test_urls_in_another_order_are_told_and_nothing_is_written(make_world, command):
+def test_urls_in_another_order_or_some_are_told_and_nothing_is_written(make_world, command, given):
+    """A drain that looks into another shard's Redis would say that nothing runs."""
     world = make_world(2)
     before = [{name: one.dump(name) for name in one.scan_iter("*")} for one in world.clients]
     run, arguments, tool = RUNS[command]
     with pytest.raises(WrongShard, match=r"of shard [01]/2.* in the same order") as caught:
-        run(world.tools(command, *arguments, urls=world.urls[::-1], **tool))
+        run(world.tools(command, *arguments, urls=world.urls[given], **tool))
     assert isinstance(caught.value, ConfigError)
     after = [{name: one.dump(name) for name in one.scan_iter("*")} for one in world.clients]
     assert after == before
+
+
+@pytest.mark.parametrize("command", [Command.PAUSE, Command.RESUME])
+def test_a_class_is_paused_in_all_shards_or_in_none(make_world, monkeypatch, command):
+    """Two names of one Redis: the second shard's is found wrong before the first one is written."""
+    world = make_world(2)
+    monkeypatch.setattr(pause.time, "sleep", lambda _: None)
+    if command is Command.RESUME:
+        pause.run(world.tools(Command.PAUSE, storage_class="one", reason="why"))
+    before = world.clients[0].dump("csifleet:class_pauses")
+    urls = [world.urls[0], world.urls[0].replace("127.0.0.1", "localhost")]
+    with pytest.raises(WrongShard):
+        pause.run(world.tools(command, storage_class="one", reason="other", urls=urls))
+    assert world.clients[0].dump("csifleet:class_pauses") == before
+
+
+def test_doctor_names_the_shard_that_is_away_and_looks_at_the_others(make_world):
+    world = make_world(2)
+    away = f"redis://127.0.0.1:{free_port()}/0"
+    tools = world.tools(Command.DOCTOR, urls=[away, world.urls[1]])
+    found = [*doctor.redis_settings(tools), *doctor.system(tools)]
+    assert [one.check for one in found if one.state == doctor.FAIL] == [
+        "redis of shard 0/2",
+        "system of shard 0/2",
+    ]
+    assert {"redis version of shard 1/2", "watchers of shard 1/2"} <= {one.check for one in found}
 
 
 def test_what_is_in_a_redis_is_never_asked_of_all_shards_at_once(make_world):

@@ -6,7 +6,7 @@ import platform
 import time
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from csi_client.errors import CsiError
 from workers.cli import drivertools, terminal
@@ -46,6 +46,9 @@ class Finding:
     text: str
 
 
+Check: TypeAlias = "Callable[[Tools], Iterator[Finding]]"
+
+
 def run(tools: Tools) -> int:
     """The command; 1 when something fails that csi-fleet cannot work without."""
     return show(tools, "doctor", list(findings(tools)))
@@ -68,7 +71,7 @@ def show(tools: Tools, title: str, found: list[Finding]) -> int:
 
 def findings(tools: Tools) -> Iterator[Finding]:
     """Every check; one that cannot be made is a failure, not the end."""
-    checks: tuple[tuple[str, Callable[[Tools], Iterator[Finding]]], ...] = (
+    checks: tuple[tuple[str, Check], ...] = (
         ("versions", versions),
         ("api server", api_server),
         ("rights", rights),
@@ -77,10 +80,14 @@ def findings(tools: Tools) -> Iterator[Finding]:
         ("driver", drivers),
     )
     for name, check in checks:
-        try:
-            yield from check(tools)
-        except ProvisionerError as error:
-            yield Finding(name, FAIL, str(error))
+        yield from _tried(tools, name, check)
+
+
+def _tried(tools: Tools, name: str, check: Check) -> Iterator[Finding]:
+    try:
+        yield from check(tools)
+    except ProvisionerError as error:
+        yield Finding(name, FAIL, str(error))
 
 
 def versions(_: Tools) -> Iterator[Finding]:
@@ -149,13 +156,13 @@ def _may(tools: Tools, verb: str, group: str, resource: str, namespace: str) -> 
 def redis_settings(tools: Tools) -> Iterator[Finding]:
     """Version, eviction, persistence and clock of Redis."""
     for shard in tools.shards:
-        yield from _of_shard(shard, _redis(shard))
+        yield from _of_shard(shard, "redis", _redis)
 
 
-def _of_shard(shard: Tools, found: Iterator[Finding]) -> Iterator[Finding]:
+def _of_shard(shard: Tools, name: str, check: Check) -> Iterator[Finding]:
     """The findings, each with its shard where there are several."""
     mark = shard.settings.shard.mark
-    for one in found:
+    for one in _tried(shard, name, check):
         yield replace(one, check=f"{one.check} of shard {mark}") if mark else one
 
 
@@ -191,7 +198,7 @@ def _redis(tools: Tools) -> Iterator[Finding]:
 def system(tools: Tools) -> Iterator[Finding]:
     """Living parts and served drivers."""
     for shard in tools.shards:
-        yield from _of_shard(shard, _parts(shard))
+        yield from _of_shard(shard, "system", _parts)
 
 
 def _parts(tools: Tools) -> Iterator[Finding]:

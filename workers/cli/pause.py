@@ -118,14 +118,16 @@ def _check_class(tools: Tools, name: str) -> None:
 def _of_class(tools: Tools) -> int:
     tool = tools.settings.tool
     name = tool.storage_class
+    # Connected to all before the first is written: a wrong one stops all of it.
+    shards = [shard.pauses for shard in tools.shards]
     if tools.settings.command is Command.RESUME:
-        found = [shard.pauses.resume_class(name) for shard in tools.shards]
+        found = [one.resume_class(name) for one in shards]
         _drop_copy(tools, CLASS, name)
         terminal.write(f"class {name} {'goes on' if any(found) else 'was not paused'}")
         return 0
     _check_class(tools, name)
     seconds = tool.for_seconds or None
-    said = [one.pauses.pause_class(name, tool.reason, seconds=seconds) for one in tools.shards]
+    said = [one.pause_class(name, tool.reason, seconds=seconds) for one in shards]
     # By the clock that is ahead: in no shard an older word goes before it.
     _keep_copy(tools, CLASS, name, max(said, key=lambda one: one.said_ms))
     # By then every worker has read it: a claim that is made after our word is not begun.

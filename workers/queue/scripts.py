@@ -238,8 +238,8 @@ def wrong_shard(ours: Shard, theirs: str) -> WrongShard:
     who = f"of shard {ours}" if ours.is_part else "without --shard"
     return WrongShard(
         f"--redis-url: this Redis is {whose}, and this process {who}. Give every process its "
-        "--shard=i/n and the same --redis-url in the same order; after a change of n stop all "
-        "processes and empty every Redis first (docs/scale.md)"
+        "--shard=i/n, and processes and commands the --redis-url of all shards in the same order; "
+        "after a change of n stop all processes and empty every Redis first (docs/scale.md)"
     )
 
 
