@@ -155,7 +155,8 @@ class Watcher:
                 )
             )
         if self._presence is not None:
-            loops.append(Loop("presence", self._announce))
+            # Once Redis is known as ours: another shard's watchers are not counted with us.
+            loops.append(Loop("presence", self._announce, first_wait_seconds=None))
         return {loop.name: loop for loop in loops}
 
     def start(self) -> None:
@@ -213,7 +214,8 @@ class Watcher:
         else:
             self.machine.relist_catalog()
             self.outbox.add_everything()
-        self.loops["recovery"].wake()
+        for name in {"recovery", "presence"} & self.loops.keys():
+            self.loops[name].wake()
 
     def _drivers_changed(self, records: dict[str, Record]) -> None:
         is_new = records.keys() - self.machine.records.keys()
