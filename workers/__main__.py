@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from workers.config.settings import Settings
 
-_log = get_logger(__name__)
+# As a part of `run` this module is called `__main__`, which is none of our packages.
+_log = get_logger("workers")
 
 COMMANDS = ", ".join(Command)
 _MODULES: Final = {

@@ -56,6 +56,13 @@ def test_every_line_is_a_constant_message_with_fields():
     assert found == set()
 
 
+def test_what_is_started_by_name_logs_as_one_of_ours():
+    """As `python -m workers` its own name is `__main__`, a library's for all that is known."""
+    started = [path for package in PACKAGES for path in (ROOT / package).rglob("__main__.py")]
+    assert started
+    assert [path for path in started if "get_logger(__name__)" in path.read_text("utf-8")] == []
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -59,10 +59,12 @@ def run(command: Command, settings: Settings) -> int:
     try:
         code = int(module.run(Tools(with_redis(settings))))
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough; Python would complain once more at its end.
+    except OSError as error:
+        # Python would write what is left, and complain once more, at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if isinstance(error, BrokenPipeError):  # the reader (head, less) has seen enough
+            return 0
+        raise ConfigError(str(error), exit_code=1) from error
     return code
 
 

@@ -57,7 +57,7 @@ def parse_shard(text: str) -> Shard:
     """
     if not text:
         return Shard()
-    match = _TEXT.fullmatch(text)
+    match = _TEXT.fullmatch(text.strip())
     index, count = map(int, match.groups()) if match else (0, 0)
     if index >= count:
         raise ValueError("give i/n: shard i of n, from 0/n to n-1/n, such as 0/2 and 1/2")

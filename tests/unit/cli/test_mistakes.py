@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from workers.__main__ import main
@@ -35,6 +39,15 @@ def test_a_mistake_is_one_line_that_says_what_was_meant(words, said, capsys):
     assert said in error
     assert error.count("\n") == 1
     assert error.startswith("csi-fleet ")
+
+
+def test_a_full_disk_below_the_output_is_one_line():
+    """Neither a traceback nor Python's own complaint at its end."""
+    argv = [sys.executable, "-m", "workers", "completion", "bash"]
+    with Path("/dev/full").open("w") as full:
+        found = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert found.returncode == 1
+    assert found.stderr == "csi-fleet completion: [Errno 28] No space left on device\n"
 
 
 def test_help_takes_a_command(capsys):

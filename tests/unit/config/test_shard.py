@@ -49,6 +49,11 @@ def test_a_bad_shard_is_one_line_that_says_how(text, is_variable):
     assert caught.value.exit_code == 2
 
 
+def test_a_variable_out_of_a_file_ends_with_a_line_break():
+    environ = {"CSI_FLEET_REDIS_URL": f"{A}\n{B}\n", "CSI_FLEET_SHARD": "1/2\n"}
+    assert parse("beat", [], environ).shard == Shard(1, 2)
+
+
 @pytest.mark.parametrize("argv", [[], ["--shard="], ["--shard=0/1"]])
 @pytest.mark.parametrize("command", SERVING)
 def test_one_of_one_is_no_shard(command, argv):
