@@ -53,8 +53,9 @@ COMMON_FLAGS: Final = (
          "means client-go's 5, below 0 no limit.", _CLUSTER),
     Flag("kube-api-burst", _INT, "100", "Burst of kube-api-qps; 0 means client-go's 10.", _CLUSTER),
     # Leader election.
-    Flag("leader-election", _BOOL, "false", "Keep a Lease, for tools and probes that look for it. "
-         "Work does not depend on it.", _RUN_WORKER),
+    Flag("leader-election", _BOOL, "false", "Keep the Lease of the Go sidecar: while that holds "
+         "it this process does none of its work. Replicas of csi-fleet share it and all work.",
+         _RUN_WORKER),
     Flag("leader-election-namespace", _STRING, "", "Namespace of the Lease; default as for "
          "--namespace.", _RUN_WORKER),
     Flag("leader-election-lease-duration", _DURATION, "15s", "Time after which a silent holder "
