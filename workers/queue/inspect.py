@@ -319,7 +319,8 @@ def read_life(client: redis.Redis) -> tuple[str, str]:
     Nothing is written: to begin a life would mark it with the caller's shard.
     """
     with reading(client):
-        epoch, facts = client.get(redis_key(client, "epoch")), client.info("server")
+        epoch = client.get(redis_key(client, "epoch"))
+        facts: dict[str, Any] = client.info("server")
     return text(epoch), str(facts.get("run_id", ""))
 
 
