@@ -324,7 +324,7 @@ RUNS = {
     Command.SHADOW: (shadow.run, ("report",), {}),
     Command.DOCTOR: (lambda tools: list(doctor._redis(tools.of(DRIVERS[0]))), (), {}),
     Command.MIGRATE: (lambda tools: list(migrate.both(tools, DRIVERS[0], {})), (), {}),
-    Command.AUDIT: (lambda tools: audit._epoch(tools.of(DRIVERS[0])), (), {}),
+    Command.AUDIT: (lambda tools: audit.read_life(tools.of(DRIVERS[0]).redis), (), {}),
 }
 
 
@@ -340,6 +340,18 @@ def test_urls_in_another_order_or_some_are_told_and_nothing_is_written(make_worl
     assert isinstance(caught.value, ConfigError)
     after = [{name: one.dump(name) for name in one.scan_iter("*")} for one in world.clients]
     assert after == before
+
+
+def test_audit_begins_no_life_of_a_redis(make_world):
+    """Its mark would keep the right processes out of one that was just emptied."""
+    world = make_world(2)
+    for client in world.clients:
+        client.flushdb()
+    told = audit.read_life(world.tools(Command.AUDIT, urls=world.urls[::-1]).shards[0].redis)
+    assert [client.dbsize() for client in world.clients] == [0, 0]
+    CatalogWriter(world.clients[1]).epoch()
+    tools = world.tools(Command.AUDIT).of(DRIVERS[1])
+    assert audit.read_life(tools.redis) == audit.read_life(tools.redis) != told
 
 
 @pytest.mark.parametrize("command", [Command.PAUSE, Command.RESUME])

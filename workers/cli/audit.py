@@ -23,6 +23,7 @@ from workers.explain.words import duration
 from workers.kube import paths
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
+from workers.queue.inspect import read_life
 from workers.queue.intents import IntentStore
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def audit(
         looks.append(snapshotaudit.look)
     grace = tools.settings.tool.grace_seconds
     first = [one(tools, client, driver) for one in looks]
-    epoch = _epoch(tools)
+    epoch = read_life(tools.redis)
     if not tools.is_json:
         for words, found in zip((VOLUMES, SNAPSHOTS), first, strict=False):
             terminal.write(
@@ -149,7 +150,7 @@ def audit(
         terminal.write(f"looking again in {duration(grace)}")
     time.sleep(grace)
     second = [one(tools, client, driver) for one in looks]
-    if _epoch(tools) != epoch:
+    if read_life(tools.redis) != epoch:
         raise ConfigError(
             "Redis lost its data during the audit, so attempts in flight are not all known; "
             "run it again in a minute",
@@ -301,9 +302,3 @@ def _handle(volume: JsonObject, driver: str) -> str | None:
         volume = volume_to_csi(volume)
     csi = (volume.get("spec") or {}).get("csi") or {}
     return csi.get("volumeHandle") if csi.get("driver") == driver else None
-
-
-def _epoch(tools: Tools) -> str:
-    from workers.queue.catalog import CatalogWriter  # noqa: PLC0415 - the reader of the epoch
-
-    return CatalogWriter(tools.redis).epoch()
