@@ -212,7 +212,8 @@ def test_ta114_driver_is_lost_and_comes_back(cluster, attaching):
 def test_ta118_worker_is_killed_during_the_publish(cluster, attaching, program):
     """DA-031, MA-016, I-6: another one repeats the call at once; nothing waits for a Lease."""
     (node,) = cluster.add_nodes(1)
-    rule = {"method": "ControllerPublishVolume", "delay_seconds": 60, "times": 1}
+    # Not a delay: a call that ends in a minute publishes again what later tests have detached.
+    rule = {"method": "ControllerPublishVolume", "hang": True, "times": 1}
     attaching[0].set_rules(rule)
     (volume,), _ = use(cluster, attaching[0], [node])
     wait_until(
