@@ -24,11 +24,11 @@ Values are written as in Go: durations such as `1h30m` or `500ms`; a boolean is 
 (never `--x false`); every other flag takes `--x=v` or `--x v`. An unknown flag ends the program
 with exit code 2.
 
-`--controllers` (of `run`, `worker`, `watcher` and `beat`) chooses what runs; the table below has
-the names. With one controller its flags are the sidecar's own, names and defaults: `csi-fleet
-csi-attacher ARGUMENTS` takes the whole argument list of a csi-attacher container, the bare image
-that of csi-provisioner. With several, what they share keeps its name; what differs between them
-takes the controller's name in front (`--attacher-timeout`), and so may every other one.
+`--controllers` (of `run`, `worker`, `watcher`, `beat` and `doctor`) chooses what runs; the
+table below has the names. With one controller its flags are the sidecar's own, names and defaults:
+`csi-fleet csi-attacher ARGUMENTS` takes the whole argument list of a csi-attacher container, the
+bare image that of csi-provisioner. With several, what they share keeps its name; what differs
+between them takes the controller's name in front (`--attacher-timeout`), and so may every other.
 """
 
 _ENVIRONMENT = """## Environment
@@ -109,7 +109,8 @@ def _gates() -> str:
     lines = [
         "## Feature gates",
         "",
-        "Other names are accepted with a warning and have no effect.",
+        "Other names are accepted with a warning and have no effect;",
+        "without the provisioner they end the program with exit code 1.",
         "",
         "| Gate | Controller | Stage | Default | Effect |",
         "|---|---|---|---|---|",

@@ -1,9 +1,9 @@
 """Which flags does every controller have? Those that all sidecars share, then ours.
 
 Names, defaults and meanings of the first table are upstream's (F- rules, section 2.1). A flag
-upstream has and we do not need is accepted and says so. Adding a row is all that a new flag needs
-for parsing, `--help` and docs/flags.md. What only some controllers have stands in their `spec.py`;
-`flagsets` puts both together.
+upstream has and we do not need is accepted and says so. A row is all that a new flag needs for
+parsing, `--help` and docs/flags.md; docs/architecture.md says where its field goes. What only some
+controllers have stands beside their settings; `flagsets` puts both together.
 
 Source: csi-lib-utils standardflags, component-base logs/api/v1.
 """

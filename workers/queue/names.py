@@ -5,7 +5,7 @@ keys reads the types, and a test fails on a key in Redis that is not listed. The
 cluster's keys are `Names`; the client that talks to its Redis carries them.
 
 Everything can be lost at any moment: the API server is the truth, the watcher adds every undecided
-object again. Only `intents` and `unsaved` carry more than that (M-010, M-011).
+object again. Only `intents`, `unsaved` and some `marks` carry more than that (M-010, M-011).
 """
 
 from __future__ import annotations
