@@ -240,6 +240,7 @@ READERS: dict[str, Reader] = {
     "sizes": lambda w: inspect.read_sizes(w.client),
     "repair": lambda w: repair(w.client),
     "redis itself": lambda w: (inspect.read_redis(w.client), inspect.read_time(w.client)),
+    "life of redis": lambda w: inspect.read_life(w.client),
     "marks of a driver": lambda w: inspect.marks_of_driver(w.client, ["claims"], DRIVER),
     "an intent": lambda w: w.intents.get(DOMAINS[OWN]),
     "all intents": lambda w: w.intents.all(),
