@@ -42,6 +42,14 @@ class Bench:
         assert lease is not None
         return lease
 
+    def hand_over(self, one: WorkQueue, two: WorkQueue, *locks: Lock | str) -> tuple[Lease, Lease]:
+        """The oldest ticket's key goes from `one`, which is silent for too long, to `two`."""
+        old = self.run_next(one, *locks)
+        self.advance(4.1)
+        two.heartbeat()
+        two.pump(period_seconds=0)
+        return old, self.run_next(two, *locks)
+
 
 @pytest.fixture
 def bench(redis_client: redis.Redis) -> Bench:

@@ -271,11 +271,7 @@ def test_cor1_lease_that_a_newer_owner_keeps_out_of_a_new_life_ends_as_lost(benc
     """Its owner is told so: what it began has to be put back, for nobody else knows of it."""
     one, two = start_queue(), start_queue()
     one.add([claim("a")])
-    old = bench.run_next(one, "pvc-a")
-    bench.advance(4.1)
-    two.heartbeat()
-    two.pump(period_seconds=0)
-    new = bench.run_next(two, "pvc-a")
+    old, new = bench.hand_over(one, two, "pvc-a")
     bench.client.flushall()
     two.heartbeat()
     assert one.heartbeat()

@@ -132,11 +132,7 @@ def test_c149_two_workers_with_the_same_ticket_one_works(bench, start_queue):
 def test_c149_after_a_hand_over_only_the_newer_fence_may_write(bench, start_queue):
     one, two = start_queue(), start_queue()
     one.add([claim("a")])
-    old = bench.run_next(one, "pvc-a")
-    bench.advance(4.1)
-    two.heartbeat()
-    two.pump(period_seconds=0)
-    new = bench.run_next(two, "pvc-a")
+    old, new = bench.hand_over(one, two, "pvc-a")
     assert new.fence > old.fence
     with pytest.raises(LeaseLost):
         old.check()
