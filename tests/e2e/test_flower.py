@@ -33,7 +33,8 @@ def driver_of_file():
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory, kubeconfig, driver_of_file, redis_binary):
-    with Fleet(tmp_path_factory.mktemp("fleet"), kubeconfig, [driver_of_file]) as fleet:
+    flags = ("--concurrency=2", "-v=4")
+    with Fleet(tmp_path_factory.mktemp("fleet"), kubeconfig, [driver_of_file], *flags) as fleet:
         yield fleet
 
 
@@ -105,6 +106,26 @@ def test_a_claims_task_is_found_by_its_name(flower, claim, driver_of_file):
         "the page shows the claim",
     )
     assert "claims.sync" in text
+
+
+def test_each_key_is_a_task_of_its_own(flower, fleet, scene, known_worker, driver_of_file):
+    """Also those that a thread begins without Celery's broker, when it ended the one before."""
+    storage_class = scene.storage_class(driver_of_file.name)
+    names = [f"many-{number}" for number in range(12)]
+    for name in names:
+        scene.claim(name, storage_class)
+    for name in names:
+        scene.wait_bound(name)
+    claims = [f"{scene.namespace}/{name}" for name in names]
+
+    def ended():
+        url = f"{signed_in(flower, '/api/tasks')}?search=args:many-"
+        tasks = requests.get(url, timeout=10).json().values()
+        done = {one["args"].split()[0] for one in tasks if one["state"] == "SUCCESS"}
+        return done >= set(claims)
+
+    wait_until(ended, 20, "Flower has a successful task of each claim")
+    assert "next ticket begun" in fleet.log_text()
 
 
 def test_screens_for_the_documentation(flower, claim, tmp_path):

@@ -6,10 +6,12 @@ and checked (`admitted`), everything else is predicted exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from workers.queue.keys import Key
+from workers.queue.leases import Lease
 from workers.queue.scripts import Scripts
 
 
@@ -38,6 +40,33 @@ class LossyScripts(Scripts):
         if self.loses_reply:
             super().run(name, *args)
         return super().run(name, *args)
+
+
+class FirstAgain:
+    """A process that begins its next tickets itself; for the test they are first in line again.
+
+    Args:
+        published: gets those that were admitted a moment ago.
+        put: puts a ticket at the head of its list.
+    """
+
+    def __init__(self, published: list[Key], put: Callable[[Key], None]) -> None:
+        self._published = published
+        self._put = put
+        self._read: Key | None = None
+
+    def wanted(self, lease: Lease) -> bool:
+        return bool(lease.key.text)
+
+    def read(self, message: bytes) -> Key:
+        self._read = Key.parse(message.decode())
+        return self._read
+
+    def begin(self, key: Key) -> bool:
+        if key is not self._read:
+            self._published.append(key)
+        self._put(key)
+        return True
 
 
 @dataclass(slots=True)

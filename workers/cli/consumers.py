@@ -10,17 +10,21 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import bootsteps
+from celery.worker import state as worker_state
 from kombu.common import ignore_errors
+from kombu.message import Message
+from kombu.utils.json import dumps
 
 from workers.app import SYSTEM_QUEUE, queue_for
 from workers.controllers import catalogue
-from workers.queue.kinds import places
+from workers.queue.kinds import place_of, places
 from workers.queue.names import celery_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from workers.app import FleetApp
+    from workers.queue.keys import Key
     from workers.spec import Spec
 
 
@@ -91,6 +95,30 @@ class CeleryConsumers:
         with self._lock:
             return {SYSTEM_QUEUE} | (self._served - self._held - self._left)
 
+    def fetches(self, key: Key) -> bool:
+        """Whether a ticket for such a key is one to begin here, were a seat free."""
+        ends = (worker_state.should_stop, worker_state.should_terminate)
+        if self._consumer is None or ends != (None, None):
+            return False
+        if any(tuple(self._consumer.task_buckets.values())):  # somebody limits a task's rate
+            return False
+        with self._lock:
+            name = celery_queue(place_of(key.driver, key.kind))
+            return name in self._served and name not in self._left
+
+    def begin(self, task: str, ticket: Any) -> None:
+        """Work on a ticket as if it had been fetched; in any thread. Raises what Celery raises."""
+        message = Message(
+            body=dumps(ticket.body),
+            content_type="application/json",
+            content_encoding="utf-8",
+            headers=ticket.headers,
+            properties=ticket.properties,
+            accept={"application/json"},
+        )
+        consumer = self._consumer
+        consumer.strategies[task](message, None, noop, noop, consumer.on_task_message)
+
     def start(self) -> None:
         """Gives the application its first queues; before the worker is made."""
         self._app.amqp.queues.clear()
@@ -147,6 +175,10 @@ class CeleryConsumers:
             consumer.add_task_queue(name)
         for name in current - wanted:
             consumer.cancel_task_queue(name)
+
+
+def noop(*_: Any, **__: Any) -> None:
+    """Tickets are acknowledged by being read."""
 
 
 def _step(consumers: CeleryConsumers) -> type[bootsteps.StartStopStep]:

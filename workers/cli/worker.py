@@ -25,6 +25,8 @@ from workers.cli.consumers import CeleryConsumers
 from workers.cli.correlator import SharedCorrelator
 from workers.cli.discovery import discovered_gates
 from workers.cli.elections import Elections
+from workers.cli.nexttickets import NextTickets
+from workers.cli.pool import FollowingPool
 from workers.cli.shadowing import Shadowing
 from workers.cli.waking import SignalWaker
 from workers.controllers import catalogue
@@ -118,6 +120,8 @@ class WorkerProcess:
         self.pauses = Pauses(redis)
         copies = PauseCopies(self.kube, settings.kube.namespace)
         self.make_fleet(Breakers(redis, publish=publisher(self.app)))
+        threads = settings.process.concurrency
+        self.seats = Seats(self.fleet.seats, self.consumers.hold, threads=threads)
         self.queue = WorkQueue(
             redis,
             publish=publisher(self.app),
@@ -126,6 +130,7 @@ class WorkerProcess:
             on_lost=self.wake_heartbeat,
             before_limits=PauseRestorer(copies, self.pauses).restore,
             seal=seal,
+            next_tickets=NextTickets(self.app, self.consumers, self.seats),
         )
         self.pauses.attach(self.queue)
         self.shadowing.start(redis, self.metrics, self.fleet)
@@ -173,9 +178,7 @@ class WorkerProcess:
             parts=self.make_parts(means),
             driver_of=self.fleet.driver_of,
             pauses=self.pauses,
-            seats=Seats(
-                self.fleet.seats, self.consumers.hold, threads=settings.process.concurrency
-            ),
+            seats=self.seats,
             metrics=self.metrics,
             lasting=lasting,
             passes=Passes(lambda: longest_pass(self.fleet.longest_call())),
@@ -361,7 +364,7 @@ class WorkerProcess:
         self.consumers.start()
         worker = self.app.Worker(
             hostname=f"worker-{threading.get_native_id()}@{socket.gethostname()}",
-            pool="threads",
+            pool=FollowingPool,
             concurrency=self.settings.process.concurrency,
             without_gossip=True,
             without_mingle=True,

@@ -80,6 +80,11 @@ class Seats:
         """Threads inside the driver now."""
         return self._taken.get(queue_name, 0)
 
+    def has_room(self, queue_name: str) -> bool:
+        """Whether one of those inside may be followed: its ticket would be fetched, had it left."""
+        with self._lock:
+            return self._taken.get(queue_name, 0) <= self._allowed(queue_name, self._total - 1)
+
     def _change(self, queue_name: str, by: int) -> None:
         with self._lock:
             count = self._taken.get(queue_name, 0) + by
@@ -96,13 +101,16 @@ class Seats:
                     self._look(other)
 
     def _look(self, queue_name: str) -> None:
-        count, limit = self._taken.get(queue_name, 0), self._limit(queue_name)
-        if self._is_scarce() and limit < self._threads:
-            limit = min(limit, max(1, self._threads - self._total))
-        is_full = count >= limit
+        is_full = self._taken.get(queue_name, 0) >= self._allowed(queue_name, self._total)
         if is_full != (queue_name in self._full):
             (self._full.add if is_full else self._full.discard)(queue_name)
             self._hold(queue_name, is_full)
+
+    def _allowed(self, queue_name: str, total: int) -> int:
+        limit, free = self._limit(queue_name), self._threads - total
+        if free < self._threads // SHARE and limit < self._threads:
+            return min(limit, max(1, free))
+        return limit
 
     def _is_scarce(self) -> bool:
         return self._threads - self._total < self._threads // SHARE

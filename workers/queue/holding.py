@@ -8,6 +8,7 @@ them. A lease whose end Redis did not confirm stays here until it is written.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from workers.errors import QueueUnavailable
@@ -141,17 +142,20 @@ class HeldLeases:
             QueueUnavailable: the heartbeat repeats it until Redis confirms it.
         """
         lease.is_released = True
-        args = (*owner_of(lease), *args, *trail.collected())
+        owner, args = owner_of(lease), (*args, *trail.collected())
+        wants_next = self._tickets.wants_next(lease)
+        publish = partial(self._tickets.pass_on, lease) if wants_next else self._tickets.publish
         try:
-            return self._settle(self._scripts, self._tickets.publish, script, lease, args)
+            first = (*owner, int(wants_next), *args)
+            return self._settle(self._scripts, publish, script, lease, first)
         except QueueUnavailable:
-            self._owed.append((script, lease, args))
+            self._owed.append((script, lease, (*owner, 0, *args)))
             raise
 
     def _settle(
         self,
         scripts: Scripts,
-        publish: Callable[[list[bytes]], None],
+        publish: Callable[[list[bytes], bytes | None], None],
         script: str,
         lease: Lease,
         args: tuple[str | bytes | float, ...],
@@ -161,13 +165,13 @@ class HeldLeases:
         A lost lease changes nothing, but its key is added once more, and what it began is put back
         unless a newer owner's record is there: nobody else may know of it.
         """
-        reply = scripts.run(script, *args)
-        publish(reply[0])
-        if not reply[1]:
+        tickets, message, is_owner, *reply = scripts.run(script, *args)
+        publish(tickets, message)
+        if not is_owner:
             records = [part for slot, written in lease.written.items() for part in (slot, *written)]
-            publish(scripts.run("orphan", lease.key.text, *records))
+            publish(scripts.run("orphan", lease.key.text, *records), None)
         self.held.pop(lease.token, None)
-        return [int(value) for value in reply[1:]]
+        return [int(value) for value in (is_owner, *reply)]
 
     def _pay(self) -> None:
         """Repeat what Redis did not confirm; without effect where the lease is another's by now."""

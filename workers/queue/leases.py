@@ -84,6 +84,7 @@ class Lease:
         written: what this lease wrote and has not finished, by slot: name and record. A Redis that
             lost it gets it again.
         started_ms: Redis' time when it was given.
+        asked_at: local time just before.
     """
 
     key: Key
@@ -103,6 +104,7 @@ class Lease:
     is_lost: bool = False
     written: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     started_ms: int = 0
+    asked_at: float = 0.0
 
     @property
     def domain(self) -> str:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from workers.queue.keys import Key
     from workers.queue.seal import Seal
+    from workers.queue.tickets import NextTickets
 
 # Keys per script call: keeps one call of Redis under a few milliseconds.
 _BATCH = 250
@@ -73,6 +74,8 @@ class WorkQueue:
             Redis began a new life; use it to wake the heartbeat thread.
         before_limits: for `workers.queue.declaring.Declared`.
         seal: the workers' keys, for marks and memos; who takes no keys needs none.
+        next_tickets: begins a driver's next ticket where a lease of it ended; None: all tickets go
+            through the broker.
     """
 
     def __init__(
@@ -87,11 +90,12 @@ class WorkQueue:
         on_lost: Callable[[], None] = lambda: None,
         before_limits: Callable[[str], None] | None = None,
         seal: Seal = UNCHECKED,
+        next_tickets: NextTickets | None = None,
     ) -> None:
         self._scripts = Scripts(client, now_ms)
         self._remembered = Remembered(client, seal)
         self._now_ms = now_ms
-        self._tickets = Tickets(publish)
+        self._tickets = Tickets(publish, next_tickets)
         self._ttl_ms = round(lease_ttl_seconds * 1000)
         self._clock = clock
         self._on_lost = on_lost
@@ -207,6 +211,7 @@ class WorkQueue:
             mark=self._remembered.mark_of(key.text, mark),
             valid_until=valid_until,
             started_ms=int(started_ms),
+            asked_at=started,
         )
         self._leases.add(lease)
         return lease

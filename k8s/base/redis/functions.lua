@@ -1,4 +1,4 @@
-#!lua name=csifleet_9a3cd591f4f224e1
+#!lua name=csifleet_2f0c089394bbb3d3
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
@@ -492,6 +492,13 @@ local function weigh(domain, record, most)
   return true
 end
 
+-- The reply of a script that ends a lease; ARGV[6] is '1' when the caller begins the next ticket
+-- itself: the oldest of the list. A repeated call gets none, its first reply may have been read.
+local function ended(lease, is_ok, lane, ...)
+  local message = lease and ARGV[6] == '1' and redis.call('RPOP', celery_of(lane)) or false
+  return { tickets, message, is_ok and 1 or 0, ... }
+end
+
 local function forget(key)
   redis.call('HDEL', K.fails, key)
   redis.call('HDEL', K.memos, key)
@@ -589,13 +596,13 @@ if ARGV[4] ~= '' then trail(ARGV[4], stamped('intent')) end
 return 1
 end
 scripts['block'] = function()
--- BLOCK(key, process, token, epoch, lock, note...): end the lease and wait for a busy lock; if it got
--- free meanwhile the key is ready at once. No counter changes.
--- Returns {tickets, 1 = released (or before), 0 = lease was lost}.
-local key, lane, lock = ARGV[2], lane_of(ARGV[2]), ARGV[6]
+-- BLOCK(key, process, token, epoch, next, lock, note...): end the lease and wait for a busy lock; if
+-- it got free meanwhile the key is ready at once. No counter changes.
+-- Returns {tickets, next ticket, 1 = released (or before), 0 = lease was lost}.
+local key, lane, lock = ARGV[2], lane_of(ARGV[2]), ARGV[7]
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then
-  trail_pass(key, 7, 'released 0')
+  trail_pass(key, 8, 'released 0')
   unlease(key, lane)
   free_all(key, lease)
   local holder = rival(key, lock)
@@ -606,7 +613,7 @@ if lease then
   end
   admit(lane)
 end
-return { tickets, is_ok and 1 or 0 }
+return ended(lease, is_ok, lane)
 end
 scripts['breaker'] = function()
 -- BREAKER(event, driver, kinds, ...): one event of a driver's circuit breaker.
@@ -846,27 +853,27 @@ redis.call('HSET', K.unsaved, ARGV[2], ARGV[4])
 return 1
 end
 scripts['done'] = function()
--- DONE(key, process, token, epoch, volume, known, note...): forget failures, release; with a volume's
--- name its intent and unsaved PV go in the same step. Events up to version `known` need no pass.
--- Returns {tickets, 1 = done (or done before), 0 = lease was lost}.
+-- DONE(key, process, token, epoch, next, volume, known, note...): forget failures, release; with a
+-- volume's name its intent and unsaved PV go in the same step. Events up to version `known` need no pass.
+-- Returns {tickets, next ticket, 1 = done (or done before), 0 = lease was lost}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then
   forget(key)
-  if ARGV[6] ~= '' then
-    weigh(ARGV[6], '')
-    redis.call('HDEL', K.intents, ARGV[6])
-    redis.call('HDEL', K.unsaved, ARGV[6])
-    redis.call('SET', K.saved .. ARGV[6], '1', 'EX', 600)
+  if ARGV[7] ~= '' then
+    weigh(ARGV[7], '')
+    redis.call('HDEL', K.intents, ARGV[7])
+    redis.call('HDEL', K.unsaved, ARGV[7])
+    redis.call('SET', K.saved .. ARGV[7], '1', 'EX', 600)
   end
-  trail_pass(key, 8, 'done')
-  local known = ARGV[7]
+  trail_pass(key, 9, 'done')
+  local known = ARGV[8]
   if unlease(key, lane, known) then enqueue(key, lane, false) end
   if known ~= '' then is_news(key, known) end -- those that come late
   free_all(key, lease)
   admit(lane)
 end
-return { tickets, is_ok and 1 or 0 }
+return ended(lease, is_ok, lane)
 end
 scripts['drivers_alive'] = function()
 -- DRIVERS_ALIVE(): drivers a worker serves now. Touches drivers, drivers_until; writes nothing.
@@ -937,16 +944,16 @@ scripts['epoch'] = function()
 return begin_life(ARGV[2], ARGV[3], tonumber(ARGV[4]))
 end
 scripts['fail'] = function()
--- FAIL(key, process, token, epoch, base_ms, cap_ms, min_ms, threshold, memo, note...): count, delay,
--- release.
+-- FAIL(key, process, token, epoch, next, base_ms, cap_ms, min_ms, threshold, memo, note...): count,
+-- delay, release.
 -- A key that got dirty meanwhile is ready at once. Touches fails, memos, delayed, abandoned.
--- Returns {tickets, is owner, fails, delay_ms; -1 = given up}.
+-- Returns {tickets, next ticket, is owner, fails, delay_ms; -1 = given up}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 local count = tonumber(redis.call('HGET', K.fails, key)) or 0
 local wait_ms = 0
 if lease then
-  local base, cap, threshold = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[9])
+  local base, cap, threshold = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[10])
   local is_dirty = unlease(key, lane)
   local gives_up = threshold > 0 and count >= threshold
   if gives_up then
@@ -954,16 +961,16 @@ if lease then
     redis.call('HSET', K.fails, key, count)
     wait_ms = -1
   else
-    wait_ms = math.max(math.min(base * 2 ^ math.min(count, 60), cap), tonumber(ARGV[8]))
+    wait_ms = math.max(math.min(base * 2 ^ math.min(count, 60), cap), tonumber(ARGV[9]))
     count = count + 1
     redis.call('HSET', K.fails, key, count)
   end
-  if ARGV[10] ~= '' then
-    redis.call('HSET', K.memos, key, ARGV[10])
+  if ARGV[11] ~= '' then
+    redis.call('HSET', K.memos, key, ARGV[11])
   else
     redis.call('HDEL', K.memos, key)
   end
-  trail_pass(key, 11, string.format('failed %d %d', count, wait_ms))
+  trail_pass(key, 12, string.format('failed %d %d', count, wait_ms))
   if is_dirty then
     enqueue(key, lane, false)
     wait_ms = 0
@@ -977,7 +984,7 @@ elseif redis.call('ZSCORE', K.abandoned, key) then
 else
   wait_ms = math.max(0, (tonumber(redis.call('ZSCORE', K.delayed, key) or now)) - now)
 end
-return { tickets, is_ok and 1 or 0, count, wait_ms }
+return ended(lease, is_ok, lane, count, wait_ms)
 end
 scripts['finish'] = function()
 -- FINISH(domain, key, process, token): delete intent and unsaved PV unless the lease went to
@@ -1138,16 +1145,17 @@ end
 return { epoch, tickets, lost }
 end
 scripts['release'] = function()
--- RELEASE(key, process, token, epoch, delay_ms, count, note...): put back without a back-off step.
--- Returns {tickets, 1 = released (or before), 0 = lease was lost}.
+-- RELEASE(key, process, token, epoch, next, delay_ms, count, note...): put back without a back-off
+-- step.
+-- Returns {tickets, next ticket, 1 = released (or before), 0 = lease was lost}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then
-  local wait_ms = tonumber(ARGV[6])
-  if ARGV[7] == '1' then
+  local wait_ms = tonumber(ARGV[7])
+  if ARGV[8] == '1' then
     redis.call('HSET', K.fails, key, (tonumber(redis.call('HGET', K.fails, key)) or 0) + 1)
   end
-  trail_pass(key, 8, string.format('released %d', wait_ms))
+  trail_pass(key, 9, string.format('released %d', wait_ms))
   if unlease(key, lane) or wait_ms <= 0 then
     enqueue(key, lane, true)
   else
@@ -1156,7 +1164,7 @@ if lease then
   free_all(key, lease)
   admit(lane)
 end
-return { tickets, is_ok and 1 or 0 }
+return ended(lease, is_ok, lane)
 end
 scripts['renew'] = function()
 -- RENEW(process, epoch, ttl_ms, (key, token)...): the leases that the process holds go on.
@@ -1456,5 +1464,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_9a3cd591f4f224e1', run)
-redis.register_function{ function_name = 'csifleet_9a3cd591f4f224e1_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_2f0c089394bbb3d3', run)
+redis.register_function{ function_name = 'csifleet_2f0c089394bbb3d3_always', callback = run, flags = { 'allow-oom' } }

@@ -11,6 +11,7 @@ import redis
 from workers.queue.keys import Key
 from workers.queue.leases import Lease
 from workers.queue.locks import Lock
+from workers.queue.tickets import NextTickets
 from workers.queue.workqueue import WorkQueue
 
 
@@ -22,12 +23,13 @@ class Bench:
     now_ms: int = 1_700_000_000_000
     tickets: list[Key] = field(default_factory=list)
 
-    def process(self) -> WorkQueue:
+    def process(self, next_tickets: NextTickets | None = None) -> WorkQueue:
         queue = WorkQueue(
             self.client,
             publish=self.tickets.extend,
             clock=lambda: self.now_ms / 1000,
             now_ms=lambda: self.now_ms,
+            next_tickets=next_tickets,
         )
         queue.register_process()
         return queue

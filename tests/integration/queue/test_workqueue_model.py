@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.support.queue_model import TTL_MS, Held, LossyScripts, QueueModel
+from tests.support.queue_model import TTL_MS, FirstAgain, Held, LossyScripts, QueueModel
 from tests.support.queue_state import check, scores
 from workers.errors import LeaseLost
 from workers.queue.keys import Key, claim_key, volume_key
@@ -71,19 +71,21 @@ class QueueMachine(RuleBasedStateMachine):
         # Nobody who knew an earlier life had spoken when the present one began.
         self.began_blind = True
         self.owed: set[str] = set()  # added and not finished since
-        self.queues = [self._start_process() for _ in range(3)]
+        begins = FirstAgain(self.published, self._put_first)
+        self.queues = [self._start_process(one) for one in (None, begins, None)]
         for lane in LANES:
             for queue in self.queues:
                 queue.set_limits(lane, 2)
             self.model.limits[lane] = 2
 
-    def _start_process(self) -> WorkQueue:
+    def _start_process(self, next_tickets: FirstAgain | None = None) -> WorkQueue:
         queue = WorkQueue(
             self.client,
             publish=self._publish,
             lease_ttl_seconds=TTL_MS / 1000,
             clock=lambda: self.now / 1000,
             now_ms=lambda: self.now,
+            next_tickets=next_tickets,
         )
         lossy = LossyScripts(self.client, lambda: self.now)
         queue._scripts = queue._heartbeats = lossy
@@ -113,6 +115,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.published += keys
         for key in keys:
             self.client.lpush(tickets_of(key.text), key.text)
+
+    def _put_first(self, key: Key) -> None:
+        self.client.rpush(tickets_of(key.text), key.text)
 
     # -- rules ---------------------------------------------------------------------------------
 

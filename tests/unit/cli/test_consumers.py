@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from celery.worker import state
 
-from workers.app import SYSTEM_QUEUE, make_app
+from workers.app import SYSTEM_QUEUE, make_app, ticket
 from workers.cli.consumers import CeleryConsumers
 from workers.config.settings import Settings
+from workers.controllers import catalogue
+from workers.queue.keys import claim_key
 
 
 class Queue:
@@ -40,6 +43,9 @@ class Consumer:
         self.hub = object()
         self.task_consumer = self
         self.names = {SYSTEM_QUEUE}
+        self.task_buckets = {}
+        self.on_task_message = set()
+        self.strategies = {}
 
     @property
     def queues(self):
@@ -120,3 +126,62 @@ def test_a_new_connection_has_one_round_of_its_own(consumers, beats):
     assert first.timer.calls == []
     second.timer.calls[0]()
     assert beats == [1]
+
+
+KEY = claim_key("a", "ns", "c", "uid")
+
+
+@pytest.fixture
+def serving(consumers):
+    """Connected, and fetching the tickets of driver `a`."""
+    consumer = Consumer()
+    consumers.serve("a")
+    consumers.connected(consumer)
+    return consumer
+
+
+def test_a_next_ticket_is_one_that_would_be_fetched_were_a_seat_free(consumers, serving):
+    assert consumers.fetches(KEY)
+    consumers.hold("a", is_full=True)
+    assert consumers.fetches(KEY)
+    consumers.stand_back(["a"], is_back=True)
+    assert not consumers.fetches(KEY)
+    consumers.stand_back(["a"], is_back=False)
+    assert consumers.fetches(KEY)
+    assert not consumers.fetches(claim_key("b", "ns", "c", "uid"))
+    consumers.leave("a")
+    assert not consumers.fetches(KEY)
+
+
+def test_none_is_begun_before_celery_has_connected(consumers):
+    consumers.serve("a")
+    assert not consumers.fetches(KEY)
+
+
+@pytest.mark.parametrize("flag", ["should_stop", "should_terminate"])
+def test_none_is_begun_while_the_worker_ends(consumers, serving, monkeypatch, flag):
+    """Celery's exit code, 0 for a clean end."""
+    monkeypatch.setattr(state, flag, 0)
+    assert not consumers.fetches(KEY)
+
+
+def test_none_is_begun_past_a_rate_that_somebody_set(consumers, serving):
+    """Celery keeps it, by the tickets that it fetches."""
+    serving.task_buckets["claims.sync"] = None
+    assert consumers.fetches(KEY)
+    serving.task_buckets["volumes.sync"] = object()
+    assert not consumers.fetches(KEY)
+
+
+def test_a_ticket_begun_here_takes_celerys_way_from_there_on(consumers, serving):
+    begun = []
+    serving.strategies["claims.sync"] = lambda *received: begun.append(received)
+    app = make_app(Settings())
+    consumers.begin("claims.sync", ticket(app, catalogue.kinds()["claims"], KEY))
+    app.close()
+    ((message, body, ack, reject, callbacks),) = begun
+    assert (body, callbacks) == (None, serving.on_task_message)
+    assert message.payload[0] == [KEY.text]
+    assert message.headers["argsrepr"] == "ns/c a"
+    ack(None, ())
+    reject(None, (), requeue=False)

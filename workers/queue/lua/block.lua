@@ -1,10 +1,10 @@
--- BLOCK(key, process, token, epoch, lock, note...): end the lease and wait for a busy lock; if it got
--- free meanwhile the key is ready at once. No counter changes.
--- Returns {tickets, 1 = released (or before), 0 = lease was lost}.
-local key, lane, lock = ARGV[2], lane_of(ARGV[2]), ARGV[6]
+-- BLOCK(key, process, token, epoch, next, lock, note...): end the lease and wait for a busy lock; if
+-- it got free meanwhile the key is ready at once. No counter changes.
+-- Returns {tickets, next ticket, 1 = released (or before), 0 = lease was lost}.
+local key, lane, lock = ARGV[2], lane_of(ARGV[2]), ARGV[7]
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then
-  trail_pass(key, 7, 'released 0')
+  trail_pass(key, 8, 'released 0')
   unlease(key, lane)
   free_all(key, lease)
   local holder = rival(key, lock)
@@ -15,4 +15,4 @@ if lease then
   end
   admit(lane)
 end
-return { tickets, is_ok and 1 or 0 }
+return ended(lease, is_ok, lane)

@@ -1,21 +1,21 @@
--- DONE(key, process, token, epoch, volume, known, note...): forget failures, release; with a volume's
--- name its intent and unsaved PV go in the same step. Events up to version `known` need no pass.
--- Returns {tickets, 1 = done (or done before), 0 = lease was lost}.
+-- DONE(key, process, token, epoch, next, volume, known, note...): forget failures, release; with a
+-- volume's name its intent and unsaved PV go in the same step. Events up to version `known` need no pass.
+-- Returns {tickets, next ticket, 1 = done (or done before), 0 = lease was lost}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then
   forget(key)
-  if ARGV[6] ~= '' then
-    weigh(ARGV[6], '')
-    redis.call('HDEL', K.intents, ARGV[6])
-    redis.call('HDEL', K.unsaved, ARGV[6])
-    redis.call('SET', K.saved .. ARGV[6], '1', 'EX', 600)
+  if ARGV[7] ~= '' then
+    weigh(ARGV[7], '')
+    redis.call('HDEL', K.intents, ARGV[7])
+    redis.call('HDEL', K.unsaved, ARGV[7])
+    redis.call('SET', K.saved .. ARGV[7], '1', 'EX', 600)
   end
-  trail_pass(key, 8, 'done')
-  local known = ARGV[7]
+  trail_pass(key, 9, 'done')
+  local known = ARGV[8]
   if unlease(key, lane, known) then enqueue(key, lane, false) end
   if known ~= '' then is_news(key, known) end -- those that come late
   free_all(key, lease)
   admit(lane)
 end
-return { tickets, is_ok and 1 or 0 }
+return ended(lease, is_ok, lane)

@@ -1,13 +1,13 @@
--- FAIL(key, process, token, epoch, base_ms, cap_ms, min_ms, threshold, memo, note...): count, delay,
--- release.
+-- FAIL(key, process, token, epoch, next, base_ms, cap_ms, min_ms, threshold, memo, note...): count,
+-- delay, release.
 -- A key that got dirty meanwhile is ready at once. Touches fails, memos, delayed, abandoned.
--- Returns {tickets, is owner, fails, delay_ms; -1 = given up}.
+-- Returns {tickets, next ticket, is owner, fails, delay_ms; -1 = given up}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 local count = tonumber(redis.call('HGET', K.fails, key)) or 0
 local wait_ms = 0
 if lease then
-  local base, cap, threshold = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[9])
+  local base, cap, threshold = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[10])
   local is_dirty = unlease(key, lane)
   local gives_up = threshold > 0 and count >= threshold
   if gives_up then
@@ -15,16 +15,16 @@ if lease then
     redis.call('HSET', K.fails, key, count)
     wait_ms = -1
   else
-    wait_ms = math.max(math.min(base * 2 ^ math.min(count, 60), cap), tonumber(ARGV[8]))
+    wait_ms = math.max(math.min(base * 2 ^ math.min(count, 60), cap), tonumber(ARGV[9]))
     count = count + 1
     redis.call('HSET', K.fails, key, count)
   end
-  if ARGV[10] ~= '' then
-    redis.call('HSET', K.memos, key, ARGV[10])
+  if ARGV[11] ~= '' then
+    redis.call('HSET', K.memos, key, ARGV[11])
   else
     redis.call('HDEL', K.memos, key)
   end
-  trail_pass(key, 11, string.format('failed %d %d', count, wait_ms))
+  trail_pass(key, 12, string.format('failed %d %d', count, wait_ms))
   if is_dirty then
     enqueue(key, lane, false)
     wait_ms = 0
@@ -38,4 +38,4 @@ elseif redis.call('ZSCORE', K.abandoned, key) then
 else
   wait_ms = math.max(0, (tonumber(redis.call('ZSCORE', K.delayed, key) or now)) - now)
 end
-return { tickets, is_ok and 1 or 0, count, wait_ms }
+return ended(lease, is_ok, lane, count, wait_ms)

@@ -1,13 +1,14 @@
--- RELEASE(key, process, token, epoch, delay_ms, count, note...): put back without a back-off step.
--- Returns {tickets, 1 = released (or before), 0 = lease was lost}.
+-- RELEASE(key, process, token, epoch, next, delay_ms, count, note...): put back without a back-off
+-- step.
+-- Returns {tickets, next ticket, 1 = released (or before), 0 = lease was lost}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then
-  local wait_ms = tonumber(ARGV[6])
-  if ARGV[7] == '1' then
+  local wait_ms = tonumber(ARGV[7])
+  if ARGV[8] == '1' then
     redis.call('HSET', K.fails, key, (tonumber(redis.call('HGET', K.fails, key)) or 0) + 1)
   end
-  trail_pass(key, 8, string.format('released %d', wait_ms))
+  trail_pass(key, 9, string.format('released %d', wait_ms))
   if unlease(key, lane) or wait_ms <= 0 then
     enqueue(key, lane, true)
   else
@@ -16,4 +17,4 @@ if lease then
   free_all(key, lease)
   admit(lane)
 end
-return { tickets, is_ok and 1 or 0 }
+return ended(lease, is_ok, lane)
