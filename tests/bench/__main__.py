@@ -8,7 +8,7 @@
 
 Without that a control plane of its own is started. Nothing is asserted. Sections: throughput,
 topology, steady, recovery, scaling, cluster, queue, resizing, attachments, attachments-killed,
-snapshots, life, shards. A run of some sections replaces theirs only.
+snapshots, life, saturated, shards. A run of some sections replaces theirs only.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from typing import Any
 from tests.bench import attaching, snapshotting
 from tests.bench import life as lives
 from tests.bench import resizing as expansions
+from tests.bench import saturated as saturation
 from tests.bench import shards as sharding
 from tests.bench.drivers import BenchDrivers
 from tests.bench.load import Load
@@ -253,6 +254,14 @@ def life(plan: Plan) -> None:
             plan.add("life", record)
 
 
+def saturated(plan: Plan) -> None:
+    """A burst at ten drivers, each a process that works, while others keep all cores busy."""
+    for _ in range(plan.rounds):
+        claims = 100 if plan.is_quick else 400
+        for found in saturation.measured(plan.api, plan.kubeconfig, claims, plan.peer):
+            plan.add("saturated", found.record())
+
+
 def shards(plan: Plan) -> None:
     """One and two shards over stand-in API servers; also into docs/scale.md. 4 to 5 minutes."""
     size = (600, 10.0) if plan.is_quick else (sharding.CLAIMS, sharding.STEADY_SECONDS)
@@ -319,5 +328,6 @@ SECTIONS: dict[str, Callable[[Plan], None]] = {
     "resizing": resizing,
     "snapshots": snapshots,
     "life": life,
+    "saturated": saturated,
     "shards": shards,
 }
