@@ -97,10 +97,11 @@ class CeleryConsumers:
 
     def fetches(self, key: Key) -> bool:
         """Whether a ticket for such a key is one to begin here, were a seat free."""
+        consumer = self._consumer
         ends = (worker_state.should_stop, worker_state.should_terminate)
-        if self._consumer is None or ends != (None, None):
+        if consumer is None or ends != (None, None):
             return False
-        if any(tuple(self._consumer.task_buckets.values())):  # somebody limits a task's rate
+        if any(tuple(consumer.task_buckets.values())):  # somebody limits a task's rate
             return False
         with self._lock:
             name = celery_queue(place_of(key.driver, key.kind))
@@ -134,23 +135,10 @@ class CeleryConsumers:
             self._rounds.cancel()
         self._rounds = consumer.timer.call_repeatedly(ROUND_SECONDS, self._round)
 
-    @staticmethod
-    def ending(consumer: Any) -> None:
-        """Celery's consumer ends, for good or to connect again: ask Redis for no ticket any more.
-
-        Else it would wait for the answer, up to a second. A ticket that came already is read and
-        put back; one that comes this very instant may be lost, and is published again in time.
-        """
-        channel: Any = getattr(consumer.task_consumer, "channel", None)
-        asking: Any = getattr(channel, "_in_poll", None)
-
-        def hang_up() -> None:
-            if not asking.can_read(timeout=0):
-                asking.disconnect()
-                channel._in_poll = None  # noqa: SLF001 - kombu has no other way
-
-        if asking is not None:
-            ignore_errors(consumer, hang_up)
+    def ending(self, consumer: Any) -> None:
+        """Celery's consumer ends, for good or to connect again: no ticket is begun any more."""
+        self._consumer = None
+        stop_asking(consumer)
 
     def _round(self) -> None:
         """In the event loop, which therefore lives; a connection it lost stops the rounds."""
@@ -179,6 +167,24 @@ class CeleryConsumers:
 
 def noop(*_: Any, **__: Any) -> None:
     """Tickets are acknowledged by being read."""
+
+
+def stop_asking(consumer: Any) -> None:
+    """Ask Redis for no ticket any more: Celery would wait for the answer, up to a second.
+
+    A ticket that came already is read and put back; one that comes this very instant may be lost,
+    and is published again in time.
+    """
+    channel: Any = getattr(consumer.task_consumer, "channel", None)
+    asking: Any = getattr(channel, "_in_poll", None)
+
+    def hang_up() -> None:
+        if not asking.can_read(timeout=0):
+            asking.disconnect()
+            channel._in_poll = None  # noqa: SLF001 - kombu has no other way
+
+    if asking is not None:
+        ignore_errors(consumer, hang_up)
 
 
 def _step(consumers: CeleryConsumers) -> type[bootsteps.StartStopStep]:

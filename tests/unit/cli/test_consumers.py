@@ -165,6 +165,15 @@ def test_none_is_begun_while_the_worker_ends(consumers, serving, monkeypatch, fl
     assert not consumers.fetches(KEY)
 
 
+def test_none_is_begun_between_the_end_of_celerys_consumer_and_the_next(consumers, serving):
+    """Not every end has a flag: `shutdown` by remote control, an error, a reconnection."""
+    serving.channel = None  # asks for nothing
+    consumers.ending(serving)
+    assert not consumers.fetches(KEY)
+    consumers.connected(serving)
+    assert consumers.fetches(KEY)
+
+
 def test_none_is_begun_past_a_rate_that_somebody_set(consumers, serving):
     """Celery keeps it, by the tickets that it fetches."""
     serving.task_buckets["claims.sync"] = None

@@ -9,7 +9,7 @@ import pytest
 import redis
 from kombu.asynchronous import Hub
 
-from workers.cli.consumers import CeleryConsumers
+from workers.cli.consumers import stop_asking
 from workers.cli.waking import SignalWaker
 
 
@@ -76,7 +76,7 @@ class Consumer:
 def test_nothing_is_asked_for_any_more():
     asking = Asking()
     consumer = Consumer(asking)
-    CeleryConsumers.ending(consumer)
+    stop_asking(consumer)
     assert not asking.is_connected
     assert consumer._in_poll is None, "kombu would wait for its answer"
 
@@ -84,18 +84,18 @@ def test_nothing_is_asked_for_any_more():
 def test_a_ticket_that_came_is_left_for_kombu_to_put_back():
     asking = Asking(has_answer=True)
     consumer = Consumer(asking)
-    CeleryConsumers.ending(consumer)
+    stop_asking(consumer)
     assert asking.is_connected
     assert consumer._in_poll is asking
 
 
 @pytest.mark.parametrize("error", [redis.ConnectionError("away"), OSError("away")])
 def test_a_broken_connection_is_no_trouble(error):
-    CeleryConsumers.ending(Consumer(Asking(error=error)))
+    stop_asking(Consumer(Asking(error=error)))
 
 
 @pytest.mark.parametrize("task_consumer", [None, object()])
 def test_before_it_is_connected_there_is_nothing_to_end(task_consumer):
     consumer = Consumer(None)
     consumer.task_consumer = task_consumer
-    CeleryConsumers.ending(consumer)
+    stop_asking(consumer)
