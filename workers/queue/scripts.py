@@ -9,6 +9,7 @@ does not know it.
 A key of ours with a wrong type (an operator's hand, another program) stops a script half-way; then
 the key is set aside under a name of its own, the whole queue state is dropped as if Redis had lost
 it, and the script runs once more. The watcher notices the changed epoch and adds everything again.
+A list of tickets with a wrong type only goes: the sweep publishes what was in it.
 """
 
 from __future__ import annotations
@@ -292,6 +293,7 @@ def repair(client: redis.Redis) -> bool:
     Safe to run twice and by several processes at once. Intents, counters and limits stay.
     """
     names = names_of(client)
+    has_list = _drop_wrong_lists(client, names.ticket_lists)
     found = [text(key) for key in client.scan_iter(match=names.prefix + "*", count=500)]
     wrong = [key for key in found if _is_wrong(client, key)]
     for key in wrong:
@@ -312,6 +314,16 @@ def repair(client: redis.Redis) -> bool:
         queue_keys = [key for key in found if owners.get(key) == "queue" and key not in wrong]
         if queue_keys:
             client.delete(*queue_keys)
+    return bool(wrong) or has_list
+
+
+def _drop_wrong_lists(client: redis.Redis, prefix: str) -> bool:
+    """Not set aside: another driver's list may be written by this process, not read."""
+    found = [text(key) for key in client.scan_iter(match=prefix + "*", count=500)]
+    wrong = [key for key in found if text(client.type(key)) not in {"list", "none"}]
+    for key in wrong:
+        client.delete(key)
+        _log.error("a list of tickets had a wrong type and was deleted", redis_key=key)
     return bool(wrong)
 
 

@@ -134,6 +134,18 @@ def test_an_unreadable_message_is_dropped_and_told(bench, queue, begun, caplog):
     assert (begun.keys, bench.tickets[-1:]) == ([], [claim("c")])
 
 
+def test_a_list_of_a_wrong_type_delays_no_end(bench, queue, begun):
+    """By somebody's hand; what its tickets stood for is sent again by the sweep."""
+    queue.add([claim(name) for name in "abc"])
+    lease = bench.run_next(queue, "pvc-a")
+    bench.tickets.clear()
+    bench.client.set(LIST, "somebody's")
+    assert queue.done(lease)
+    bench.advance(2.1)
+    queue.pump(period_seconds=0)
+    assert sorted(bench.tickets) == [claim("b"), claim("c")]
+
+
 def test_only_the_end_of_a_lease_takes_a_ticket(bench, queue, begun):
     """Neither a repeated call, whose first reply may have been read, nor a lost lease."""
     queue.add([claim("a"), claim("b")])

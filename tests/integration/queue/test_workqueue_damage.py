@@ -6,7 +6,7 @@ import pytest
 
 from workers.errors import QueueUnavailable
 from workers.queue.keys import Key, claim_key
-from workers.queue.names import NAMES, PREFIX
+from workers.queue.names import NAMES, PREFIX, celery_queue
 from workers.queue.workqueue import WorkQueue
 
 BACKOFF = {"base_seconds": 1, "cap_seconds": 300}
@@ -110,6 +110,24 @@ def test_wrong_typed_key_is_set_aside_and_the_queue_goes_on(bench, start_queue, 
     assert is_done
     errors = [r for r in caplog.records if r.levelname == "ERROR"]
     assert [r.fields["redis_key"] for r in errors] == [wrong]
+
+
+def test_a_wrong_typed_list_of_tickets_stops_no_other_driver(bench, start_queue, caplog):
+    """Each driver's worker may write to all lists of tickets; the sweep reads their lengths."""
+    queue = start_queue()
+    queue.set_limits("claims|e", 1)
+    queue.add([claim("a"), claim_key("e", "ns", "b", "uid-b")])
+    lost = set(bench.tickets)
+    bench.tickets.clear()
+    bench.client.set(celery_queue("d"), "somebody's")
+    bench.advance(2.1)
+    queue.pump(period_seconds=0)
+    bench.advance(2.1)
+    queue.pump(period_seconds=0)
+    assert set(bench.tickets) == lost
+    assert not bench.client.exists(celery_queue("d"))
+    errors = [r for r in caplog.records if r.levelname == "ERROR"]
+    assert [r.fields["redis_key"] for r in errors] == [celery_queue("d")]
 
 
 @pytest.mark.parametrize("value", ["", "not a lease", '{"json": true}'])
