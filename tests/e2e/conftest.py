@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.csi_driver import DirectoryDriver
-from tests.support.fleet import Fleet, Scene
+from tests.support.fleet import Fleet, Scene, is_running_here
 from tests.support.kube_api import KubeApi
 from tests.support.redis_server import RedisServer, is_seven
 from tests.support.shipped_fleet import ShippedFleet
@@ -31,7 +31,7 @@ def api(kubeconfig):
 def scene(api):
     scene = Scene(api)
     yield scene
-    scene.clean_up()
+    scene.clean_up(is_running_here)
 
 
 @pytest.fixture(scope="module")

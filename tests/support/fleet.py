@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -269,12 +269,16 @@ class Scene:
         """Until no volume of this namespace is left."""
         wait_until(lambda: not self.volumes(), timeout_seconds, "volumes are gone")
 
-    def clean_up(self) -> None:
-        """Remove everything, also when nobody is there any more to do the finalizers' work."""
+    def clean_up(self, is_served: Callable[[], bool] = lambda: True) -> None:
+        """Remove everything, also when nobody is there any more to do the finalizers' work.
+
+        Args:
+            is_served: whether somebody is to be asked; else there is nobody to wait for.
+        """
         for name in self.claims():
             self.delete(name)
         deadline = time.monotonic() + 15
-        while self.volumes() and time.monotonic() < deadline:
+        while is_served() and self.volumes() and time.monotonic() < deadline:
             time.sleep(0.1)
         for path in [
             *(f"{self.claims_path}/{name}" for name in self.claims()),
@@ -288,13 +292,18 @@ class Scene:
         self.api.delete(f"/api/v1/namespaces/{self.namespace}")
 
 
+def is_running_here() -> bool:
+    """Whether a part of csi-fleet runs that this process has started."""
+    return any("workers" in _names(pid) for pid in _children(os.getpid()))
+
+
 def _phase(claim: Mapping[str, Any]) -> str:
     return str((claim.get("status") or {}).get("phase", ""))
 
 
 def _children(pid: int) -> list[int]:
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(one) for one in path.read_text().split()]
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(one) for path in threads for one in path.read_text().split()]
 
 
 def _names(pid: int) -> list[str]:

@@ -1,0 +1,31 @@
+"""Whom a scene waits for when it is cleaned up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Event, Thread
+
+from tests.support.fleet import is_running_here
+from tests.support.processes import start_process
+
+
+def test_a_part_of_ours_is_seen_until_it_ends_whichever_thread_started_it(tmp_path: Path) -> None:
+    """Another program is nobody to wait for."""
+    runs, done = Event(), Event()
+
+    def run(word: str) -> None:
+        part = start_process("part", ["sh", "-c", "sleep 600", word], log=tmp_path / "log")
+        runs.set()
+        done.wait(60)
+        part.kill()
+
+    for word, is_ours in (("watcher", False), ("workers", True)):
+        thread = Thread(target=run, args=(word,))
+        thread.start()
+        assert runs.wait(60)
+        assert is_running_here() == is_ours
+        done.set()
+        thread.join()
+        assert not is_running_here()
+        runs.clear()
+        done.clear()
