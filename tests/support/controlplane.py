@@ -17,6 +17,7 @@ import argparse
 import atexit
 import base64
 import json
+import os
 import secrets
 import shutil
 import signal
@@ -220,6 +221,8 @@ class ControlPlane(Running):
             part,
             [*self._within, binaries_directory() / part, *command],
             log=self.directory / f"{part}.log",
+            # Go collects garbage less often: a fifth less CPU of the API server for 150 MB.
+            env={"GOGC": "400", **os.environ},
             cwd=self.directory,
             detached=self._detached,
         )
