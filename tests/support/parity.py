@@ -4,9 +4,9 @@ The cases and their runner are in tests/parity. Starts control planes of its own
 snapshot controller serves a whole cluster, so that a cluster takes one case with it at a time.
 
 Records of a known defect of the reference are not compared (docs/differences.md says what ours does
-instead). Several cases wait a fixed time after the start; one that fails beside others on a busy
-machine is run once more alone, and only that second result counts. What csi-fleet remembers of
-its first run (calls whose end is unknown) is removed before: it would be finished in the second.
+instead). A case's waits begin when csi-fleet works. One that fails beside others on a busy machine
+is run once more alone, and only that second result counts. What csi-fleet remembers of its first
+run (calls whose end is unknown) is removed before: it would be finished in the second.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from workers.controllers import catalogue
 ROOT = Path(__file__).resolve().parents[2]
 OPEN = ROOT / "docs" / "parity-open.yaml"
 CLUSTERS = 2
+UP = ("watcher", "worker-0", "beat")  # a case's waits begin when these work
 JOBS = 2  # in each cluster; each is a whole csi-fleet: watcher, worker, beat and Redis
 
 
@@ -92,6 +93,7 @@ class Runners:
             *("--kubeconfig", str(kubeconfig), "--jobs", str(jobs)),
             *("--cluster-has", "CrossNamespaceVolumeDataSource", "--skip-defects"),
             *("--command", command_template()),
+            *(word for part in UP for word in ("--up", part)),
             *(("--logs", str(options.logs)) if options.logs else ()),
             *(("--max-diffs", str(options.max_diffs)) if options.max_diffs else ()),
         ]

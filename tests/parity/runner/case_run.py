@@ -56,7 +56,7 @@ def has_snapshots(case):
 
 
 class CaseRun:
-    def __init__(self, kube, case, commands, kubeconfig, logs, beside=None):
+    def __init__(self, kube, case, commands, kubeconfig, logs, beside=None, up=()):
         self.kube, self.case, self.commands, self.kubeconfig, self.logs = (
             kube,
             case,
@@ -72,7 +72,7 @@ class CaseRun:
         self.namespaces = [
             o["metadata"]["name"] for o in case["objects_before"] if o["kind"] == "Namespace"
         ]
-        self.driver, self.parts, self.beside = None, [], beside
+        self.driver, self.parts, self.beside, self.up = None, [], beside, up
         self.work = tempfile.mkdtemp(prefix="golden-")
         self.marks = kube.mark()
 
@@ -309,6 +309,8 @@ class CaseRun:
                 )
             )
             self.parts[-1].start()
+        for part in self.parts:
+            part.wait_up(self.up)
 
     def stop(self):
         for part in self.parts:
@@ -364,6 +366,7 @@ class CaseRun:
             if self.driver:
                 self.driver.handshake.clear()  # `ready` speaks of the new process
             part.start()
+            part.wait_up(self.up)
 
     def run(self):
         problems = []

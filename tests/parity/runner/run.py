@@ -43,6 +43,13 @@ def parser():
     add("--shadow", help="template of a shadow beside the component, with {state} too")
     add("--shadow-report", help="template of the command that tells what it found, as JSON")
     add("--shadow-kubeconfig", help="who the shadow is")
+    add(
+        "--up",
+        action="append",
+        default=[],
+        metavar="PART",
+        help="a case's waits begin when the command has made the file */PART/*.ready in its TMPDIR",
+    )
     add("--only", default="", help="regular expression over case ids")
     add("--only-component", action="append", default=[], help="only its cases (repeatable)")
     add("--jobs", type=int, default=4)
@@ -167,7 +174,7 @@ class Run:
         args, beside = self.args, None
         if args.shadow:
             beside = Beside(args.shadow, args.shadow_report, args.shadow_kubeconfig)
-        return CaseRun(kube, case, self.commands, args.kubeconfig, self.logs, beside)
+        return CaseRun(kube, case, self.commands, args.kubeconfig, self.logs, beside, args.up)
 
     def all(self):
         """Run; returns the exit code."""
