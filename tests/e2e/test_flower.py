@@ -14,6 +14,8 @@ from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet, environment, program
 from tests.support.processes import start_process
 from tests.support.waiting import wait_until
+from workers.app import make_app
+from workers.config.load import parse
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 LOGIN = ("viewer", "see-only")
@@ -126,6 +128,22 @@ def test_each_key_is_a_task_of_its_own(flower, fleet, scene, known_worker, drive
 
     wait_until(ended, 20, "Flower has a successful task of each claim")
     assert "next ticket begun" in fleet.log_text()
+    assert_nothing_is_left(fleet.redis_url)
+
+
+def assert_nothing_is_left(redis_url: str) -> None:
+    """Celery fetches as many tickets as it has threads: what it forgot to end would be missing."""
+    app = make_app(parse("worker", [f"--redis-url={redis_url}"], {}))
+    inspect = app.control.inspect(timeout=10)
+
+    def is_free():
+        found = [inspect.active(), inspect.reserved()]
+        return all(found) and not any(rows for one in found for rows in one.values())
+
+    try:
+        wait_until(is_free, 60, "no task is held")
+    finally:
+        app.close()
 
 
 def test_screens_for_the_documentation(flower, claim, tmp_path):
