@@ -94,7 +94,7 @@ class Seats:
             else:
                 self._taken.pop(queue_name, None)
             self._look(queue_name)
-            if by < 0 and not self._is_scarce():
+            if by < 0 and not self._is_scarce(self._total):
                 # Others were held for want of threads only; while these are scarce each driver
                 # is looked at when its own work ends, for all of them each time would cost.
                 for other in list(self._full):
@@ -107,10 +107,11 @@ class Seats:
             self._hold(queue_name, is_full)
 
     def _allowed(self, queue_name: str, total: int) -> int:
-        limit, free = self._limit(queue_name), self._threads - total
-        if free < self._threads // SHARE and limit < self._threads:
-            return min(limit, max(1, free))
+        """Seats of the driver when so many threads are taken."""
+        limit = self._limit(queue_name)
+        if self._is_scarce(total) and limit < self._threads:
+            return min(limit, max(1, self._threads - total))
         return limit
 
-    def _is_scarce(self) -> bool:
-        return self._threads - self._total < self._threads // SHARE
+    def _is_scarce(self, total: int) -> bool:
+        return self._threads - total < self._threads // SHARE
