@@ -302,8 +302,11 @@ def _phase(claim: Mapping[str, Any]) -> str:
 
 
 def _children(pid: int) -> list[int]:
-    threads = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(one) for path in threads for one in path.read_text().split()]
+    found = list[int]()
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # this thread ended meanwhile; its children are another's now
+            found += map(int, path.read_text().split())
+    return found
 
 
 def _names(pid: int) -> list[str]:
