@@ -2,7 +2,8 @@
 
 The checks come before finalizer and node id, so that an attachment that fails early stays
 deletable without an unpublish. Nothing is ever undone here: the detach of the same attachment,
-made certain by the finalizer, cleans up (A-044).
+made certain by the finalizer, cleans up (A-044), or `abandon` where the attachment went all the
+same.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ class Busy(Exception):  # noqa: N818 - no error: the pass ends with this outcome
 
 
 def attach(work: Work) -> Outcome:
-    """Publish unless the status says that it is done (A-040)."""
+    """Publish unless the status says that it is done (A-040).
+
+    Raises:
+        NotFoundError: the attachment went after its publish was sent, or was never published.
+    """
     if work.is_attached and not work.is_forced:
         return keep_finalizer(work)
     try:
@@ -65,8 +70,8 @@ def attach(work: Work) -> Outcome:
     # Its failure is not told in the status (TA-029): the publish is repeated.
     try:
         work.patch("save-attached", writes.attached_patch(work.attachment, context), status=True)
-    except (NotFoundError, ConflictError):
-        return done("attachment is gone")
+    except ConflictError:
+        return done("attachment was made again")
     mark = work.lease.mark
     # The status has just said that the call ended (`Work.remembered`), which saves a plain pass
     # one of its writes to Redis.
@@ -111,6 +116,7 @@ def publish(work: Work) -> dict[str, str]:
         has_readonly=work.driver.supports("PUBLISH_READONLY"),
     )
     work.context.effects.reach("publish", work.lease)
+    work.has_published = True
     try:
         answer = work.call("attach", request, csi.ControllerPublishVolumeResponse)
     except AttachError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers.controllers.attacher import names
 from workers.controllers.attacher.attach import attach
-from workers.controllers.attacher.detach import detach
+from workers.controllers.attacher.detach import abandon, detach
 from workers.controllers.attacher.finalizers import release_volume
 from workers.controllers.attacher.reconcile import can_compare, reconcile
 from workers.controllers.attacher.spec import SPEC
@@ -104,7 +104,12 @@ def sync_attachment(
         return pretend(work)
     if work.is_deleting and key.kind == names.ATTACHMENTS:
         return hand_over(work)
-    return detach(work) if work.is_deleting else attach(work)
+    if work.is_deleting:
+        return detach(work)
+    try:
+        return attach(work)
+    except NotFoundError:
+        return abandon(work) if work.has_published else done("attachment is gone")
 
 
 def hand_over(work: Work) -> Outcome:

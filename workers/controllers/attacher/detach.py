@@ -6,7 +6,7 @@ is taken from the PV; once that is gone, from the record of the publish (DA-006)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from csi_client import messages as csi
 from workers.controllers.attacher import records, texts, writes
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
+ABANDON_TRIES: Final = 3
+
 
 class Target(NamedTuple):
     """What is taken off, as the driver knows it."""
@@ -51,6 +53,29 @@ def detach(work: Work) -> Outcome:
         return busy.outcome
     except AttachError as error:
         return work.failed("detachError", error)
+
+
+def abandon(work: Work) -> Outcome:
+    """Take off what was published for an attachment that is gone without a detach.
+
+    A deletion that the API server began before it took our finalizer ends with the attachment
+    gone all the same (kubernetes/kubernetes#77988). Only this pass knows of the publish: what
+    Redis remembers is no authority once the attachment is gone.
+    """
+    work.set_mark("end-call", records.succeeded(work.lease.mark))
+    for left in range(ABANDON_TRIES - 1, -1, -1):
+        try:
+            unpublish(work)
+            break
+        except Busy as busy:
+            problem = busy.outcome.reason
+        except AttachError as error:
+            problem = error.message
+        if not left:
+            message = f"the attachment is gone, the volume may still be on its node: {problem}"
+            _log.error("not detached", err=message)
+            work.warn("DetachFailed", message)
+    return done("attachment went meanwhile")
 
 
 def unpublish(work: Work) -> None:

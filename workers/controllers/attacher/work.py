@@ -64,7 +64,7 @@ TIMEOUTS: Final = 3
 
 @dataclass(slots=True)
 class Work:
-    """One attachment and what its pass needs."""
+    """One attachment and what its pass needs; `has_published` once a publish was sent."""
 
     context: Context
     driver: Driver
@@ -73,6 +73,7 @@ class Work:
     attachment: JsonObject
     settings: AttacherSettings
     is_forced: bool = False
+    has_published: bool = False
     finalizer: str = ""
     volume: JsonObject | None = None
 
@@ -235,7 +236,11 @@ class Work:
     # Failures.
 
     def failed(self, field_name: str, error: AttachError) -> Outcome:
-        """Tell by status, event and log; then back off (A-042, A-057, A-063, MA-014)."""
+        """Tell by status, event and log; then back off (A-042, A-057, A-063, MA-014).
+
+        Raises:
+            NotFoundError: the attachment went after its publish was sent.
+        """
         word = "attach" if field_name == "attachError" else "detach"
         trail.note("error", error.message)
         _log.warning("attempt failed", operation=word, err=error.message)
@@ -251,6 +256,8 @@ class Work:
             try:
                 self.patch(f"save-{word}-error", body, status=True)
             except NotFoundError:
+                if self.has_published:
+                    raise
                 return done("attachment is gone")
             except RefusedError as refused:
                 # As the reference: told by the log alone.

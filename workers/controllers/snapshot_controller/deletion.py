@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from workers.constants import ANN_BEING_DELETED
 from workers.controllers.snapshot_controller import claims, groupnames, measure
 from workers.controllers.snapshot_controller import decide as rules
 from workers.controllers.snapshot_controller.work import Gone, ObjectPass
@@ -51,7 +50,7 @@ def delete(work: BindingPass) -> Outcome:
         return work.failed("its group exists")
     waits = False
     if content is not None:
-        mark_deleted(work, work.words.contents, content, ANN_BEING_DELETED)
+        mark_deleted(work, work.words.contents, content, work.words.being_deleted)
         if objects.is_deleted_with_snapshot(content):
             waits = True
             if not delete_content(work, content):

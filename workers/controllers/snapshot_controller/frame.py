@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from workers.controllers.snapshot_controller.decide import Refusal
+from workers.controllers.snapshot_controller.deletion import (
+    delete_content,
+    mark_deleted,
+    own_content,
+)
 from workers.controllers.snapshot_controller.work import Busy, Gone, ObjectPass
 from workers.engine.outcome import Outcome, done, wait
 from workers.errors import ApiError, AttemptError
@@ -40,6 +45,7 @@ class Words:
         class_field: of its spec and its content's; the class' name.
         ref_field: of its content's spec; the way back.
         default_annotation: of a default class.
+        being_deleted: annotation of a content whose object is deleted.
         no_class: how the text about a missing class begins.
         one_source: what its sources must be.
     """
@@ -53,6 +59,7 @@ class Words:
     class_field: str
     ref_field: str
     default_annotation: str
+    being_deleted: str
     no_class: str
     one_source: str
 
@@ -141,7 +148,27 @@ class BindingPass(ObjectPass, ABC):
         except Busy as busy:
             return busy.outcome()
         except Gone:
+            self.abandon()
             return wait(0, "gone meanwhile")
+
+    def abandon(self) -> None:
+        """Delete the content that was made for an object that went without its own deletion.
+
+        A deletion that the API server began before it took our finalizer ends with the object gone
+        all the same (kubernetes/kubernetes#77988), and nobody looks for its content any more.
+        """
+        if self.named_content is not None or self.is_there():
+            return
+        content = own_content(self)
+        if content is not None and self.is_made(content):
+            mark_deleted(self, self.words.contents, content, self.words.being_deleted)
+            if objects.is_deleted_with_snapshot(content):
+                delete_content(self, content)
+
+    def is_there(self) -> bool:
+        """Whether this very object still exists: it was another one that went."""
+        found = self.find(self.resource, self.name, self.namespace)
+        return found is not None and objects.uid_of(found) == objects.uid_of(self.item)
 
     def _judged(self) -> Outcome:
         try:

@@ -38,7 +38,7 @@ def delete_group(work: BindingPass) -> Outcome:
         return work.failed("is being restored")
     waits = False
     if content is not None:
-        mark_deleted(work, work.words.contents, content, k.ANN_GROUP_BEING_DELETED)
+        mark_deleted(work, work.words.contents, content, work.words.being_deleted)
         waits = objects.is_deleted_with_snapshot(content)
         if waits and not delete_content(work, content):
             return work.failed("content not deleted")

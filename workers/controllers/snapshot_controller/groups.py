@@ -44,6 +44,7 @@ WORDS: Final = Words(
     class_field="volumeGroupSnapshotClassName",
     ref_field="volumeGroupSnapshotRef",
     default_annotation=k.ANN_DEFAULT_GROUP_CLASS,
+    being_deleted=k.ANN_GROUP_BEING_DELETED,
     no_class="failed to get group snapshot class",
     one_source="Exactly one of Selector and VolumeGroupSnapshotContentName should be specified",
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from workers.constants import ANN_DEFAULT_SNAPSHOT_CLASS
+from workers.constants import ANN_BEING_DELETED, ANN_DEFAULT_SNAPSHOT_CLASS
 from workers.controllers.snapshot_controller import claims, creating, groupnames, measure
 from workers.controllers.snapshot_controller import decide as rules
 from workers.controllers.snapshot_controller.decide import Refusal
@@ -35,6 +35,7 @@ WORDS: Final = Words(
     class_field="volumeSnapshotClassName",
     ref_field="volumeSnapshotRef",
     default_annotation=ANN_DEFAULT_SNAPSHOT_CLASS,
+    being_deleted=ANN_BEING_DELETED,
     no_class="Failed to get snapshot class",
     one_source="Exactly one of PersistentVolumeClaimName and VolumeSnapshotContentName should be "
     "specified",

@@ -442,3 +442,43 @@ def test_da032_in_tree_volume_that_another_driver_stands_for(world):
     world.run(world.add_attachment())
     assert "driver pd.csi.storage.gke.io" in world.message()
     assert (world.volume_finalizers(), world.calls) == ([], [])
+
+
+UNPUBLISH = ("unpublish", "handle1", "nodeID1")
+
+
+def goes_while_published(world, answer):
+    """Its deletion began before the API server had our finalizer: kubernetes/kubernetes#77988."""
+
+    def gone(_request):
+        world.api.drop(paths.ATTACHMENTS, "pv1-node1")
+        return answer
+
+    world.client.respond({"ControllerPublishVolume": [gone]})
+    return world.run(world.add_attachment())
+
+
+@pytest.mark.parametrize("answer", [{}, {"code": "DEADLINE_EXCEEDED", "message": "late"}])
+def test_an_attachment_that_goes_in_spite_of_its_finalizer_is_detached(world, answer):
+    """DA-033: nobody else knows of the publish, whatever its answer was."""
+    assert goes_while_published(world, answer).reason == "attachment went meanwhile"
+    assert world.calls == [PUBLISH, UNPUBLISH]
+
+
+@pytest.mark.parametrize("failures", [2, 3])
+def test_a_detach_without_attachment_is_tried_three_times_and_then_told(world, failures):
+    """Nothing could be retried later: the attachment is not there."""
+    steps = [{"code": "UNAVAILABLE", "message": "boom"}] * failures
+    world.client.respond({"ControllerUnpublishVolume": [*steps, {}]})
+    world.add_volume(claimRef={"name": "c", "namespace": "ns", "uid": "u"})
+    goes_while_published(world, {})
+    assert world.calls == [PUBLISH, *[UNPUBLISH] * 3]
+    told = [one for one in world.events.seen if "may still be on its node: " in one[2]]
+    assert len(told) == (failures == 3)
+
+
+def test_an_attachment_that_goes_before_its_publish_asks_nothing_of_the_driver(world):
+    gone = lambda: world.api.drop(paths.ATTACHMENTS, "pv1-node1")  # noqa: E731
+    world.api.before("patch", VA, gone)
+    assert world.run(world.add_attachment()).reason == "attachment is gone"
+    assert world.calls == []
