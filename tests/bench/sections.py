@@ -160,14 +160,14 @@ def scaling(plan: Plan) -> None:
 
 
 def recovery(plan: Plan) -> None:
-    """SIGKILL for a worker and for the watcher in the middle of a load."""
-    for role in ("workers", "watcher"):
+    """SIGKILL for each part in the middle of a load."""
+    for role in ("workers", "watcher", "redis", "beat"):
         for _ in range(1 if plan.is_quick else plan.rounds):
             plan.add("recovery", killed(plan, role))
 
 
 def killed(plan: Plan, role: str) -> Record:
-    """Ends one process of two workers and one watcher under 20 claims/s.
+    """Ends one process of two workers, a watcher, Redis and beat under 20 claims/s.
 
     Returns the slowest claim created up to the kill and after it, in seconds to its PV.
     """

@@ -56,6 +56,29 @@ def test_a_worker_killed_in_create_volume_leaves_one_volume(
         assert victim not in fleet.workers()
 
 
+def test_the_embedded_redis_is_killed_while_claims_are_in_progress(
+    tmp_path, kubeconfig, driver, scene
+):
+    """G7: `csi-fleet run` starts another, twice, and every claim becomes Bound, one volume each."""
+    before = set(driver.volumes())
+    with Fleet(tmp_path, kubeconfig, [driver], "--timeout=30s") as fleet:
+        driver.set_rules({"method": "CreateVolume", "delay_seconds": [0.2, 1.5]})
+        chosen = scene.storage_class(driver.name)
+        for number in range(CLAIMS):
+            scene.claim(f"data-{number}", chosen)
+        for bound in (5, 15):
+            wait_until(lambda bound=bound: len(scene.volumes()) >= bound, 60, "some volumes")
+            (victim,) = fleet.parts("redis-server")
+            os.kill(victim, signal.SIGKILL)
+        assert len(scene.volumes()) < CLAIMS
+        scene.wait_bound(timeout_seconds=90)
+        driver.set_rules()
+        assert len(set(driver.volumes()) - before) == CLAIMS
+        assert driver.concurrent_calls() == []
+        assert fleet.process.is_running()
+        scene.clean_up()
+
+
 def test_redis_flushed_while_claims_are_in_progress(
     tmp_path, kubeconfig, drivers, scene, own_redis
 ):

@@ -110,8 +110,12 @@ class Fleet(Running):
 
     def workers(self) -> list[int]:
         """Process ids of the worker processes that run now."""
+        return self.parts("worker")
+
+    def parts(self, name: str) -> list[int]:
+        """Process ids of what runs now by that name: worker, watcher, beat, redis-server."""
         assert self.process is not None
-        return [pid for pid in _children(self.process.pid) if "worker" in _names(pid)]
+        return [pid for pid in _children(self.process.pid) if name in _names(pid)]
 
     @contextmanager
     def extra_worker(self) -> Iterator[Process]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 START_TIMEOUT_SECONDS = 10.0
 STOP_TIMEOUT_SECONDS = 5.0
 SOCKET = "redis.sock"
+LOG = "redis.log"
 
 
 def executable() -> str:
@@ -62,7 +63,7 @@ def start(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
         "maxmemory-policy noeviction",
         "loglevel warning",
     ]
-    with (directory / "redis.log").open("wb") as log:
+    with (directory / LOG).open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - fixed arguments, no shell
             [executable(), "-"],
             stdin=subprocess.PIPE,
@@ -99,9 +100,14 @@ def wait_ready(process: subprocess.Popen[bytes], directory: Path) -> None:
     while not answers(path):
         if process.poll() is not None or time.monotonic() > end:
             process.kill()
-            text = (directory / "redis.log").read_text(errors="replace").strip()
+            text = log_text(directory)
             raise ConfigError(f"the embedded Redis did not start: {text}", exit_code=1)
         time.sleep(0.01)
+
+
+def log_text(directory: Path) -> str:
+    """What it has said since its start."""
+    return (directory / LOG).read_text(errors="replace").strip()
 
 
 def stop(process: subprocess.Popen[bytes], directory: Path) -> None:

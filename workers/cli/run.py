@@ -2,8 +2,8 @@
 
 A supervisor without logic of its own: Redis (embedded unless --redis-url), watcher, workers
 and beat as child processes. A part that fails while starting ends the program with that part's
-exit code (F-014); a part that dies later is started again with back-off. SIGTERM stops all of it
-cleanly.
+exit code (F-014); a part that dies later is started again with back-off, the embedded Redis too
+(empty: everything comes back from the objects). SIGTERM stops all of it cleanly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from workers.cli import embedded_redis, forking
-from workers.cli.processes import Child, stop_all
+from workers.cli.processes import RESTART_BASE_SECONDS, Child, stop_all
 from workers.config.flags import Command
 from workers.config.flagsets import flag_set
 from workers.config.load import controllers_of, temporary
@@ -83,6 +83,7 @@ class Supervisor:
         self.directory = directory
         self.children: list[Child] = []
         self.redis: subprocess.Popen[bytes] | None = None
+        self.redis_next = 0.0
         self.stopping = False
         self.metrics: SharedMetrics | None = None
         self.http: DiagnosticsServer | None = None
@@ -160,12 +161,24 @@ class Supervisor:
     def watch(self) -> int:
         """Keeps the parts running until a signal; returns the exit code."""
         while not self.stopping:
+            self.keep_redis()
             for child in self.children:
                 code = self.look_after(child)
                 if code is not None:
                     return code
             time.sleep(TICK_SECONDS)
         return 0
+
+    def keep_redis(self) -> None:
+        """Starts the embedded Redis again if it has ended, at most once a second."""
+        if self.redis is None or self.redis.poll() is None or time.monotonic() < self.redis_next:
+            return
+        log = embedded_redis.log_text(self.directory)[-1000:]
+        _log.warning(
+            "ended, starting it again", process="redis", code=self.redis.returncode, err=log
+        )
+        self.redis, _ = embedded_redis.start(self.directory)
+        self.redis_next = time.monotonic() + RESTART_BASE_SECONDS
 
     def look_after(self, child: Child) -> int | None:
         """Starts, restarts or gives up one part; a code ends the whole program."""
