@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery import bootsteps
 from celery.worker import state as worker_state
+from celery.worker.consumer import Consumer
 from kombu.common import ignore_errors
 from kombu.message import Message
 from kombu.utils.json import dumps
@@ -29,6 +30,21 @@ if TYPE_CHECKING:
 
 
 ROUND_SECONDS: Final = 5.0
+MOST_TRIES: Final = 100
+
+
+class ThreadsConsumer(Consumer):
+    """Celery's consumer, for threads that begin and end tasks while it loses its connection."""
+
+    def on_close(self) -> None:
+        """Celery reads sets here that cannot be read while a thread changes them."""
+        for _ in range(MOST_TRIES):
+            try:
+                super().on_close()
+            except RuntimeError:
+                continue
+            return
+        super().on_close()
 
 
 class CeleryConsumers:
@@ -59,6 +75,7 @@ class CeleryConsumers:
         self._held: set[str] = set()
         self._left: set[str] = set()
         self._consumer: Any = None
+        app.conf.worker_consumer = ThreadsConsumer
         app.steps["consumer"].add(_step(self))
 
     def serve(self, queue_name: str) -> None:

@@ -198,12 +198,12 @@ def _check_redis(command: Command, redis: RedisSettings) -> None:
         )
     if url and not url.startswith(SCHEMES):
         raise ConfigError("--redis-url must start with redis://, rediss://, unix:// or sentinel://")
+    if "password" in parse_qs(url.partition("?")[2]):
+        raise ConfigError("--redis-url must not carry password=; use CSI_FLEET_REDIS_PASSWORD")
     try:
         check_place(url)
     except ValueError as error:
         raise ConfigError(f"--redis-url: {error}") from None
-    if "password" in parse_qs(url.partition("?")[2]):
-        raise ConfigError("--redis-url must not carry password=; use CSI_FLEET_REDIS_PASSWORD")
     _check_plain(redis)
     _check_record_keys(redis.record_keys)
 

@@ -24,6 +24,16 @@ SCHEMES: Final = ("redis://", "rediss://", "unix://", SCHEME)
 DEFAULT_PORT: Final = 26379
 HIGHEST_PORT: Final = 65535
 _ESCAPES: Final = "in a user or password write / as %2F, ? as %3F and # as %23"
+# What redis-py, Celery and Flower all read.
+TLS_OPTIONS: Final = (
+    "ssl_ca_certs",
+    "ssl_ca_path",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_check_hostname",
+    "ssl_cert_reqs",
+)
+_OPTIONS: Final = {"redis": (), "rediss": TLS_OPTIONS, "unix": ("db",)}
 _LOGIN: Final = ("sentinel_username", "sentinel_password", "sentinel_password_file")
 
 
@@ -87,6 +97,7 @@ def check_place(url: str) -> None:
             raise ValueError(f"give unix:///run/redis.sock, with three slashes; {_ESCAPES}")
     elif "db" in dict(parse_qsl(parts.query)) or not (database or "0").isdecimal():
         raise ValueError("give the database's number as redis://HOST:PORT/NUMBER")
+    _check_options(parts.scheme, parts.query, *_OPTIONS.get(parts.scheme, ()))
 
 
 def parse_sentinels(url: str) -> SentinelUrl:
@@ -107,8 +118,7 @@ def parse_sentinels(url: str) -> SentinelUrl:
     sentinel_login = {name: options.pop(name, "") for name in _LOGIN}
     if not database.isdigit():
         raise ValueError(f"db={database} is no number of a database")
-    if unknown := [name for name in options if not name.startswith("ssl_")]:
-        raise ValueError(f"unknown option {unknown[0]}: a sentinel:// URL knows db and ssl_...")
+    _check_options("sentinel", urlencode(options, safe="@"), "db", *TLS_OPTIONS)
     return SentinelUrl(
         hosts=hosts,
         master=unquote(path),
@@ -139,6 +149,16 @@ def with_sentinel_login(url: str, username: str, password: str, file: str = "") 
     if not is_sentinel(url) or not added:
         return url
     return f"{url}{'&' if '?' in url else '?'}{added}"
+
+
+def _check_options(scheme: str, query: str, *known: str) -> None:
+    options = [name for name, _ in parse_qsl(query, keep_blank_values=True)]
+    unknown = [name for name in options if name not in known]
+    if unknown and "@" in query:  # rather the end of a password
+        raise ValueError(f"an option cannot be read; {_ESCAPES}")
+    if unknown:
+        names = ", ".join(known) or "none"
+        raise ValueError(f"unknown option {unknown[0]}: a {scheme}:// URL knows {names}")
 
 
 def _host(place: str) -> tuple[str, int]:

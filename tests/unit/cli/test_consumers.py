@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from celery.worker import state
+from celery.worker.consumer import consumer as celery_consumer
 
 from workers.app import SYSTEM_QUEUE, make_app, ticket
-from workers.cli.consumers import CeleryConsumers
+from workers.cli.consumers import CeleryConsumers, ThreadsConsumer
 from workers.config.settings import Settings
 from workers.controllers import catalogue
 from workers.queue.keys import claim_key
@@ -194,3 +195,24 @@ def test_a_ticket_begun_here_takes_celerys_way_from_there_on(consumers, serving)
     assert message.headers["argsrepr"] == "ns/c a"
     ack(None, ())
     reject(None, (), requeue=False)
+
+
+def test_threads_may_end_tasks_while_celery_loses_its_connection(consumers, monkeypatch):
+    """A set that changes while it is read would end the whole worker."""
+
+    class Changing(set):
+        reads = 0
+
+        def __iter__(self):
+            self.reads += 1
+            if self.reads < 3:
+                raise RuntimeError("Set changed size during iteration")
+            return super().__iter__()
+
+    changing = Changing()
+    monkeypatch.setattr(celery_consumer, "reserved_requests", changing)
+    consumer = object.__new__(ThreadsConsumer)
+    consumer.controller = consumer.pool = consumer.timer = None
+    consumer.task_buckets = {}
+    consumer.on_close()
+    assert changing.reads == 3

@@ -48,6 +48,13 @@ def test_a_mistake_is_one_line(url, problem):
         ("redis://h?db=1", "redis://HOST:PORT/NUMBER"),
         ("unix://run/redis.sock", "three slashes"),
         ("unix://u:hush/x@/run/redis.sock", "write / as %2F"),
+        ("redis://h/0?a=b", "unknown option a: a redis:// URL knows none"),
+        ("redis://h/0?ssl_ca_certs=/ca", "unknown option ssl_ca_certs"),
+        ("rediss://h/0?ssl_ca=/ca", "unknown option ssl_ca: a rediss:// URL knows ssl_ca_certs, "),
+        ("unix:///run/r.sock?socket_timeout=x", "a unix:// URL knows db"),
+        ("sentinel://h/main?ssl_ca=/ca", "knows db, ssl_ca_certs, "),
+        ("redis://u:1?hush=x@h/0", "write / as %2F"),
+        ("sentinel://u:1/main?hush=x@h/0", "write / as %2F"),
     ],
 )
 @pytest.mark.parametrize("command", ["worker", "status"])
@@ -61,7 +68,7 @@ def test_what_no_connection_could_read_is_told_at_once(command, url, problem):
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://h", "redis://h/", "redis://[::1]:1/15", "rediss://h/2?a=b"]
+    "url", ["redis://h", "redis://h/", "redis://[::1]:1/15", "rediss://h/2?ssl_ca_certs=/ca"]
 )
 def test_every_usual_place_is_taken(url):
     assert parse("worker", [], {"CSI_FLEET_REDIS_URL": url}).redis.url == url
@@ -121,7 +128,7 @@ def test_a_password_on_the_command_line_is_warned_of():
         ("redis://:hush@127.0.0.1:6379", False),
         ("redis://:hush@localhost", False),
         ("redis://:hush@[::1]", False),
-        ("unix:///run/redis.sock?password_is_elsewhere=1", False),
+        ("unix:///run/redis.sock?db=1", False),
         ("sentinel://:hush@127.0.0.1,b/main", True),
         ("sentinel://a/main?sentinel_password=hush", True),
         ("sentinel://:hush@a/main?ssl_ca_certs=/ca.crt", False),

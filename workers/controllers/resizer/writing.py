@@ -68,20 +68,15 @@ class Writer:
         self.volume = found
         return found
 
-    def edit_claim_once(self, step: str, change: Callable[[ClaimEdit], bool]) -> bool:
+    def edit_claim_once(self, step: str, change: Callable[[ClaimEdit], bool]) -> None:
         """Write a change of the claim's status, if there is any and `change` says it counts.
-
-        Returns:
-            What `change` said.
 
         Raises:
             ConflictError: the claim changed since it was read.
             ApiError: refused.
         """
         edit = ClaimEdit(self.claim, timestamp())
-        if not change(edit):
-            return False
-        patch = edit.patch()
+        patch = edit.patch() if change(edit) else None
         if patch is not None:
             metadata = self.claim["metadata"]
             path = paths.CLAIMS.path(metadata["name"], namespace=metadata["namespace"])
@@ -89,13 +84,9 @@ class Writer:
             self.claim = self._context.effects.kube.client.patch(
                 f"{path}/status", patch, MERGE_PATCH
             )
-        return True
 
-    def edit_claim(self, step: str, change: Callable[[ClaimEdit], bool]) -> bool:
+    def edit_claim(self, step: str, change: Callable[[ClaimEdit], bool]) -> None:
         """Write a result, on a newer claim too as long as `change` says that it still counts.
-
-        Returns:
-            False when it counts no more.
 
         Raises:
             ConflictError: five times in a row.
@@ -103,12 +94,13 @@ class Writer:
         """
         for left in range(ATTEMPTS - 1, -1, -1):
             try:
-                return self.edit_claim_once(step, change)
+                self.edit_claim_once(step, change)
             except ConflictError:
                 if not left:
                     raise
                 self.read_claim()
-        raise AssertionError("unreachable")
+            else:
+                return
 
     def edit_volume(self, step: str, change: Callable[[JsonObject], JsonObject | None]) -> None:
         """Write a change of the volume.
