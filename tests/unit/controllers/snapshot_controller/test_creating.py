@@ -15,7 +15,6 @@ from tests.support.snapshot_world import (
 from workers import constants as k
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError
-from workers.translate.fields import is_deleting
 
 AS_SOURCE, BOUND = "volumesnapshot-as-source-protection", "volumesnapshot-bound-protection"
 CLAIM = "pvc-as-source-protection"
@@ -344,35 +343,3 @@ def test_a_snapshot_that_goes_while_its_error_is_written():
     world.api.before("patch", "volumesnapshots/s/status", gone)
     assert world.run_snapshot().reason == "gone meanwhile"
     assert world.run_snapshot().reason == "gone"
-
-
-@pytest.mark.parametrize("policy", ["Delete", "Retain"])
-def test_a_snapshot_that_goes_in_spite_of_its_finalizer_takes_its_content_along(policy):
-    """SND-041: its deletion began before the API server had the finalizer."""
-    world = SnapshotWorld()
-    world.add_class(deletionPolicy=policy)
-    world.add_source()
-    world.add_snapshot()
-    gone = lambda: world.api.drop(paths.SNAPSHOTS, "s", "ns")  # noqa: E731
-    world.api.before("create", f"volumesnapshotcontents/{CONTENT}", gone)
-    assert world.run_snapshot().reason == "gone meanwhile"
-    assert is_deleting(world.content()) == (policy == "Delete")
-    assert notes(world.content())[k.ANN_BEING_DELETED] == "yes"
-    assert world.run_snapshot().reason == "gone"
-
-
-def test_a_content_of_another_life_of_the_name_stays():
-    """The name is back with another UID, and so is a content of that one."""
-    world = SnapshotWorld()
-    world.add_source()
-    world.add_snapshot()
-
-    def replace_snapshot() -> None:
-        world.api.drop(paths.SNAPSHOTS, "s", "ns")
-        world.add_snapshot(metadata={"uid": "u2"})
-
-    world.api.before("patch", "volumesnapshots/s", replace_snapshot)
-    world.run_snapshot()
-    assert world.run_snapshot().action.value == "done"
-    assert not is_deleting(world.content("snapcontent-u2"))
-    assert world.content() is None
