@@ -144,6 +144,9 @@ def test_driver_and_api_server_say_the_same_at_rest(own_plane, redis_binary, tmp
         cluster.add_nodes(NODE_COUNT)
         try:
             live(AttachChaos(system, cluster, SEED))
+        except BaseException:
+            print(*system.queue_state(), sep="\n")
+            raise
         finally:
             system.driver.set_rules()
             cluster.clean_up()

@@ -271,6 +271,7 @@ def test_nothing_is_lost_and_nothing_is_left(own_plane, redis_binary, tmp_path, 
             print("faults:", chaos.faults)
             print("left:", system.queue_left()[:20], system.copies())
             print("\n".join(system.stories(set(system.driver.volumes()) - system.handles())))
+            print(*system.queue_state(), sep="\n")
             raise
         finally:
             for one in (scene, *chaos.others):

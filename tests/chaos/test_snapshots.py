@@ -127,6 +127,7 @@ def test_storage_and_objects_agree_at_rest(own_plane, redis_binary, tmp_path, ca
             assert system.log_lines("unexpected error", "Unrecoverable error") == []
         except BaseException:
             print("faults:", chaos.faults, "left:", system.queue_left()[:20], system.copies())
+            print(*system.queue_state(), sep="\n")
             raise
         finally:
             system.driver.set_rules()
