@@ -107,7 +107,10 @@ def wait_ready(process: subprocess.Popen[bytes], directory: Path) -> None:
 
 def log_text(directory: Path) -> str:
     """What it has said since its start."""
-    return (directory / LOG).read_text(errors="replace").strip()
+    try:
+        return (directory / LOG).read_text(errors="replace").strip()
+    except FileNotFoundError:
+        return ""
 
 
 def stop(process: subprocess.Popen[bytes], directory: Path) -> None:

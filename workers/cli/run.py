@@ -23,6 +23,7 @@ from workers.config.flags import Command
 from workers.config.flagsets import flag_set
 from workers.config.load import controllers_of, temporary
 from workers.controllers import catalogue
+from workers.errors import ConfigError
 from workers.observability.logging import get_logger
 from workers.queue.seal import new_key
 
@@ -146,6 +147,8 @@ class Supervisor:
     def check_ready(self) -> str:
         """Says which parts are not at work."""
         names = [child.name for child in self.children if not child.ready]
+        if self.redis is not None and self.redis.poll() is not None:
+            names.append("redis")
         return f"waiting for {', '.join(names)}" if names else ""
 
     def add(self, name: str, command: Command, module: list[str], env: dict[str, str]) -> None:
@@ -173,12 +176,14 @@ class Supervisor:
         """Starts the embedded Redis again if it has ended, at most once a second."""
         if self.redis is None or self.redis.poll() is None or time.monotonic() < self.redis_next:
             return
-        log = embedded_redis.log_text(self.directory)[-1000:]
-        _log.warning(
-            "ended, starting it again", process="redis", code=self.redis.returncode, err=log
-        )
-        self.redis, _ = embedded_redis.start(self.directory)
         self.redis_next = time.monotonic() + RESTART_BASE_SECONDS
+        try:
+            log = embedded_redis.log_text(self.directory)[-1000:]
+            code = self.redis.returncode
+            _log.warning("ended, starting it again", process="redis", code=code, err=log)
+            self.redis, _ = embedded_redis.start(self.directory)
+        except (OSError, ConfigError) as error:  # what ended it may last for a while
+            _log.warning("not started, trying again", process="redis", err=error)
 
     def look_after(self, child: Child) -> int | None:
         """Starts, restarts or gives up one part; a code ends the whole program."""

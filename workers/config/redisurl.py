@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 SCHEME: Final = "sentinel://"
 SCHEMES: Final = ("redis://", "rediss://", "unix://", SCHEME)
@@ -97,7 +97,10 @@ def check_place(url: str) -> None:
             raise ValueError(f"give unix:///run/redis.sock, with three slashes; {_ESCAPES}")
     elif "db" in dict(parse_qsl(parts.query)) or not (database or "0").isdecimal():
         raise ValueError("give the database's number as redis://HOST:PORT/NUMBER")
-    _check_options(parts.scheme, parts.query, *_OPTIONS.get(parts.scheme, ()))
+    options = parse_qsl(url.partition("?")[2], keep_blank_values=True)
+    _check_options(parts.scheme, options, *_OPTIONS.get(parts.scheme, ()))
+    if parts.scheme == "unix" and not dict(options).get("db", "0").isdecimal():
+        raise ValueError("db= is no number of a database")
 
 
 def parse_sentinels(url: str) -> SentinelUrl:
@@ -113,12 +116,12 @@ def parse_sentinels(url: str) -> SentinelUrl:
     hosts = tuple(_host(place) for place in places.split(",") if place)
     if not hosts or not path or "/" in path:
         raise ValueError("give sentinel://host1:26379,host2:26379,host3:26379/master-name")
-    options = dict(parse_qsl(query))
+    options = dict(parse_qsl(query, keep_blank_values=True))
     database = options.pop("db", "0")
     sentinel_login = {name: options.pop(name, "") for name in _LOGIN}
     if not database.isdigit():
         raise ValueError(f"db={database} is no number of a database")
-    _check_options("sentinel", urlencode(options, safe="@"), "db", *TLS_OPTIONS)
+    _check_options("sentinel", options.items(), "db", *TLS_OPTIONS)
     return SentinelUrl(
         hosts=hosts,
         master=unquote(path),
@@ -151,14 +154,14 @@ def with_sentinel_login(url: str, username: str, password: str, file: str = "") 
     return f"{url}{'&' if '?' in url else '?'}{added}"
 
 
-def _check_options(scheme: str, query: str, *known: str) -> None:
-    options = [name for name, _ in parse_qsl(query, keep_blank_values=True)]
-    unknown = [name for name in options if name not in known]
-    if unknown and "@" in query:  # rather the end of a password
-        raise ValueError(f"an option cannot be read; {_ESCAPES}")
-    if unknown:
+def _check_options(scheme: str, options: Iterable[tuple[str, str]], *known: str) -> None:
+    """An unknown one is not named: it may be a piece of a password."""
+    if any(name not in known for name, _ in options):
         names = ", ".join(known) or "none"
-        raise ValueError(f"unknown option {unknown[0]}: a {scheme}:// URL knows {names}")
+        raise ValueError(f"unknown option behind ?: a {scheme}:// URL knows {names}; {_ESCAPES}")
+    for name, value in options:
+        if not value:
+            raise ValueError(f"option {name}= has no value")
 
 
 def _host(place: str) -> tuple[str, int]:

@@ -61,6 +61,10 @@ class ForbiddenError(RefusedError):
 class NotFoundError(RefusedError):
     """The object (or its whole kind) does not exist."""
 
+    def is_about(self, name: str) -> bool:
+        """Whether it is the object: a kind that is not served for a moment gives a 404 too."""
+        return f'"{name}" not found' in str(self)
+
 
 class AlreadyExistsError(RefusedError):
     """An object of this name exists."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 import pytest
 
 from tests.support.waiting import wait_until
-from workers.cli import processes
+from workers.cli import embedded_redis, processes
 from workers.cli.processes import Child
 from workers.cli.run import LIVE_FILE as LOOKED_AT
 from workers.cli.run import Supervisor
 from workers.config.flags import Command
 from workers.config.load import parse
+from workers.errors import ConfigError
 from workers.process import LIVE_FILE
 
 PART = (
@@ -91,3 +93,41 @@ def test_a_part_that_tells_nothing_any_more_hangs_as_a_whole(part, monkeypatch):
 def test_a_part_without_such_a_file_says_nothing(tmp_path):
     assert Child("beat", [], {}, live=tmp_path / "none").hangs() == ""
     assert Child("flower", [], {}).hangs() == ""
+
+
+def ended_redis(supervisor):
+    supervisor.redis = subprocess.Popen(["true"])
+    supervisor.redis.wait()
+
+
+def test_an_embedded_redis_that_ended_is_started_again(supervisor, tmp_path):
+    ended_redis(supervisor)
+    assert supervisor.check_ready() == "waiting for redis"
+    supervisor.keep_redis()
+    try:
+        embedded_redis.wait_ready(supervisor.redis, tmp_path)
+        assert supervisor.check_ready() == ""
+        first = supervisor.redis
+        supervisor.keep_redis()
+        assert supervisor.redis is first
+    finally:
+        embedded_redis.stop(supervisor.redis, tmp_path)
+
+
+@pytest.mark.parametrize("error", [OSError("no memory"), ConfigError("no redis-server found")])
+def test_one_that_cannot_be_started_is_tried_again(supervisor, monkeypatch, error):
+    """What ended it may last for a while; the other parts go on. Once a second, not more."""
+    ended_redis(supervisor)
+    tries = []
+
+    def fails(_directory):
+        tries.append(1)
+        raise error
+
+    monkeypatch.setattr(embedded_redis, "start", fails)
+    supervisor.keep_redis()
+    supervisor.keep_redis()
+    assert len(tries) == 1
+    supervisor.redis_next = 0.0
+    supervisor.keep_redis()
+    assert len(tries) == 2

@@ -54,11 +54,7 @@ class Busy(Exception):  # noqa: N818 - no error: the pass ends with this outcome
 
 
 def attach(work: Work) -> Outcome:
-    """Publish unless the status says that it is done (A-040).
-
-    Raises:
-        NotFoundError: the attachment went after its publish was sent, or was never published.
-    """
+    """Publish unless the status says that it is done (A-040)."""
     if work.is_attached and not work.is_forced:
         return keep_finalizer(work)
     try:
@@ -70,8 +66,8 @@ def attach(work: Work) -> Outcome:
     # Its failure is not told in the status (TA-029): the publish is repeated.
     try:
         work.patch("save-attached", writes.attached_patch(work.attachment, context), status=True)
-    except ConflictError:
-        return done("attachment was made again")
+    except (NotFoundError, ConflictError):
+        return done("attachment is gone")
     mark = work.lease.mark
     # The status has just said that the call ended (`Work.remembered`), which saves a plain pass
     # one of its writes to Redis.
@@ -116,7 +112,7 @@ def publish(work: Work) -> dict[str, str]:
         has_readonly=work.driver.supports("PUBLISH_READONLY"),
     )
     work.context.effects.reach("publish", work.lease)
-    work.has_published = True
+    work.is_unsaved = True
     try:
         answer = work.call("attach", request, csi.ControllerPublishVolumeResponse)
     except AttachError:

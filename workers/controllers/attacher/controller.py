@@ -15,6 +15,7 @@ from workers.controllers.attacher.trivial import pretend
 from workers.controllers.attacher.work import Work
 from workers.engine.controller import Due
 from workers.engine.outcome import done
+from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
 from workers.queue.locks import Lock
@@ -107,9 +108,12 @@ def sync_attachment(
     if work.is_deleting:
         return detach(work)
     try:
-        return attach(work)
-    except NotFoundError:
-        return abandon(work) if work.has_published else done("attachment is gone")
+        outcome = attach(work)
+    except ApiError:
+        if work.is_unsaved and work.is_gone():
+            return abandon(work)
+        raise
+    return abandon(work) if work.is_unsaved and work.is_gone() else outcome
 
 
 def hand_over(work: Work) -> Outcome:

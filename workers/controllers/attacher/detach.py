@@ -6,6 +6,7 @@ is taken from the PV; once that is gone, from the record of the publish (DA-006)
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from csi_client import messages as csi
@@ -21,6 +22,7 @@ from workers.controllers.attacher.source import (
 )
 from workers.controllers.attacher.work import Work, zombie_seconds
 from workers.engine.outcome import blocked, done, wait
+from workers.errors import ApiError, LeaseLost, TransientError
 from workers.kube.errors import ConflictError, NotFoundError, RefusedError
 from workers.observability.logging import get_logger
 
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-ABANDON_TRIES: Final = 3
+ABANDON_TRIES: Final = 5
+"""Within 26 s, with the usual first interval."""
 
 
 class Target(NamedTuple):
@@ -62,20 +65,26 @@ def abandon(work: Work) -> Outcome:
     gone all the same (kubernetes/kubernetes#77988). Only this pass knows of the publish: what
     Redis remembers is no authority once the attachment is gone.
     """
-    work.set_mark("end-call", records.succeeded(work.lease.mark))
-    for left in range(ABANDON_TRIES - 1, -1, -1):
+    problem = ""
+    for number in range(ABANDON_TRIES):
+        time.sleep(work.settings.retry_interval_start_seconds * (2**number - 1))
         try:
+            work.set_mark("end-call", records.succeeded(work.lease.mark))
             unpublish(work)
-            break
+            work.set_mark("forget", {})
+            return done("attachment went meanwhile")
+        except LeaseLost:
+            raise
         except Busy as busy:
             problem = busy.outcome.reason
         except AttachError as error:
             problem = error.message
-        if not left:
-            message = f"the attachment is gone, the volume may still be on its node: {problem}"
-            _log.error("not detached", err=message)
-            work.warn("DetachFailed", message)
-    return done("attachment went meanwhile")
+        except (ApiError, TransientError) as error:
+            problem = str(error)
+    message = f"the attachment is gone, the volume may still be on its node: {problem}"
+    _log.error("not detached", err=message)
+    work.warn("DetachFailed", message)
+    return done("attachment went meanwhile, and the volume may still be on its node")
 
 
 def unpublish(work: Work) -> None:

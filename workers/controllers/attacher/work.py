@@ -64,7 +64,12 @@ TIMEOUTS: Final = 3
 
 @dataclass(slots=True)
 class Work:
-    """One attachment and what its pass needs; `has_published` once a publish was sent."""
+    """One attachment and what its pass needs.
+
+    Attributes:
+        is_forced: the pass repeats what the status says already.
+        is_unsaved: a publish was sent, and its end does not stand in the status yet.
+    """
 
     context: Context
     driver: Driver
@@ -73,7 +78,7 @@ class Work:
     attachment: JsonObject
     settings: AttacherSettings
     is_forced: bool = False
-    has_published: bool = False
+    is_unsaved: bool = False
     finalizer: str = ""
     volume: JsonObject | None = None
 
@@ -111,6 +116,17 @@ class Work:
         self.attachment = self.context.effects.kube.client.patch(
             path + "/status" * status, body, MERGE_PATCH
         )
+        if status:
+            self.is_unsaved = False
+
+    def is_gone(self) -> bool:
+        """Whether this very attachment does not exist any more."""
+        name = attachment_name(self.key)
+        try:
+            found = self.context.kube.get(paths.ATTACHMENTS, name)
+        except NotFoundError as error:
+            return error.is_about(name)
+        return bool(found["metadata"]["uid"] != self.key.uid)
 
     def reread(self) -> None:
         """Somebody else wrote the attachment meanwhile."""
@@ -236,11 +252,7 @@ class Work:
     # Failures.
 
     def failed(self, field_name: str, error: AttachError) -> Outcome:
-        """Tell by status, event and log; then back off (A-042, A-057, A-063, MA-014).
-
-        Raises:
-            NotFoundError: the attachment went after its publish was sent.
-        """
+        """Tell by status, event and log; then back off (A-042, A-057, A-063, MA-014)."""
         word = "attach" if field_name == "attachError" else "detach"
         trail.note("error", error.message)
         _log.warning("attempt failed", operation=word, err=error.message)
@@ -256,8 +268,6 @@ class Work:
             try:
                 self.patch(f"save-{word}-error", body, status=True)
             except NotFoundError:
-                if self.has_published:
-                    raise
                 return done("attachment is gone")
             except RefusedError as refused:
                 # As the reference: told by the log alone.

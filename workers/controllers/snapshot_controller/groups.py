@@ -122,6 +122,8 @@ class GroupPass(BindingPass):
         """
         try:
             body = self.content_body()
+            # First: a group that goes now would leave its content behind.
+            self.add_finalizers("add-finalizers", [k.FINALIZER_GROUP_BOUND])
             content = self.post(body)
         except AttemptError as error:
             words = f"failed to create group snapshot content with error {error.message}"

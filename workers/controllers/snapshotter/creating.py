@@ -280,13 +280,13 @@ class Creation:
         work = self.work
         try:
             work.write_status("write-status", change)
+            if not is_ready:
+                return poll(work, must_exist=True)
+            work.forget(must_exist=True)
         except Gone:
             return orphans.discard(work, self.calls, handle, members)
         except RefusedError as error:
             words = f"error updating status for volume {work.names.words} {work.name}: {error}"
             self.blame(words)
             return work.failed("status not written")
-        if not is_ready:
-            return poll(work)
-        work.forget()
         return done("ready")

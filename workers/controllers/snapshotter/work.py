@@ -198,18 +198,23 @@ class ContentPass:
         assert self.intent is not None  # of the call that ended
         self.forget(kept=self.intent.as_failed())
 
-    def forget(self, *, polls: int = 0, kept: Intent | None = None) -> None:
+    def forget(
+        self, *, polls: int = 0, kept: Intent | None = None, must_exist: bool = False
+    ) -> None:
         """Nothing is under way any more: the copy goes, the annotation, then the record.
 
         In this order, so that a copy never outlives what points to it. An announcement without a
         record means that Redis lost it; there may be a copy.
+
+        Raises:
+            Gone: the object must exist and does not; the record stays.
         """
         is_unknown = self.intent is None and bool(self.content) and self.is_announced()
         if is_unknown or (self.intent is not None and self.intent.has_copy):
             self.reach("drop-copy")
             intents.drop_copy(self.context.effects.kube, self.namespace, self.key)
         if self.content:
-            with suppress(Gone):
+            with suppress(*() if must_exist else (Gone,)):
                 self.clear_annotation()
         if self.intent is not None or polls != self.polls:
             self.remember(kept, polls=polls)
@@ -342,10 +347,10 @@ class ContentPass:
         )
 
 
-def poll(work: ContentPass) -> Outcome:
+def poll(work: ContentPass, *, must_exist: bool = False) -> Outcome:
     """Not ready: look again after growing times that no error makes longer (SND-001)."""
     polls = work.polls
-    work.forget(polls=polls + 1)
+    work.forget(polls=polls + 1, must_exist=must_exist)
     return wait(poll_seconds(polls), "not ready")
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.attach_world import FIN, AttachWorld
+from workers.errors import QueueUnavailable
 from workers.kube import paths
+from workers.kube.errors import ForbiddenError, NotFoundError, ServerError
 
 VA = "volumeattachments/pv1-node1"
 PUBLISH = ("publish", "handle1", "nodeID1")
@@ -25,7 +27,7 @@ REQUESTS = (
 
 
 def new_world() -> AttachWorld:
-    world = AttachWorld()
+    world = AttachWorld(retry_interval_start_seconds=0.0)
     claim = {"name": "c", "namespace": "ns", "uid": "u"}
     world.add_volume(finalizers=None, claimRef=claim)
     return world
@@ -69,13 +71,85 @@ def test_it_is_detached_whatever_the_publish_answered(answer):
     assert world.volume_finalizers() == [FIN]
 
 
-@pytest.mark.parametrize("failures", [2, 3])
-def test_the_detach_is_tried_three_times_and_then_told(failures):
+@pytest.mark.parametrize("failures", [4, 5])
+def test_the_detach_is_tried_five_times_and_then_told(failures):
     """Nothing could be retried later: the attachment is not there."""
     world = new_world()
     steps = [{"code": "UNAVAILABLE", "message": "boom"}] * failures
     world.client.respond({"ControllerUnpublishVolume": [*steps, {}]})
     goes_while_published(world, {})
-    assert world.calls == [PUBLISH, *[UNPUBLISH] * 3]
+    assert world.calls == [PUBLISH, *[UNPUBLISH] * 5]
     told = [one for one in world.events.seen if "may still be on its node: " in one[2]]
-    assert len(told) == (failures == 3)
+    assert len(told) == (failures == 5)
+
+
+REFUSALS = (ServerError(500, "", "etcd"), ForbiddenError(403, "Forbidden", "no"))
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=str)
+@pytest.mark.parametrize(
+    ("verb", "path"), [("patch", f"{VA}/status"), ("get", "persistentvolumes")]
+)
+def test_a_request_that_fails_beside_it_hides_nothing(verb, path, error):
+    """The status that cannot be written, the volume that cannot be read."""
+    world = new_world()
+
+    def gone(_request):
+        drop(world)
+        world.api.fail(verb, path, error)
+        return {}
+
+    world.client.respond({"ControllerPublishVolume": [gone]})
+    world.run(world.add_attachment())
+    assert world.calls == [PUBLISH, UNPUBLISH]
+
+
+def test_redis_that_is_away_for_the_mark_hides_nothing(monkeypatch):
+    world = new_world()
+
+    def gone(_request):
+        drop(world)
+        real = world.queue.mark
+
+        def away(*_args):
+            monkeypatch.setattr(world.queue, "mark", real)
+            raise QueueUnavailable("away")
+
+        monkeypatch.setattr(world.queue, "mark", away)
+        return {}
+
+    world.client.respond({"ControllerPublishVolume": [gone]})
+    world.run(world.add_attachment())
+    assert world.calls == [PUBLISH, UNPUBLISH]
+    assert world.queue.marks == {}
+
+
+@pytest.mark.parametrize("answer", [{}, {"code": "DEADLINE_EXCEEDED", "message": "late"}])
+def test_an_attachment_made_again_publishes_anew(answer):
+    """The next one of the name may go before its publish: then nothing may be there."""
+    world = new_world()
+
+    def replaced(_request):
+        drop(world)
+        world.add_attachment()
+        return answer
+
+    world.client.respond({"ControllerPublishVolume": [replaced]})
+    world.run(world.add_attachment())
+    assert world.calls == [PUBLISH, UNPUBLISH]
+
+
+def test_a_404_that_is_not_about_the_attachment_takes_nothing_off():
+    """A proxy, or an API server that comes up."""
+    world = new_world()
+    key = world.add_attachment(is_marked=True, attached=True)
+    unserved = NotFoundError(404, "NotFound", "the server could not find the requested resource")
+
+    def fails(_request):
+        world.api.fail("patch", f"{VA}/status", unserved)
+        world.api.fail("get", VA, unserved)
+        return {}
+
+    world.client.respond({"ControllerPublishVolume": [fails]})
+    world.force(key)
+    assert world.calls == [PUBLISH]

@@ -20,6 +20,7 @@ from workers.controllers.snapshotter.rules import KIND_GROUP_CONTENTS
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError
 from workers.queue.keys import Key
+from workers.translate.fields import is_deleting
 
 GROUP = group_key("ns", "g")
 CONTENT = "groupsnapcontent-gu"
@@ -401,3 +402,18 @@ def test_group_contents_of_neither_or_both_sources():
     world.api.add(paths.GROUP_SNAPSHOT_CONTENTS, {"metadata": {"name": CONTENT}, "spec": spec})
     assert world.sync(CONTROLLER, group_binding_key(CONTENT)).action.value == "retry"
     assert world.reasons == ["GroupContentValidationError"]
+
+
+@pytest.mark.parametrize("path", ["volumegroupsnapshots/g/status", "volumegroupsnapshots/g"])
+def test_a_group_deleted_before_its_status_was_written_takes_its_content_along(path):
+    """The finalizer is there before the content."""
+    world = group_world()
+    add_group(world)
+    error = ForbiddenError(403, "Forbidden", "no")
+    made = lambda: world.api.fail("patch", path, error)  # noqa: E731
+    world.api.before("create", "groupsnapshotcontents", made)
+    run_group(world)
+    assert content(world) is not None
+    world.api.mark_deleted(paths.GROUP_SNAPSHOTS, "g", "ns")
+    run_group(world)
+    assert is_deleting(content(world))

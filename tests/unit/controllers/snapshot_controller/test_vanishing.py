@@ -6,12 +6,24 @@ The API server may answer with success to our finalizer and to a deletion that b
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from tests.support.snapshot_world import CONTENT, SnapshotWorld, notes
 from workers import constants as k
+from workers.controllers.snapshot_controller import frame
 from workers.kube import paths
+from workers.kube.errors import ForbiddenError, NotFoundError, ServerError
 from workers.translate.fields import is_deleting
+
+STATUS = "volumesnapshots/s/status"
+REFUSALS = (ServerError(500, "", "etcd"), ForbiddenError(403, "Forbidden", "no"))
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch):
+    monkeypatch.setattr(frame, "ABANDON_PAUSE_SECONDS", 0.0)
 
 
 def new_world(policy: str = "Delete") -> SnapshotWorld:
@@ -77,3 +89,66 @@ def test_a_content_of_another_life_of_the_name_stays():
     assert world.run_snapshot().action.value == "done"
     assert not is_deleting(world.content("snapcontent-u2"))
     assert world.content(CONTENT) is None
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=str)
+@pytest.mark.parametrize("verb", ["get", "patch", "delete"])
+def test_a_request_that_fails_beside_it_hides_nothing(verb, error):
+    """None of those that take the content back."""
+    world = new_world()
+
+    def gone():
+        drop(world)
+        world.api.fail(verb, "volumesnapshotcontents", error)
+
+    world.api.before("patch", STATUS, gone)
+    world.run_snapshot()
+    assert is_deleting(world.content())
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=str)
+def test_a_status_that_cannot_be_written_hides_nothing(error):
+    world = new_world()
+
+    def gone():
+        drop(world)
+        world.api.fail("patch", STATUS, error)
+
+    world.api.before("create", "volumesnapshotcontents", gone)
+    with suppress(ServerError):  # the frame tries again, and finds it gone
+        world.run_snapshot()
+    assert is_deleting(world.content())
+
+
+def made_ready(world: SnapshotWorld) -> None:
+    """The pass that follows has something to write."""
+    world.run_snapshot()
+    status = {"snapshotHandle": "sh", "readyToUse": True}
+    world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, {"status": status})
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_kind_that_is_not_served_for_a_moment_costs_no_content(is_new):
+    """Its CRD is being replaced: a 404 says nothing of the object."""
+    world = new_world()
+    if not is_new:
+        made_ready(world)
+    error = NotFoundError(404, "NotFound", "the server could not find the requested resource")
+
+    def unserved():
+        world.api.fail("get", "volumesnapshots/s", error)
+        raise error
+
+    world.api.before("patch", STATUS, unserved)
+    world.run_snapshot()
+    assert world.snapshot() is not None
+    assert not is_deleting(world.content())
+
+
+def test_a_snapshot_removed_by_force_leaves_its_content():
+    """It had its finalizers: somebody took them off by hand."""
+    world = new_world()
+    made_ready(world)
+    world.api.before("patch", STATUS, lambda: drop(world))
+    world.run_snapshot()
+    assert not is_deleting(world.content())
