@@ -7,37 +7,17 @@ seen by the next one, so one pass takes a new object from nothing to bound.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from workers.controllers.snapshot_controller.decide import Refusal
-from workers.controllers.snapshot_controller.deletion import (
-    delete_content,
-    mark_deleted,
-    own_content,
-)
 from workers.controllers.snapshot_controller.work import Busy, Gone, ObjectPass
 from workers.engine.outcome import Outcome, done, wait
 from workers.errors import ApiError, AttemptError
-from workers.kube.errors import (
-    AwayError,
-    ConflictError,
-    NotFoundError,
-    RefusedError,
-    Unreachable,
-)
-from workers.observability.logging import get_logger
+from workers.kube.errors import AwayError, ConflictError, RefusedError
 from workers.translate import snapshot_objects as objects
-from workers.translate.fields import (
-    Json,
-    annotations_of,
-    is_deleting,
-    optional_text,
-    text,
-    text_list,
-)
+from workers.translate.fields import Json, annotations_of, is_deleting, optional_text, text
 from workers.translate.snapshot_status import newly_created, newly_ready, snapshot_status
 
 if TYPE_CHECKING:
@@ -45,11 +25,6 @@ if TYPE_CHECKING:
 
     from workers.kube.objects import JsonObject
     from workers.kube.paths import Resource
-
-_log = get_logger(__name__)
-
-ABANDON_TRIES: Final = 4
-ABANDON_PAUSE_SECONDS: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +60,9 @@ class Words:
 
 
 class BindingPass(ObjectPass, ABC):
-    """A live object that is bound to a content; `words` are its kind's.
-
-    `was_loose`: it had no finalizer when the pass began, so a plain deletion removes it at once.
-    """
+    """A live object that is bound to a content; `words` are its kind's."""
 
     words: ClassVar[Words]
-    was_loose: bool = False
     chosen_class: JsonObject | None = None
 
     # What differs.
@@ -166,54 +137,15 @@ class BindingPass(ObjectPass, ABC):
     # One pass.
 
     def run(self) -> Outcome:
-        """SNC-002 and SNC-020."""
-        self.was_loose = not text_list(self.item, "metadata", "finalizers")
+        """SNC-002 and SNC-020.
+
+        Raises:
+            Gone: the object, or what it is bound to, went meanwhile.
+        """
         try:
             return self._judged()
         except Busy as busy:
             return busy.outcome()
-        except Gone:
-            self.abandon(ABANDON_TRIES)
-            return wait(0, "gone meanwhile")
-        except Unreachable:
-            raise
-        except ApiError:
-            self.abandon(1)
-            raise
-
-    def abandon(self, tries: int) -> None:
-        """Delete the content that was made for an object that went without its own deletion.
-
-        A deletion that the API server began before it took our finalizer ends with the object gone
-        all the same (kubernetes/kubernetes#77988), and nobody looks for its content any more. An
-        object that had a finalizer when the pass began went by somebody's hand: its content stays.
-        """
-        if not self.was_loose or self.named_content is not None:
-            return
-        problem: ApiError | None = None
-        for number in range(tries):
-            time.sleep(ABANDON_PAUSE_SECONDS * (2**number - 1))
-            try:
-                if self.is_there() or self._take_back():
-                    return
-            except ApiError as error:
-                problem = error
-        _log.warning("perhaps gone, and its content is perhaps left", err=problem)
-
-    def is_there(self) -> bool:
-        """Whether this very object still exists: it was another one that went."""
-        try:
-            found = self.context.kube.get(self.resource, self.name, namespace=self.namespace)
-        except NotFoundError as error:
-            return not error.is_about(self.name)
-        return objects.uid_of(found) == objects.uid_of(self.item)
-
-    def _take_back(self) -> bool:
-        content = own_content(self)
-        if content is None or not self.is_made(content):
-            return True
-        mark_deleted(self, self.words.contents, content, self.words.being_deleted)
-        return not objects.is_deleted_with_snapshot(content) or delete_content(self, content)
 
     def _judged(self) -> Outcome:
         try:

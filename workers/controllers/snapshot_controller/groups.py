@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers import constants as k
 from workers.controllers.snapshot_controller import groupinput as inputs
+from workers.controllers.snapshot_controller import vanishing
 from workers.controllers.snapshot_controller.claims import update_failed
 from workers.controllers.snapshot_controller.decide import Refusal
 from workers.controllers.snapshot_controller.frame import BindingPass, Words
@@ -55,7 +56,7 @@ def sync_group(context: Context, key: Key, lease: Lease) -> Outcome:
     work = GroupPass(context, key, lease, paths.GROUP_SNAPSHOTS)
     if not work.settings.groups:
         return done("group snapshots are switched off")
-    return work.run() if work.read() else done("gone")
+    return vanishing.run(work)
 
 
 class GroupPass(BindingPass):

@@ -8,7 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from workers.constants import ANN_BEING_DELETED, ANN_DEFAULT_SNAPSHOT_CLASS
-from workers.controllers.snapshot_controller import claims, creating, groupnames, measure
+from workers.controllers.snapshot_controller import (
+    claims,
+    creating,
+    groupnames,
+    measure,
+    vanishing,
+)
 from workers.controllers.snapshot_controller import decide as rules
 from workers.controllers.snapshot_controller.decide import Refusal
 from workers.controllers.snapshot_controller.deletion import delete
@@ -45,8 +51,7 @@ _OPERATIONS: Final = {"created": measure.CREATE, "ready": measure.CREATE_AND_REA
 
 def sync_snapshot(context: Context, key: Key, lease: Lease) -> Outcome:
     """One pass; SNC-002, SNC-020."""
-    work = SnapshotPass(context, key, lease, paths.SNAPSHOTS)
-    return work.run() if work.read() else done("gone")
+    return vanishing.run(SnapshotPass(context, key, lease, paths.SNAPSHOTS))
 
 
 class SnapshotPass(BindingPass):

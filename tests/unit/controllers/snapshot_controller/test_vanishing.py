@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.snapshot_world import CONTENT, SnapshotWorld, notes
 from workers import constants as k
-from workers.controllers.snapshot_controller import frame
+from workers.controllers.snapshot_controller import vanishing
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError, NotFoundError, ServerError
 from workers.translate.fields import is_deleting
@@ -23,7 +23,7 @@ REFUSALS = (ServerError(500, "", "etcd"), ForbiddenError(403, "Forbidden", "no")
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch):
-    monkeypatch.setattr(frame, "ABANDON_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(vanishing, "PAUSE_SECONDS", 0.0)
 
 
 def new_world(policy: str = "Delete") -> SnapshotWorld:

@@ -1,0 +1,80 @@
+"""A snapshot (or group snapshot) that went without its own deletion leaves no content behind.
+
+A deletion that the API server began before it took our finalizer ends with the object gone all the
+same (kubernetes/kubernetes#77988), and nobody looks for the content that was made meanwhile. An
+object that had a finalizer when the pass began went by somebody's hand: its content stays.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from workers.controllers.snapshot_controller.deletion import (
+    delete_content,
+    mark_deleted,
+    own_content,
+)
+from workers.controllers.snapshot_controller.work import Gone
+from workers.engine.outcome import Outcome, done, wait
+from workers.errors import ApiError
+from workers.kube.errors import NotFoundError, Unreachable
+from workers.observability.logging import get_logger
+from workers.translate import snapshot_objects as objects
+from workers.translate.fields import text_list
+
+if TYPE_CHECKING:
+    from workers.controllers.snapshot_controller.frame import BindingPass
+
+_log = get_logger(__name__)
+
+TRIES: Final = 4
+PAUSE_SECONDS: float = 1.0
+"""Before the second try, and twice as long before each next one."""
+
+
+def run(work: BindingPass) -> Outcome:
+    """One pass over an object."""
+    if not work.read():
+        return done("gone")
+    is_loose = work.named_content is None and not text_list(work.item, "metadata", "finalizers")
+    try:
+        return work.run()
+    except Gone:
+        if is_loose:
+            take_back(work, TRIES)
+        return wait(0, "gone meanwhile")
+    except ApiError as error:
+        if is_loose and not isinstance(error, Unreachable):
+            take_back(work, 1)
+        raise
+
+
+def take_back(work: BindingPass, tries: int) -> None:
+    """Delete the content of an object that is gone."""
+    problem: ApiError | None = None
+    for number in range(tries):
+        time.sleep(PAUSE_SECONDS * (2**number - 1))
+        try:
+            if _is_there(work) or _is_taken_back(work):
+                return
+        except ApiError as error:
+            problem = error
+    _log.warning("perhaps gone, and its content is perhaps left", err=problem)
+
+
+def _is_there(work: BindingPass) -> bool:
+    """Whether this very object still exists: it was another one that went."""
+    try:
+        found = work.context.kube.get(work.resource, work.name, namespace=work.namespace)
+    except NotFoundError as error:
+        return not error.is_about(work.name)
+    return objects.uid_of(found) == objects.uid_of(work.item)
+
+
+def _is_taken_back(work: BindingPass) -> bool:
+    content = own_content(work)
+    if content is None or not work.is_made(content):
+        return True
+    mark_deleted(work, work.words.contents, content, work.words.being_deleted)
+    return not objects.is_deleted_with_snapshot(content) or delete_content(work, content)
