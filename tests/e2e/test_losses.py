@@ -68,7 +68,7 @@ def test_the_embedded_redis_is_killed_while_claims_are_in_progress(
             scene.claim(f"data-{number}", chosen)
         for bound in (5, 15):
             wait_until(lambda bound=bound: len(scene.volumes()) >= bound, 60, "some volumes")
-            (victim,) = fleet.parts("redis-server")
+            (victim,) = wait_until(lambda: fleet.parts("redis-server"), 60, "Redis is there")
             os.kill(victim, signal.SIGKILL)
         assert len(scene.volumes()) < CLAIMS
         scene.wait_bound(timeout_seconds=90)
