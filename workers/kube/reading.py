@@ -38,6 +38,14 @@ class KubeReader:
         """Read one object live."""
         return self._getter.get(resource.path(name, namespace=namespace))
 
+    def is_gone(self, resource: Resource, name: str, uid: str, *, namespace: str = "") -> bool:
+        """Whether the object of this UID does not exist any more."""
+        try:
+            found = self.get(resource, name, namespace=namespace)
+        except NotFoundError as error:
+            return error.is_about(name)
+        return bool(found["metadata"]["uid"] != uid)
+
     def list(
         self, resource: Resource, *, namespace: str = "", **query: str
     ) -> Iterator[JsonObject]:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 ABANDON_TRIES: Final = 5
-"""Within 26 s, with the usual first interval."""
+MOST_PAUSE_SECONDS: Final = 1.0
+"""Before the second try, and twice as long before each next one: 26 s in all."""
 
 
 class Target(NamedTuple):
@@ -59,15 +60,15 @@ def detach(work: Work) -> Outcome:
 
 
 def abandon(work: Work) -> Outcome:
-    """Take off what was published for an attachment that is gone without a detach.
+    """Take off what was published for an attachment that is gone without a detach (DA-033).
 
     A deletion that the API server began before it took our finalizer ends with the attachment
     gone all the same (kubernetes/kubernetes#77988). Only this pass knows of the publish: what
     Redis remembers is no authority once the attachment is gone.
     """
-    problem = ""
+    problem, pause = "", min(work.settings.retry_interval_start_seconds, MOST_PAUSE_SECONDS)
     for number in range(ABANDON_TRIES):
-        time.sleep(work.settings.retry_interval_start_seconds * (2**number - 1))
+        time.sleep(pause * (2**number - 1))
         try:
             work.set_mark("end-call", records.succeeded(work.lease.mark))
             unpublish(work)

@@ -122,11 +122,7 @@ class Work:
     def is_gone(self) -> bool:
         """Whether this very attachment does not exist any more."""
         name = attachment_name(self.key)
-        try:
-            found = self.context.kube.get(paths.ATTACHMENTS, name)
-        except NotFoundError as error:
-            return error.is_about(name)
-        return bool(found["metadata"]["uid"] != self.key.uid)
+        return self.context.kube.is_gone(paths.ATTACHMENTS, name, self.key.uid)
 
     def reread(self) -> None:
         """Somebody else wrote the attachment meanwhile."""

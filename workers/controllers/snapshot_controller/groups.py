@@ -123,7 +123,7 @@ class GroupPass(BindingPass):
         """
         try:
             body = self.content_body()
-            # First: a group that goes now would leave its content behind.
+            # First: a group that goes now would leave its content behind (SND-042).
             self.add_finalizers("add-finalizers", [k.FINALIZER_GROUP_BOUND])
             content = self.post(body)
         except AttemptError as error:

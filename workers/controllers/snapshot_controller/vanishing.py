@@ -18,7 +18,7 @@ from workers.controllers.snapshot_controller.deletion import (
 from workers.controllers.snapshot_controller.work import Gone
 from workers.engine.outcome import Outcome, done, wait
 from workers.errors import ApiError
-from workers.kube.errors import NotFoundError, Unreachable
+from workers.kube.errors import Unreachable
 from workers.observability.logging import get_logger
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import text_list
@@ -34,7 +34,7 @@ PAUSE_SECONDS: float = 1.0
 
 
 def run(work: BindingPass) -> Outcome:
-    """One pass over an object."""
+    """One pass over an object (SND-041)."""
     if not work.read():
         return done("gone")
     is_loose = work.named_content is None and not text_list(work.item, "metadata", "finalizers")
@@ -56,20 +56,17 @@ def take_back(work: BindingPass, tries: int) -> None:
     for number in range(tries):
         time.sleep(PAUSE_SECONDS * (2**number - 1))
         try:
-            if _is_there(work) or _is_taken_back(work):
+            if not _is_gone(work) or _is_taken_back(work):
                 return
         except ApiError as error:
             problem = error
     _log.warning("perhaps gone, and its content is perhaps left", err=problem)
 
 
-def _is_there(work: BindingPass) -> bool:
-    """Whether this very object still exists: it was another one that went."""
-    try:
-        found = work.context.kube.get(work.resource, work.name, namespace=work.namespace)
-    except NotFoundError as error:
-        return not error.is_about(work.name)
-    return objects.uid_of(found) == objects.uid_of(work.item)
+def _is_gone(work: BindingPass) -> bool:
+    """Whether it was this very object that went, not another one."""
+    uid = objects.uid_of(work.item)
+    return work.context.kube.is_gone(work.resource, work.name, uid, namespace=work.namespace)
 
 
 def _is_taken_back(work: BindingPass) -> bool:

@@ -214,8 +214,11 @@ class ContentPass:
             self.reach("drop-copy")
             intents.drop_copy(self.context.effects.kube, self.namespace, self.key)
         if self.content:
-            with suppress(*() if must_exist else (Gone,)):
+            try:
                 self.clear_annotation()
+            except Gone:
+                if must_exist:
+                    raise
         if self.intent is not None or polls != self.polls:
             self.remember(kept, polls=polls)
 

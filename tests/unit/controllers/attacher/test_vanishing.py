@@ -45,7 +45,7 @@ def test_these_are_all_requests_of_an_attach():
 
 @pytest.mark.parametrize(("verb", "path"), REQUESTS)
 def test_nothing_stays_published_whenever_it_goes(verb, path):
-    """Before each request; then the pass is repeated, as after any event."""
+    """DA-033: before each request; then the pass is repeated, as after any event."""
     world = new_world()
     key = world.add_attachment()
     world.api.before(verb, path, lambda: drop(world))

@@ -406,7 +406,7 @@ def test_group_contents_of_neither_or_both_sources():
 
 @pytest.mark.parametrize("path", ["volumegroupsnapshots/g/status", "volumegroupsnapshots/g"])
 def test_a_group_deleted_before_its_status_was_written_takes_its_content_along(path):
-    """The finalizer is there before the content."""
+    """SND-042: the finalizer is there before the content."""
     world = group_world()
     add_group(world)
     error = ForbiddenError(403, "Forbidden", "no")

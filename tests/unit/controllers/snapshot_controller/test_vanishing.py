@@ -64,7 +64,7 @@ def before(world: SnapshotWorld, verb: str, path: str, earlier: int) -> None:
     ("policy", "verb", "path", "earlier"), [*requests("Delete"), *requests("Retain")]
 )
 def test_no_content_is_left_whenever_it_goes(policy, verb, path, earlier):
-    """Before each request; with policy Retain it stays, as after any deletion."""
+    """SND-041: before each request; with policy Retain it stays, as after any deletion."""
     world = new_world(policy)
     before(world, verb, path, earlier)
     world.run_snapshot()
