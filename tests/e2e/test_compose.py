@@ -102,7 +102,7 @@ def healthy(stack):
         return True
 
     try:
-        wait_until(all_healthy, 180, "all containers are healthy", interval_seconds=2)
+        wait_until(all_healthy, 600, "all containers are healthy", interval_seconds=2)
     except TimeoutError as error:
         raise TimeoutError(f"{error}\n{logs(stack)}") from error
     stack.fetch_kubeconfig()

@@ -27,6 +27,9 @@ OK: Final = "ok"
 WARN: Final = "warn"
 FAIL: Final = "FAIL"
 SKEW_SECONDS: Final = 2.0
+# Shares of Redis' memory, as workers/queue/lua/lib.lua has them.
+SCARCE_PERCENT: Final = 60
+FULL_PERCENT: Final = 90
 OLDEST_REDIS: Final = (6, 2)
 OLDEST_KUBERNETES: Final = 27
 ACCESS_REVIEWS: Final = paths.Resource(
@@ -179,6 +182,11 @@ def _redis(tools: Tools) -> Iterator[Finding]:
     yield Finding("redis eviction", OK if is_safe else FAIL, facts["policy"] + advice)
     if facts["evicted"] not in {"0", "?"}:
         yield Finding("redis eviction", FAIL, f"{facts['evicted']} keys were evicted already")
+    percent = int(facts["memory_percent"]) if facts["memory_percent"].isdigit() else 0
+    if percent > SCARCE_PERCENT:
+        loss = "nothing new is accepted" if percent > FULL_PERCENT else "no trails for explain"
+        advice = f"{percent} % are used, {loss}: raise maxmemory and the container's limit"
+        yield Finding("redis memory", FAIL if percent > FULL_PERCENT else WARN, advice)
     if facts["role"] != "master":
         yield Finding("redis role", FAIL, f"{facts['role']}: writes are refused there")
     is_kept = facts["appendonly"] == "yes"

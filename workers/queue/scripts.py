@@ -53,11 +53,16 @@ _MARK = re.compile(r"[0-9A-Za-z]*@([0-9]+/[0-9]+)")
 _HIDDEN = frozenset({"__pycache__"})
 # Parts of the library, in the order in which they use each other.
 _SHARED = ("lib", "lib_leases")
-# Scripts that only add. When memory is full they are refused, and what is left serves those that
-# bring work to its end: a full Redis drains.
-GROWING = frozenset(
-    {"add", "add_events", "begin", "catalog_put", "correlate", "ensure", "mark", "restore"}
-)
+# Scripts that only add, and the share of memory (lib.lua) beyond which they are refused. What is
+# left serves Celery's lists and those that bring work to its end: a full Redis drains.
+GROWING = {
+    "add": "FULL_SHARE",
+    "add_events": "FULL_SHARE",
+    "begin": "CROWDED_SHARE",
+    "catalog_put": "FULL_SHARE",
+    "ensure": "FULL_SHARE",
+    "restore": "CROWDED_SHARE",
+}
 
 
 def text(value: bytes | str | None) -> str:
@@ -77,7 +82,7 @@ def whole(value: bytes | str | None) -> int | None:
 @cache
 def source(name: str, names: Names = USUAL) -> tuple[str, str]:
     """Digest and text of one script, with names, kinds and shared functions in front."""
-    script = f"{_head(names)}begin_call()\n{_body(name)}"
+    script = f"{_head(names)}begin_call()\n{_guarded(name)}"
     return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest(), script
 
 
@@ -90,7 +95,7 @@ def library(names: Names = USUAL) -> tuple[str, str]:
     `GROWING`.
     """
     bodies = "".join(
-        f"scripts['{name}'] = function()\n{_body(name)}end\n" for name in script_names()
+        f"scripts['{name}'] = function()\n{_guarded(name)}end\n" for name in script_names()
     )
     code = (
         f"local ARGV\n{_head(names)}local scripts = {{}}\n{bodies}"
@@ -115,6 +120,12 @@ def script_names() -> tuple[str, ...]:
 
 def _head(names: Names) -> str:
     return names.lua_table() + kinds.lua_tables(kinds.KINDS) + "".join(map(_body, _SHARED))
+
+
+def _guarded(name: str) -> str:
+    share = GROWING.get(name)
+    guard = f"local full = refused({share})\nif full then return full end\n" if share else ""
+    return guard + _body(name)
 
 
 def _body(name: str) -> str:

@@ -1,6 +1,6 @@
-#!lua name=csifleet_2f0c089394bbb3d3
+#!lua name=csifleet_716d4f0ff6fab17b
 local ARGV
-local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
+local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', full = 'csifleet:full', looked = 'csifleet:looked', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
 local TRAILED = { ['claims'] = true, ['volumes'] = true, ['changes'] = true, ['contents'] = true, ['group-contents'] = true, ['snapshots'] = true, ['bindings'] = true, ['group-snapshots'] = true, ['group-bindings'] = true, ['attachments'] = true, ['detachments'] = true, ['forced-attachments'] = true }
 local APART = { ['changes'] = '#resizer', ['contents'] = '#snapshotter', ['group-contents'] = '#snapshotter', ['snapshots'] = '#snapshot-controller', ['bindings'] = '#snapshot-controller', ['group-snapshots'] = '#snapshot-controller', ['group-bindings'] = '#snapshot-controller', ['snapshot-sources'] = '#snapshot-controller', ['attachments'] = '#attacher', ['detachments'] = '#attacher', ['forced-attachments'] = '#attacher', ['attach-finalizers'] = '#attacher', ['reconcile-attachments'] = '#attacher' }
@@ -16,7 +16,10 @@ local MAX_TICKETS = 500        -- per script call; the sweep admits the rest
 local TRAIL_NOTES = 40         -- kept of each key's trail
 local TRAIL_SECONDS = 3600
 local TIGHT_SHARE = 0.6        -- of Redis' memory; the rest is for what is worked on
+local FULL_SHARE = 0.9         -- no new work; the rest is to bring to its end what is there
+local CROWDED_SHARE = 0.95     -- no new record; the rest is for Celery's lists
 local TIGHT_MS = 60000
+local LOOK_MS = 1000
 local LOOK_AHEAD_SECONDS = 0.25 -- the next sweep's share of a rate; `pace` keeps the exact time
 local RESERVED_MS = 2000       -- a woken exclusive waiter goes before new shared holders so long
 local KIND_TURN = {}
@@ -126,12 +129,28 @@ local function trail(key, ...)
 end
 
 local function look_for_room()
+  if not redis.call('SET', K.looked, '1', 'NX', 'PX', LOOK_MS) then return end
   local memory = redis.call('INFO', 'memory')
   local used = tonumber(string.match(memory, 'used_memory:(%d+)')) or 0
   local most = tonumber(string.match(memory, 'maxmemory:(%d+)')) or 0
   if most > 0 and used > most * TIGHT_SHARE then
     redis.call('SET', K.tight, '1', 'PX', TIGHT_MS)
   end
+  if most > 0 and used > most * FULL_SHARE then
+    redis.call('SET', K.full, string.format('%.2f', used / most), 'PX', TIGHT_MS)
+  else
+    redis.call('DEL', K.full)
+  end
+end
+
+-- The error of who would add to a Redis of which more than a share is used, nil while there is room.
+-- Redis itself refuses too late: no ticket could be sent any more either, and nothing would drain.
+local function refused(share)
+  look_for_room()
+  local used = tonumber(redis.call('GET', K.full)) or 0
+  if used <= share then return nil end
+  return redis.error_reply(string.format('OOM nearly full: of its maxmemory %d %% are used, and '
+    .. 'nothing new is accepted until work has ended; give it more', used * 100))
 end
 
 local function stamped(event) return string.format('%d %s', now, event) end
@@ -467,11 +486,12 @@ local function unlease(key, lane, known)
 end
 
 -- Owner check. Returns the lease, or nil and whether this is the repeat of a call that ended it: a
--- lease of this life that was not taken back was ended by its owner.
+-- lease of this life that was not taken back was ended by its owner. A replica that lagged has the
+-- epoch of its master's life and not its leases.
 local function owned(key, process, token, epoch)
   local lease = lease_of(key)
   if lease and lease.process == process and lease.token == token then return lease, true end
-  local is_ended = redis.call('GET', K.epoch) == epoch and not redis.call('ZSCORE', K.lost, token)
+  local is_ended = life() == epoch and not redis.call('ZSCORE', K.lost, token)
   return nil, is_ended
 end
 
@@ -545,6 +565,8 @@ write_lease(key, lease)
 return 0
 end
 scripts['add'] = function()
+local full = refused(FULL_SHARE)
+if full then return full end
 -- ADD(delay_ms, key...): make keys dirty, at once or later. Idempotent.
 -- Touches leases, dirty, ready/retry/ticketed of the lanes, blocked, delayed, since, share, limits.
 -- Returns the tickets to publish.
@@ -563,6 +585,8 @@ for lane in pairs(lanes) do admit(lane) end
 return tickets
 end
 scripts['add_events'] = function()
+local full = refused(FULL_SHARE)
+if full then return full end
 -- ADD_EVENTS(key, version, ...): make keys dirty, each version of their objects once.
 -- Touches seen:<minute> (hash, 3 min), news, and what ADD touches. Idempotent within a minute.
 -- Returns the tickets to publish.
@@ -582,6 +606,8 @@ for lane in pairs(lanes) do admit(lane) end
 return tickets
 end
 scripts['begin'] = function()
+local full = refused(CROWDED_SHARE)
+if full then return full end
 -- BEGIN(domain, record, key, process, token, most): write the intent if the lease is still ours, and
 -- for a volume without one, if its namespace then has no more than `most` bytes of them.
 -- Without a key there is no lease to check. Touches intents, held, leases (hashes).
@@ -747,6 +773,8 @@ if pruned > 0 and version then redis.call('HSET', K.floors, kind, version) end
 return pruned
 end
 scripts['catalog_put'] = function()
+local full = refused(FULL_SHARE)
+if full then return full end
 -- CATALOG_PUT(kind, name, rv, json, ...): write objects, the newer resourceVersion wins; an empty
 -- json is a tombstone and wins at an equal one (a relist without the object, a repeated delete).
 -- Touches catalog:<kind> (hash), changes:<kind> (zset), versions (hash). Idempotent.
@@ -801,7 +829,7 @@ return reply
 end
 scripts['correlate'] = function()
 -- CORRELATE(token, source+object, similar, message, new name, params...): create, patch or drop.
--- The first three identities are digests. Touches event:<digest> (hash), similar:<digest> (set),
+-- The first three identities are digests. In a Redis that is nearly full a new one is dropped. Touches event:<digest> (hash), similar:<digest> (set),
 -- spam:<digest> (hash), each with its TTL. The same token gets the same answer.
 -- Returns {'create' | 'patch' | 'drop', name, count, is merged}.
 local token, object, similar, message, name = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -810,6 +838,7 @@ local burst, refill_ms, event_ms = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumb
 
 local messages = K.similar .. similar
 local is_known = redis.call('SISMEMBER', messages, message) == 1
+if not is_known and refused(FULL_SHARE) then return { 'drop', name, 0, 0 } end
 local is_merged = not is_known and redis.call('SCARD', messages) >= max_similar
 if not is_merged then redis.call('SADD', messages, message) end
 redis.call('PEXPIRE', messages, string.format('%d', similar_ms))
@@ -921,6 +950,8 @@ end
 return { changed and 1 or 0, lost }
 end
 scripts['ensure'] = function()
+local full = refused(FULL_SHARE)
+if full then return full end
 -- ENSURE(key...): make those keys ready that no structure of the queue holds. Idempotent.
 -- Touches leases, ready/retry/ticketed of the lanes, blocked, delayed, abandoned, since, share.
 -- Returns the tickets to publish.
@@ -1027,6 +1058,9 @@ if not owned(key, ARGV[3], ARGV[4], ARGV[5]) then return 0 end
 if record == '' then
   redis.call('HDEL', K.marks, key)
 else
+  -- One that is replaced may be the end of something.
+  local full = redis.call('HEXISTS', K.marks, key) == 0 and refused(CROWDED_SHARE)
+  if full then return full end
   redis.call('HSET', K.marks, key, record)
 end
 return 1
@@ -1188,6 +1222,8 @@ end
 return reply
 end
 scripts['restore'] = function()
+local full = refused(CROWDED_SHARE)
+if full then return full end
 -- RESTORE(target, said_ms, until_ms, reason, class, lane...): a pause that the API server remembers.
 -- Without effect when it is over or something newer was said of the target here, also a resume.
 -- Touches said (hash), paused (hash), class_pauses (hash). Idempotent. Returns 1 when written.
@@ -1464,5 +1500,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_2f0c089394bbb3d3', run)
-redis.register_function{ function_name = 'csifleet_2f0c089394bbb3d3_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_716d4f0ff6fab17b', run)
+redis.register_function{ function_name = 'csifleet_716d4f0ff6fab17b_always', callback = run, flags = { 'allow-oom' } }

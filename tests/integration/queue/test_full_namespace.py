@@ -93,6 +93,7 @@ def test_sec4_what_is_kept_for_people_goes_first_where_room_is_scarce(redis_clie
     used = redis_client.info("memory")["used_memory"]
     try:
         redis_client.config_set("maxmemory", used * 3 // 2)
+        redis_client.delete(NAMES["looked"].full)
         queue.pump(period_seconds=0)
         queue.add([claim_key("d", "greedy", "after", "u2")])
         assert len(redis_client.keys(trails)) == 1

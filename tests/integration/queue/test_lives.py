@@ -133,6 +133,29 @@ def test_cor1_promotion_of_a_replica_that_lags_is_a_new_life(pair):
     assert owner.done(lease)
 
 
+@pytest.mark.parametrize("ending", ["done", "fail", "release"])
+def test_cor1_an_end_before_anybody_noticed_the_promotion_keeps_the_intent(pair, ending):
+    """The replica has its master's epoch: a lease that it lacks is not one that ended."""
+    master, replica = pair
+    fleet = Fleet(master)
+    owner = fleet.process()
+    owner.add([claim("a")])
+    master.wait(1, 5000)
+    replica.replicaof("127.0.0.1", 1)  # from here on it lags
+    lease = fleet.take(owner, claim("a"), "pvc-a")
+    IntentStore(master).begin("pvc-a", INTENT, lease)
+    replica.replicaof("NO", "ONE")
+    fleet.follow(replica)
+    ends = {
+        "done": lambda: owner.done(lease),
+        "fail": lambda: owner.fail(lease, base_seconds=1, cap_seconds=1).is_owner,
+        "release": lambda: owner.release(lease),
+    }
+    assert not ends[ending]()
+    assert IntentStore(replica).get("pvc-a") == INTENT
+    assert replica.zscore(NAMES["ticketed"].full + "claims|d", claim("a").text), "worked on again"
+
+
 def test_cor1_older_owner_in_a_promoted_replica_gives_way(pair):
     """The lagging replica still knows the one before: the higher fence is the newer owner."""
     master, replica = pair

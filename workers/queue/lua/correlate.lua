@@ -1,5 +1,5 @@
 -- CORRELATE(token, source+object, similar, message, new name, params...): create, patch or drop.
--- The first three identities are digests. Touches event:<digest> (hash), similar:<digest> (set),
+-- The first three identities are digests. In a Redis that is nearly full a new one is dropped. Touches event:<digest> (hash), similar:<digest> (set),
 -- spam:<digest> (hash), each with its TTL. The same token gets the same answer.
 -- Returns {'create' | 'patch' | 'drop', name, count, is merged}.
 local token, object, similar, message, name = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -8,6 +8,7 @@ local burst, refill_ms, event_ms = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumb
 
 local messages = K.similar .. similar
 local is_known = redis.call('SISMEMBER', messages, message) == 1
+if not is_known and refused(FULL_SHARE) then return { 'drop', name, 0, 0 } end
 local is_merged = not is_known and redis.call('SCARD', messages) >= max_similar
 if not is_merged then redis.call('SADD', messages, message) end
 redis.call('PEXPIRE', messages, string.format('%d', similar_ms))

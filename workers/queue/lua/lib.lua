@@ -10,7 +10,10 @@ local MAX_TICKETS = 500        -- per script call; the sweep admits the rest
 local TRAIL_NOTES = 40         -- kept of each key's trail
 local TRAIL_SECONDS = 3600
 local TIGHT_SHARE = 0.6        -- of Redis' memory; the rest is for what is worked on
+local FULL_SHARE = 0.9         -- no new work; the rest is to bring to its end what is there
+local CROWDED_SHARE = 0.95     -- no new record; the rest is for Celery's lists
 local TIGHT_MS = 60000
+local LOOK_MS = 1000
 local LOOK_AHEAD_SECONDS = 0.25 -- the next sweep's share of a rate; `pace` keeps the exact time
 local RESERVED_MS = 2000       -- a woken exclusive waiter goes before new shared holders so long
 local KIND_TURN = {}
@@ -120,12 +123,28 @@ local function trail(key, ...)
 end
 
 local function look_for_room()
+  if not redis.call('SET', K.looked, '1', 'NX', 'PX', LOOK_MS) then return end
   local memory = redis.call('INFO', 'memory')
   local used = tonumber(string.match(memory, 'used_memory:(%d+)')) or 0
   local most = tonumber(string.match(memory, 'maxmemory:(%d+)')) or 0
   if most > 0 and used > most * TIGHT_SHARE then
     redis.call('SET', K.tight, '1', 'PX', TIGHT_MS)
   end
+  if most > 0 and used > most * FULL_SHARE then
+    redis.call('SET', K.full, string.format('%.2f', used / most), 'PX', TIGHT_MS)
+  else
+    redis.call('DEL', K.full)
+  end
+end
+
+-- The error of who would add to a Redis of which more than a share is used, nil while there is room.
+-- Redis itself refuses too late: no ticket could be sent any more either, and nothing would drain.
+local function refused(share)
+  look_for_room()
+  local used = tonumber(redis.call('GET', K.full)) or 0
+  if used <= share then return nil end
+  return redis.error_reply(string.format('OOM nearly full: of its maxmemory %d %% are used, and '
+    .. 'nothing new is accepted until work has ended; give it more', used * 100))
 end
 
 local function stamped(event) return string.format('%d %s', now, event) end

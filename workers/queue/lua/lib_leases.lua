@@ -134,11 +134,12 @@ local function unlease(key, lane, known)
 end
 
 -- Owner check. Returns the lease, or nil and whether this is the repeat of a call that ended it: a
--- lease of this life that was not taken back was ended by its owner.
+-- lease of this life that was not taken back was ended by its owner. A replica that lagged has the
+-- epoch of its master's life and not its leases.
 local function owned(key, process, token, epoch)
   local lease = lease_of(key)
   if lease and lease.process == process and lease.token == token then return lease, true end
-  local is_ended = redis.call('GET', K.epoch) == epoch and not redis.call('ZSCORE', K.lost, token)
+  local is_ended = life() == epoch and not redis.call('ZSCORE', K.lost, token)
   return nil, is_ended
 end
 

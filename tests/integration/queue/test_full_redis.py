@@ -1,0 +1,123 @@
+"""A Redis that is nearly full takes nothing new and drains: tickets go, and what is there ends.
+
+Redis itself refuses all that grows at once, tickets and Celery's bindings among it: from there only
+an operator leads back.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from kombu import Exchange, Queue
+
+from workers.app import make_app, publisher
+from workers.cli import doctor
+from workers.config.load import parse
+from workers.errors import QueueUnavailable
+from workers.queue.correlate import Drop, EventBudget, Occurrence, Patch
+from workers.queue.keys import claim_key
+from workers.queue.names import NAMES, celery_queue
+from workers.queue.scripts import GROWING, Scripts, script_names
+
+FULL = pytest.raises(QueueUnavailable, match=r"nearly full: of its maxmemory \d+ % are used")
+SHARES = {"FULL_SHARE": 0.9, "CROWDED_SHARE": 0.95}
+OLD, NEW = claim_key("d", "ns", "old", "u1"), claim_key("d", "ns", "new", "u2")
+
+
+@pytest.fixture
+def use(redis_client):
+    """Sets the used share of Redis' memory; a megabyte stays free at 97 %."""
+
+    def at(share):
+        redis_client.config_set("maxmemory", 0)
+        redis_client.set("ballast", "x" * 40_000_000)
+        used = redis_client.info("memory")["used_memory"]
+        redis_client.config_set("maxmemory", int(used / share))
+        redis_client.delete(NAMES["looked"].full)
+
+    yield at
+    redis_client.config_set("maxmemory", 0)
+    redis_client.delete("ballast")
+
+
+@pytest.mark.parametrize("has_functions", [True, False])
+@pytest.mark.parametrize("share", [0.5, 0.92, 0.97])
+def test_what_adds_is_refused_and_nothing_else(redis_client, use, share, has_functions):
+    """Every script, as a function and as a text."""
+    scripts = Scripts(redis_client)
+    scripts._has_functions = has_functions
+    use(share)
+    refused = set()
+    for name in script_names():
+        try:
+            scripts.run(name)
+        except QueueUnavailable as error:
+            refused |= {name} if "nearly full" in str(error) else set()
+    assert refused == {name for name, most in GROWING.items() if SHARES[most] < share}
+
+
+def test_a_full_redis_drains_and_then_takes_new_work(redis_client, bench, start_queue, use):
+    queue = start_queue()
+    queue.add([OLD])
+    use(0.92)
+    with FULL:
+        queue.add([NEW])
+    lease = bench.run_next(queue)
+    queue.mark(lease, {"call": {}})
+    assert queue.done(lease)
+    redis_client.delete("ballast", NAMES["looked"].full)
+    queue.add([NEW])
+    assert bench.run_next(queue).key == NEW
+
+
+def test_no_new_record_where_even_that_gets_scarce_but_an_old_one_ends(bench, start_queue, use):
+    """The mark of a call that has begun is replaced and goes; a call without one does not begin."""
+    queue = start_queue()
+    queue.add([OLD, NEW])
+    old, new = bench.run_next(queue), bench.run_next(queue)
+    queue.mark(old, {"call": {}})
+    use(0.97)
+    with FULL:
+        queue.mark(new, {"call": {}})
+    queue.mark(old, {"call": {"until": 1}})
+    queue.mark(old, {})
+    assert queue.done(old)
+
+
+def test_tickets_go_and_a_worker_connects(redis_server, redis_client, use):
+    """Celery's lists and bindings are not ours to refuse, so Redis must not have to."""
+    app = make_app(parse("worker", [f"--redis-url={redis_server.unix_url}"], {}))
+    use(0.97)
+    try:
+        publisher(app)([OLD, NEW])
+        assert redis_client.llen(celery_queue("d")) == 2
+        with app.connection_for_read() as connection:
+            channel = connection.default_channel
+            for options in ({}, {"expires": 10}):  # of a worker's remote control, of an answer
+                Queue("control", Exchange("pidbox"), **options)(channel).declare()
+    finally:
+        app.close()
+
+
+def test_an_event_that_was_never_told_is_dropped(redis_client, use):
+    """Without a budget each pass that is refused would tell it anew, once a second."""
+    budget = EventBudget(redis_client)
+    known, other = (
+        Occurrence("source", {"name": "claim"}, "Warning", "Failed", text)
+        for text in ("known", "other")
+    )
+    budget.decide([known])
+    use(0.92)
+    first, second = budget.decide([known, other])
+    assert isinstance(first, Patch)
+    assert isinstance(second, Drop)
+
+
+@pytest.mark.parametrize(
+    ("share", "states"), [(0.5, []), (0.7, [doctor.WARN]), (0.92, [doctor.FAIL])]
+)
+def test_doctor_says_so(redis_client, use, share, states):
+    use(share)
+    found = doctor._redis(SimpleNamespace(redis=redis_client))
+    assert [one.state for one in found if one.check == "redis memory"] == states
