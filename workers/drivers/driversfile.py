@@ -136,7 +136,8 @@ class DriverSpec:
     def longest_call(self, settings: Settings) -> float:
         """The longest deadline of any call in seconds; `settings` are the driver's own."""
         by_class = [x for timeouts in self.class_timeouts.values() for x in timeouts.values()]
-        return max([settings.driver.timeout_seconds, *self.timeouts.values(), *by_class])
+        own = [getattr(one, "timeout_seconds", 0.0) for one in settings.controllers.values()]
+        return max([settings.driver.timeout_seconds, *self.timeouts.values(), *by_class, *own])
 
     def lane_limits(self, kind: Kind, default: int) -> LaneLimits:
         """Limits of the keys of one kind; the file's win over the controller's own.

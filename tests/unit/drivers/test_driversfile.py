@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from workers.config.load import parse as parse_arguments
 from workers.config.settings import Settings
 from workers.controllers import catalogue
 from workers.controllers.capacity.controller import CONTROLLER as CAPACITY
@@ -88,6 +89,20 @@ def test_one_call_at_a_time_is_held_for_the_longest_call():
     assert hold_seconds(serial, "sweep") == 0.0
     assert hold_seconds(one(), "claims") == 0.0
     assert hold_seconds(one(), "capacity") == 0.0
+
+
+OWN_TIMEOUTS = [
+    spec.name for spec in catalogue.SPECS[1:] if any(flag.name == "timeout" for flag in spec.flags)
+]
+
+
+@pytest.mark.parametrize("name", OWN_TIMEOUTS)
+def test_the_longest_call_may_be_of_any_controller(name):
+    """Else its pass is given back, and the process begun again, before the call is over."""
+    arguments = ["--drivers-file=/x", "--redis-url=redis://r", "--controllers=all"]
+    base = parse_arguments("worker", arguments, {})
+    spec = one(f"  controllers: {{{name}: {{flags: {{timeout: 1h}}}}}}\n")
+    assert spec.longest_call(spec.settings(base)) == 3600.0
 
 
 def test_class_timeouts():

@@ -21,6 +21,7 @@ from workers.controllers.attacher.source import (
     volume_source,
 )
 from workers.controllers.attacher.work import Work, zombie_seconds
+from workers.cpuslots import waiting
 from workers.engine.outcome import blocked, done, wait
 from workers.errors import ApiError, LeaseLost, TransientError
 from workers.kube.errors import ConflictError, NotFoundError, RefusedError
@@ -36,6 +37,8 @@ _log = get_logger(__name__)
 ABANDON_TRIES: Final = 5
 MOST_PAUSE_SECONDS: Final = 1.0
 """Before the second try, and twice as long before each next one: 26 s in all."""
+ABANDON_SECONDS: Final = 120.0
+"""No try begins later, so that no time-out makes more of a pass than `longest_pass` allows."""
 
 
 class Target(NamedTuple):
@@ -59,16 +62,25 @@ def detach(work: Work) -> Outcome:
         return work.failed("detachError", error)
 
 
-def abandon(work: Work) -> Outcome:
+def abandon(work: Work, *, has_ended: bool = True) -> Outcome:
     """Take off what was published for an attachment that is gone without a detach (DA-033).
 
     A deletion that the API server began before it took our finalizer ends with the attachment
     gone all the same (kubernetes/kubernetes#77988). Only this pass knows of the publish: what
-    Redis remembers is no authority once the attachment is gone.
+    Redis remembers is no authority once the attachment is gone, and the watcher drops it then.
+
+    Args:
+        work: of the pass that published.
+        has_ended: False when nobody heard the end of the publish: it gets its time (MA-016).
     """
+    if not has_ended:
+        _pause(zombie_seconds(work.lease.mark))
     problem, pause = "", min(work.settings.retry_interval_start_seconds, MOST_PAUSE_SECONDS)
+    begun = time.monotonic()
     for number in range(ABANDON_TRIES):
-        time.sleep(pause * (2**number - 1))
+        _pause(pause * (2**number - 1))
+        if time.monotonic() - begun > ABANDON_SECONDS:
+            break
         try:
             work.set_mark("end-call", records.succeeded(work.lease.mark))
             unpublish(work)
@@ -85,7 +97,14 @@ def abandon(work: Work) -> Outcome:
     message = f"the attachment is gone, the volume may still be on its node: {problem}"
     _log.error("not detached", err=message)
     work.warn("DetachFailed", message)
+    # The watcher has dropped it already, perhaps before this pass wrote it again.
+    work.set_mark("forget", {})
     return done("attachment went meanwhile, and the volume may still be on its node")
+
+
+def _pause(seconds: float) -> None:
+    with waiting():
+        time.sleep(seconds)
 
 
 def unpublish(work: Work) -> None:

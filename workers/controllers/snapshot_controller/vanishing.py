@@ -16,6 +16,7 @@ from workers.controllers.snapshot_controller.deletion import (
     own_content,
 )
 from workers.controllers.snapshot_controller.work import Gone
+from workers.cpuslots import waiting
 from workers.engine.outcome import Outcome, done, wait
 from workers.errors import ApiError
 from workers.kube.errors import Unreachable
@@ -54,7 +55,8 @@ def take_back(work: BindingPass, tries: int) -> None:
     """Delete the content of an object that is gone."""
     problem: ApiError | None = None
     for number in range(tries):
-        time.sleep(PAUSE_SECONDS * (2**number - 1))
+        with waiting():
+            time.sleep(PAUSE_SECONDS * (2**number - 1))
         try:
             if not _is_gone(work) or _is_taken_back(work):
                 return

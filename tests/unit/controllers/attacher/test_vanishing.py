@@ -9,7 +9,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.attach_world import FIN, AttachWorld
-from workers.errors import QueueUnavailable
+from tests.support.waiting import has_room
+from workers.controllers.attacher import attach, detach, work
+from workers.cpuslots import CpuSlots
+from workers.engine.passes import longest_pass
+from workers.errors import DriverAway, LeaseLost, QueueUnavailable
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError, NotFoundError, ServerError
 
@@ -24,17 +28,43 @@ REQUESTS = (
     ("patch", VA),
     ("patch", f"{VA}/status"),
 )
+LATE = {"code": "DEADLINE_EXCEEDED", "message": "late"}
+AWAY = DriverAway("the connection broke")
 
 
-def new_world() -> AttachWorld:
-    world = AttachWorld(retry_interval_start_seconds=0.0)
+class Clock:
+    """What the attacher uses of `time`; it goes on by sleeping alone."""
+
+    now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+    monotonic = time
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    found = Clock()
+    for module in (attach, detach, work):
+        monkeypatch.setattr(module, "time", found)
+    return found
+
+
+def new_world(timeout_seconds: float = 15.0) -> AttachWorld:
+    world = AttachWorld(timeout_seconds=timeout_seconds)
     claim = {"name": "c", "namespace": "ns", "uid": "u"}
     world.add_volume(finalizers=None, claimRef=claim)
     return world
 
 
 def drop(world: AttachWorld) -> None:
+    """It goes, and the watcher has its marks forgotten."""
     world.api.drop(paths.ATTACHMENTS, "pv1-node1")
+    world.queue.marks.clear()
 
 
 def test_these_are_all_requests_of_an_attach():
@@ -54,7 +84,7 @@ def test_nothing_stays_published_whenever_it_goes(verb, path):
     assert world.calls in ([], [PUBLISH, UNPUBLISH])
 
 
-def goes_while_published(world: AttachWorld, answer: dict[str, object]) -> str:
+def goes_while_published(world: AttachWorld, answer: object) -> str:
     def gone(_request):
         drop(world)
         return answer
@@ -63,12 +93,21 @@ def goes_while_published(world: AttachWorld, answer: dict[str, object]) -> str:
     return str(world.run(world.add_attachment()).reason)
 
 
-@pytest.mark.parametrize("answer", [{}, {"code": "DEADLINE_EXCEEDED", "message": "late"}])
+@pytest.mark.parametrize("answer", [{}, LATE, AWAY], ids=str)
 def test_it_is_detached_whatever_the_publish_answered(answer):
     world = new_world()
     assert goes_while_published(world, answer) == "attachment went meanwhile"
     assert world.calls == [PUBLISH, UNPUBLISH]
     assert world.volume_finalizers() == [FIN]
+    assert world.queue.marks == {}
+
+
+def test_nothing_more_is_asked_once_others_own_the_key():
+    """The client says so where the Lease of a Go sidecar went during the call."""
+    world = new_world()
+    with pytest.raises(LeaseLost):
+        goes_while_published(world, LeaseLost("others may work now"))
+    assert world.calls == [PUBLISH]
 
 
 @pytest.mark.parametrize("failures", [4, 5])
@@ -81,6 +120,43 @@ def test_the_detach_is_tried_five_times_and_then_told(failures):
     assert world.calls == [PUBLISH, *[UNPUBLISH] * 5]
     told = [one for one in world.events.seen if "may still be on its node: " in one[2]]
     assert len(told) == (failures == 5)
+    assert world.queue.marks == {}
+
+
+@pytest.mark.parametrize(("timeout_seconds", "tries"), [(15.0, 5), (300.0, 1), (3600.0, 1)])
+@pytest.mark.parametrize("answer", [LATE, AWAY], ids=str)
+def test_a_driver_that_hangs_holds_no_pass_for_too_long(clock, answer, timeout_seconds, tries):
+    """MA-016: nor is it asked while a publish without an end may still run."""
+    world = new_world(timeout_seconds)
+    begun: list[float] = []
+
+    def hangs(_request):
+        begun.append(clock.now)
+        clock.now += timeout_seconds
+        return LATE
+
+    world.client.respond({"ControllerUnpublishVolume": [hangs]})
+    start = clock.now
+    goes_while_published(world, answer)
+    assert len(begun) == tries
+    assert (begun[0] > start + timeout_seconds) is (answer is AWAY)
+    assert clock.now - start + timeout_seconds <= longest_pass(timeout_seconds)
+
+
+def test_others_compute_while_it_waits(clock):
+    """The time of the publish, and the four pauses: none of them takes a slot of the processor."""
+    slots, pauses = CpuSlots(1, 3600), []
+
+    def sleep(seconds):
+        assert has_room(slots)
+        pauses.append(seconds)
+
+    clock.sleep = sleep
+    world = new_world()
+    world.client.respond({"ControllerUnpublishVolume": [{"code": "UNAVAILABLE", "message": "x"}]})
+    with slots.taken():
+        goes_while_published(world, AWAY)
+    assert pauses == [17, 0, 1, 3, 7, 15]
 
 
 REFUSALS = (ServerError(500, "", "etcd"), ForbiddenError(403, "Forbidden", "no"))
@@ -104,7 +180,8 @@ def test_a_request_that_fails_beside_it_hides_nothing(verb, path, error):
     assert world.calls == [PUBLISH, UNPUBLISH]
 
 
-def test_redis_that_is_away_for_the_mark_hides_nothing(monkeypatch):
+@pytest.mark.parametrize("answer", [{}, LATE], ids=str)
+def test_redis_that_is_away_for_the_mark_hides_nothing(monkeypatch, answer):
     world = new_world()
 
     def gone(_request):
@@ -116,7 +193,7 @@ def test_redis_that_is_away_for_the_mark_hides_nothing(monkeypatch):
             raise QueueUnavailable("away")
 
         monkeypatch.setattr(world.queue, "mark", away)
-        return {}
+        return answer
 
     world.client.respond({"ControllerPublishVolume": [gone]})
     world.run(world.add_attachment())
@@ -124,7 +201,7 @@ def test_redis_that_is_away_for_the_mark_hides_nothing(monkeypatch):
     assert world.queue.marks == {}
 
 
-@pytest.mark.parametrize("answer", [{}, {"code": "DEADLINE_EXCEEDED", "message": "late"}])
+@pytest.mark.parametrize("answer", [{}, LATE, AWAY], ids=str)
 def test_an_attachment_made_again_publishes_anew(answer):
     """The next one of the name may go before its publish: then nothing may be there."""
     world = new_world()
