@@ -24,7 +24,7 @@ from workers.translate.fields import annotations_of, object_list, text, text_lis
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from workers.controllers.snapshot_controller.frame import BindingPass
+    from workers.controllers.snapshot_controller.frame import BindingPass, Words
     from workers.kube.objects import JsonObject
     from workers.kube.paths import Resource
 
@@ -93,20 +93,27 @@ def mark_deleted(
         work.write_to(resource, content, "mark-deleted", patch)
 
 
-def delete_content(work: BindingPass, content: JsonObject) -> bool:
-    """DELETE the content, only this one; False if the API server refused."""
+def delete_content(work: BindingPass, content: JsonObject, words: Words | None = None) -> bool:
+    """DELETE the content, only this one; False if the API server refused.
+
+    Args:
+        work: the pass.
+        content: the content.
+        words: of its kind; the pass' own ones if not given.
+    """
+    words = words or work.words
     if text(content, "metadata", "deletionTimestamp"):
         return True
     work.reach("delete-content")
     try:
         work.context.effects.kube.delete(
-            work.words.contents, objects.name_of(content), uid=objects.uid_of(content)
+            words.contents, objects.name_of(content), uid=objects.uid_of(content)
         )
     except (NotFoundError, ConflictError):
         return True
     except RefusedError:
-        message = f"Failed to delete {work.words.noun} content API object"
-        work.event("Warning", f"{work.words.subject}ContentObjectDeleteError", message)
+        message = f"Failed to delete {words.noun} content API object"
+        work.event("Warning", f"{words.subject}ContentObjectDeleteError", message)
         return False
     return True
 

@@ -10,12 +10,20 @@ from workers.controllers.snapshot_controller.deletion import (
     mark_deleted,
     own_content,
 )
+from workers.controllers.snapshot_controller.sync import WORDS as MEMBER_WORDS
 from workers.controllers.snapshot_controller.work import Gone, ObjectPass
 from workers.engine.outcome import Outcome, done
 from workers.kube import paths
 from workers.kube.errors import ConflictError, NotFoundError, RefusedError
 from workers.translate import snapshot_objects as objects
-from workers.translate.fields import has_finalizer, object_list, text, text_list
+from workers.translate.fields import (
+    Json,
+    annotations_of,
+    has_finalizer,
+    object_list,
+    text,
+    text_list,
+)
 from workers.translate.references import is_being_restored, restores_from
 
 if TYPE_CHECKING:
@@ -38,6 +46,9 @@ def delete_group(work: BindingPass) -> Outcome:
         return work.failed("is being restored")
     waits = False
     if content is not None:
+        # First: the list of the members goes with the content.
+        if not _delete_loose_contents(work, content, members):
+            return work.failed("content of a member not deleted")
         mark_deleted(work, work.words.contents, content, work.words.being_deleted)
         waits = objects.is_deleted_with_snapshot(content)
         if waits and not delete_content(work, content):
@@ -82,6 +93,37 @@ def _restored_member(work: ObjectPass, members: list[JsonObject]) -> str | None:
         ):
             return name
     return None
+
+
+def _delete_loose_contents(
+    work: BindingPass, group_content: JsonObject, members: list[JsonObject]
+) -> bool:
+    """Those of members that were being made: no snapshot takes them along (SND-043)."""
+    linked = {objects.bound_content(one) for one in members}
+    for entry in object_list(group_content, "status", "volumeSnapshotInfoList"):
+        digest = objects.member_digest(objects.uid_of(work.item), text(entry, "volumeHandle"))
+        name = f"snapcontent-{digest}"
+        content = None if name in linked else work.find_content(name)
+        if content is None or not _is_of_member(content, f"snapshot-{digest}", group_content):
+            continue
+        mark_deleted(work, MEMBER_WORDS.contents, content, MEMBER_WORDS.being_deleted)
+        if objects.is_deleted_with_snapshot(content) and not delete_content(
+            work, content, MEMBER_WORDS
+        ):
+            return False
+    return True
+
+
+def _is_of_member(content: Json, snapshot: str, group_content: Json) -> bool:
+    handle = text(group_content, "status", "volumeGroupSnapshotHandle")
+    namespace = text(group_content, "spec", "volumeGroupSnapshotRef", "namespace")
+    ref = ("spec", "volumeSnapshotRef")
+    return (
+        text(content, "spec", "driver") == text(group_content, "spec", "driver")
+        and annotations_of(content).get(k.ANN_GROUP_HANDLE) == handle
+        and text(content, *ref, "namespace") == namespace
+        and text(content, *ref, "name") == snapshot
+    )
 
 
 def _delete_members(work: ObjectPass, members: list[JsonObject]) -> bool:

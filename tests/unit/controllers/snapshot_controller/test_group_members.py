@@ -1,0 +1,81 @@
+"""SND-043: contents of a group's members that no snapshot leads to go with the group."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.snapshot_world import SnapshotWorld, notes
+from tests.unit.controllers.snapshot_controller.test_groups import (
+    content,
+    digest,
+    run_group,
+    taken,
+)
+from workers import constants as k
+from workers.kube import paths
+from workers.kube.errors import ForbiddenError
+from workers.translate.fields import is_deleting
+
+OWN = f"snapcontent-{digest('ha')}"
+
+
+def without_a_snapshot(**class_changes: str) -> SnapshotWorld:
+    """A group under deletion; the first member's snapshot was never made."""
+    world = taken(**class_changes)
+    world.api.drop(paths.SNAPSHOTS, f"snapshot-{digest('ha')}", "ns")
+    world.api.mark_deleted(paths.GROUP_SNAPSHOTS, "g", "ns")
+    return world
+
+
+@pytest.mark.parametrize("policy", ["Delete", "Retain"])
+def test_a_content_without_snapshot_is_deleted_with_the_group(policy):
+    """As by a snapshot's own deletion: marked, and deleted unless the policy keeps it."""
+    world = without_a_snapshot(deletionPolicy=policy)
+    run_group(world)
+    own = world.content(OWN)
+    assert notes(own)[k.ANN_BEING_DELETED] == "yes"
+    assert is_deleting(own) == (policy == "Delete")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spec": {"driver": "other.test"}},
+        {"spec": {"volumeSnapshotRef": {"namespace": "other"}}},
+        {"spec": {"volumeSnapshotRef": {"name": "other"}}},
+        {"metadata": {"annotations": {k.ANN_GROUP_HANDLE: "other"}}},
+        {"metadata": {"annotations": None}},
+    ],
+    ids=str,
+)
+def test_a_content_that_is_not_the_groups_stays(change):
+    """Whatever its name."""
+    world = without_a_snapshot()
+    world.api.change(paths.SNAPSHOT_CONTENTS, OWN, change)
+    before = world.content(OWN)
+    run_group(world)
+    assert is_deleting(content(world))
+    assert world.content(OWN) == before
+
+
+def test_contents_of_whole_members_are_left_to_their_snapshots():
+    """As recorded (sns-42): not one request about them in the group's own pass."""
+    world = taken()
+    world.api.mark_deleted(paths.GROUP_SNAPSHOTS, "g", "ns")
+    before = len(world.api.requests)
+    run_group(world)
+    assert is_deleting(content(world))
+    assert not [one for one in world.api.requests[before:] if "/snapcontent-" in one.path]
+
+
+def test_a_content_that_may_not_be_deleted_holds_the_group():
+    """The list of the members would be gone with its content."""
+    world = without_a_snapshot()
+    error = ForbiddenError(403, "Forbidden", "not you")
+    world.api.fail("delete", f"volumesnapshotcontents/{OWN}", error)
+    assert run_group(world).action.value == "retry"
+    assert world.reasons[-1] == "SnapshotContentObjectDeleteError"
+    assert not is_deleting(content(world))
+    run_group(world)
+    assert is_deleting(world.content(OWN))
+    assert is_deleting(content(world))
