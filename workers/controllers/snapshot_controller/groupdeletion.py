@@ -9,11 +9,12 @@ from workers.controllers.snapshot_controller.deletion import (
     delete_content,
     mark_deleted,
     own_content,
+    was_gone,
 )
 from workers.controllers.snapshot_controller.work import Gone, ObjectPass
 from workers.engine.outcome import Outcome, done
 from workers.kube import paths
-from workers.kube.errors import ConflictError, NotFoundError, RefusedError
+from workers.kube.errors import RefusedError
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import has_finalizer, object_list, text, text_list
 from workers.translate.references import is_being_restored, restores_from
@@ -94,9 +95,9 @@ def _delete_members(work: ObjectPass, members: list[JsonObject]) -> bool:
             work.context.effects.kube.delete(
                 paths.SNAPSHOTS, name, namespace=work.namespace, uid=objects.uid_of(member)
             )
-        except (NotFoundError, ConflictError):
-            continue
         except RefusedError as error:
+            if was_gone(error, name):
+                continue
             words = (
                 f"failed to delete snapshot API object {work.namespace}/{name} part of group "
                 f"snapshot {work.key.object}: {error}"
