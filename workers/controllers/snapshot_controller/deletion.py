@@ -105,17 +105,23 @@ def delete_content(work: BindingPass, content: JsonObject, words: Words | None =
     if text(content, "metadata", "deletionTimestamp"):
         return True
     work.reach("delete-content")
+    name = objects.name_of(content)
     try:
-        work.context.effects.kube.delete(
-            words.contents, objects.name_of(content), uid=objects.uid_of(content)
-        )
-    except (NotFoundError, ConflictError):
-        return True
-    except RefusedError:
+        work.context.effects.kube.delete(words.contents, name, uid=objects.uid_of(content))
+    except RefusedError as error:
+        if was_gone(error, name):
+            return True
         message = f"Failed to delete {words.noun} content API object"
         work.event("Warning", f"{words.subject}ContentObjectDeleteError", message)
         return False
     return True
+
+
+def was_gone(error: RefusedError, name: str) -> bool:
+    """Whether a DELETE was refused because that very object is not there any more."""
+    if isinstance(error, NotFoundError):
+        return error.is_about(name)
+    return isinstance(error, ConflictError)
 
 
 def let_go(work: ObjectPass, content: JsonObject | None, *, waits_for_content: bool) -> Outcome:

@@ -9,12 +9,13 @@ from workers.controllers.snapshot_controller.deletion import (
     delete_content,
     mark_deleted,
     own_content,
+    was_gone,
 )
 from workers.controllers.snapshot_controller.sync import WORDS as MEMBER_WORDS
 from workers.controllers.snapshot_controller.work import Gone, ObjectPass
 from workers.engine.outcome import Outcome, done
 from workers.kube import paths
-from workers.kube.errors import ConflictError, NotFoundError, RefusedError
+from workers.kube.errors import RefusedError
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import (
     Json,
@@ -136,9 +137,9 @@ def _delete_members(work: ObjectPass, members: list[JsonObject]) -> bool:
             work.context.effects.kube.delete(
                 paths.SNAPSHOTS, name, namespace=work.namespace, uid=objects.uid_of(member)
             )
-        except (NotFoundError, ConflictError):
-            continue
         except RefusedError as error:
+            if was_gone(error, name):
+                continue
             words = (
                 f"failed to delete snapshot API object {work.namespace}/{name} part of group "
                 f"snapshot {work.key.object}: {error}"

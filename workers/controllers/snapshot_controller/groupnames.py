@@ -59,7 +59,7 @@ def own(work: ObjectPass) -> bool:
     name = objects.group_name(work.item)
     if not name or not work.settings.groups or objects.is_group_member(work.item):
         return False
-    group = work.find(paths.GROUP_SNAPSHOTS, name, work.namespace)
+    group = _find(work, name)
     if group is None:
         return False
     reference = owner_reference(group)
@@ -86,6 +86,11 @@ def living_group(work: ObjectPass) -> str:
         ),
         "",
     )
-    if not name or work.find(paths.GROUP_SNAPSHOTS, name, work.namespace) is None:
-        return ""
-    return name
+    return name if _find(work, name) is not None else ""
+
+
+def _find(work: ObjectPass, name: str) -> JsonObject | None:
+    try:
+        return work.find(paths.GROUP_SNAPSHOTS, name, work.namespace)
+    except NotFoundError:
+        return None

@@ -105,12 +105,18 @@ class ObjectPass:
         return found is not None
 
     def find(self, resource: Resource, name: str, namespace: str = "") -> JsonObject | None:
-        """Any object, None if there is none of that name."""
+        """Any object, None if there is none of that name.
+
+        Raises:
+            ApiError: it cannot be read; also while its kind is not served.
+        """
         if not name:
             return None
         try:
             found = self.context.kube.get(resource, name, namespace=namespace)
-        except NotFoundError:
+        except NotFoundError as error:
+            if not error.is_about(name):
+                raise
             return None
         return {"apiVersion": resource.api_version, "kind": resource.kind, **found}
 
@@ -157,9 +163,7 @@ class ObjectPass:
                     ),
                     True,
                 )
-            except NotFoundError:
-                raise Gone from None
-            except ConflictError:
+            except (ConflictError, NotFoundError):
                 if not attempts_left:
                     raise
                 item = self._again(resource, item)

@@ -49,7 +49,7 @@ class Creation:
     Args:
         work: the pass.
         action: CREATE while the content has no status yet, which decides the words of an error
-            (SNS-023); LAST_CALL before it goes, unannounced: only what is there is looked for.
+            (SNS-023); LAST_CALL before it goes, unannounced: what is found is deleted.
     """
 
     calls: ClassVar[orphans.Calls] = orphans.SNAPSHOTS
@@ -84,7 +84,9 @@ class Creation:
         if (taken := work.context.queue.acquire(work.lease, *locks)) is not None:
             return busy(taken)
         before = work.intent
-        if self.handle() is None and not self.announce(wanted):
+        if self.handle() is not None:
+            work.forget(polls=work.polls)  # of a life before: what was reported is not taken back
+        elif not self.announce(wanted):
             return wait(0, "deleted before the call")
         try:
             answer = self.call(wanted, secrets)
@@ -222,7 +224,8 @@ class Creation:
         work, known = self.work, self.work.intent
         was_open = work.is_announced() or known is not None
         may_have_copy = work.is_announced() if known is None else known.has_copy
-        work.remember(replace(wanted, is_open=True, is_failed=False, has_copy=may_have_copy))
+        begun = replace(wanted, is_open=True, is_failed=self.is_last, has_copy=may_have_copy)
+        work.remember(begun)
         if self.is_last:
             return True  # nobody else has to know
         work.annotate()
@@ -234,7 +237,8 @@ class Creation:
     def failed(self, error: CsiError, before: Intent | None) -> Outcome:
         """After an answer that is no snapshot (SNS-021, SNS-023)."""
         work = self.work
-        if is_final(error) and self.is_last:
+        was_open = before is not None and before.is_open
+        if is_final(error) and self.is_last and not was_open:
             work.forget()
             return wait(0, "nothing was left")
         if is_final(error) and self.may_be_there(error, before):
@@ -263,7 +267,9 @@ class Creation:
     def may_give_up(self, error: CsiError, before: Intent | None) -> bool:
         """True if the object is to go and the pool was full each time (SND-032)."""
         work = self.work
-        if not (work.is_wanted_gone() and made_nothing(error) and work.is_announced()):
+        if not (work.is_wanted_gone() and made_nothing(error)):
+            return False
+        if not (work.is_announced() or self.is_last):
             return False
         was_closed = before is not None and before.is_full
         return was_closed or orphans.is_volume_without_snapshots(work)
@@ -276,15 +282,23 @@ class Creation:
         *,
         is_ready: bool,
     ) -> Outcome:
-        """Status first, then annotation and record (SNQ-011 c)."""
-        work = self.work
+        """Status first, then annotation and record (SNQ-011 c).
+
+        A snapshot is taken back if nobody was told of it; one that was reported is the user's.
+        """
+        work, is_reported = self.work, self.handle() is not None
+        if self.is_last:  # also with policy Retain: who keeps it would not know of it
+            return orphans.discard(work, self.calls, handle, members, blame=self.blame)
         try:
             work.write_status("write-status", change)
             if not is_ready:
                 return poll(work, must_exist=True)
             work.forget(must_exist=True)
         except Gone:
-            return orphans.discard(work, self.calls, handle, members)
+            if not is_reported:
+                return orphans.discard(work, self.calls, handle, members)
+            work.forget()
+            return done("gone")
         except RefusedError as error:
             words = f"error updating status for volume {work.names.words} {work.name}: {error}"
             self.blame(words)

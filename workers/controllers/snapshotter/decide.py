@@ -90,11 +90,13 @@ def decide(
         takes_source_handle: see `handle_to_delete`.
         has_open_call: our own record says that a CreateSnapshot may be working. Then the object
             stays although its annotation is gone: another program wrote over it (SND-003).
-        has_failed_call: a failed CreateSnapshot may have left a snapshot all the same.
+        has_failed_call: a failed CreateSnapshot may have left a snapshot all the same; with
+            an open call that one is the last, which is repeated until its end is known.
     """
-    is_open = has_open_call and objects.status_handle(content) is None
-    if should_delete(content) and not is_open:
-        if has_failed_call and objects.status_handle(content) is None:
+    is_reported = objects.status_handle(content) is not None
+    is_open = has_open_call and not is_reported
+    if should_delete(content) and (has_failed_call or not is_open):
+        if has_failed_call and not is_reported:
             return Action.LAST_CALL
         found = handle_to_delete(content, takes_source_handle=takes_source_handle)
         return Action.DELETE if found else Action.RELEASE

@@ -112,12 +112,12 @@ def should_delete(work: ContentPass) -> bool:
 def decide(work: ContentPass) -> Action:
     """The rows of SNS-010 as far as they concern a group."""
     content = work.content
-    has_open_call = work.intent is not None and work.intent.is_open
-    is_open = has_open_call and not text(content, "status", "volumeGroupSnapshotHandle")
-    if should_delete(work) and not is_open:
-        if work.intent is not None and work.intent.is_failed:
+    handle = text(content, "status", "volumeGroupSnapshotHandle")
+    is_open = work.intent is not None and work.intent.is_open and not handle
+    has_failed_call = work.intent is not None and work.intent.is_failed
+    if should_delete(work) and (has_failed_call or not is_open):
+        if has_failed_call and not handle:
             return Action.LAST_CALL
-        handle = text(content, "status", "volumeGroupSnapshotHandle")
         if work.settings.deletes_unread:
             handle = group_handle(content)
         goes = objects.is_deleted_with_snapshot(content) and handle
@@ -126,7 +126,7 @@ def decide(work: ContentPass) -> Action:
         return Action.TIDY
     if given_handles(content) is not None:
         return Action.QUERY
-    if not text(content, "status", "volumeGroupSnapshotHandle"):
+    if not handle:
         if is_deleting(content) and not (is_open or work.is_announced()):
             return Action.WAIT_DELETION
         if not has_finalizer(content, work.names.finalizer):

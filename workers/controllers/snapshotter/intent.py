@@ -52,7 +52,7 @@ class Intent:
             or the last one failed for good.
         is_failed: it did, and may have left a snapshot all the same: a call before had no known
             end, or the answer was INTERNAL, as drivers say after a time-out of their own. Who
-            deletes the object then asks once more.
+            deletes the object then asks once more; while that last call is out, both are set.
         has_copy: a ConfigMap may exist.
     """
 

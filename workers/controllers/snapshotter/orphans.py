@@ -18,6 +18,7 @@ from workers.errors import AttemptError
 from workers.kube.errors import RefusedError
 from workers.observability.logging import get_logger
 from workers.translate import snapshot_objects as objects
+from workers.translate.go_text import quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,14 +67,23 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
     return discard(work, calls, handle, members)
 
 
-def discard(work: ContentPass, calls: Calls, handle: str, members: Sequence[str]) -> Outcome:
-    """Delete a snapshot that belongs to no object."""
+def discard(
+    work: ContentPass,
+    calls: Calls,
+    handle: str,
+    members: Sequence[str],
+    *,
+    blame: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Delete a snapshot that was reported to no object; `blame` tells one why it stays."""
     secrets = secrets_of(work, work.intent)
     work.reach("delete-orphan")
     try:
         calls.delete(work, handle, members, secrets)
     except CsiError as error:
         _log.warning("orphaned snapshot is not deleted yet", snapshot=handle, err=error)
+        if blame is not None:
+            blame(f"failed to delete snapshot {handle}: {quote(str(error))}")
         return work.failed(error.code_name)
     _log.warning("orphaned snapshot is deleted", snapshot=handle)
     work.forget()

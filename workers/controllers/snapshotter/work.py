@@ -137,10 +137,16 @@ class ContentPass:
     # Reading.
 
     def read(self) -> bool:
-        """Read the content live; False if it is gone."""
+        """Read the content live; False if it is gone.
+
+        Raises:
+            ApiError: it cannot be read; also while its kind is not served.
+        """
         try:
             self.content = self.context.kube.get(self.names.resource, self.name)
-        except NotFoundError:
+        except NotFoundError as error:
+            if not error.is_about(self.name):
+                raise
             return False
         return True
 
@@ -242,18 +248,17 @@ class ContentPass:
                 self.content = self.context.effects.kube.merge(
                     self.names.resource, self.content, patch, status=status, is_exact=True
                 )
-            except ConflictError:
+            except (ConflictError, NotFoundError):
                 if not attempts_left:
                     raise
                 self._read_again()
-            except NotFoundError:
-                raise Gone from None
             else:
                 return
 
     def _read_again(self) -> None:
-        uid = objects.uid_of(self.content)
-        if not self.read() or objects.uid_of(self.content) != uid:
+        known = self.content
+        if not self.read() or objects.uid_of(self.content) != objects.uid_of(known):
+            self.content = known  # another one of its name is none of this pass
             raise Gone
 
     def annotate(self) -> None:

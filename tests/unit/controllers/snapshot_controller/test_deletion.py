@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from tests.support.snapshot_world import (
@@ -14,11 +16,13 @@ from tests.support.snapshot_world import (
 from workers import constants as k
 from workers.controllers.snapshot_controller.keys import snapshot_key
 from workers.kube import paths
-from workers.kube.errors import ForbiddenError
+from workers.kube.errors import ForbiddenError, NotFoundError
 from workers.queue.locks import Mode
+from workers.translate.fields import is_deleting
 
 AS_SOURCE, BOUND = "volumesnapshot-as-source-protection", "volumesnapshot-bound-protection"
 NOBODY = ForbiddenError(403, "Forbidden", "no")
+UNSERVED = NotFoundError(404, "NotFound", "the server could not find the requested resource")
 RESTORE = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"}
 
 
@@ -241,6 +245,31 @@ def test_snt051_a_member_with_only_the_group_finalizer(owner):
         world.api.drop(paths.GROUP_SNAPSHOTS, "g", "ns")
     world.run_snapshot()
     assert world.snapshot() is None
+
+
+def test_a_member_goes_alone_where_groups_are_not_served():
+    """SND-039: their CRDs are not installed."""
+    world = SnapshotWorld()
+    member(world, *ALL, status={"volumeGroupSnapshotName": "g"})
+    world.api.fail("get", "volumegroupsnapshots/g", UNSERVED)
+    world.run_snapshot()
+    assert world.snapshot() is None
+
+
+@pytest.mark.parametrize("policy", ["Delete", "Retain"])
+@pytest.mark.parametrize("verb", ["get", "patch", "delete"])
+def test_a_content_that_is_not_served_for_a_moment_is_not_left(verb, policy):
+    """Its CRD is being replaced: a 404 says nothing of the content, so the snapshot waits."""
+    world = bound(policy)
+    delete(world)
+    world.api.fail(verb, CONTENT, UNSERVED)
+    outcome = None
+    with suppress(NotFoundError):  # the frame tries again
+        outcome = world.run_snapshot()
+    if outcome is None or outcome.action.value == "retry":
+        world.run_snapshot()
+    assert notes(world.content())[ANN_DELETED] == "yes"
+    assert is_deleting(world.content()) is (policy == "Delete")
 
 
 def test_a_snapshot_without_our_finalizers_is_left_alone():

@@ -18,7 +18,7 @@ from workers.controllers.snapshot_controller.keys import (
 from workers.controllers.snapshotter.controller import CONTROLLER as SNAPSHOTTER
 from workers.controllers.snapshotter.rules import KIND_GROUP_CONTENTS
 from workers.kube import paths
-from workers.kube.errors import ForbiddenError
+from workers.kube.errors import ForbiddenError, NotFoundError
 from workers.queue.keys import Key
 from workers.translate.fields import is_deleting
 
@@ -251,15 +251,22 @@ def test_a_content_of_another_group():
     assert world.snapshot(f"snapshot-{digest('ha')}") is None
 
 
-def test_a_member_that_may_not_be_deleted():
-    """SNG-004: the user is told, and it is tried again."""
+@pytest.mark.parametrize(
+    "refused",
+    [
+        ForbiddenError(403, "Forbidden", "not you"),
+        NotFoundError(404, "NotFound", "the server could not find the requested resource"),
+    ],
+    ids=str,
+)
+def test_a_member_that_cannot_be_deleted(refused):
+    """SNG-004: the user is told, and it is tried again; also while its kind is not served."""
     world = taken()
     world.api.mark_deleted(paths.GROUP_SNAPSHOTS, "g", "ns")
-    refused = ForbiddenError(403, "Forbidden", "not you")
     world.api.fail("delete", f"volumesnapshots/snapshot-{digest('ha')}", refused)
     assert run_group(world).action.value == "retry"
     assert world.reasons[-1] == "SnapshotDeleteError"
-    assert "not you" in world.messages[-1]
+    assert str(refused) in world.messages[-1]
     run_group(world)
     run_content(world)
     run_group(world)

@@ -69,6 +69,17 @@ PLANS: dict[str, list[Any]] = {
     "answer lost, then final": [("after", TIMEOUT), INTERNAL],
     "made, but INTERNAL": [("after", INTERNAL)],
     "full, then ok": [FULL],
+    "uploading, no answer": ["uploading", ("after", TIMEOUT)],
+}
+# Of calls for a content that is to go, after a first one with an end that proves nothing.
+LAST_PLANS: dict[str, list[Any]] = {
+    "cut afresh": [INTERNAL],
+    "it was made": [("after", INTERNAL)],
+    "uploading": [INTERNAL, "uploading"],
+    "answer lost": [INTERNAL, ("after", TIMEOUT)],
+    "answer lost, then final": [INTERNAL, ("after", TIMEOUT), INTERNAL],
+    "made, but INTERNAL": [INTERNAL, TIMEOUT, ("after", INTERNAL)],
+    "full": [("after", INTERNAL), FULL],
 }
 
 
@@ -172,6 +183,37 @@ def test_death_and_the_object_is_removed_by_force(plans):
             continue  # a snapshot somebody had: who removes its object by force keeps it
         life.somebody_forces()
         life.live()
+        life.settled()
+
+
+@pytest.mark.parametrize("plans", PLANS.values(), ids=PLANS)
+def test_death_and_a_reported_snapshot_stays(plans):
+    """One pass later its object is removed by force: the record of the call does not matter."""
+    for life in lives(plans):
+        if "snapshotHandle" not in (life.world.content().get("status") or {}):
+            continue
+        life.world.run_content()
+        life.somebody_forces()
+        life.live()
+        assert len(life.storage.snapshots) == life.storage.made == 1
+        assert life.world.queue.marks == {}
+
+
+@pytest.mark.parametrize("policy", ["Delete", "Retain"])
+@pytest.mark.parametrize("plans", LAST_PLANS.values(), ids=LAST_PLANS)
+def test_death_during_a_last_call(plans, policy):
+    """Whatever the policy: nobody knows of what it finds, so that it is deleted."""
+
+    def prepare(life: Life) -> None:
+        change = {"spec": {"deletionPolicy": policy}}
+        life.world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, change)
+        life.world.run_content()
+        life.user_deletes()
+
+    for life in lives(plans, prepare):
+        life.live()
+        assert life.world.content() is None
+        assert "snapshotHandle" not in str(life.world.api.writes)
         life.settled()
 
 

@@ -100,11 +100,15 @@ def test_snt063_a_final_error_takes_the_announcement_back(code):
     assert world.reasons == ["SnapshotCreationFailed", "SnapshotContentCheckandUpdateFailed"]
 
 
+@pytest.mark.parametrize("policy", ["Delete", "Retain"])
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_last_call_before_a_content_goes(is_there):
-    """SND-004, SNT-065: UNAVAILABLE, then INTERNAL: only asking again tells what is there."""
+def test_a_last_call_before_a_content_goes(is_there, policy):
+    """SND-004, SNT-065: UNAVAILABLE, then INTERNAL: only asking again tells what is there.
+
+    Nobody was told of it, so that it goes with policy Retain too.
+    """
     world = SnapshotWorld()
-    world.add_content()
+    world.add_content(spec={"deletionPolicy": policy})
     answers = [
         refused("UNAVAILABLE"),
         refused("INTERNAL"),
@@ -125,6 +129,7 @@ def test_a_last_call_before_a_content_goes(is_there):
     assert ("DeleteSnapshot" in world.client.methods) is is_there
     first, *others = world.client.requests("CreateSnapshot")
     assert others == [first, first]
+    assert "snapshotHandle" not in str(world.api.writes)
     assert len(world.reasons) == events
     assert world.queue.marks == {}
 
@@ -337,12 +342,13 @@ def test_a_full_pool_does_not_keep_a_content_for_ever():
     assert world.content() is None
 
 
-def test_a_full_pool_after_an_open_call_is_no_proof():
+@pytest.mark.parametrize("first", ["DEADLINE_EXCEEDED", "INTERNAL"])
+def test_a_full_pool_after_a_call_that_may_have_made_it_is_no_proof(first):
     """SND-032: only a list without a snapshot of the volume is."""
     for entries, is_gone in (([{"snapshot": {"snapshot_id": "sh"}}], False), ([], True)):
         world = SnapshotWorld("LIST_SNAPSHOTS")
         world.add_content()
-        answers = [refused("DEADLINE_EXCEEDED"), refused("RESOURCE_EXHAUSTED")]
+        answers = [refused(first), refused("RESOURCE_EXHAUSTED")]
         listed = [{"pages": {"": {}}}] if not entries else [lambda _, e=entries: listing(e)]
         world.client.respond({"CreateSnapshot": answers, "ListSnapshots": listed})
         world.run_content()

@@ -359,6 +359,30 @@ def test_a_ready_content_loses_a_forgotten_announcement():
     assert ANN_CREATED not in world.content()["metadata"].get("annotations", {})
 
 
+def test_what_a_last_call_found_cannot_be_deleted():
+    """Its content says why it stays, and the call is made again."""
+    world = SnapshotWorld()
+    world.add_content(spec={"deletionPolicy": "Retain"})
+    no = {"code": "INTERNAL", "message": "no"}
+    found = {"snapshot": {"snapshot_id": "sh"}}
+    world.client.respond({"CreateSnapshot": [no, found], "DeleteSnapshot": [no, {}]})
+    world.run_content()
+    change = {"metadata": {"annotations": {ANN_DELETED: "yes"}}}
+    world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, change)
+    world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
+    assert world.run_content().action.value == "retry"
+    assert "failed to delete snapshot sh: " in error_of(world.content())
+    assert "desc = no" in world.messages[-1]
+    world.run_content()
+    world.run_content()
+    assert world.content() is None
+    assert world.client.methods == [
+        *("CreateSnapshot", "CreateSnapshot", "DeleteSnapshot"),
+        *("CreateSnapshot", "DeleteSnapshot"),
+    ]
+    assert world.queue.marks == {}
+
+
 def test_no_deletion_while_a_volume_is_made_from_it():
     """SNQ-003: a restore holds the content, another content the snapshot."""
     for name in (f"snapshot-content:{CONTENT}", f"{DRIVER}#snapshot#sh"):

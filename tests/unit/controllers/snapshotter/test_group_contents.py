@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.support.snapshot_world import DRIVER, SnapshotWorld, error_of
 from workers import constants as k
 from workers.controllers.snapshotter.controller import CONTROLLER
@@ -85,3 +87,79 @@ def test_a_group_content_deleted_by_hand_keeps_its_snapshots():
     run(world)
     assert world.client.methods == ["DeleteVolumeGroupSnapshot"]
     assert content(world) is None
+
+
+MADE = {
+    "group_snapshot": {
+        "group_snapshot_id": "gh",
+        "snapshots": [{"snapshot_id": "s", "source_volume_id": "a", "ready_to_use": True}],
+    }
+}
+NO, NO_ANSWER = {"code": "INTERNAL", "message": "no"}, {"code": "UNAVAILABLE", "message": "x"}
+
+
+def dynamic_world(*answers: Any, policy: str = "Delete") -> SnapshotWorld:
+    """A group content with a class, and the driver's answers to its calls."""
+    spec = {"volumeGroupSnapshotClassName": "c", "deletionPolicy": policy}
+    world = group_world({"volumeHandles": ["a"]}, spec=spec)
+    body = {"metadata": {"name": "c"}, "driver": DRIVER, "deletionPolicy": policy}
+    world.api.add(paths.GROUP_SNAPSHOT_CLASSES, body)
+    world.client.respond({"CreateVolumeGroupSnapshot": list(answers)})
+    return world
+
+
+def drop(world: SnapshotWorld) -> None:
+    world.api.drop(paths.GROUP_SNAPSHOT_CONTENTS, "gc")
+
+
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_only_a_group_that_was_not_reported_goes_with_a_content_removed_by_force(is_reported):
+    """While the driver works."""
+    ready = {"group_snapshot": MADE["group_snapshot"] | {"ready_to_use": True}}
+    world = dynamic_world(*[MADE] * is_reported, ready)
+    if is_reported:
+        run(world)
+    world.api.before("patch", "gc/status", lambda: drop(world))
+    run(world)
+    run(world)
+    assert content(world) is None
+    assert ("DeleteVolumeGroupSnapshot" in world.client.methods) is not is_reported
+    assert world.queue.marks == {}
+
+
+def user_deletes(world: SnapshotWorld) -> None:
+    note = {"metadata": {"annotations": {k.ANN_GROUP_BEING_DELETED: "yes"}}}
+    world.api.change(paths.GROUP_SNAPSHOT_CONTENTS, "gc", note)
+    world.api.mark_deleted(paths.GROUP_SNAPSHOT_CONTENTS, "gc")
+
+
+def test_no_last_call_for_a_group_that_another_program_reported():
+    """The Go sidecar had its turn between our failed call and the deletion."""
+    world = dynamic_world(NO, MADE, policy="Retain")
+    run(world)
+    status = {"status": {"volumeGroupSnapshotHandle": "gh"}}
+    world.api.change(paths.GROUP_SNAPSHOT_CONTENTS, "gc", status)
+    user_deletes(world)
+    run(world)
+    assert content(world) is None
+    assert world.client.methods == ["CreateVolumeGroupSnapshot"]
+    assert world.queue.marks == {}
+
+
+@pytest.mark.parametrize("policy", ["Delete", "Retain"])
+@pytest.mark.parametrize(
+    ("answers", "is_there"), [([MADE], True), ([NO], False), ([NO_ANSWER, MADE], True)]
+)
+def test_a_last_call_before_a_group_content_goes(answers, is_there, policy):
+    """As for a single one: nobody was told of what it finds, so that it is deleted."""
+    world = dynamic_world(NO, *answers, policy=policy)
+    run(world)
+    user_deletes(world)
+    outcomes = [run(world).action.value for _ in answers]
+    assert outcomes[-1] == "wait"
+    run(world)
+    assert content(world) is None
+    deleted = [list(one.snapshot_ids) for one in world.client.requests("DeleteVolumeGroupSnapshot")]
+    assert deleted == [["s"]] * is_there
+    assert "volumeGroupSnapshotHandle" not in str(world.api.writes)
+    assert world.queue.marks == {}
