@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import redis
+from redis.connection import Connection
 
 from tests.support.redis_server import RedisServer
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import wait_until
 from workers.app import make_app, publisher
 from workers.config.settings import RedisSettings, Settings
-from workers.queue.connection import connect, connect_heartbeat
+from workers.queue.connection import RETRIES, connect, connect_heartbeat, execute
 from workers.queue.keys import claim_key
 from workers.queue.leases import Heartbeat
 from workers.queue.names import NAMES
@@ -108,6 +109,42 @@ def test_a_silent_connection_costs_no_lease(redis_server, redis_client):
             beats.stop()
         assert lost == []
         assert lease.is_held()
+
+
+ASKING = {
+    "a command of ours": lambda client: execute(client, "PING"),
+    "a command of the library": lambda client: client.ping(),
+    "a pipeline": lambda client: client.pipeline(transaction=False).ping().execute(),
+}
+
+
+@pytest.mark.parametrize("is_rested", [False, True], ids=["just used", "long unused"])
+@pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
+def test_a_host_that_drops_packets_costs_a_command_its_retries_only(
+    redis_server, monkeypatch, ask, is_rested
+):
+    """Liveness takes a thread for one that hangs if each attempt connects again and again."""
+    tries = []
+
+    def drop(_connection):
+        tries.append(1)
+        raise TimeoutError
+
+    with TcpProxy(redis_server.port) as proxy:
+        client = connect(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout_seconds=0.5)
+        connection = client.connection_pool.get_connection()
+        client.connection_pool.release(connection)
+        if is_rested:
+            connection.next_health_check = 0
+        assert proxy.fall_silent()
+        monkeypatch.setattr(Connection, "_connect", drop)
+        with pytest.raises(redis.TimeoutError):
+            ask(client)
+        assert len(tries) == RETRIES, "the first attempt was over the open connection"
+        with pytest.raises(redis.TimeoutError):
+            ask(client)
+        assert len(tries) == RETRIES + RETRIES + 1, "a new connection is tried again too"
+        client.close()
 
 
 def test_heartbeats_leave_tickets_to_others(redis_client):
