@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import redis
-from redis.connection import Connection
+from redis.connection import AbstractConnection, Connection
 
 from tests.support.redis_server import RedisServer
 from tests.support.tcp_proxy import TcpProxy
@@ -161,6 +161,33 @@ def test_heartbeats_leave_tickets_to_others(redis_client):
     assert sent == []
     queue.pump()
     assert sent == [key]
+
+
+def test_limits_and_pauses_of_many_lanes_cost_the_heartbeat_few_round_trips(
+    redis_client, monkeypatch
+):
+    """They are declared again now and then, and no lease is renewed meanwhile."""
+    lanes, now = [f"claims|d{number}" for number in range(600)], [0.0]
+    queue = WorkQueue(redis_client, publish=lambda _: None, clock=lambda: now[0])
+    queue.register_process()
+    for lane in lanes:
+        queue.set_limits(lane, 10)
+        queue.pause(lane, "another's Lease", seconds=7200, kind="lease")
+    redis_client.delete(*(NAMES["limits"].full + lane for lane in lanes), NAMES["paused"].full)
+    now[0] = 3600.0
+    sent = []
+    send = AbstractConnection.send_packed_command
+
+    def count(connection, *args, **named):
+        sent.append(1)
+        return send(connection, *args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AbstractConnection, "send_packed_command", count)
+        queue.heartbeat()
+    assert 0 < len(sent) < 20
+    stats = queue.stats()
+    assert all(stats[lane].limits and stats[lane].paused for lane in lanes)
 
 
 def _settings(url: str) -> Settings:
