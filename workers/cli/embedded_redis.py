@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_SECONDS = 10.0
 STOP_TIMEOUT_SECONDS = 5.0
+# To connect, and as long again for the reply.
+REPLY_TIMEOUT_SECONDS = 0.5
 SOCKET = "redis.sock"
 LOG = "redis.log"
 
@@ -131,11 +133,16 @@ def stop(process: subprocess.Popen[bytes], directory: Path) -> None:
 
 def answers(path: Path) -> bool:
     """True if a Redis behind the socket answers PING."""
+    return reply(path).startswith(b"+PONG")
+
+
+def reply(path: Path) -> bytes:
+    """What it replies to PING, an error too (one busy with a script); nothing while it hangs."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(1.0)
+            connection.settimeout(REPLY_TIMEOUT_SECONDS)
             connection.connect(str(path))
             connection.sendall(b"PING\r\n")
-            return connection.recv(16).startswith(b"+PONG")
+            return connection.recv(16)
     except OSError:
-        return False
+        return b""

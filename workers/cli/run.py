@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 TICK_SECONDS: Final = 0.05
+# How often the embedded Redis is asked whether it lives, and how many questions in a row it may
+# leave open: 30 s. Counted, because time goes on while this process is stopped together with it.
+ASK_SECONDS: Final = 5.0
+MOST_UNANSWERED: Final = 6
 # Flags of the endpoint; `run` serves it itself, for its parts cannot share a port.
 SERVER_FLAGS: Final = frozenset(
     {"http-endpoint", "metrics-address", "metrics-path", "enable-pprof"}
@@ -85,6 +89,8 @@ class Supervisor:
         self.children: list[Child] = []
         self.redis: subprocess.Popen[bytes] | None = None
         self.redis_next = 0.0
+        self.redis_ask_at = 0.0
+        self.redis_unanswered = 0
         self.stopping = False
         self.metrics: SharedMetrics | None = None
         self.http: DiagnosticsServer | None = None
@@ -147,7 +153,7 @@ class Supervisor:
     def check_ready(self) -> str:
         """Says which parts are not at work."""
         names = [child.name for child in self.children if not child.ready]
-        if self.redis is not None and self.redis.poll() is not None:
+        if self.redis is not None and (self.redis_unanswered or self.redis.poll() is not None):
             names.append("redis")
         return f"waiting for {', '.join(names)}" if names else ""
 
@@ -173,10 +179,16 @@ class Supervisor:
         return 0
 
     def keep_redis(self) -> None:
-        """Starts the embedded Redis again if it has ended, at most once a second."""
-        if self.redis is None or self.redis.poll() is None or time.monotonic() < self.redis_next:
+        """Starts the embedded Redis again if it has ended, at most once a second, or hangs."""
+        if self.redis is None:
+            return
+        if self.redis.poll() is None:
+            self.ask_redis(self.redis)
+            return
+        if time.monotonic() < self.redis_next:
             return
         self.redis_next = time.monotonic() + RESTART_BASE_SECONDS
+        self.redis_ask_at, self.redis_unanswered = time.monotonic() + ASK_SECONDS, 0
         try:
             log = embedded_redis.log_text(self.directory)[-1000:]
             code = self.redis.returncode
@@ -184,6 +196,18 @@ class Supervisor:
             self.redis, _ = embedded_redis.start(self.directory)
         except (OSError, ConfigError) as error:  # what ended it may last for a while
             _log.warning("not started, trying again", process="redis", err=error)
+
+    def ask_redis(self, process: subprocess.Popen[bytes]) -> None:
+        """Ends the embedded Redis when it has been silent for too long; takes a second at most."""
+        if time.monotonic() < self.redis_ask_at:
+            return
+        self.redis_ask_at = time.monotonic() + ASK_SECONDS
+        is_alive = embedded_redis.reply(self.directory / embedded_redis.SOCKET)
+        self.redis_unanswered = 0 if is_alive else self.redis_unanswered + 1
+        if self.redis_unanswered == MOST_UNANSWERED:
+            seconds = MOST_UNANSWERED * ASK_SECONDS
+            _log.error("hangs and is started again", process="redis", silent_seconds=seconds)
+            process.kill()  # what cannot die now, in a freezer say, is not waited for
 
     def look_after(self, child: Child) -> int | None:
         """Starts, restarts or gives up one part; a code ends the whole program."""

@@ -278,7 +278,10 @@ class WorkerProcess:
     def loops(self) -> list[Loop]:
         """What goes round in the background of every worker, beside what its parts have."""
         found = [
-            Loop("pump", self.pump, limit_seconds=30.0),
+            # At a Redis whose host drops packets: 21 s for the sweep (`workers.queue.connection`),
+            # 31 s for its tickets (`workers.app.TRANSPORT`: a time-out, then three connections),
+            # 21 s for a stuck pass; with dead sentinels some 3 s more for each connection.
+            Loop("pump", self.pump),
             Loop("limits", self.declare_limits),
             Loop("drivers", self.follow_drivers),
             Loop("periodic", self.periodic.step),

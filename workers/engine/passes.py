@@ -78,3 +78,4 @@ class Passes:
                 queue.release(lease, delay_seconds=_AGAIN_SECONDS, count=True)
             except TransientError as error:
                 _log.warning("key not released", key=lease.key.text, err=error)
+                return  # who calls is watched too, and each of the others would wait as long

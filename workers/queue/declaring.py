@@ -61,9 +61,11 @@ class Declared:
             self._in_new_life.update(lanes)
             if self._before is not None:
                 self._undeclared.update(lanes)
-        for lane, limits in lanes.items():
-            if lane not in self._undeclared:
-                self._tickets.hold(self._send(self._heartbeats, lane, limits))
+        # Together: leases are not renewed meanwhile, and there may be thousands of lanes.
+        rows = [self._row(lane, lanes[lane]) for lane in lanes if lane not in self._undeclared]
+        for tickets in self._heartbeats.run_each("limits", rows):
+            self._tickets.hold(tickets)
+        self._in_new_life.difference_update(row[0] for row in rows)
 
     def declare(self) -> None:
         """Declare what could not be so far.
@@ -77,7 +79,9 @@ class Declared:
             try:
                 if self._before is not None:
                     self._before(lane)
-                self._tickets.publish(self._send(self._scripts, lane, self._limits[lane]))
+                row = self._row(lane, self._limits[lane])
+                self._tickets.publish(self._scripts.run("limits", *row))
+                self._in_new_life.discard(lane)
             except ApiError as error:
                 self._undeclared.add(lane)
                 _log.warning("nothing is admitted, pauses are not known", lane=lane, err=error)
@@ -86,8 +90,5 @@ class Declared:
                 self._undeclared.add(lane)
                 raise
 
-    def _send(self, scripts: Scripts, lane: str, limits: LaneLimits) -> list[bytes]:
-        is_new_life = lane in self._in_new_life
-        tickets: list[bytes] = scripts.run("limits", lane, *limits.args(), int(is_new_life))
-        self._in_new_life.discard(lane)
-        return tickets
+    def _row(self, lane: str, limits: LaneLimits) -> tuple[str | float, ...]:
+        return lane, *limits.args(), int(lane in self._in_new_life)

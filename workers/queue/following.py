@@ -52,6 +52,19 @@ class FollowingMixin(_Mixed):
 
     password_file = ""
 
+    def connect_check_health(
+        self,
+        check_health: bool = True,
+        retry_socket_connect: bool = True,  # noqa: ARG002 - the library's own signature
+    ) -> None:
+        """As the base's, but tried once.
+
+        Whoever asks for it repeats it: `connect` as well as a command. Repeated here too, each
+        attempt of a command were as many connections as it has attempts: a minute at a host that
+        drops packets, in which liveness takes the thread for one that hangs.
+        """
+        super().connect_check_health(check_health=check_health, retry_socket_connect=False)
+
     def _connect(self) -> socket.socket:
         """As the base's; the login that follows takes the password of this moment."""
         self.password = current_password(self.password_file) or self.password

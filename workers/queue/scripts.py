@@ -53,6 +53,8 @@ _MARK = re.compile(r"[0-9A-Za-z]*@([0-9]+/[0-9]+)")
 _HIDDEN = frozenset({"__pycache__"})
 # Parts of the library, in the order in which they use each other.
 _SHARED = ("lib", "lib_leases")
+# Calls sent together: whoever else asks Redis waits for them, some ms.
+_TOGETHER = 250
 # Scripts that only add, and the share of memory (lib.lua) beyond which they are refused. What is
 # left serves Celery's lists and those that bring work to its end: a full Redis drains.
 GROWING = {
@@ -174,13 +176,17 @@ class Scripts:
             raise wrong_shard(_shard(self.client), theirs)
 
     def run_each(self, name: str, rows: Sequence[Sequence[str | bytes | float]]) -> list[Any]:
-        """Run one script once per row of arguments, in one round trip; the replies in order.
+        """Run one script once per row of arguments, in few round trips; the replies in order.
 
-        Only for scripts that give the same answer when they are repeated.
+        Only for scripts that give the same answer when they are repeated, or one that may be lost.
 
         Raises:
             QueueUnavailable: Redis does not answer or refuses.
         """
+        parts = (rows[start : start + _TOGETHER] for start in range(0, len(rows), _TOGETHER))
+        return [reply for part in parts for reply in self._run_together(name, part)]
+
+    def _run_together(self, name: str, rows: Sequence[Sequence[str | bytes | float]]) -> list[Any]:
         if len(rows) == 1:
             return [self.run(name, *rows[0])]
         pipe = self.client.pipeline(transaction=False)

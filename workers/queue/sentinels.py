@@ -158,7 +158,9 @@ class _MasterMixin(FollowingMixin):
 
     def connect(self) -> None:
         """Connect; also a repeated attempt asks where the master is."""
-        self.connect_check_health(check_health=False)
+        self.retry.call_with_retry(
+            lambda: self.connect_check_health(check_health=False), lambda _: self.disconnect()
+        )
 
     def _connect(self) -> socket.socket:
         """As the base's, to the master of this moment.

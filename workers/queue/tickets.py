@@ -98,9 +98,10 @@ class Tickets:
             try:
                 keys.append(Key.parse(text(ticket)))
             except ValueError:
-                _log.exception(
+                _log.error(
                     "unreadable key in Redis was dropped; a resync adds its object again",
-                    key=text(ticket),
+                    # A script marks one that it dropped by a bar.
+                    key=text(ticket).removeprefix("|"),
                 )
         return keys
 

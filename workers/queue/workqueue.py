@@ -434,9 +434,11 @@ class WorkQueue:
 
     def _declare_again(self, *, is_new_life: bool) -> None:
         started = self._clock()
-        for lane, (reason, until) in self._lease_pauses.copy().items():
-            if until > started:  # before anything is admitted
-                span_ms = round((until - started) * 1000)
-                self._heartbeats.run("pause", lane, "lease", span_ms, reason)
+        pauses = [
+            (lane, "lease", round((until - started) * 1000), reason)
+            for lane, (reason, until) in self._lease_pauses.copy().items()
+            if until > started
+        ]
+        self._heartbeats.run_each("pause", pauses)  # before anything is admitted
         self.declared.again(is_new_life=is_new_life)
         self._declared_at = started

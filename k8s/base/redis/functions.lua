@@ -1,4 +1,4 @@
-#!lua name=csifleet_716d4f0ff6fab17b
+#!lua name=csifleet_823363d78329b62e
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', full = 'csifleet:full', looked = 'csifleet:looked', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
@@ -99,6 +99,29 @@ end
 
 local function lane_of(key)
   return string.match(key, '^([^|]*|[^|]*)|') or key
+end
+
+-- What a key may hold beside plain ASCII: the escapes that `Key.text` in keys.py makes, and UTF-8.
+local SPECIAL = { '%%[01][0-9A-F]', '%%25', '%%7C', '%%7F',
+  '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]',
+  '[\225-\236\238\239][\128-\191][\128-\191]', '\237[\128-\159][\128-\191]',
+  '\240[\144-\191][\128-\191][\128-\191]', '[\241-\243][\128-\191][\128-\191][\128-\191]',
+  '\244[\128-\143][\128-\191][\128-\191]' }
+
+-- Whether a member of a lane's set is a key of that lane, in its one spelling: a worker that reads
+-- another one would ask for a key that is not there, and the slot would be lost.
+local function is_at_home(key, lane)
+  if not string.match(key, '^[^|]+|[^|]*|[^|]*|[^|]*$') or lane_of(key) ~= lane then return false end
+  if not string.find(key, '[%z\1-\31%%\127-\255]') then return true end
+  -- By blanks, so that nothing comes together that stood apart.
+  for _, pattern in ipairs(SPECIAL) do key = string.gsub(key, pattern, ' ') end
+  return not string.find(key, '[%z\1-\31%%\127-\255]')
+end
+
+-- What is not at home is gone, and reported once by whoever gets the tickets: this is no key.
+local function drop(member)
+  redis.call('HDEL', K.since, member)
+  tickets[#tickets + 1] = '|' .. member
 end
 
 -- The namespace: 'namespace/name' is the object, or the last field is '@namespace'.
@@ -316,13 +339,13 @@ local function admit(lane, is_turn)
       waiting_first = waiting_first - 1
     end
     if not key then break end
-    if string.match(key, '^[^|]+|[^|]*|[^|]*|[^|]*$') then
+    if is_at_home(key, lane) then
       redis.call('ZADD', K.ticketed .. lane, now, key)
+      tickets[#tickets + 1] = key
       admitted = admitted + 1
-    else -- no worker could read it: reported once by the caller, and gone
-      redis.call('HDEL', K.since, key)
+    else
+      drop(key)
     end
-    tickets[#tickets + 1] = key
     tokens = tokens - 1
   end
   if admitted > 0 then redis.call('HSET', limits, 'streak', streak) end
@@ -829,7 +852,8 @@ return reply
 end
 scripts['correlate'] = function()
 -- CORRELATE(token, source+object, similar, message, new name, params...): create, patch or drop.
--- The first three identities are digests. In a Redis that is nearly full a new one is dropped. Touches event:<digest> (hash), similar:<digest> (set),
+-- In a Redis that is nearly full a new message is dropped. The first three identities are digests.
+-- Touches event:<digest> (hash), similar:<digest> (set),
 -- spam:<digest> (hash), each with its TTL. The same token gets the same answer.
 -- Returns {'create' | 'patch' | 'drop', name, count, is merged}.
 local token, object, similar, message, name = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -1257,6 +1281,20 @@ local function once_per(guard, ms)
   return ms <= 0 or redis.call('SET', guard, '1', 'NX', 'PX', string.format('%d', ms))
 end
 
+-- Keys of a lane whose leases end until then. Another lane's would never go.
+local function leased(lane, most)
+  local found = {}
+  for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.leased .. lane, '-inf', most)) do
+    if lane_of(key) == lane then
+      found[#found + 1] = key
+    else
+      redis.call('ZREM', K.leased .. lane, key)
+      drop(key)
+    end
+  end
+  return found
+end
+
 local function reply()
   local first = redis.call('ZRANGE', K.delayed, 0, 0, 'WITHSCORES')[2]
   return { first and math.max(0, math.ceil(tonumber(first) - now)) or -1, tickets }
@@ -1293,7 +1331,7 @@ redis.call('SET', K.swept, string.format('%d', now))
 local is_check = once_per(K.check_guard, check_ms)
 if now >= patience then
   for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
-    for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.leased .. lane, '-inf', now)) do
+    for _, key in ipairs(leased(lane, now)) do
       take_back(key, lease_of(key))
     end
   end
@@ -1310,7 +1348,7 @@ if is_check then
     end
   end
   for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
-    for _, key in ipairs(redis.call('ZRANGE', K.leased .. lane, 0, -1)) do
+    for _, key in ipairs(leased(lane, '+inf')) do
       if not lease_of(key) then take_back(key) end
     end
   end
@@ -1358,8 +1396,13 @@ for i = 1, #lanes do
   if #old > 0 and not is_paused(lane) and not is_quiet() then
     local missing = out[list] - redis.call('LLEN', list)
     for n = 1, math.min(missing, #old, MAX_TICKETS - #tickets) do
-      redis.call('ZADD', ticketed, now, old[n])
-      tickets[#tickets + 1] = old[n]
+      if is_at_home(old[n], lane) then
+        redis.call('ZADD', ticketed, now, old[n])
+        tickets[#tickets + 1] = old[n]
+      else
+        redis.call('ZREM', ticketed, old[n])
+        drop(old[n])
+      end
       out[list] = out[list] - 1
     end
   end
@@ -1500,5 +1543,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_716d4f0ff6fab17b', run)
-redis.register_function{ function_name = 'csifleet_716d4f0ff6fab17b_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_823363d78329b62e', run)
+redis.register_function{ function_name = 'csifleet_823363d78329b62e_always', callback = run, flags = { 'allow-oom' } }

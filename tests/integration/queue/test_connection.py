@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import redis
+from redis.connection import AbstractConnection, Connection
 
 from tests.support.redis_server import RedisServer
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import wait_until
 from workers.app import make_app, publisher
 from workers.config.settings import RedisSettings, Settings
-from workers.queue.connection import connect, connect_heartbeat
+from workers.queue.connection import RETRIES, connect, connect_heartbeat, execute
 from workers.queue.keys import claim_key
 from workers.queue.leases import Heartbeat
 from workers.queue.names import NAMES
@@ -110,6 +111,42 @@ def test_a_silent_connection_costs_no_lease(redis_server, redis_client):
         assert lease.is_held()
 
 
+ASKING = {
+    "a command of ours": lambda client: execute(client, "PING"),
+    "a command of the library": lambda client: client.ping(),
+    "a pipeline": lambda client: client.pipeline(transaction=False).ping().execute(),
+}
+
+
+@pytest.mark.parametrize("is_rested", [False, True], ids=["just used", "long unused"])
+@pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
+def test_a_host_that_drops_packets_costs_a_command_its_retries_only(
+    redis_server, monkeypatch, ask, is_rested
+):
+    """Liveness takes a thread for one that hangs if each attempt connects again and again."""
+    tries = []
+
+    def drop(_connection):
+        tries.append(1)
+        raise TimeoutError
+
+    with TcpProxy(redis_server.port) as proxy:
+        client = connect(f"redis://127.0.0.1:{proxy.port}/0", socket_timeout_seconds=0.5)
+        connection = client.connection_pool.get_connection()
+        client.connection_pool.release(connection)
+        if is_rested:
+            connection.next_health_check = 0
+        assert proxy.fall_silent()
+        monkeypatch.setattr(Connection, "_connect", drop)
+        with pytest.raises(redis.TimeoutError):
+            ask(client)
+        assert len(tries) == RETRIES, "the first attempt was over the open connection"
+        with pytest.raises(redis.TimeoutError):
+            ask(client)
+        assert len(tries) == RETRIES + RETRIES + 1, "a new connection is tried again too"
+        client.close()
+
+
 def test_heartbeats_leave_tickets_to_others(redis_client):
     """COR-10: the broker's connection may hang for longer than a lease lasts."""
     sent, now = [], [0.0]
@@ -124,6 +161,33 @@ def test_heartbeats_leave_tickets_to_others(redis_client):
     assert sent == []
     queue.pump()
     assert sent == [key]
+
+
+def test_limits_and_pauses_of_many_lanes_cost_the_heartbeat_few_round_trips(
+    redis_client, monkeypatch
+):
+    """They are declared again now and then, and no lease is renewed meanwhile."""
+    lanes, now = [f"claims|d{number}" for number in range(600)], [0.0]
+    queue = WorkQueue(redis_client, publish=lambda _: None, clock=lambda: now[0])
+    queue.register_process()
+    for lane in lanes:
+        queue.set_limits(lane, 10)
+        queue.pause(lane, "another's Lease", seconds=7200, kind="lease")
+    redis_client.delete(*(NAMES["limits"].full + lane for lane in lanes), NAMES["paused"].full)
+    now[0] = 3600.0
+    sent = []
+    send = AbstractConnection.send_packed_command
+
+    def count(connection, *args, **named):
+        sent.append(1)
+        return send(connection, *args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AbstractConnection, "send_packed_command", count)
+        queue.heartbeat()
+    assert 0 < len(sent) < 20
+    stats = queue.stats()
+    assert all(stats[lane].limits and stats[lane].paused for lane in lanes)
 
 
 def _settings(url: str) -> Settings:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from workers.errors import QueueUnavailable
 from workers.queue.keys import Key, claim_key
 from workers.queue.names import NAMES, PREFIX, celery_queue
+from workers.queue.scripts import text
 from workers.queue.workqueue import WorkQueue
 
 BACKOFF = {"base_seconds": 1, "cap_seconds": 300}
@@ -142,12 +145,67 @@ def test_unreadable_lease_is_dropped_and_its_key_runs_again(bench, start_queue, 
     assert bench.run_next(queue).key == claim("a")
 
 
-def test_unreadable_key_text_is_reported_not_raised(bench, start_queue, caplog):
-    queue = start_queue()
-    bench.client.zadd(NAMES["ready"].full + "claims|d", {"no key": 0})
-    queue.set_limits("claims|d", 5)
+STRAYS = {
+    "no key": b"no key",
+    "encoded without need": b"claims|d|ns%2Fa|u",
+    "in small letters": b"claims|d|ns/a%7c|u",
+    "a percent sign": b"claims|d|ns/100%|u",
+    "a control character": b"claims|d|ns/\x01|u",
+    "no UTF-8": b"claims|d|ns/\xff|u",
+    "another lane's": b"claims|e|ns/a|u",
+}
+
+
+@pytest.mark.parametrize("family", ["ready", "retry", "ticketed", "leased"])
+@pytest.mark.parametrize("member", STRAYS.values(), ids=STRAYS)
+def test_a_member_that_no_worker_can_take_is_named_once_and_costs_no_slot(
+    bench, start_queue, caplog, family, member
+):
+    """By somebody's hand: its lane, of one call at a time, goes on."""
+    queue = start_queue(concurrency=1)
+    bench.client.zadd(NAMES[family].full + "claims|d", {member: 0})
+    queue.add([claim("a")])
+    for _ in range(3):
+        bench.advance(3)
+        queue.heartbeat()
+        queue.pump(period_seconds=0)
+    lease = queue.take(claim("a"))
+    assert lease is not None
+    queue.done(lease)
     bench.advance(3)
     queue.pump(period_seconds=0)
-    assert caplog.text.count("unreadable key") == 1
-    assert bench.tickets == []
-    assert queue.stats()["claims|d"].ticketed == 0
+    found = queue.stats()["claims|d"]
+    assert (found.ready, found.retry, found.ticketed, found.running) == (0, 0, 0, 0)
+    named = [r.fields["key"] for r in caplog.records if "unreadable key" in r.getMessage()]
+    assert named == [text(member)]
+
+
+PIECES = [b"%", b"%25", b"%7C", b"%7c", b"%7F", b"%00", b"%1F", b"%1f", b"%2", b"5", b"7C", b"|"]
+PIECES += [b"\x00", b"\x1f", b"\x7f", b"\x80", b"\xc3", b"\xc0\x80", b"\xe0\x80\x80"]
+PIECES += [b"\xed\xa0\x80", b"\xf4\x90\x80\x80", *(c.encode() for c in "aäࠀ€퟿\ue000😀\U0010ffff")]
+
+
+def is_canonical(member: bytes) -> bool:
+    try:
+        return Key.parse(member.decode()).text.encode() == member
+    except ValueError:
+        return False
+
+
+@settings(
+    max_examples=200,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    database=None,
+    phases=[Phase.generate],
+)
+@given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=2), max_size=6).map(b"".join))
+def test_redis_knows_the_one_spelling_of_a_key_as_we_do(redis_client, rest):
+    """What is ticketed comes back from a worker as it was."""
+    redis_client.flushall()
+    queue = WorkQueue(redis_client, publish=lambda _: None)
+    queue.register_process()
+    member = b"claims|d|" + rest + b"|u"
+    redis_client.zadd(NAMES["ready"].full + "claims|d", {member: 0})
+    queue.set_limits("claims|d", 1)
+    is_ticketed = redis_client.zscore(NAMES["ticketed"].full + "claims|d", member) is not None
+    assert is_ticketed == is_canonical(member)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
+from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.waiting import wait_until
-from workers.cli import embedded_redis, processes
+from workers.cli import embedded_redis, processes, run
 from workers.cli.processes import Child
+from workers.cli.run import ASK_SECONDS, MOST_UNANSWERED, Supervisor
 from workers.cli.run import LIVE_FILE as LOOKED_AT
-from workers.cli.run import Supervisor
 from workers.config.flags import Command
 from workers.config.load import parse
 from workers.errors import ConfigError
@@ -131,3 +135,61 @@ def test_one_that_cannot_be_started_is_tried_again(supervisor, monkeypatch, erro
     supervisor.redis_next = 0.0
     supervisor.keep_redis()
     assert len(tries) == 2
+
+
+@pytest.fixture
+def asked(supervisor, tmp_path, monkeypatch):
+    """Lets so many questions to a real embedded Redis fall due."""
+    now = [1000.0]
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    supervisor.redis, _ = embedded_redis.start(tmp_path)
+    embedded_redis.wait_ready(supervisor.redis, tmp_path)
+
+    def ask(times):
+        for _ in range(times):
+            supervisor.keep_redis()
+            now[0] += ASK_SECONDS
+
+    yield ask
+    supervisor.redis.kill()
+    supervisor.redis.wait()
+
+
+def test_an_embedded_redis_that_hangs_is_started_again(supervisor, asked, tmp_path):
+    """STR-9: a stopped one ends nothing by itself, and every worker waits for it for ever."""
+    first = supervisor.redis
+    asked(1)
+    first.send_signal(signal.SIGSTOP)
+    asked(MOST_UNANSWERED - 1)
+    assert first.poll() is None, "it may be slow"
+    assert supervisor.check_ready() == "waiting for redis"
+    asked(1)
+    assert first.wait(20) == -signal.SIGKILL
+    supervisor.keep_redis()
+    assert supervisor.redis is not first
+    embedded_redis.wait_ready(supervisor.redis, tmp_path)
+    assert supervisor.check_ready() == ""
+
+
+def test_an_embedded_redis_that_answers_in_between_is_left_alone(supervisor, asked, tmp_path):
+    path = tmp_path / embedded_redis.SOCKET
+    for _ in range(2):
+        supervisor.redis.send_signal(signal.SIGSTOP)
+        asked(MOST_UNANSWERED - 1)
+        supervisor.redis.send_signal(signal.SIGCONT)
+        wait_until(lambda: embedded_redis.reply(path), 20, "it goes on")
+        asked(1)
+    assert supervisor.redis.poll() is None
+    assert supervisor.check_ready() == ""
+
+
+def test_an_embedded_redis_that_is_busy_is_left_alone(supervisor, asked, tmp_path):
+    """It does answer, that a script runs: to kill it would lose what that works on."""
+    path = tmp_path / embedded_redis.SOCKET
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as client:
+        client.connect(str(path))
+        client.sendall(b'CONFIG SET lua-time-limit 10\r\nEVAL "while true do end" 0\r\n')
+        wait_until(lambda: embedded_redis.reply(path).startswith(b"-BUSY"), 20, "busy")
+        asked(MOST_UNANSWERED + 1)
+    assert supervisor.redis.poll() is None
+    assert supervisor.check_ready() == ""

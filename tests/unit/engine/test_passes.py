@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workers.engine.passes import LONGEST_SECONDS, Passes, longest_pass
-from workers.errors import LeaseLost
+from workers.errors import LeaseLost, QueueUnavailable
 from workers.observability.health import Heartbeats
 from workers.queue.keys import Key
 from workers.queue.workqueue import WorkQueue
@@ -55,6 +55,25 @@ def test_a_pass_within_its_bound_is_left_alone(queue):
         passes.expire(queue)
         assert beats.check() == ""
         lease.check()
+
+
+def test_without_redis_one_stuck_pass_is_tried_at_a_time(queue, monkeypatch):
+    """Each may wait for its time-outs, and the thread that looks must not seem to hang."""
+    clock, tries = Clock(), []
+
+    def fail(lease, **_):
+        tries.append(lease)
+        raise QueueUnavailable("away")
+
+    other = Key("claims", "d", "a/c", "v")
+    queue.add([other])
+    passes = Passes(lambda: 60, Heartbeats(clock))
+    with passes.running(queue.take(KEY)), passes.running(queue.take(other)):
+        clock.now = 61
+        with monkeypatch.context() as patch:
+            patch.setattr(queue, "release", fail)
+            passes.expire(queue)
+        assert len(tries) == 1
 
 
 @pytest.mark.parametrize("timeout_seconds", [10, 600, 3600])

@@ -8,6 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.connection import Connection
+from redis.retry import Retry
 
 from workers.queue import sentinels
 from workers.queue.sentinels import RETRY_SECONDS, Follower, MasterConnection
@@ -82,6 +85,30 @@ def test_a_listener_looks_and_waits_in_turns(connection):
     assert follower._loop.step() is None
     assert sentinel.asked == ["look", "wait"] * 3
     assert follower.address is None, "nobody is listened to"
+
+
+def test_a_new_connection_is_tried_again_and_one_of_a_command_once(monkeypatch):
+    """The command repeats it; each attempt asks where the master is."""
+    asked = []
+    pool = SimpleNamespace(
+        sentinel_manager=None,
+        service_name="m",
+        get_master_address=lambda: asked.append(1) or (HOST, PORT),
+    )
+    follower = SimpleNamespace(address=None)
+    monkeypatch.setattr(sentinels._followers, "of", lambda *_: follower, raising=True)
+    monkeypatch.setattr(Connection, "_connect", drop)
+    connection = MasterConnection(connection_pool=pool, retry=Retry(NoBackoff(), 3))
+    with pytest.raises(redis.TimeoutError):
+        connection.connect()
+    assert len(asked) == 4
+    with pytest.raises(redis.TimeoutError):
+        connection.send_command("PING")
+    assert len(asked) == 5
+
+
+def drop(_connection):
+    raise TimeoutError
 
 
 def test_a_connection_that_ends_is_closed_and_needs_no_news():

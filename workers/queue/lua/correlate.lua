@@ -1,5 +1,6 @@
 -- CORRELATE(token, source+object, similar, message, new name, params...): create, patch or drop.
--- The first three identities are digests. In a Redis that is nearly full a new one is dropped. Touches event:<digest> (hash), similar:<digest> (set),
+-- In a Redis that is nearly full a new message is dropped. The first three identities are digests.
+-- Touches event:<digest> (hash), similar:<digest> (set),
 -- spam:<digest> (hash), each with its TTL. The same token gets the same answer.
 -- Returns {'create' | 'patch' | 'drop', name, count, is merged}.
 local token, object, similar, message, name = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]

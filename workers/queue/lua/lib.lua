@@ -95,6 +95,29 @@ local function lane_of(key)
   return string.match(key, '^([^|]*|[^|]*)|') or key
 end
 
+-- What a key may hold beside plain ASCII: the escapes that `Key.text` in keys.py makes, and UTF-8.
+local SPECIAL = { '%%[01][0-9A-F]', '%%25', '%%7C', '%%7F',
+  '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]',
+  '[\225-\236\238\239][\128-\191][\128-\191]', '\237[\128-\159][\128-\191]',
+  '\240[\144-\191][\128-\191][\128-\191]', '[\241-\243][\128-\191][\128-\191][\128-\191]',
+  '\244[\128-\143][\128-\191][\128-\191]' }
+
+-- Whether a member of a lane's set is a key of that lane, in its one spelling: a worker that reads
+-- another one would ask for a key that is not there, and the slot would be lost.
+local function is_at_home(key, lane)
+  if not string.match(key, '^[^|]+|[^|]*|[^|]*|[^|]*$') or lane_of(key) ~= lane then return false end
+  if not string.find(key, '[%z\1-\31%%\127-\255]') then return true end
+  -- By blanks, so that nothing comes together that stood apart.
+  for _, pattern in ipairs(SPECIAL) do key = string.gsub(key, pattern, ' ') end
+  return not string.find(key, '[%z\1-\31%%\127-\255]')
+end
+
+-- What is not at home is gone, and reported once by whoever gets the tickets: this is no key.
+local function drop(member)
+  redis.call('HDEL', K.since, member)
+  tickets[#tickets + 1] = '|' .. member
+end
+
 -- The namespace: 'namespace/name' is the object, or the last field is '@namespace'.
 local function tenant_of(key)
   local object, last = string.match(key, '^[^|]*|[^|]*|([^|]*)|?(.*)')
@@ -310,13 +333,13 @@ local function admit(lane, is_turn)
       waiting_first = waiting_first - 1
     end
     if not key then break end
-    if string.match(key, '^[^|]+|[^|]*|[^|]*|[^|]*$') then
+    if is_at_home(key, lane) then
       redis.call('ZADD', K.ticketed .. lane, now, key)
+      tickets[#tickets + 1] = key
       admitted = admitted + 1
-    else -- no worker could read it: reported once by the caller, and gone
-      redis.call('HDEL', K.since, key)
+    else
+      drop(key)
     end
-    tickets[#tickets + 1] = key
     tokens = tokens - 1
   end
   if admitted > 0 then redis.call('HSET', limits, 'streak', streak) end

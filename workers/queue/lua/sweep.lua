@@ -9,6 +9,20 @@ local function once_per(guard, ms)
   return ms <= 0 or redis.call('SET', guard, '1', 'NX', 'PX', string.format('%d', ms))
 end
 
+-- Keys of a lane whose leases end until then. Another lane's would never go.
+local function leased(lane, most)
+  local found = {}
+  for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.leased .. lane, '-inf', most)) do
+    if lane_of(key) == lane then
+      found[#found + 1] = key
+    else
+      redis.call('ZREM', K.leased .. lane, key)
+      drop(key)
+    end
+  end
+  return found
+end
+
 local function reply()
   local first = redis.call('ZRANGE', K.delayed, 0, 0, 'WITHSCORES')[2]
   return { first and math.max(0, math.ceil(tonumber(first) - now)) or -1, tickets }
@@ -45,7 +59,7 @@ redis.call('SET', K.swept, string.format('%d', now))
 local is_check = once_per(K.check_guard, check_ms)
 if now >= patience then
   for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
-    for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.leased .. lane, '-inf', now)) do
+    for _, key in ipairs(leased(lane, now)) do
       take_back(key, lease_of(key))
     end
   end
@@ -62,7 +76,7 @@ if is_check then
     end
   end
   for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
-    for _, key in ipairs(redis.call('ZRANGE', K.leased .. lane, 0, -1)) do
+    for _, key in ipairs(leased(lane, '+inf')) do
       if not lease_of(key) then take_back(key) end
     end
   end
@@ -110,8 +124,13 @@ for i = 1, #lanes do
   if #old > 0 and not is_paused(lane) and not is_quiet() then
     local missing = out[list] - redis.call('LLEN', list)
     for n = 1, math.min(missing, #old, MAX_TICKETS - #tickets) do
-      redis.call('ZADD', ticketed, now, old[n])
-      tickets[#tickets + 1] = old[n]
+      if is_at_home(old[n], lane) then
+        redis.call('ZADD', ticketed, now, old[n])
+        tickets[#tickets + 1] = old[n]
+      else
+        redis.call('ZREM', ticketed, old[n])
+        drop(old[n])
+      end
       out[list] = out[list] - 1
     end
   end
