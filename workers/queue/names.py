@@ -91,8 +91,6 @@ NAMES: Final = {
         RedisName("sweep_guard", "string", "queue", "one sweep per period; PX"),
         RedisName("check_guard", "string", "queue", "one full lease check per period; PX"),
         RedisName("tight", "string", "queue", "set while Redis has little room: no trails; 1 min"),
-        RedisName("full", "string", "queue", "used share of a nearly full Redis; 1 min"),
-        RedisName("looked", "string", "queue", "one look at Redis' memory per second; PX"),
         RedisName("recovery_guard", "string", "queue", "one recovery of records per period; PX"),
         # Counters and settings: kept through a repair.
         RedisName("fence", "string", "counters", "last fence number; never removed"),

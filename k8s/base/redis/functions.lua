@@ -1,6 +1,6 @@
-#!lua name=csifleet_823363d78329b62e
+#!lua name=csifleet_67ffef4d465d01af
 local ARGV
-local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', full = 'csifleet:full', looked = 'csifleet:looked', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
+local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
 local TRAILED = { ['claims'] = true, ['volumes'] = true, ['changes'] = true, ['contents'] = true, ['group-contents'] = true, ['snapshots'] = true, ['bindings'] = true, ['group-snapshots'] = true, ['group-bindings'] = true, ['attachments'] = true, ['detachments'] = true, ['forced-attachments'] = true }
 local APART = { ['changes'] = '#resizer', ['contents'] = '#snapshotter', ['group-contents'] = '#snapshotter', ['snapshots'] = '#snapshot-controller', ['bindings'] = '#snapshot-controller', ['group-snapshots'] = '#snapshot-controller', ['group-bindings'] = '#snapshot-controller', ['snapshot-sources'] = '#snapshot-controller', ['attachments'] = '#attacher', ['detachments'] = '#attacher', ['forced-attachments'] = '#attacher', ['attach-finalizers'] = '#attacher', ['reconcile-attachments'] = '#attacher' }
@@ -151,29 +151,27 @@ local function trail(key, ...)
   redis.call('EXPIRE', notes, TRAIL_SECONDS)
 end
 
+-- Used share of Redis' memory, looked at once a second. A script sent as a text, to a Redis before 7,
+-- has no memory of its own and looks each time.
+local used_share, looked_ms = 0, -MOST
+
 local function look_for_room()
-  if not redis.call('SET', K.looked, '1', 'NX', 'PX', LOOK_MS) then return end
+  if math.abs(now - looked_ms) < LOOK_MS then return end
+  looked_ms = now
   local memory = redis.call('INFO', 'memory')
   local used = tonumber(string.match(memory, 'used_memory:(%d+)')) or 0
   local most = tonumber(string.match(memory, 'maxmemory:(%d+)')) or 0
-  if most > 0 and used > most * TIGHT_SHARE then
-    redis.call('SET', K.tight, '1', 'PX', TIGHT_MS)
-  end
-  if most > 0 and used > most * FULL_SHARE then
-    redis.call('SET', K.full, string.format('%.2f', used / most), 'PX', TIGHT_MS)
-  else
-    redis.call('DEL', K.full)
-  end
+  used_share = most > 0 and used / most or 0
+  if used_share > TIGHT_SHARE then redis.call('SET', K.tight, '1', 'PX', TIGHT_MS) end
 end
 
 -- The error of who would add to a Redis of which more than a share is used, nil while there is room.
 -- Redis itself refuses too late: no ticket could be sent any more either, and nothing would drain.
 local function refused(share)
   look_for_room()
-  local used = tonumber(redis.call('GET', K.full)) or 0
-  if used <= share then return nil end
+  if used_share <= share then return nil end
   return redis.error_reply(string.format('OOM nearly full: of its maxmemory %d %% are used, and '
-    .. 'nothing new is accepted until work has ended; give it more', used * 100))
+    .. 'nothing new is accepted until work has ended; give it more', used_share * 100))
 end
 
 local function stamped(event) return string.format('%d %s', now, event) end
@@ -1543,5 +1541,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_823363d78329b62e', run)
-redis.register_function{ function_name = 'csifleet_823363d78329b62e_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_67ffef4d465d01af', run)
+redis.register_function{ function_name = 'csifleet_67ffef4d465d01af_always', callback = run, flags = { 'allow-oom' } }

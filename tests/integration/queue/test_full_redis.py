@@ -17,7 +17,7 @@ from workers.config.load import parse
 from workers.errors import QueueUnavailable
 from workers.queue.correlate import Drop, EventBudget, Occurrence, Patch
 from workers.queue.keys import claim_key
-from workers.queue.names import NAMES, celery_queue
+from workers.queue.names import celery_queue
 from workers.queue.scripts import GROWING, Scripts, script_names
 
 FULL = pytest.raises(QueueUnavailable, match=r"nearly full: of its maxmemory \d+ % are used")
@@ -31,14 +31,15 @@ def use(redis_client):
 
     def at(share):
         redis_client.config_set("maxmemory", 0)
-        redis_client.set("ballast", "x" * 40_000_000)
+        redis_client.setrange("ballast", 40_000_000, "x")  # made there: no large request beside it
         used = redis_client.info("memory")["used_memory"]
         redis_client.config_set("maxmemory", int(used / share))
-        redis_client.delete(NAMES["looked"].full)
+        redis_client.function_flush()  # a new library looks at once, and then once a second
 
     yield at
     redis_client.config_set("maxmemory", 0)
     redis_client.delete("ballast")
+    redis_client.function_flush()
 
 
 @pytest.mark.parametrize("has_functions", [True, False])
@@ -66,7 +67,8 @@ def test_a_full_redis_drains_and_then_takes_new_work(redis_client, bench, start_
     lease = bench.run_next(queue)
     queue.mark(lease, {"call": {}})
     assert queue.done(lease)
-    redis_client.delete("ballast", NAMES["looked"].full)
+    redis_client.delete("ballast")
+    redis_client.function_flush()
     queue.add([NEW])
     assert bench.run_next(queue).key == NEW
 

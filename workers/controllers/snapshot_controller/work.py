@@ -163,7 +163,11 @@ class ObjectPass:
                     ),
                     True,
                 )
-            except (ConflictError, NotFoundError):
+            except NotFoundError as error:
+                if error.is_about(objects.name_of(item)):
+                    raise Gone from None
+                raise
+            except ConflictError:
                 if not attempts_left:
                     raise
                 item = self._again(resource, item)

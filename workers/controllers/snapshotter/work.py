@@ -248,7 +248,11 @@ class ContentPass:
                 self.content = self.context.effects.kube.merge(
                     self.names.resource, self.content, patch, status=status, is_exact=True
                 )
-            except (ConflictError, NotFoundError):
+            except NotFoundError as error:
+                if error.is_about(self.name):
+                    raise Gone from None
+                raise
+            except ConflictError:
                 if not attempts_left:
                     raise
                 self._read_again()

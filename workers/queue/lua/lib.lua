@@ -145,29 +145,27 @@ local function trail(key, ...)
   redis.call('EXPIRE', notes, TRAIL_SECONDS)
 end
 
+-- Used share of Redis' memory, looked at once a second. A script sent as a text, to a Redis before 7,
+-- has no memory of its own and looks each time.
+local used_share, looked_ms = 0, -MOST
+
 local function look_for_room()
-  if not redis.call('SET', K.looked, '1', 'NX', 'PX', LOOK_MS) then return end
+  if math.abs(now - looked_ms) < LOOK_MS then return end
+  looked_ms = now
   local memory = redis.call('INFO', 'memory')
   local used = tonumber(string.match(memory, 'used_memory:(%d+)')) or 0
   local most = tonumber(string.match(memory, 'maxmemory:(%d+)')) or 0
-  if most > 0 and used > most * TIGHT_SHARE then
-    redis.call('SET', K.tight, '1', 'PX', TIGHT_MS)
-  end
-  if most > 0 and used > most * FULL_SHARE then
-    redis.call('SET', K.full, string.format('%.2f', used / most), 'PX', TIGHT_MS)
-  else
-    redis.call('DEL', K.full)
-  end
+  used_share = most > 0 and used / most or 0
+  if used_share > TIGHT_SHARE then redis.call('SET', K.tight, '1', 'PX', TIGHT_MS) end
 end
 
 -- The error of who would add to a Redis of which more than a share is used, nil while there is room.
 -- Redis itself refuses too late: no ticket could be sent any more either, and nothing would drain.
 local function refused(share)
   look_for_room()
-  local used = tonumber(redis.call('GET', K.full)) or 0
-  if used <= share then return nil end
+  if used_share <= share then return nil end
   return redis.error_reply(string.format('OOM nearly full: of its maxmemory %d %% are used, and '
-    .. 'nothing new is accepted until work has ended; give it more', used * 100))
+    .. 'nothing new is accepted until work has ended; give it more', used_share * 100))
 end
 
 local function stamped(event) return string.format('%d %s', now, event) end
