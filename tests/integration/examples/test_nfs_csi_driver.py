@@ -87,7 +87,8 @@ def test_real_mounts_show_the_volume(place):
     share.mkdir(parents=True)
     target = place / "pod" / "mount"
     work = f"--working-mount-dir={place}/work"
-    with served(place, "--mounter=bind", work) as (client, _):
+    # Else it may end while it empties the trash, and the next one takes that mount off (NF-082).
+    with served(place, "--mounter=bind", "--delete-in-call", work) as (client, _):
         request = csi.CreateVolumeRequest(
             name="pvc-1", parameters=CLASS, volume_capabilities=[capability()]
         )
