@@ -221,7 +221,14 @@ class Outbox:
             self._wake()
 
     def _send(self, batch: _Pending) -> None:
-        """Send everything, taking out what was sent."""
+        """Send everything, taking out what was sent.
+
+        First what frees memory: a Redis that is nearly full refuses the rest.
+        """
+        while gone := list(islice((key for key, one in batch.keys.items() if one is None), _BATCH)):
+            self._queue.forget(gone)
+            for key in gone:
+                del batch.keys[key]
         while batch.lists:
             kind, listed = next(iter(batch.lists.items()))
             items = ((name, *entry) for name, entry in listed.items.items())
@@ -248,17 +255,13 @@ class Outbox:
             batch.is_cut = False
 
     def _send_keys(self, keys: dict[Key, str | None]) -> None:
-        """Send some, adds first, and take them out."""
-        batch = dict(islice(((key, one) for key, one in keys.items() if one is not None), _BATCH))
-        if batch:
-            events = {key: version for key, version in batch.items() if version}
-            if len(events) < len(batch):
-                self._queue.add([key for key in batch if key not in events])
-            if events:
-                self._queue.add_events(events)
-        else:
-            batch = dict.fromkeys(islice(keys, _BATCH), "")
-            self._queue.forget(batch)
+        """Add some, and take them out."""
+        batch = dict(islice(keys.items(), _BATCH))
+        events = {key: version for key, version in batch.items() if version}
+        if len(events) < len(batch):
+            self._queue.add([key for key in batch if key not in events])
+        if events:
+            self._queue.add_events(events)
         for key in batch:
             del keys[key]
 

@@ -199,7 +199,8 @@ class Watcher:
     def check_ready(self) -> str:
         """Say what keeps events from reaching the queue; "" if nothing does."""
         if self.is_down or not self.reflectors:
-            return "waiting for Redis"
+            problem = self.loops["keeper"].problem or self.loops["outbox"].problem
+            return f"waiting for Redis: {problem}" if problem else "waiting for Redis"
         behind = {kind: reflector.health for kind, reflector in self.reflectors.items()}
         return "; ".join(
             f"{kind}: {health.error or 'not listed yet'}"

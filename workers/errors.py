@@ -89,6 +89,10 @@ class QueueUnavailable(TransientError):  # noqa: N818 - the word the whole syste
     """Redis does not answer."""
 
 
+class QueueFull(QueueUnavailable):
+    """Redis answers, but its memory is used up: nothing new until work has ended."""
+
+
 class LeaseLost(TransientError):  # noqa: N818 - the word the whole system uses
     """The lease of this volume is gone; the holder must not write any more (G9)."""
 

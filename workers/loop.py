@@ -38,6 +38,7 @@ class Loop:
 
     Attributes:
         is_failing: the last step failed.
+        problem: why, as far as it is known.
         is_refused: the process was told to end, for Redis is another shard's.
     """
 
@@ -53,6 +54,7 @@ class Loop:
     ) -> None:
         self.name = name
         self.is_failing = self.is_refused = False
+        self.problem = ""
         self._step = step
         self._heartbeats = heartbeats
         self._limit_seconds = limit_seconds
@@ -109,7 +111,7 @@ class Loop:
             except ProvisionerError as error:
                 if not self.is_failing:
                     _log.warning("a loop failed and goes on", loop=self.name, err=error)
-                self._failed()
+                self._failed(str(error))
             except BaseException:  # noqa: BLE001 - the loop must outlive any defect
                 if not self.is_failing:
                     _log.exception("unexpected error in a loop", loop=self.name)
@@ -117,12 +119,12 @@ class Loop:
             else:
                 if self.is_failing:
                     _log.info("works again", loop=self.name)
-                self.is_failing = False
+                self.is_failing, self.problem = False, ""
                 self._backoff.reset()
                 self._wait(seconds, self._woken)
 
-    def _failed(self) -> None:
-        self.is_failing = True
+    def _failed(self, problem: str = "") -> None:
+        self.is_failing, self.problem = True, problem
         # Wakes must not turn into tries in a row; `stop` ends the wait.
         self._wait(self._backoff.next_seconds(), self._stopped)
 

@@ -183,10 +183,11 @@ def _redis(tools: Tools) -> Iterator[Finding]:
     if facts["evicted"] not in {"0", "?"}:
         yield Finding("redis eviction", FAIL, f"{facts['evicted']} keys were evicted already")
     percent = int(facts["memory_percent"]) if facts["memory_percent"].isdigit() else 0
-    if percent > SCARCE_PERCENT:
-        loss = "nothing new is accepted" if percent > FULL_PERCENT else "no trails for explain"
+    if percent >= SCARCE_PERCENT:
+        is_full = percent >= FULL_PERCENT
+        loss = "nothing new is accepted" if is_full else "no trails for explain"
         advice = f"{percent} % are used, {loss}: raise maxmemory and the container's limit"
-        yield Finding("redis memory", FAIL if percent > FULL_PERCENT else WARN, advice)
+        yield Finding("redis memory", FAIL if is_full else WARN, advice)
     if facts["role"] != "master":
         yield Finding("redis role", FAIL, f"{facts['role']}: writes are refused there")
     is_kept = facts["appendonly"] == "yes"

@@ -153,7 +153,7 @@ class Supervisor:
     def check_ready(self) -> str:
         """Says which parts are not at work."""
         names = [child.name for child in self.children if not child.ready]
-        if self.redis is not None and (self.redis_unanswered or self.redis.poll() is not None):
+        if self.redis is not None and (self.redis_unanswered > 1 or self.redis.poll() is not None):
             names.append("redis")
         return f"waiting for {', '.join(names)}" if names else ""
 

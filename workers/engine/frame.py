@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers.engine.outcome import Action, Outcome, retry, wait
 from workers.engine.steps import Step
-from workers.errors import ApiError, LeaseLost, TransientError
+from workers.errors import ApiError, LeaseLost, QueueFull, TransientError
 from workers.kube.errors import AwayError
 from workers.observability import tracing, trail
 from workers.observability.logging import get_logger, log_fields
@@ -36,6 +36,8 @@ _log = get_logger(__name__)
 
 # The API server or Redis is away: look again soon, without a back-off step or an event.
 AWAY_SECONDS: Final = 1.0
+# Redis takes no new record: all who wait for one come back, and it must have time for the others.
+FULL_SECONDS: Final = 15.0
 # Client-go's sidecars: where a controller's settings say nothing.
 RETRY_START_SECONDS: Final = 1.0
 RETRY_MAX_SECONDS: Final = 300.0
@@ -173,7 +175,8 @@ class Pass:
         except (TransientError, AwayError) as error:
             _log.warning("key waits", err=error)
             trail.note("waits", str(error))
-            return wait(AWAY_SECONDS, "away")
+            is_full = isinstance(error, QueueFull)
+            return wait(FULL_SECONDS if is_full else AWAY_SECONDS, "away")
         except ApiError as error:
             _log.warning("the API server refused", err=error)
             trail.note("error", f"the API server refused: {error}")

@@ -28,7 +28,7 @@ from redis.retry import Retry
 
 from workers.config.redisurl import is_sentinel, parse_sentinels
 from workers.config.shard import Shard
-from workers.errors import QueueUnavailable
+from workers.errors import QueueFull, QueueUnavailable
 from workers.queue.names import USUAL
 
 if TYPE_CHECKING:
@@ -144,5 +144,7 @@ def redis_errors() -> Iterator[None]:
     """
     try:
         yield
+    except redis.exceptions.OutOfMemoryError as error:
+        raise QueueFull(f"redis: {error}") from error
     except redis.RedisError as error:
         raise QueueUnavailable(f"redis: {error}") from error

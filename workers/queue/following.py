@@ -60,8 +60,8 @@ class FollowingMixin(_Mixed):
         """As the base's, but tried once.
 
         Whoever asks for it repeats it: `connect` as well as a command. Repeated here too, each
-        attempt of a command were as many connections as it has attempts: a minute at a host that
-        drops packets, in which liveness takes the thread for one that hangs.
+        attempt of a command would mean as many connections as it has attempts: a minute at a host
+        that drops packets, in which liveness takes the thread for one that hangs.
         """
         super().connect_check_health(check_health=check_health, retry_socket_connect=False)
 

@@ -300,12 +300,15 @@ def read_redis(client: redis.Redis) -> dict[str, str]:
     """Redis' own state and settings; "?" for what it does not tell us (an ACL may hide CONFIG)."""
     with reading(client):
         facts: dict[str, Any] = client.info()
-    used, most = (whole(str(facts.get(name))) for name in ("used_memory", "maxmemory"))
+    used, uncounted, most = (
+        whole(str(facts.get(name))) or 0
+        for name in ("used_memory", "mem_not_counted_for_evict", "maxmemory")
+    )
     return {
         "version": str(facts.get("redis_version", "?")),
         "memory": str(facts.get("used_memory_human", "?")),
         "memory_limit": str(facts.get("maxmemory_human", "?")),
-        "memory_percent": str(100 * used // most) if used and most else "?",
+        "memory_percent": str(100 * (used - uncounted) // most) if most else "?",
         "policy": str(facts.get("maxmemory_policy", "?")),
         "clients": str(facts.get("connected_clients", "?")),
         "appendonly": "yes" if facts.get("aof_enabled") else "no",

@@ -55,13 +55,12 @@ _HIDDEN = frozenset({"__pycache__"})
 _SHARED = ("lib", "lib_leases")
 # Calls sent together: whoever else asks Redis waits for them, some ms.
 _TOGETHER = 250
-# Scripts that only add, and the share of memory (lib.lua) beyond which they are refused. What is
-# left serves Celery's lists and those that bring work to its end: a full Redis drains.
+# Scripts that bring new work, and the share of memory (lib.lua) beyond which they are refused. What
+# is left serves Celery's lists and those that bring work to its end: a full Redis drains. Scripts
+# that replace a record may be such an end; they look for themselves whether it is a new one.
 GROWING = {
     "add": "FULL_SHARE",
     "add_events": "FULL_SHARE",
-    "begin": "CROWDED_SHARE",
-    "catalog_put": "FULL_SHARE",
     "ensure": "FULL_SHARE",
     "restore": "CROWDED_SHARE",
 }

@@ -1,4 +1,4 @@
-#!lua name=csifleet_67ffef4d465d01af
+#!lua name=csifleet_515f177a69592b94
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
@@ -159,8 +159,9 @@ local function look_for_room()
   if math.abs(now - looked_ms) < LOOK_MS then return end
   looked_ms = now
   local memory = redis.call('INFO', 'memory')
-  local used = tonumber(string.match(memory, 'used_memory:(%d+)')) or 0
-  local most = tonumber(string.match(memory, 'maxmemory:(%d+)')) or 0
+  local function bytes(name) return tonumber(string.match(memory, name .. ':(%d+)')) or 0 end
+  -- Buffers of replicas and of the append-only file are no part of what it compares either.
+  local used, most = bytes('used_memory') - bytes('mem_not_counted_for_evict'), bytes('maxmemory')
   used_share = most > 0 and used / most or 0
   if used_share > TIGHT_SHARE then redis.call('SET', K.tight, '1', 'PX', TIGHT_MS) end
 end
@@ -170,8 +171,8 @@ end
 local function refused(share)
   look_for_room()
   if used_share <= share then return nil end
-  return redis.error_reply(string.format('OOM nearly full: of its maxmemory %d %% are used, and '
-    .. 'nothing new is accepted until work has ended; give it more', used_share * 100))
+  return redis.error_reply(string.format('OOM nearly full: %d %% of maxmemory is used; nothing '
+    .. 'new is accepted until work ends. Raise maxmemory', used_share * 100))
 end
 
 local function stamped(event) return string.format('%d %s', now, event) end
@@ -627,8 +628,6 @@ for lane in pairs(lanes) do admit(lane) end
 return tickets
 end
 scripts['begin'] = function()
-local full = refused(CROWDED_SHARE)
-if full then return full end
 -- BEGIN(domain, record, key, process, token, most): write the intent if the lease is still ours, and
 -- for a volume without one, if its namespace then has no more than `most` bytes of them.
 -- Without a key there is no lease to check. Touches intents, held, leases (hashes).
@@ -637,6 +636,9 @@ if ARGV[4] ~= '' then
   local lease = lease_of(ARGV[4])
   if not (lease and lease.process == ARGV[5] and lease.token == ARGV[6]) then return 0 end
 end
+-- One that is replaced may be the end of an attempt.
+local full = redis.call('HEXISTS', K.intents, ARGV[2]) == 0 and refused(CROWDED_SHARE)
+if full then return full end
 if not weigh(ARGV[2], ARGV[3], tonumber(ARGV[7])) then return 2 end
 redis.call('HSET', K.intents, ARGV[2], ARGV[3])
 if ARGV[4] ~= '' then trail(ARGV[4], stamped('intent')) end
@@ -794,8 +796,6 @@ if pruned > 0 and version then redis.call('HSET', K.floors, kind, version) end
 return pruned
 end
 scripts['catalog_put'] = function()
-local full = refused(FULL_SHARE)
-if full then return full end
 -- CATALOG_PUT(kind, name, rv, json, ...): write objects, the newer resourceVersion wins; an empty
 -- json is a tombstone and wins at an equal one (a relist without the object, a repeated delete).
 -- Touches catalog:<kind> (hash), changes:<kind> (zset), versions (hash). Idempotent.
@@ -1541,5 +1541,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_67ffef4d465d01af', run)
-redis.register_function{ function_name = 'csifleet_67ffef4d465d01af_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_515f177a69592b94', run)
+redis.register_function{ function_name = 'csifleet_515f177a69592b94_always', callback = run, flags = { 'allow-oom' } }

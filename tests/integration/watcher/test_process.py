@@ -62,7 +62,9 @@ def test_probes_tell_what_is_missing(kubeconfig, own_redis, tmp_path):
         return answer.status_code, answer.text.strip()
 
     try:
-        wait_until(lambda: probe("/readyz") == (503, "waiting for Redis"), 30, "not ready")
+        wait_until(
+            lambda: "waiting for Redis: redis: Error" in probe("/readyz")[1], 30, "not ready"
+        )
         assert probe("/healthz")[0] == 200
         own_redis.start()
         wait_until(lambda: probe("/readyz")[0] == 200, 30, "ready")

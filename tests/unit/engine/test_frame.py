@@ -16,9 +16,10 @@ from workers.controllers.provisioner.claims import sync_claim
 from workers.controllers.provisioner.controller import CONTROLLER
 from workers.controllers.provisioner.spec import SPEC
 from workers.cpuslots import CpuSlots, waiting
-from workers.engine.frame import run
+from workers.engine.frame import AWAY_SECONDS, FULL_SECONDS, run
 from workers.engine.outcome import blocked, done
 from workers.engine.steps import Step
+from workers.errors import QueueFull, QueueUnavailable
 from workers.explain.claims import claim_cause
 from workers.explain.facts import ClaimFacts
 from workers.observability.logging import configure_logging
@@ -169,6 +170,21 @@ def test_a_driver_s_own_retry_interval_counts(world):
     broken = Broken(world)
     broken.once()
     assert broken.state().due == world.now_ms / 1000 + 7
+
+
+@pytest.mark.parametrize(
+    ("problem", "seconds"), [(QueueUnavailable, AWAY_SECONDS), (QueueFull, FULL_SECONDS)]
+)
+def test_a_pass_that_redis_stops_comes_back_without_a_back_off_step(world, problem, seconds):
+    """Of a full one all come back that wait for a record: not each second."""
+
+    def stopped(*_):
+        raise problem("redis: no")
+
+    broken = Broken(world)
+    broken.once(work=stopped)
+    state = broken.state()
+    assert (state.fails, state.due) == (0, world.now_ms / 1000 + seconds)
 
 
 def test_a_key_that_found_a_lock_busy_waits_until_it_is_free(world):

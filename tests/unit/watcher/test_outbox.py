@@ -119,9 +119,9 @@ def test_newest_word_about_a_key_or_entry_wins(fake, outbox, running):
     outbox.put("classes", "c", "6", None)
     settle(running())
     assert fake.calls == [
+        ("forget", ["pv"]),
         ("write", "classes", ("c", "6", None)),
         ("add", ["ns/a"], 0.0),
-        ("forget", ["pv"]),
     ]
 
 
@@ -133,9 +133,9 @@ def test_what_waits_together_is_sent_together(fake, outbox, running):
     outbox.forget([A, B])
     settle(running())
     assert fake.calls == [
+        ("forget", ["ns/a", "ns/b"]),
         ("write", "classes", ("c", "5", {}), ("d", "7", None)),
         ("write", "nodes", ("n", "6", {})),
-        ("forget", ["ns/a", "ns/b"]),
     ]
 
 

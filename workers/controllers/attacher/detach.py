@@ -7,6 +7,7 @@ is taken from the PV; once that is gone, from the record of the publish (DA-006)
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from csi_client import messages as csi
@@ -23,7 +24,7 @@ from workers.controllers.attacher.source import (
 from workers.controllers.attacher.work import Work, zombie_seconds
 from workers.cpuslots import waiting
 from workers.engine.outcome import blocked, done, wait
-from workers.errors import ApiError, LeaseLost, TransientError
+from workers.errors import ApiError, LeaseLost, QueueUnavailable, TransientError
 from workers.kube.errors import ConflictError, NotFoundError, RefusedError
 from workers.observability.logging import get_logger
 
@@ -82,10 +83,8 @@ def abandon(work: Work, *, has_ended: bool = True) -> Outcome:
         if time.monotonic() - begun > ABANDON_SECONDS:
             break
         try:
-            work.set_mark("end-call", records.succeeded(work.lease.mark))
+            _note(work, "end-call", records.succeeded(work.lease.mark))
             unpublish(work)
-            work.set_mark("forget", {})
-            return done("attachment went meanwhile")
         except LeaseLost:
             raise
         except Busy as busy:
@@ -94,12 +93,21 @@ def abandon(work: Work, *, has_ended: bool = True) -> Outcome:
             problem = error.message
         except (ApiError, TransientError) as error:
             problem = str(error)
+        else:
+            _note(work, "forget", {})
+            return done("attachment went meanwhile")
     message = f"the attachment is gone, the volume may still be on its node: {problem}"
     _log.error("not detached", err=message)
     work.warn("DetachFailed", message)
     # The watcher has dropped it already, perhaps before this pass wrote it again.
-    work.set_mark("forget", {})
+    _note(work, "forget", {})
     return done("attachment went meanwhile, and the volume may still be on its node")
+
+
+def _note(work: Work, step: str, mark: Mapping[str, Any]) -> None:
+    """Keep the record in step; nobody needs it any more, so a Redis that is away stops nothing."""
+    with suppress(QueueUnavailable):
+        work.set_mark(step, mark)
 
 
 def _pause(seconds: float) -> None:

@@ -46,11 +46,11 @@ def sync_binding(context: Context, key: Key, lease: Lease) -> Outcome:
     snapshot = work.find(paths.SNAPSHOTS, name, namespace)
     if snapshot is None or objects.uid_of(snapshot) != objects.ref_uid(work.item):
         return done("its snapshot is not here")
+    is_candidate = objects.is_deletion_candidate(snapshot)
+    if is_candidate:
+        mark_deleted(work, work.resource, work.item, ANN_BEING_DELETED)
     if not rules.is_settled(snapshot) and needs_copy(
         snapshot, work.item, bound_field="boundVolumeSnapshotContentName"
     ):
         context.queue.add([snapshot_key(namespace, name)])
-    if objects.is_deletion_candidate(snapshot):
-        mark_deleted(work, work.resource, work.item, ANN_BEING_DELETED)
-        return done("marked as deleted")
-    return done("nothing to do")
+    return done("marked as deleted" if is_candidate else "nothing to do")

@@ -153,8 +153,9 @@ local function look_for_room()
   if math.abs(now - looked_ms) < LOOK_MS then return end
   looked_ms = now
   local memory = redis.call('INFO', 'memory')
-  local used = tonumber(string.match(memory, 'used_memory:(%d+)')) or 0
-  local most = tonumber(string.match(memory, 'maxmemory:(%d+)')) or 0
+  local function bytes(name) return tonumber(string.match(memory, name .. ':(%d+)')) or 0 end
+  -- Buffers of replicas and of the append-only file are no part of what it compares either.
+  local used, most = bytes('used_memory') - bytes('mem_not_counted_for_evict'), bytes('maxmemory')
   used_share = most > 0 and used / most or 0
   if used_share > TIGHT_SHARE then redis.call('SET', K.tight, '1', 'PX', TIGHT_MS) end
 end
@@ -164,8 +165,8 @@ end
 local function refused(share)
   look_for_room()
   if used_share <= share then return nil end
-  return redis.error_reply(string.format('OOM nearly full: of its maxmemory %d %% are used, and '
-    .. 'nothing new is accepted until work has ended; give it more', used_share * 100))
+  return redis.error_reply(string.format('OOM nearly full: %d %% of maxmemory is used; nothing '
+    .. 'new is accepted until work ends. Raise maxmemory', used_share * 100))
 end
 
 local function stamped(event) return string.format('%d %s', now, event) end
