@@ -229,7 +229,8 @@ class ControlPlane(Running):
         self._processes[part] = process
         (self.directory / f"{part}.pid").write_text(str(process.pid))
         if part == "kube-apiserver":
-            self._wait(part, (self.directory / "certs/apiserver.crt").exists)
+            # Written after the certificate, which may be there and still be empty.
+            self._wait(part, (self.directory / "certs/apiserver.key").exists)
             with self.api() as api:
                 self._wait(part, api.is_ready)
 

@@ -102,9 +102,15 @@ class KubeApi:
         return self._session
 
     def is_ready(self) -> bool:
-        """Whether `/readyz` says ok now."""
+        """Whether `/readyz` says ok now.
+
+        Raises:
+            requests.exceptions.SSLError: it is another server, or our authority is wrong.
+        """
         try:
             self.request("GET", "/readyz", timeout_seconds=2)
+        except requests.exceptions.SSLError:
+            raise
         except (requests.RequestException, KubeApiError):
             return False
         return True
