@@ -28,7 +28,6 @@ from workers.explain.gather import find_owner
 from workers.translate import volumes
 
 
-
 def view(name, queue_name="", **more):
     """What a driver's record says."""
     return DriverView.from_record({"name": name, "queue_name": queue_name or name, **more})
