@@ -50,3 +50,30 @@ def test_obsolete_objects_are_known_until_they_are_deleted(store):
     assert store.counts(DRIVER) == (0, 1)
     store.deleted(DRIVER, "old")
     assert store.counts(DRIVER) == (0, 0)
+
+
+LISTED = an_object("u1", "10")
+
+
+@pytest.mark.parametrize(
+    ("before", "known", "stays"),
+    [
+        pytest.param(None, None, False, id="new"),
+        pytest.param(an_object("u1", "9"), an_object("u1", "9"), False, id="older"),
+        pytest.param(an_object("u1", "9"), an_object("u1", "11"), True, id="written since"),
+        pytest.param(None, an_object("u1", "11"), True, id="made and written since"),
+        pytest.param(an_object("u1", "x"), an_object("u1", "x"), False, id="without a number"),
+        pytest.param(an_object("u0"), an_object("u0"), False, id="the plan chose another"),
+        pytest.param(an_object("u0"), an_object("u2"), True, id="another came after the look"),
+        pytest.param(None, an_object("u2"), True, id="another came where none was"),
+    ],
+)
+def test_a_plan_does_not_take_back_what_was_written_since_its_list(store, before, known, stays):
+    """Versions grow as numbers, not as text."""
+    if known is not None:
+        store.put(DRIVER, {"fast/z1": known})
+    noted = {} if before is None else {"fast/z1": before}
+    store.replace(DRIVER, noted, {"fast/z1": LISTED}, {})
+    expected = known if stays else LISTED
+    assert store.all(DRIVER) == {"fast/z1": expected}
+    assert store.item_of(DRIVER, expected["metadata"]["uid"]) == "fast/z1"

@@ -9,6 +9,7 @@ from workers.errors import CatalogIncomplete
 from workers.queue.catalog import CatalogReader, CatalogWriter
 from workers.queue.keys import claim_key
 from workers.queue.names import NAMES
+from workers.queue.scripts import Scripts
 from workers.queue.workqueue import WorkQueue
 
 
@@ -81,6 +82,25 @@ def test_tombstones_are_pruned_and_readers_that_missed_them_reload(redis_client,
     writer.replace("nodes", [("a", "1", {})], "13")
     assert redis_client.hkeys(NAMES["catalog"].full + "nodes") == [b"a"]
     assert set(reader.all("nodes")) == {"a"}
+
+
+def test_what_came_back_since_the_scan_is_not_pruned_and_nobody_reloads(redis_client, writer):
+    """Another watcher wrote it in between; readers go on from the version they know."""
+    scripts, epoch = Scripts(redis_client), writer.epoch()
+    writer.write("nodes", [("a", "1", {})])
+    known = scripts.run("catalog_read", epoch, "nodes", 0)[1][2]
+    writer.write("nodes", [("b", "2", {})])
+    assert scripts.run("catalog_prune", "nodes", "a", "gone") == 0
+    _, _, _, is_full, flat = scripts.run("catalog_read", epoch, "nodes", known)[1]
+    assert (is_full, flat) == (0, [b"b", b"2 {}"])
+
+
+def test_tombstones_are_pruned_though_their_versions_were_lost(redis_client, writer):
+    """Readers ahead of a lost counter reload anyway."""
+    writer.write("nodes", [("a", "1", {}), ("a", "2", None)])
+    redis_client.delete(NAMES["versions"].full)
+    writer.replace("nodes", [], "3")
+    assert redis_client.hkeys(NAMES["catalog"].full + "nodes") == []
 
 
 def test_lease_state_saves_the_round_trip_until_something_changes(redis_client, writer, reader):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from workers.queue.correlate import (
@@ -14,6 +16,7 @@ from workers.queue.correlate import (
     Patch,
 )
 
+_SCRIPT_COMMANDS = ("fcall", "evalsha", "eval")
 CLAIM = {"kind": "PersistentVolumeClaim", "namespace": "ns", "name": "data", "uid": "u"}
 
 
@@ -94,6 +97,24 @@ def test_events_decided_together_are_answered_in_order(bench):
     assert isinstance(first, Create)
     assert isinstance(second, Create)
     assert third == Patch(first.name, "one", 2)
+
+
+@pytest.mark.parametrize(("has_functions", "command"), [(True, "fcall"), (False, "evalsha")])
+def test_events_decided_together_are_one_command_each(bench, has_functions, command):
+    """As functions or as texts, whichever this Redis runs: none is sent twice."""
+
+    def calls():
+        stats = bench.client.info("commandstats")
+        found = {name: stats.get(f"cmdstat_{name}", {"calls": 0}) for name in _SCRIPT_COMMANDS}
+        return Counter({name: one["calls"] for name, one in found.items()})
+
+    budget = EventBudget(bench.client, now_ms=lambda: bench.now_ms)
+    budget._scripts._has_functions = has_functions
+    occurrences = [Occurrence("s", CLAIM, "Warning", "r", message) for message in ("one", "two")]
+    budget.decide(occurrences[:1])  # Redis knows the script now
+    before = calls()
+    budget.decide(occurrences)
+    assert calls() - before == {command: 2}
 
 
 def test_a_key_of_a_wrong_type_is_repaired_for_events_decided_together(bench):

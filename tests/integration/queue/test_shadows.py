@@ -89,7 +89,9 @@ def test_a_difference_is_told_after_the_sidecar_had_time(world):
     world.predict(VA, world.va, world.attached())
     world.api.change(paths.ATTACHMENTS, "va", {"metadata": {"labels": {"a": "b"}}})
     assert world.counts() == {}
-    world.now += 31
+    world.now += 30
+    assert world.counts() == {}
+    world.now += 1
     assert world.counts() == {"differs": 1}
     report = gather(world.shadows)[DRIVER]
     (note,) = report["differences"]

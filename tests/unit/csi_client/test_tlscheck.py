@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from csi_client.connection import TlsFiles
-from csi_client.tlscheck import NO_CERTIFICATE, refusal
+from csi_client.tlscheck import EXPIRED, NO_CERTIFICATE, own_certificate_trouble, refusal
 from tests.support.certificates import make_ca, make_certificate
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
@@ -44,3 +44,23 @@ def test_a_server_that_goes_on_after_the_handshake_has_no_trouble_with_tls(
         tls = TlsFiles(tmp_path / "ca.pem", server_name="driver.example.org")
         assert refusal("127.0.0.1", listener.getsockname()[1], tls) == found
         thread.join(10)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "found"),
+    [
+        pytest.param("fleet", "fleet", "", id="good, whatever name it carries"),
+        pytest.param("old", "old", EXPIRED, id="expired"),
+        pytest.param("fleet", "old", "client certificate and key cannot be used: ", id="no pair"),
+    ],
+)
+def test_the_own_certificate_is_judged_without_the_driver(
+    tmp_path: Path, certificate: str, key: str, found: str
+) -> None:
+    """gRPC's servers refuse it without a reason."""
+    make_ca(tmp_path, "ca")
+    make_certificate(tmp_path, "ca", "fleet", "fleet.example.org")
+    make_certificate(tmp_path, "ca", "old", "fleet.example.org", days=-1)
+    told = own_certificate_trouble(tmp_path / f"{certificate}.pem", tmp_path / f"{key}.key")
+    assert told.startswith(found)
+    assert bool(told) is bool(found)

@@ -10,6 +10,8 @@ from tests.support.fake_cluster import World
 from workers.config.settings import NodeSettings, Settings
 from workers.constants import ANN_SELECTED_NODE, FINALIZER_VOLUME
 from workers.controllers.provisioner import safekeeping
+from workers.controllers.provisioner.claims import claim_domain
+from workers.controllers.provisioner.controller import CONTROLLER
 from workers.custom import (
     INVALID_ARGUMENT,
     Ignored,
@@ -23,6 +25,7 @@ from workers.custom.driver import custom_driver
 from workers.engine.outcome import Action
 from workers.errors import ConfigError
 from workers.kube.errors import ForbiddenError
+from workers.queue.keys import claim_key
 
 NAME = "test-driver"  # the driver of the fake cluster
 FORBIDDEN = ForbiddenError(403, "Forbidden", "no")
@@ -188,10 +191,17 @@ def test_thresholds_hold_for_failures_but_not_for_saving():
     world = world_of(plugin)
     backend = world.driver.backend
     assert [backend.threshold(kind) for kind in ("claims", "volumes", "other")] == [3, 5, 0]
+
+    def given_up_after(name, uid):
+        world.add_claim(name, uid)
+        key = claim_key(NAME, "default", name, uid)
+        lease = world.lease(key, claim_domain(world.driver, key))
+        return CONTROLLER.sync(world.runtime, world.driver, key, lease).give_up_after
+
     world.kube.fail["create_volume"] = [FORBIDDEN]
-    assert world.claim_pass(world.add_claim()).may_give_up is False
+    assert given_up_after("one", "u1") == 0
     plugin.answers = [ProvisionError("x")]
-    assert world.claim_pass(world.add_claim("two", "u2")).may_give_up is True
+    assert given_up_after("two", "u2") == 3
 
 
 def backoff_world(**fields):

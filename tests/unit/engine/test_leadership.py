@@ -158,6 +158,37 @@ def look(election, clock, seconds=2.0):
     return election.step()
 
 
+@pytest.mark.parametrize(
+    ("standing", "least", "most"),
+    [
+        pytest.param(Standing.HELD, 5, 5, id="ours: the retry period"),
+        pytest.param(Standing.FOREIGN, 5, 6, id="a stranger's: with client-go's jitter"),
+        pytest.param(Standing.FELLOW, 2.25, 2.7, id="a fellow's: in time to go on"),
+        pytest.param(Standing.UNKNOWN, 2.25, 2.7, id="unknown: as soon"),
+    ],
+)
+def test_when_a_lease_is_looked_at_again(leases, clock, monkeypatch, standing, least, most):
+    """COR-6: the API server is not asked more often than for client-go where nothing needs it."""
+    election = elect(leases, clock)
+    election.standing = standing
+    for share, pause in ((0.0, least), (1.0, most)):
+        monkeypatch.setattr("random.random", lambda share=share: share)
+        assert election.pause_seconds() == pytest.approx(pause)
+
+
+def test_a_round_waits_for_what_comes_first(leases, clock):
+    """A look that is due, the end of what a renewal allows, or a new Lease to keep."""
+    leadership = Leadership(leases, SETTINGS, "host_csi-fleet-1", FakeLanes(), clock=clock)
+    assert leadership._round([]) == 5
+    leadership.step(ONE)
+    clock.now += 2
+    assert leadership._round(ONE) == 3
+    leases.is_away = True
+    clock.now += 5
+    leadership.step(ONE)
+    assert leadership._round(ONE) == 3
+
+
 def test_a_newcomer_writes_itself_in_and_everybody_works(leases, clock):
     """F-021: our workers are active together; who cannot know how old a renewal is renews."""
     first, second = elect(leases, clock), elect(leases, clock, "host_csi-fleet-2")

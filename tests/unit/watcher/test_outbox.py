@@ -22,9 +22,11 @@ class FakeRedis:
         self.added = []
         self.is_down = False
         self.error = QueueUnavailable("redis: away")
+        self.meanwhile = lambda: None
 
     def _note(self, *call):
         if self.is_down:
+            self.meanwhile()
             raise self.error
         self.calls.append(call)
 
@@ -237,22 +239,33 @@ def test_what_waits_for_redis_is_bounded(fake, running_with, kind, started):
         pytest.param(["5", "6"], ("events", {"ns/a": "6"}), id="the newest event counts"),
         pytest.param(["5", ""], ("add", ["ns/a"], 0.0), id="another reason counts in any case"),
         pytest.param(["", "6"], ("add", ["ns/a"], 0.0), id="and is not lost to a later event"),
+        pytest.param(["", None], ("forget", ["ns/a"]), id="of what is gone nothing is left"),
+        pytest.param(["5", None], ("forget", ["ns/a"]), id="nor of its event"),
+        pytest.param([None, "6"], ("events", {"ns/a": "6"}), id="what came back is new"),
     ],
 )
-@pytest.mark.parametrize("is_down", [False, True])
-def test_events_are_told_from_other_reasons(
-    fake, outbox, running, started, versions, sent, is_down
-):
+@pytest.mark.parametrize("moment", ["while it waits", "after it failed", "while it fails"])
+def test_events_are_told_from_other_reasons(fake, outbox, versions, sent, moment):
     """COR-15: only an event may be taken for the other watcher's copy of itself."""
+
+    def tell(version):
+        if version is None:
+            outbox.forget([A])
+        else:
+            outbox.add([A], version=version)
+
     first, second = versions
-    outbox.add([A], version=first)
-    fake.is_down = is_down
-    if is_down:
-        running()
-        wait_for_outage(started)
-    outbox.add([A], version=second)
-    fake.is_down = False
-    settle(outbox if is_down else running())
+    tell(first)
+    if moment != "while it waits":
+        fake.is_down = True
+        if moment == "while it fails":
+            fake.meanwhile = lambda: tell(second)
+        with pytest.raises(QueueUnavailable):
+            outbox.step()
+        fake.is_down = False
+    if moment != "while it fails":
+        tell(second)
+    outbox.step()
     assert fake.calls == [sent]
 
 

@@ -13,7 +13,6 @@ from workers.controllers.provisioner.spec import SPEC
 from workers.controllers.provisioner.sweep import can_sweep, sweep_snapshots
 from workers.controllers.provisioner.volumes import sync_volume
 from workers.engine.controller import Due
-from workers.engine.outcome import Action
 from workers.queue import keys
 from workers.queue.locks import Lock
 
@@ -51,7 +50,7 @@ class ProvisionerController:
         """One pass of the key's kind; a plug-in may give up after so many failures (L-016)."""
         assert driver is not None  # all kinds have one
         outcome = _PASSES[key.kind](context, driver, key, lease)
-        if outcome.action is Action.RETRY and outcome.may_give_up:
+        if outcome.may_give_up:
             return replace(outcome, give_up_after=backend_of(driver).threshold(key.kind))
         return outcome
 

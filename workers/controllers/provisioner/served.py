@@ -37,15 +37,15 @@ class DriverView:
 
     name: str
     queue_name: str
-    in_tree_name: str | None = None
-    additional_names: tuple[str, ...] = ()
-    node: str | None = None
-    node_segments: Mapping[str, str] | None = None
-    add_finalizer: bool = True
-    has_topology: bool = False
-    has_attach: bool = False
-    can_clone: bool = False
-    has_capacity: bool = False
+    in_tree_name: str | None
+    additional_names: tuple[str, ...]
+    node: str | None
+    node_segments: Mapping[str, str] | None
+    add_finalizer: bool
+    has_topology: bool
+    has_attach: bool
+    can_clone: bool
+    has_capacity: bool
 
     @property
     def needs_nodes(self) -> bool:

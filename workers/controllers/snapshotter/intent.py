@@ -75,7 +75,7 @@ class Intent:
             volumes=tuple(record["volumes"]),
             parameters=dict(record.get("parameters") or {}),
             secret=SecretRef(*secret) if secret else None,
-            is_open=bool(record.get("open", True)),
+            is_open=bool(record["open"]),
             is_failed=bool(record.get("failed")),
             has_copy=bool(record.get("copy")),
         )

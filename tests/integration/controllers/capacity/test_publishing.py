@@ -52,6 +52,15 @@ def test_c088_one_object_with_labels_selector_and_capacity(world):
     assert "ownerReferences" not in found["metadata"]
 
 
+def test_the_first_poll_begins_the_period(world):
+    """CAP-030: asked at the start, not once more at the first tick."""
+    world.publishing.start([world.driver])
+    world.settle()
+    assert len(world.client.requests) == 1
+    world.tick()
+    assert len(world.client.requests) == 1
+
+
 def test_c089_maximum_size_comes_and_goes(world):
     world.client.maximum = GIB
     world.poll()

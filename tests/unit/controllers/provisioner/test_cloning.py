@@ -18,6 +18,14 @@ from workers.queue.keys import Key
 def world():
     world = World()
     world.intents.all = lambda: world.intents.intents
+    world.reads = []
+    get_claim = world.kube.get_claim
+
+    def counted(namespace, name):
+        world.reads.append(name)
+        return get_claim(namespace, name)
+
+    world.kube.get_claim = counted
     return world
 
 
@@ -48,10 +56,12 @@ def finalizers(world):
 
 
 def test_c117_clone_bound_finalizer_goes_others_stay(world):
+    """One read, one write: what was read is what is written."""
     add_source(world)
     add_clone(world, "clone", "Bound")
     assert sync(world).action is Action.DONE
     assert finalizers(world) == ["other"]
+    assert world.reads == ["src"]
 
 
 @pytest.mark.parametrize(
@@ -116,6 +126,7 @@ def test_c122_conflict_is_read_and_written_again(world):
     world.kube.fail["update_claim"] = [ConflictError(409, "Conflict", "modified")]
     assert sync(world).action is Action.DONE
     assert finalizers(world) == ["other"]
+    assert world.reads == ["src", "src"]
 
 
 def test_c122_gone_or_replaced_is_done(world):

@@ -27,10 +27,14 @@ from workers.errors import AttemptError
 from workers.explain.gather import find_owner
 from workers.translate import volumes
 
-FOO = DriverView("foo", "foo", in_tree_name="kubernetes.io/foo")
-LIBRARY = DriverView(
-    "own.example", "own.example", add_finalizer=False, additional_names=("old.own",)
-)
+
+def view(name, queue_name="", **more):
+    """What a driver's record says."""
+    return DriverView.from_record({"name": name, "queue_name": queue_name or name, **more})
+
+
+FOO = view("foo", in_tree_name="kubernetes.io/foo")
+LIBRARY = view("own.example", add_finalizer=False, additional_names=["old.own"])
 DRIVERS = Drivers.of([FOO, LIBRARY])
 MODES = {"class1": "Immediate", "late": "WaitForFirstConsumer", "unset": None}
 
@@ -234,14 +238,14 @@ def test_deleting_source(fields, expected):
 
 def test_c124_cloning_goes_to_a_driver_that_can_clone_its_own_first():
     """CL-004, CL-005: no driver with CLONE_VOLUME, no key."""
-    a, b = DriverView("a", "a", can_clone=True), DriverView("b", "b", can_clone=True)
+    a, b = (view(name, controller_capabilities=["CLONE_VOLUME"]) for name in "ab")
     assert cloning_key("ns/src", "u", "foo", DRIVERS) is None
     assert cloning_key("ns/src", "u", "b", Drivers.of([a, b, FOO])).text == "cloning|b|ns/src|u"
     assert cloning_key("ns/src", "u", "foo", Drivers.of([a, b, FOO])).driver == "a"
 
 
 NODES = Drivers.of(
-    [DriverView("foo", f"foo@n{i}", node=f"n{i}", node_segments={"zone": f"z{i}"}) for i in (1, 2)]
+    [view("foo", f"foo@n{i}", node=f"n{i}", node_segments={"zone": f"z{i}"}) for i in (1, 2)]
 )
 
 
@@ -274,7 +278,7 @@ def test_node_deployment_routes_volumes_by_affinity(spec, expected):
     assert [key.driver for key in volume_keys(entry, NODES)] == expected
 
 
-OWNERS = Drivers.of([DriverView("a", "a"), DriverView("b", "b")])
+OWNERS = Drivers.of([view("a"), view("b")])
 
 
 @pytest.mark.parametrize(
@@ -339,5 +343,4 @@ def test_an_unsaved_volume_without_a_claim_is_refused(spec):
 @pytest.mark.parametrize(("said", "read"), [("kubernetes.io/foo", "kubernetes.io/foo"), ("", None)])
 def test_a_drivers_record_tells_its_in_tree_name(said, read):
     """L-025: claims of the in-tree name are found by it."""
-    record = {"name": "foo", "queue_name": "foo", "in_tree_name": said}
-    assert DriverView.from_record(record).in_tree_name == read
+    assert view("foo", in_tree_name=said).in_tree_name == read

@@ -8,9 +8,9 @@ import pytest
 
 from csi_client import messages as csi
 from csi_client.errors import CsiError
-from tests.support.fake_cluster import World
+from tests.support.fake_cluster import CAPABILITIES, World
 from workers.config.settings import NodeSettings, Settings
-from workers.constants import ANN_SELECTED_NODE
+from workers.constants import ANN_SELECTED_NODE, FINALIZER_CLONE_SOURCE
 from workers.controllers.provisioner import race
 from workers.controllers.provisioner.race import Wait
 from workers.engine.outcome import Action
@@ -83,6 +83,35 @@ def test_c129_owner_is_written_after_the_wait(world):
     assert world.claim_pass(claim).action is Action.DONE
     assert selected(world) == NODE
     assert (len(world.asked), world.client.created) == (1, [])
+
+
+@pytest.mark.parametrize("finalizers", [[], [FINALIZER_CLONE_SOURCE]], ids=["free", "protected"])
+@pytest.mark.parametrize("owner", [None, NODE])
+def test_only_who_creates_a_clone_protects_its_source(world, owner, finalizers):
+    """P-226, D-011: the look for room marks nothing; nor is what is protected written again."""
+    object.__setattr__(world.driver, "controller_capabilities", CAPABILITIES | {"CLONE_VOLUME"})
+    world.add_class()
+    source = world.add_claim("src", "src-uid", volumeName="pv-src")
+    source["metadata"]["finalizers"], source["status"] = finalizers, {"phase": "Bound"}
+    world.kube.add("persistentvolumeclaims", source)
+    volume = {
+        "metadata": {"name": "pv-src"},
+        "spec": {
+            "csi": {"driver": world.driver.name, "volumeHandle": "h"},
+            "claimRef": {"namespace": "default", "name": "src", "uid": "src-uid"},
+        },
+        "status": {"phase": "Bound"},
+    }
+    world.kube.add("persistentvolumes", volume)
+    claim = world.add_claim(
+        annotations={ANN_SELECTED_NODE: owner} if owner else None,
+        dataSource={"kind": "PersistentVolumeClaim", "name": "src"},
+    )
+    world.memo = wait_is_over()
+    world.claim_pass(claim)
+    assert (len(world.asked), len(world.client.created)) == ((0, 1) if owner else (1, 0))
+    is_due = bool(owner and not finalizers)
+    assert world.kube.writes.count(("update_claim", "src")) == is_due
 
 
 def test_c130_one_byte_too_little(world):

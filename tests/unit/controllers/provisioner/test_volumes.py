@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 
 import pytest
 
@@ -254,6 +255,39 @@ def test_t164_t165_the_annotated_secret_or_none(world):
     world.kube.add("secrets", {"metadata": {"name": "creds", "namespace": "default"}, "data": data})
     world.volume_pass(NAME)
     assert world.client.deleted == [("h1", {}), ("h1", {"user": "admin"})]
+
+
+IN_TREE, PORTWORX = "kubernetes.io/portworx-volume", "pxd.portworx.com"
+CSI_WORDS = "csi.storage.k8s.io/provisioner-secret-{}"
+IN_TREE_WORDS = "openstorage.io/auth-secret-{}"
+
+
+@pytest.mark.parametrize("words", [CSI_WORDS, IN_TREE_WORDS])
+@pytest.mark.parametrize("provisioner", [PORTWORX, IN_TREE])
+@pytest.mark.parametrize("is_migrated", [False, True])
+def test_without_annotations_the_class_names_the_secret(world, is_migrated, provisioner, words):
+    """P-512, P-513: the in-tree plugin's class in CSI's words, if the volume is the plugin's."""
+    world.driver = replace(world.driver, name=PORTWORX, in_tree_name=IN_TREE)
+    parameters = {words.format("name"): "creds", words.format("namespace"): "default"}
+    world.add_class(provisioner=provisioner, parameters=parameters)
+    data = {"user": base64.b64encode(b"admin").decode()}
+    world.kube.add("secrets", {"metadata": {"name": "creds", "namespace": "default"}, "data": data})
+    source = {"csi": {"driver": PORTWORX, "volumeHandle": "h1"}}
+    names = {"pv.kubernetes.io/provisioned-by": PORTWORX}
+    if is_migrated:
+        source = {"csi": None, "portworxVolume": {"volumeID": "h1"}}
+        names = {
+            "pv.kubernetes.io/provisioned-by": IN_TREE,
+            "pv.kubernetes.io/migrated-to": PORTWORX,
+        }
+    claim = {"namespace": "default", "name": "data"}
+    add_volume(world, annotations=names, storageClassName="fast", claimRef=claim, **source)
+    annotations = world.volumes()[NAME]["metadata"]["annotations"]
+    del annotations[SECRET_NAME], annotations[SECRET_NAMESPACE]
+    world.volume_pass(NAME)
+    is_translated = is_migrated and provisioner == IN_TREE
+    is_read = words == CSI_WORDS or is_translated
+    assert world.client.deleted == [("h1", {"user": "admin"} if is_read else {})]
 
 
 def test_d022_a_refused_secret_read_holds_the_deletion_up(world):

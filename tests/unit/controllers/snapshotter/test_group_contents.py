@@ -108,6 +108,32 @@ def dynamic_world(*answers: Any, policy: str = "Delete") -> SnapshotWorld:
     return world
 
 
+@pytest.mark.parametrize(
+    ("told", "written"),
+    [
+        pytest.param({}, {}, id="what is not known is left out"),
+        pytest.param(
+            {"creation_time": "2026-01-02T03:04:05.000000006Z"},
+            {"creationTime": 1767323045 * 10**9 + 6},
+            id="time, in nanoseconds",
+        ),
+        pytest.param(
+            {"creation_time": "1970-01-01T00:00:00.000000006Z"}, {"creationTime": 6}, id="early"
+        ),
+        pytest.param({"size_bytes": 7}, {"restoreSize": 7}, id="size"),
+    ],
+)
+def test_members_are_listed_as_the_driver_tells_them(told, written):
+    """SNG-001, SNG-002: the members' own contents get this."""
+    (member,) = MADE["group_snapshot"]["snapshots"]
+    world = dynamic_world(
+        {"group_snapshot": {"group_snapshot_id": "gh", "snapshots": [member | told]}}
+    )
+    run(world)
+    known = {"volumeHandle": "a", "snapshotHandle": "s", "readyToUse": True}
+    assert content(world)["status"]["volumeSnapshotInfoList"] == [known | written]
+
+
 def drop(world: SnapshotWorld) -> None:
     world.api.drop(paths.GROUP_SNAPSHOT_CONTENTS, "gc")
 
