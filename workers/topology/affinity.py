@@ -51,35 +51,38 @@ def is_accessible(volume: Mapping[str, Any], node_segments: Mapping[str, str]) -
     return matches(required.get("nodeSelectorTerms") or (), node_segments)
 
 
-def matches(selector_terms: Iterable[Mapping[str, Any]], labels: Mapping[str, str]) -> bool:
-    """Tell whether a node with these labels and no name meets one of the selector terms.
+def matches(
+    selector_terms: Iterable[Mapping[str, Any]], labels: Mapping[str, str], name: str = ""
+) -> bool:
+    """Tell whether a node with these labels and this name meets one of the selector terms.
 
     Terms are ORed, requirements inside a term ANDed. An empty term matches nothing. A requirement
     the API would have refused (unknown operator, wrong number of values) makes its term match
-    nothing. `matchFields` sees an empty `metadata.name` (P-341).
+    nothing. Without a node, `matchFields` sees an empty `metadata.name` (P-341).
 
     Source: k8s.io/component-helpers, scheduling/corev1/nodeaffinity.
     """
-    return any(_term_matches(term, labels) for term in selector_terms)
+    return any(_term_matches(term, labels, name) for term in selector_terms)
 
 
-def _term_matches(term: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def _term_matches(term: Mapping[str, Any], labels: Mapping[str, str], name: str) -> bool:
     expressions = term.get("matchExpressions") or ()
     fields = term.get("matchFields") or ()
     if not expressions and not fields:
         return False
     return all(_expression_matches(expression, labels) for expression in expressions) and all(
-        _field_matches(requirement) for requirement in fields
+        _field_matches(requirement, name) for requirement in fields
     )
 
 
-def _field_matches(requirement: Mapping[str, Any]) -> bool:
+def _field_matches(requirement: Mapping[str, Any], name: str) -> bool:
+    """Of a node's fields `metadata.name` is the only one there is."""
     values: Sequence[str] = requirement.get("values") or ()
     if len(values) != 1:
         return False
     if requirement.get("operator") == "In":
-        return values[0] == ""
-    return requirement.get("operator") == "NotIn" and values[0] != ""
+        return values[0] == name
+    return requirement.get("operator") == "NotIn" and values[0] != name
 
 
 def _is_in(label: str | None, values: Sequence[str]) -> bool:

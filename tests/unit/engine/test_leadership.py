@@ -341,8 +341,11 @@ def test_two_start_at_once_and_the_slower_one_works_too(leases, clock):
     assert slow.step() is Standing.HELD
 
 
-def test_lanes_follow_the_lease(leases, clock):
-    """Paused at every step while a stranger holds it, so that a lost Redis pauses again."""
+def test_lanes_follow_the_lease(leases, clock, caplog):
+    """Paused at every step while a stranger holds it, so that a lost Redis pauses again.
+
+    Whom we wait for is logged once for each time.
+    """
     lanes = FakeLanes()
     leadership = Leadership(leases, SETTINGS, "host_csi-fleet-1", lanes, clock=clock)
     leases.foreign("go-host", "t1")
@@ -355,6 +358,11 @@ def test_lanes_follow_the_lease(leases, clock):
     assert lanes.calls[2:] == [("resume", *LANES)]
     assert leadership.may_work("claims", "d")
     assert not leadership.may_work("claims", "unknown")
+    told = "waits, the lease is held by another"
+    assert caplog.messages.count(told) == 1
+    leases.foreign("go-host", "t3")
+    leadership.step(ONE)
+    assert caplog.messages.count(told) == 2
 
 
 def test_c143_health_complains_about_a_holder_that_does_not_renew(leases, clock):

@@ -159,6 +159,32 @@ def test_a_hanging_request_holds_up_no_other_lease(leases):
         leadership.stop()
 
 
+def test_each_lease_is_looked_after_when_it_is_due_and_waited_for_no_oftener(leases, clock):
+    """A round ends at the next due Lease; one whose request hangs makes nobody go round faster."""
+    hangs = threading.Event()
+
+    class Api:
+        def get(self, resource, name, *, namespace=""):
+            hangs.wait(30)
+            return leases.get(resource, name, namespace=namespace)
+
+        create, update = leases.create, leases.update
+
+    leadership = Leadership(Api(), SETTINGS, "w1_csi-fleet-0", FakeLanes(), clock=clock)
+    period = SETTINGS.retry_period_seconds
+    try:
+        assert [leadership._round(ONE) for _ in range(2)] == [period, period], "it hangs"
+        hangs.set()
+        (one,) = leadership._all()
+        one.stepping.result(30)
+        assert one.due == clock.now + period
+        clock.now = one.due - period / 4
+        assert leadership._round(ONE) == pytest.approx(period / 4)
+    finally:
+        hangs.set()
+        leadership.stop()
+
+
 def test_what_may_not_be_worked_on_any_more_is_told_when_its_time_is_over(leases):
     """The end comes by the clock, while the request that should renew still hangs."""
     settings = replace(

@@ -118,17 +118,18 @@ def test_an_empty_term_never_matches():
 
 
 @pytest.mark.parametrize(
-    ("requirement", "expected"),
+    ("requirement", "expected", "by_name"),
     [
-        pytest.param(expression("metadata.name", "In", "foo"), False, id="In a name"),
-        pytest.param(expression("metadata.name", "NotIn", "foo"), True, id="NotIn a name"),
-        pytest.param(expression("metadata.name", "In", "a", "b"), False, id="two values"),
-        pytest.param(expression("metadata.name", "Exists"), False, id="other operator"),
+        pytest.param(expression("metadata.name", "In", "foo"), False, True, id="In a name"),
+        pytest.param(expression("metadata.name", "NotIn", "foo"), True, False, id="NotIn a name"),
+        pytest.param(expression("metadata.name", "In", "foo", "b"), False, False, id="two values"),
+        pytest.param(expression("metadata.name", "Exists"), False, False, id="other operator"),
     ],
 )
-def test_match_fields_see_an_empty_name(requirement, expected):
-    """P-341: and they are ANDed with the expressions."""
+def test_match_fields_see_an_empty_name_or_the_node_s(requirement, expected, by_name):
+    """P-341, SNC-080: and they are ANDed with the expressions."""
     assert matches([{"matchFields": [requirement]}], LABELS) is expected
+    assert matches([{"matchFields": [requirement]}], LABELS, "foo") is by_name
     away = expression("zone", "In", "z2")
     assert not matches([{"matchFields": [requirement], "matchExpressions": [away]}], LABELS)
 

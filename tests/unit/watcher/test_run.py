@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.waiting import wait_until
+from watcher import run
 from watcher.run import Watcher
+from workers.queue.keys import claim_key
 
 
 class FakeRedis:
@@ -20,12 +27,22 @@ class FakeRedis:
         return 1.0
 
 
+def make(redis, **options):
+    return Watcher(
+        None,
+        queue=redis,
+        catalog=redis,
+        registry=redis,
+        intents=None,
+        namespace="system",
+        **options,
+    )
+
+
 def test_c148_a_redis_that_lost_its_data_is_filled_again_at_once(monkeypatch):
     """C-148: catalog and keys; workers take nothing until the catalog is complete again."""
     redis, told = FakeRedis(), []
-    watcher = Watcher(
-        None, queue=redis, catalog=redis, registry=redis, intents=None, namespace="system"
-    )
+    watcher = make(redis)
     for owner, name in (
         (watcher.machine, "begin"),
         (watcher.machine, "relist_catalog"),
@@ -38,3 +55,31 @@ def test_c148_a_redis_that_lost_its_data_is_filled_again_at_once(monkeypatch):
     redis.life = "second"
     watcher.keeper.step()
     assert told == ["begin", "relist_catalog", "add_everything"]
+
+
+def test_people_see_a_watcher_once_redis_is_known_as_ours(monkeypatch):
+    """Another shard's watchers are not counted with us."""
+    told = []
+    presence = SimpleNamespace(announce=told.append)
+    watcher = make(FakeRedis(), presence=presence)
+    monkeypatch.setattr(watcher.machine, "begin", lambda: told.append("Redis is ours"))
+    loop = watcher.loops["presence"]
+    loop.start()
+    try:
+        watcher.keeper.step()
+        wait_until(lambda: len(told) > 1, 10, "the watcher tells that it lives")
+    finally:
+        loop.stop()
+    assert told == ["Redis is ours", "watcher"]
+    assert "presence" not in make(FakeRedis()).loops
+
+
+@pytest.mark.parametrize("keys", [[], [claim_key("d", "ns", "one", "u1")]])
+def test_attempts_that_came_back_from_configmaps_are_told(monkeypatch, caplog, keys):
+    """And nothing is told each minute in which none did."""
+    watcher, sent = make(FakeRedis()), []
+    monkeypatch.setattr(run, "restore_intents", lambda *_: keys)
+    monkeypatch.setattr(watcher.outbox, "add", sent.extend)
+    watcher.loops["recovery"]._step()
+    assert sent == keys
+    assert caplog.messages.count("attempts restored from ConfigMaps") == len(keys)

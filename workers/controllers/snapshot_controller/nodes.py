@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
-from workers.translate.fields import Json, object_list, text, text_list, text_map
+from workers.topology.affinity import matches
+from workers.translate.fields import Json, object_list, text, text_map
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from workers.controllers.snapshot_controller.work import ObjectPass
 
 
@@ -24,7 +23,11 @@ def managing_node(work: ObjectPass, volume: Json) -> str:
     if not terms:
         return ""
     driver = text(volume, "spec", "csi", "driver")
-    fitting = [node for node in work.context.kube.list(paths.NODES) if _fits(node, terms)]
+    fitting = [
+        node
+        for node in work.context.kube.list(paths.NODES)
+        if matches(terms, text_map(node, "metadata", "labels"), text(node, "metadata", "name"))
+    ]
     fitting.sort(key=lambda node: (not is_ready(node), text(node, "metadata", "name")))
     for node in fitting:
         name = text(node, "metadata", "name")
@@ -47,41 +50,3 @@ def _has_driver(work: ObjectPass, node: str, driver: str) -> bool:
     except NotFoundError:
         return False
     return any(text(one, "name") == driver for one in object_list(found, "spec", "drivers"))
-
-
-def _fits(node: Json, terms: Iterable[Json]) -> bool:
-    """NodeSelectorTerms are OR of ANDs; an empty term fits nothing."""
-    labels = text_map(node, "metadata", "labels")
-    fields = {"metadata.name": text(node, "metadata", "name")}
-    for term in terms:
-        expressions = object_list(term, "matchExpressions")
-        matched_fields = object_list(term, "matchFields")
-        if not expressions and not matched_fields:
-            continue
-        if all(_holds(one, labels) for one in expressions) and all(
-            _holds(one, fields) for one in matched_fields
-        ):
-            return True
-    return False
-
-
-def _holds(requirement: Json, values: dict[str, str]) -> bool:
-    key, operator = text(requirement, "key"), text(requirement, "operator")
-    wanted, found = text_list(requirement, "values"), values.get(key)
-    if operator == "Exists":
-        return found is not None
-    if operator == "DoesNotExist":
-        return found is None
-    if operator == "NotIn":
-        return found is None or found not in wanted
-    if operator == "In":
-        return found is not None and found in wanted
-    return _compares(operator, found, wanted)
-
-
-def _compares(operator: str, found: str | None, wanted: list[Any]) -> bool:
-    try:
-        left, right = int(found or ""), int(wanted[0])
-    except (ValueError, IndexError):
-        return False
-    return left > right if operator == "Gt" else operator == "Lt" and left < right

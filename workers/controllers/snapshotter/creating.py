@@ -245,8 +245,8 @@ class Creation:
             work.close()
         elif is_final(error) or self.may_give_up(error, before):
             work.forget()
-        elif work.intent is not None:
-            self.keep_open(error, before)
+        elif (known := work.intent) is not None:
+            self.keep_open(error, known, before)
         self.blame(self.taking_failed(str(error)))
         slow = work.settings.retry_max_seconds if error.code in _SLOW_CODES else 0.0
         return work.failed(error.code_name, not_before_seconds=slow)
@@ -256,13 +256,12 @@ class Creation:
         is_uncertain = before is not None and (before.is_open or before.is_failed)
         return self.handle() is None and (is_uncertain or may_have_made(error))
 
-    def keep_open(self, error: CsiError, before: Intent | None) -> None:
+    def keep_open(self, error: CsiError, known: Intent, before: Intent | None) -> None:
         """The snapshot may be in the making."""
-        work = self.work
         if not made_nothing(error):
-            work.copy_intent()
-        elif work.intent is not None and (before is None or before.is_full):
-            work.remember(work.intent.as_full())
+            self.work.copy_intent()
+        elif before is None or before.is_full:
+            self.work.remember(known.as_full())
 
     def may_give_up(self, error: CsiError, before: Intent | None) -> bool:
         """True if the object is to go and the pool was full each time (SND-032)."""

@@ -35,7 +35,7 @@ def rules():
 def attachment(
     *, attached=False, finalizers=(), deleted=False, attacher=DRIVER, volume="pv1", **more
 ):
-    meta = {"name": "va", "uid": "u1", "resourceVersion": "1", "finalizers": list(finalizers)}
+    meta = {"name": more.pop("name", "va"), "uid": "u1", "finalizers": list(finalizers)}
     meta["annotations"] = dict(more.pop("annotations", {}))
     meta["labels"] = dict(more.pop("labels", {}))
     if deleted:
@@ -190,6 +190,30 @@ def test_da021_volume_that_was_waited_for(rules):
     """DA-021."""
     see(rules, attachment(**error('persistentvolume "pv1" not found')))
     assert see(rules, volume(finalizers=())) == [KEY]
+
+
+@pytest.mark.parametrize("way", ["attached", "gone", "not listed"])
+@pytest.mark.parametrize(
+    ("message", "event"),
+    [
+        pytest.param('csinode.storage.k8s.io "node1" not found', csi_node(DRIVER), id="node"),
+        pytest.param('persistentvolume "pv1" not found', volume(finalizers=()), id="volume"),
+    ],
+)
+def test_who_waits_no_more_is_not_waked(rules, message, event, way):
+    """DA-021: and who still waits beside it is."""
+    other = attachment(name="vb", **error(message))
+    see(rules, attachment(**error(message)))
+    see(rules, other)
+    if way == "attached":
+        see(rules, attachment(attached=True, finalizers=[FIN]))
+    elif way == "gone":
+        rules.gone(paths.ATTACHMENTS, attachment())
+    else:
+        rules.begin_list(paths.ATTACHMENTS)
+        see(rules, other, is_listed=True)
+        rules.end_list(paths.ATTACHMENTS)
+    assert see(rules, event) == [names.attachment_key(DRIVER, "node1", "vb", "u1")]
 
 
 def test_our_own_write_of_the_volume_wakes_nobody(rules):

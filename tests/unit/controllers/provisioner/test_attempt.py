@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from csi_client import errors
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from tests.support.fake_cluster import TOPOLOGY, World
@@ -213,23 +214,47 @@ def test_an_api_server_that_is_away_is_no_fault_of_the_claim(secret_world, error
     assert world.events.warnings() == []
 
 
+class Losing:
+    """The lease is lost just before a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def reach(self, reached, lease):
+        if reached is self.step:
+            raise LeaseLost("lost")
+
+
 @pytest.mark.parametrize(
     "step", [Step.RECORD_INTENT, Step.CREATE_VOLUME, Step.SAVE_VOLUME, Step.FORGET_INTENT]
 )
 def test_a_lost_lease_stops_before_the_next_effect(world, claim, step):
     """G9."""
-
-    class Losing:
-        def reach(self, reached, lease):
-            if reached is step:
-                raise LeaseLost("lost")
-
-    world.runtime.effects.steps = Losing()
+    world.runtime.effects.steps = Losing(step)
     with pytest.raises(LeaseLost):
         world.claim_pass(claim)
     assert (world.client.created == []) is (step in {Step.RECORD_INTENT, Step.CREATE_VOLUME})
     assert (world.volumes() == {}) is (step is not Step.FORGET_INTENT)
     assert (DOMAIN in world.intents.intents) is (step is not Step.RECORD_INTENT)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param([], id="made"),
+        pytest.param([CsiError(errors.INTERNAL, "no")], id="final"),
+        pytest.param([CsiError(errors.INVALID_ARGUMENT, "never")], id="infeasible"),
+    ],
+)
+def test_a_record_s_copy_stays_the_next_owner_s_however_the_call_ended(world, claim, answers):
+    """G9: it is removed, or marked as failed, under the lease alone."""
+    world.runtime.effects.steps = Losing(Step.FORGET_INTENT)
+    world.client.is_slow = True
+    world.client.answers = answers
+    with pytest.raises(LeaseLost):
+        world.claim_pass(claim)
+    assert "configmaps" in {kind for kind, *_ in world.kube.objects}
+    assert b"failed" not in world.intents.intents[DOMAIN]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from workers.constants import ANN_SELECTED_NODE
 from workers.controllers.provisioner import measure
 from workers.controllers.provisioner.measure import creation, waited_seconds
+from workers.observability.metrics import Metrics
 
 STAMP, SECOND = "2026-01-02T03:04:05Z", 1767323045.0
 
@@ -54,3 +55,24 @@ def test_a_user_waits_since_the_creation_or_since_a_node_was_chosen(
     lease = SimpleNamespace(waited_seconds=2.0)
     work = SimpleNamespace(record=record, started=10.0, lease=lease)
     assert waited_seconds(work, claim) == waited
+
+
+def test_l095_a_pass_counts_from_its_start(monkeypatch):
+    """L-095: upstream's durations of creation and deletion, in seconds."""
+    clock = SimpleNamespace(time=lambda: SECOND, monotonic=lambda: 12.5)
+    monkeypatch.setattr(measure, "time", clock)
+    metrics = Metrics()
+    runtime, lease = SimpleNamespace(metrics=metrics), SimpleNamespace(waited_seconds=0.0)
+    work = SimpleNamespace(
+        runtime=runtime, record=None, started=10.0, lease=lease, driver=SimpleNamespace(name="d")
+    )
+    measure.saved(work, {"metadata": {}, "spec": {}})
+    measure.deleted(work, {"spec": {"storageClassName": "c"}}, 11.0)
+    seconds = [
+        metrics.registry.get_sample_value(f"controller_{name}_duration_seconds_sum", labels)
+        for name, labels in (
+            ("persistentvolumeclaim_provision", {"class": "", "source": ""}),
+            ("persistentvolume_delete", {"class": "c"}),
+        )
+    ]
+    assert seconds == [2.5, 1.5]

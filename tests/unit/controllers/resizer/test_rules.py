@@ -228,7 +228,19 @@ def test_a_list_that_says_nothing_new_wakes_nobody(told):
     assert told.claim(claim(), is_listed=True) == []
     assert told.volume(volume(), is_listed=True) == []
     assert list(told.rules.end_list(paths.CLAIMS)) == []
+    assert list(told.rules.end_list(paths.VOLUMES)) == []
     assert list(told.rules.all_keys()) == [KEY]
+
+
+def test_a_list_forgets_no_note_that_it_has(told):
+    """R-020/4: and one of a volume that went."""
+    told.volume(volume(note="1Gi"))
+    for is_there, keys in ((True, [KEY]), (False, [])):
+        told.rules.begin_list(paths.VOLUMES)
+        if is_there:
+            assert told.volume(volume(note="1Gi"), is_listed=True) == []
+        assert list(told.rules.end_list(paths.VOLUMES)) == []
+        assert list(told.rules.all_keys()) == keys
 
 
 def test_a_driver_that_learned_to_expand_has_work(told):

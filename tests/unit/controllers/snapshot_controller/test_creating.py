@@ -297,9 +297,9 @@ def test_snt018_the_volume_mode_can_be_left_out():
     assert world.content()["spec"]["sourceVolumeMode"] is None
 
 
-def affinity(*nodes: str) -> dict:
-    expression = {"key": "host", "operator": "In", "values": list(nodes)}
-    return {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+def affinity(*nodes: str, part: str = "matchExpressions", key: str = "host") -> dict:
+    expression = {"key": key, "operator": "In", "values": list(nodes)}
+    return {"required": {"nodeSelectorTerms": [{part: [expression]}]}}
 
 
 def add_node(world: SnapshotWorld, name: str, *, is_ready: bool, drivers: tuple[str, ...]) -> None:
@@ -310,14 +310,18 @@ def add_node(world: SnapshotWorld, name: str, *, is_ready: bool, drivers: tuple[
     world.api.add(paths.CSI_NODES, {"metadata": {"name": name}, "spec": {"drivers": found}})
 
 
+BY_NAME = affinity("n2", part="matchFields", key="metadata.name")
+
+
 @pytest.mark.parametrize(
     ("allowed", "is_distributed", "label"),
     [
-        pytest.param(("n2",), True, "n2", id="SNT-019"),
-        pytest.param(("n1", "n2", "n3"), True, "n3", id="ready, with the driver"),
-        pytest.param(("n1",), True, "n1", id="none is better"),
-        pytest.param(("n9",), True, None, id="none fits"),
-        pytest.param(("n2",), False, None, id="switched off"),
+        pytest.param(affinity("n2"), True, "n2", id="SNT-019"),
+        pytest.param(affinity("n1", "n2", "n3"), True, "n3", id="ready, with the driver"),
+        pytest.param(affinity("n1"), True, "n1", id="none is better"),
+        pytest.param(affinity("n9"), True, None, id="none fits"),
+        pytest.param(BY_NAME, True, "n2", id="by its name"),
+        pytest.param(affinity("n2"), False, None, id="switched off"),
     ],
 )
 def test_distributed_mode(allowed, is_distributed, label):
@@ -327,7 +331,7 @@ def test_distributed_mode(allowed, is_distributed, label):
     add_node(world, "n2", is_ready=True, drivers=())
     add_node(world, "n3", is_ready=True, drivers=(DRIVER,))
     world.add_claim()
-    world.add_volume(nodeAffinity=affinity(*allowed))
+    world.add_volume(nodeAffinity=allowed)
     world.add_snapshot()
     world.run_snapshot()
     labels = world.content()["metadata"].get("labels", {})

@@ -342,16 +342,18 @@ def test_a_full_pool_does_not_keep_a_content_for_ever():
     assert world.content() is None
 
 
+@pytest.mark.parametrize("calls_before", [1, 2])
 @pytest.mark.parametrize("first", ["DEADLINE_EXCEEDED", "INTERNAL"])
-def test_a_full_pool_after_a_call_that_may_have_made_it_is_no_proof(first):
-    """SND-032: only a list without a snapshot of the volume is."""
+def test_a_full_pool_after_a_call_that_may_have_made_it_is_no_proof(first, calls_before):
+    """SND-032: only a list without a snapshot of the volume is, however often it was full."""
     for entries, is_gone in (([{"snapshot": {"snapshot_id": "sh"}}], False), ([], True)):
         world = SnapshotWorld("LIST_SNAPSHOTS")
         world.add_content()
-        answers = [refused(first), refused("RESOURCE_EXHAUSTED")]
+        answers = [refused(first), *[refused("RESOURCE_EXHAUSTED")] * calls_before]
         listed = [{"pages": {"": {}}}] if not entries else [lambda _, e=entries: listing(e)]
         world.client.respond({"CreateSnapshot": answers, "ListSnapshots": listed})
-        world.run_content()
+        for _ in range(calls_before):
+            world.run_content()
         change = {"metadata": {"annotations": {ANN_DELETED: "yes"}}}
         world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, change)
         world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)

@@ -138,6 +138,25 @@ def drop(world: SnapshotWorld) -> None:
     world.api.drop(paths.GROUP_SNAPSHOT_CONTENTS, "gc")
 
 
+@pytest.mark.parametrize("is_recorded", [True, False])
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_a_group_deleted_by_hand_is_asked_for_again_if_a_call_may_be_open(
+    is_announced, is_recorded
+):
+    """SND-034: whether our record or the object says so; else the driver is not asked."""
+    world = dynamic_world(NO_ANSWER, MADE)
+    run(world)
+    if not is_announced:
+        note = {"metadata": {"annotations": {k.ANN_GROUP_BEING_CREATED: None}}}
+        world.api.change(paths.GROUP_SNAPSHOT_CONTENTS, "gc", note)
+    if not is_recorded:
+        world.queue.marks.clear()
+    world.api.mark_deleted(paths.GROUP_SNAPSHOT_CONTENTS, "gc")
+    run(world)
+    may_be_open = is_announced or is_recorded
+    assert world.client.methods == ["CreateVolumeGroupSnapshot"] * (2 if may_be_open else 1)
+
+
 @pytest.mark.parametrize("is_reported", [True, False])
 def test_only_a_group_that_was_not_reported_goes_with_a_content_removed_by_force(is_reported):
     """While the driver works."""

@@ -8,6 +8,7 @@ from tests.support.attach_world import AttachWorld
 from tests.support.shadow_world import foresee, verdicts
 from workers.kube import paths
 from workers.kube.client import MERGE_PATCH
+from workers.kube.errors import ConflictError
 from workers.queue.keys import Key
 
 KEY = Key("attachments", "csi-test", "pv1-node1")
@@ -101,6 +102,28 @@ def test_an_object_is_gone_once_nothing_holds_it(metadata, is_gone):
 
     expected = foresee(world, patch)
     assert (expected[path].wanted is None) is is_gone
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+@pytest.mark.parametrize("is_another", [True, False])
+def test_only_the_object_that_was_meant_is_foreseen_to_go(is_another, is_held):
+    """As with the API server: by its uid, and at once where nothing holds it."""
+    world, _ = attach()
+    change = {"metadata": {"finalizers": ["x"] if is_held else []}}
+    world.api.change(paths.VOLUMES, "pv1", change)
+    uid = world.api.of(paths.VOLUMES, "pv1")["metadata"]["uid"]
+
+    def delete():
+        world.lease(KEY)
+        world.context.kube.delete_volume("pv1", uid="another" if is_another else uid)
+
+    if is_another:
+        with pytest.raises(ConflictError):
+            foresee(world, delete)
+        return
+    wanted = foresee(world, delete)[paths.VOLUMES.path("pv1")].wanted
+    assert (wanted is None) is not is_held
+    assert wanted is None or wanted["metadata"]["deletionTimestamp"]
 
 
 def test_what_no_sidecar_writes_is_dropped_and_not_foreseen():
