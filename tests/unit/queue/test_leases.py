@@ -66,8 +66,9 @@ class Losing:
         self.is_away, self.ends_meanwhile = ends == "owed", ends == "meanwhile"
         tickets: Any = SimpleNamespace(wants_next=lambda _: False)
         tickets.publish = tickets.hold = lambda *_: None
+        scripts: Any = self
         self.held = HeldLeases(
-            *(self, self, tickets), ttl_ms=4000, clock=lambda: 0.0,
+            scripts, scripts, tickets, ttl_ms=4000, clock=lambda: 0.0,
             on_lost=lambda: self.told.append("lost"),
         )  # fmt: skip
         self.held.session.epoch = "" if is_new_life else "e"
@@ -86,7 +87,7 @@ class Losing:
             return [[], None, 1]
         if self.ends_meanwhile:
             self.held.end("done", self.lease)
-        return {"renew": [1, b"t"], "regain": [b"e", [], [b"t"]]}[name]
+        return [1, b"t"] if name == "renew" else [b"e", [], [b"t"]]
 
     def heartbeat(self) -> bool:
         return self.held.heartbeat(lambda *, is_new_life: None)
