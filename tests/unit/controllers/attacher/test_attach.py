@@ -47,12 +47,8 @@ def test_ta002_nothing_to_mark(world):
 
 @pytest.mark.parametrize(
     ("is_marked", "node_id", "remembered"),
-    [
-        pytest.param(True, "old", ["old"], id="TA-003 another one"),
-        pytest.param(True, "nodeID1", [], id="the same"),
-        pytest.param(False, None, [], id="none yet"),
-        pytest.param(False, "old", [], id="without our finalizer no publish was made"),
-    ],
+    [(True, "old", ["old"]), (True, "nodeID1", []), (False, None, []), (False, "old", [])],
+    ids=["TA-003 another", "the same", "none yet", "no publish was made without our finalizer"],
 )
 def test_node_id_is_renewed_before_the_publish(world, is_marked, node_id, remembered):
     """MA-032: an earlier node, and only such a one, is remembered: it may have the volume too."""
