@@ -48,9 +48,9 @@ def test_ta002_nothing_to_mark(world):
 @pytest.mark.parametrize(
     ("is_marked", "node_id", "remembered"),
     [(True, "old", ["old"]), (True, "nodeID1", []), (False, None, []), (False, "old", [])],
-    ids=["TA-003 another", "the same", "none yet", "no publish was made without our finalizer"],
+    ids=["another", "the same", "none yet", "no publish was made without our finalizer"],
 )
-def test_node_id_is_renewed_before_the_publish(world, is_marked, node_id, remembered):
+def test_ta003_node_id_is_renewed_before_the_publish(world, is_marked, node_id, remembered):
     """MA-032: an earlier node, and only such a one, is remembered: it may have the volume too."""
     key = world.add_attachment(is_marked=is_marked, node_id=node_id)
     world.run(key)
