@@ -104,7 +104,7 @@ class MemoryApi:
         place = f"{path}/{body['metadata']['name']}"
         if place in self.objects:
             raise AlreadyExistsError(409, "AlreadyExists", f"{_words(place)} already exists")
-        fresh = deepcopy(body)
+        fresh = _without_status(deepcopy(body)) if _has_status_subresource(path) else deepcopy(body)
         fresh["metadata"]["uid"] = f"uid-{self._version}"
         return self._store(place, fresh)
 
@@ -162,8 +162,9 @@ class MemoryApi:
             # A claim's status subresource takes changes of the metadata too (R-035).
             metadata = body["metadata"] if "/persistentvolumeclaims/" in path else known
             body = {**current, "metadata": {**metadata}, "status": body.get("status")}
-        elif "status" in current and _has_status_subresource(path):
-            body = {**body, "status": current["status"]}
+        elif _has_status_subresource(path):
+            kept = {name: value for name, value in current.items() if name == "status"}
+            body = _without_status(body) | kept
         if body == current and is_patch:
             return current
         place = path.removesuffix("/status")
@@ -235,6 +236,11 @@ def _words(path: str) -> str:
 
 def _has_status_subresource(path: str) -> bool:
     return not any(f"/{plural}" in path for plural in ("secrets", "configmaps", "csinodes"))
+
+
+def _without_status(body: JsonObject) -> JsonObject:
+    """What a write that is not of the status subresource says of one is dropped, unsaid."""
+    return {name: value for name, value in body.items() if name != "status"}
 
 
 def _merged(target: Any, patch: Any) -> Any:

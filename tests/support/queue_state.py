@@ -47,6 +47,9 @@ def check(client: Any, model: QueueModel, lanes: Iterable[str]) -> None:
     assert read_hash(client, "blocked") == {
         key: f"{mode}:{name}" for key, (name, mode) in model.blocked.items()
     }
+    # One that stays there would be woken, and made to look again, for ever.
+    waiters = {raw.decode() for raw in client.zrange(NAMES["waiters"].full, 0, -1)}
+    assert waiters == {f"{name}\0{key}" for key, (name, _) in model.blocked.items()}
     holders = {
         (name, member[1:], member[0])
         for name, _, member in (

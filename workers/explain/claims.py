@@ -120,9 +120,8 @@ def _unserved(facts: ClaimFacts) -> Cause | None:
     return queueing.unserved(
         facts.driver_name,
         facts.known_drivers,
-        is_csi_driver=facts.csi_driver_exists,
         workers=facts.workers,
-        waits=facts.state is not None and facts.state.is_known,
+        is_driver=facts.csi_driver_exists or (facts.state is not None and facts.state.is_known),
     )
 
 

@@ -110,9 +110,7 @@ class Lasting:
         record = records.get(key.driver)
         name = str((record or {}).get("name") or key.driver)
         if record is None:
-            return queueing.unserved(
-                name, tuple(sorted(records)), is_csi_driver=True, workers=1, waits=True
-            )
+            return queueing.unserved(name, tuple(sorted(records)), workers=1)
         breaker = self._breakers.states().get(key.driver) if state.pauses else None
         reason = breaker.reason if breaker is not None and breaker.is_open else ""
         return queueing.paused(state, name, reason, None, 0.0) or queueing.queued(state)

@@ -24,10 +24,8 @@ LONG_SECONDS: Final = 2.0
 _FOLLOW_UP: Final = "Nothing; ask again in a moment."
 
 
-def unserved(
-    name: str, known: tuple[str, ...], *, is_csi_driver: bool | None, workers: int, waits: bool
-) -> Cause:
-    """No worker serves the driver."""
+def unserved(name: str, known: tuple[str, ...], *, workers: int, is_driver: bool = True) -> Cause:
+    """No worker serves the driver; `is_driver` False: perhaps there is none of this name."""
     served = ", ".join(known) or "none"
     if workers == 0:
         return Cause(
@@ -35,7 +33,7 @@ def unserved(
             "No csi-fleet worker is alive, so nothing is provisioned for any driver.",
             "Start workers, or look at why they ended: their pods, `csi-fleet status`.",
         )
-    if is_csi_driver or waits:
+    if is_driver:
         return Cause(
             "driver-not-registered",
             f'Driver "{name}" is installed, but no worker is connected to it.',

@@ -71,10 +71,7 @@ def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
 def _deletion(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause:
     """A volume that should go."""
     if facts.driver is None:
-        waits = facts.state is not None and facts.state.is_known
-        return queueing.unserved(
-            facts.owner, facts.known_drivers, is_csi_driver=True, workers=facts.workers, waits=waits
-        )
+        return queueing.unserved(facts.owner, facts.known_drivers, workers=facts.workers)
     if facts.attachments:
         node = min(facts.attachments.values())
         return Cause(

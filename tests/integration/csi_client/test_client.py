@@ -362,6 +362,21 @@ def test_no_secret_in_log_error_or_its_chain(
     assert (call.secrets_arrived, call.secrets_sha256) == (True, digest)
 
 
+@pytest.mark.parametrize(
+    ("level", "expected"), [("DEBUG", ["GRPC call", "GRPC response"]), ("INFO", [])]
+)
+def test_call_and_answer_are_logged(
+    client: CsiClient, caplog: pytest.LogCaptureFixture, level: str, expected: list[str]
+) -> None:
+    """P-012: with what was asked and answered, and no secret."""
+    caplog.set_level(level, "csi_client")
+    volume = client.create_volume(request("pvc-logged", secrets={"password": SECRET})).volume
+    assert [record.msg for record in caplog.records] == expected
+    logged = "".join(str(vars(record)) for record in caplog.records)
+    assert ("pvc-logged" in logged, volume.volume_id in logged) == (bool(expected),) * 2
+    assert SECRET not in logged
+
+
 def test_no_secret_comes_back_from_any_other_call(
     driver: DirectoryDriver, client: CsiClient
 ) -> None:

@@ -59,6 +59,19 @@ def test_all_locks_of_a_take_or_none(bench, queue):
     assert queue.take(key("b"), [PV, HANDLE]) is None
 
 
+def test_a_key_that_was_woken_waits_for_what_it_found_busy_next(bench, queue):
+    """Not for the lock before, too: it would look again each time that one is given back."""
+    first, second = start(bench, queue, "a", PV), start(bench, queue, "c", HANDLE)
+    assert start(bench, queue, "b", PV) is None
+    queue.done(first)
+    assert ready(bench) == ["b"]
+    assert queue.take(key("b"), [PV, HANDLE]) is None
+    queue.done(start(bench, queue, "d", PV))
+    assert ready(bench) == []
+    queue.done(second)
+    assert ready(bench) == ["b"]
+
+
 def test_exclusive_waiter_does_not_starve_behind_a_stream_of_shared_holders(bench, queue):
     first = start(bench, queue, "a", SHARED)
     assert start(bench, queue, "x", PV) is None

@@ -81,3 +81,27 @@ def test_our_own_commands_stay_ours():
 def test_a_part_explains_nothing_by_itself(spec):
     """`explain` asks every controller that has something to say."""
     assert (catalogue.explainer(spec.name) is None) == bool(spec.part_of)
+
+
+def test_gates_are_those_of_the_go_programs():
+    """F-003, A-101, R-121, SNC-100, SNS-100: name, stage and default."""
+    groups = {("CSIVolumeGroupSnapshot", "GA", True)}
+    assert {
+        spec.name: found
+        for spec in catalogue.SPECS
+        if (found := {(gate.name, gate.stage, gate.default) for gate in spec.gates})
+    } == {
+        "provisioner": {
+            ("Topology", "GA", True),
+            ("CrossNamespaceVolumeDataSource", "ALPHA", False),
+            ("VolumeAttributesClass", "GA", True),
+        },
+        "attacher": {("MutableCSINodeAllocatableCount", "BETA", True)},
+        "resizer": {
+            ("RecoverVolumeExpansionFailure", "GA", True),
+            ("VolumeAttributesClass", "GA", True),
+            ("AnnotateFsResize", "BETA", True),
+        },
+        "snapshotter": groups,
+        "snapshot-controller": groups,
+    }

@@ -17,7 +17,7 @@ from workers.controllers.provisioner.controller import CONTROLLER
 from workers.controllers.provisioner.spec import SPEC
 from workers.cpuslots import CpuSlots, waiting
 from workers.engine.frame import AWAY_SECONDS, FULL_SECONDS, run
-from workers.engine.outcome import blocked, done
+from workers.engine.outcome import blocked, done, retry, wait
 from workers.engine.steps import Step
 from workers.errors import QueueFull, QueueUnavailable
 from workers.explain.claims import claim_cause
@@ -199,6 +199,15 @@ def test_a_key_that_found_a_lock_busy_waits_until_it_is_free(world):
     assert world.tickets == []
     queue.done(holder)
     assert world.tickets == [broken.key]
+
+
+@pytest.mark.parametrize("outcome", [done("well"), retry("not yet"), wait(5, "later")], ids=str)
+def test_the_reason_of_a_passs_end_is_kept(world, outcome):
+    """It is the last that `explain` tells of a pass."""
+    broken = Broken(world)
+    broken.once(work=lambda *_: outcome)
+    told = [(note.event, note.detail) for note in broken.state().trail]
+    assert ("end", outcome.reason) in told
 
 
 def test_every_line_of_a_pass_carries_its_key(world, lines):

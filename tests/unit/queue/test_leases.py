@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from workers.errors import LeaseLost, QueueUnavailable
+from workers.queue.holding import HeldLeases
 from workers.queue.keys import volume_key
 from workers.queue.leases import CatalogState, Heartbeat, Lease, Session
 from workers.queue.locks import Lock
@@ -52,3 +55,65 @@ def test_heartbeat_survives_an_unreachable_redis_and_stops() -> None:
     heartbeat.wake()
     assert beats.acquire(timeout=5), "wake renews at once"
     heartbeat.stop()
+
+
+class Losing:
+    """Redis as the heartbeat meets it: it knows nothing of the lease any more."""
+
+    def __init__(self, *, is_new_life: bool, ends: str) -> None:
+        self.told: list[str] = []
+        self.lease = make_lease([0.0])
+        self.is_away, self.ends_meanwhile = ends == "owed", ends == "meanwhile"
+        tickets: Any = SimpleNamespace(wants_next=lambda _: False)
+        tickets.publish = tickets.hold = lambda *_: None
+        scripts: Any = self
+        self.held = HeldLeases(
+            scripts, scripts, tickets, ttl_ms=4000, clock=lambda: 0.0,
+            on_lost=lambda: self.told.append("lost"),
+        )  # fmt: skip
+        self.held.session.epoch = "" if is_new_life else "e"
+        self.held.add(self.lease)
+        if self.is_away:
+            with pytest.raises(QueueUnavailable):
+                self.held.end("done", self.lease)
+
+    def new_life(self) -> str:
+        return "e"
+
+    def run(self, name: str, *_: Any) -> list[Any]:
+        if name == "done":
+            if self.is_away:
+                raise QueueUnavailable("redis: away")
+            return [[], None, 1]
+        if self.ends_meanwhile:
+            self.held.end("done", self.lease)
+        return [1, b"t"] if name == "renew" else [b"e", [], [b"t"]]
+
+    def heartbeat(self) -> bool:
+        return self.held.heartbeat(lambda *, is_new_life: None)
+
+
+@pytest.mark.parametrize("is_new_life", [False, True], ids=["same life", "new life"])
+def test_a_lease_that_redis_lost_is_over(is_new_life: bool) -> None:
+    redis = Losing(is_new_life=is_new_life, ends="")
+    assert redis.heartbeat()
+    assert (redis.lease.is_lost, redis.told, redis.held.held) == (True, ["lost"], {})
+
+
+@pytest.mark.parametrize("is_new_life", [False, True], ids=["same life", "new life"])
+def test_a_lease_that_ended_during_the_heartbeat_was_not_lost(is_new_life: bool) -> None:
+    redis = Losing(is_new_life=is_new_life, ends="meanwhile")
+    assert not redis.heartbeat()
+    assert (redis.lease.is_lost, redis.told, redis.held.held) == (False, [], {})
+
+
+def test_a_lease_whose_end_is_owed_is_kept_until_that_is_written() -> None:
+    """A new life that does not take it back: what it wrote may still have to be put back."""
+    redis = Losing(is_new_life=True, ends="owed")
+    with pytest.raises(QueueUnavailable):
+        redis.heartbeat()
+    assert (redis.lease.is_lost, redis.told) == (False, [])
+    assert redis.held.held == {"t": redis.lease}
+    redis.is_away = False
+    redis.heartbeat()
+    assert redis.held.held == {}

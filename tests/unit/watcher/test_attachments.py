@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,3 +76,20 @@ def test_t162_another_volumes_attachment_is_none_of_this_one(tell):
 
 def test_p510_an_inline_volume_is_nobodys(tell):
     assert tell(make_attachment("")) == {}
+
+
+@pytest.mark.parametrize("listed", [(), ("a",), ("a", "b")], ids=str)
+def test_p510_whatever_comes_and_goes_the_catalog_has_what_is_there(listed):
+    """In every order; a volume without any is not remembered."""
+    for events in product(product(("changed", "deleted"), "ab"), repeat=4):
+        catalog, there = Catalog(), set(listed)
+        catalog.sink.begin_list()
+        for name in listed:
+            catalog.sink.listed(make_attachment(name=name))
+        catalog.sink.end_list("9")
+        for what, name in events:
+            getattr(catalog.sink, what)(make_attachment(name=name))
+            there = there | {name} if what == "changed" else there - {name}
+            expected = dict.fromkeys(there, "n1") or None
+            assert catalog.volumes["v"] == expected, events
+            assert set(catalog.sink._nodes) == ({"v"} if there else set()), events

@@ -105,11 +105,7 @@ def attachment_cause(facts: AttachmentFacts) -> Cause:
         )
     if facts.driver is None:
         return queueing.unserved(
-            facts.attachment["spec"]["attacher"],
-            facts.known_drivers,
-            is_csi_driver=True,
-            workers=facts.workers,
-            waits=True,
+            facts.attachment["spec"]["attacher"], facts.known_drivers, workers=facts.workers
         )
     settled = _settled(facts.attachment, names.finalizer(str(facts.driver["name"])))
     return settled or _waiting(facts, facts.attachment)

@@ -163,11 +163,7 @@ def _shared(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
         )
     if facts.driver is None:
         return queueing.unserved(
-            facts.driver_name or "of the volume",
-            facts.known_drivers,
-            is_csi_driver=True,
-            workers=facts.workers,
-            waits=True,
+            facts.driver_name or "of the volume", facts.known_drivers, workers=facts.workers
         )
     if facts.state is not None:
         return queueing.paused(facts.state, facts.driver_name, facts.breaker, None, 0.0)

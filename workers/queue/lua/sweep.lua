@@ -118,7 +118,7 @@ end
 -- A different lane comes first each time, so that the bound on tickets starves none.
 local offset = #lanes > 0 and math.floor(now / 100) % #lanes or 0
 for i = 1, #lanes do
-  local lane = lanes[(i + offset - 1) % #lanes + 1]
+  local lane = lanes[(i + offset) % #lanes + 1]
   local ticketed, list = K.ticketed .. lane, celery_of(lane)
   local old = redis.call('ZRANGEBYSCORE', ticketed, '-inf', now - republish_after, 'LIMIT', 0, limit)
   if #old > 0 and not is_paused(lane) and not is_quiet() then

@@ -45,13 +45,18 @@ def test_ta002_nothing_to_mark(world):
     assert world.calls == [PUBLISH]
 
 
-def test_ta003_node_id_is_renewed_before_the_publish(world):
-    """MA-032: the earlier node is remembered, for it may have the volume too."""
-    key = world.add_attachment(is_marked=True, node_id="old")
+@pytest.mark.parametrize(
+    ("is_marked", "node_id", "remembered"),
+    [(True, "old", ["old"]), (True, "nodeID1", []), (False, None, []), (False, "old", [])],
+    ids=["another", "the same", "none yet", "no publish was made without our finalizer"],
+)
+def test_ta003_node_id_is_renewed_before_the_publish(world, is_marked, node_id, remembered):
+    """MA-032: an earlier node, and only such a one, is remembered: it may have the volume too."""
+    key = world.add_attachment(is_marked=is_marked, node_id=node_id)
     world.run(key)
     assert world.node_id() == "nodeID1"
     assert world.calls == [PUBLISH]
-    assert world.queue.marks[key.text]["nodes"] == ["old"]
+    assert world.queue.marks[key.text].get("nodes", []) == remembered
 
 
 def test_ta004_attached_already(world):

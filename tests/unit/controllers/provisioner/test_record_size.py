@@ -68,6 +68,23 @@ def test_what_is_small_stays_whole():
     assert found["claim"]["metadata"]["labels"] == {"app": "db"}
 
 
+@pytest.mark.parametrize("where", ["annotations", "labels"])
+@pytest.mark.parametrize(
+    ("texts", "kept"),
+    [
+        pytest.param({"a": "x" * 4095}, {"a"}, id="all of it by one"),
+        pytest.param({"a": "x" * 4096}, set(), id="one byte more"),
+        pytest.param({"aa": "\u00e4" * 2047}, {"aa"}, id="bytes, not letters"),
+        pytest.param({"a": "\u00e4" * 2048}, set(), id="one byte more, not letter"),
+        pytest.param({"a": "x" * 4000, "b": "x" * 94, "c": ""}, {"a", "b"}, id="all of it by two"),
+        pytest.param({"a": "x" * 5000, "b": "x"}, {"b"}, id="what comes after the large one"),
+    ],
+)
+def test_sec4_annotations_and_labels_have_4_kib_each(where, texts, kept):
+    """SEC-4: to the last byte, as Redis counts."""
+    assert set(record(**{where: texts})["claim"]["metadata"][where]) == kept
+
+
 def test_an_annotation_that_no_secret_can_be_named_by_goes():
     found = record(annotations={"team/secret": "x" * 5000})
     assert found["claim"]["metadata"]["annotations"] == {}

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
 from csi_client.errors import CsiError
 from tests.support.fake_cluster import DRIVER, World
 from workers.engine.outcome import Action
@@ -48,3 +53,21 @@ def test_cap030_capacity_hears_of_what_another_provisions(world):
     source = {"kind": "MyPopulator", "apiGroup": "x.io", "name": "s"}
     world.claim_pass(world.add_claim(dataSourceRef=source))
     assert told.outcomes == [State.FINISHED]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_told"),
+    [(0, False), (30, False), (90, True), (86_400, True)],
+    ids=["new", "in its first minute", "after it", "old"],
+)
+def test_a_pause_of_its_class_is_told_to_a_claim_that_waits_longer_than_a_minute(
+    world, claim, seconds, is_told
+):
+    """An upgrade pauses classes for a moment; nobody needs an event then."""
+    told = []
+    world.runtime.pauses = SimpleNamespace(of_class=lambda _: SimpleNamespace(reason="upgrade"))
+    world.runtime.lasting = SimpleNamespace(tell=lambda key, cause: told.append(cause))
+    made = datetime.now(UTC) - timedelta(seconds=seconds)
+    world.live_claim()["metadata"]["creationTimestamp"] = made.isoformat()
+    assert world.claim_pass(claim).action is Action.WAIT
+    assert [(one.code, "upgrade" in one.text) for one in told] == [("class-paused", True)] * is_told

@@ -6,8 +6,12 @@ import pytest
 
 from tests.support.snapshot_world import SnapshotWorld, notes
 from tests.unit.controllers.snapshot_controller.test_groups import (
+    CONTENT,
+    add_group,
     content,
     digest,
+    group_world,
+    run_content,
     run_group,
     taken,
 )
@@ -79,3 +83,21 @@ def test_a_content_that_may_not_be_deleted_holds_the_group():
     run_group(world)
     assert is_deleting(world.content(OWN))
     assert is_deleting(content(world))
+
+
+@pytest.mark.parametrize("lacks", ["volumeSnapshotInfoList", "volumeGroupSnapshotHandle"])
+def test_members_are_made_once_the_driver_told_both_group_and_members(lacks):
+    """SNG-002: their contents carry the group's handle. Until then nothing is asked for, either."""
+    world = group_world()
+    add_group(world)
+    run_group(world)
+    run_content(world)
+    told = content(world)["status"][lacks]
+    for value, is_made in ((None, False), (told, True)):
+        change = {"status": {lacks: value, "readyToUse": is_made}}
+        world.api.change(paths.GROUP_SNAPSHOT_CONTENTS, CONTENT, change)
+        before = len(world.api.requests)
+        run_group(world)
+        made = [one.path for one in world.api.requests[before:] if one.verb == "create"]
+        looked = [one for one in world.api.requests[before:] if "persistentvolumes" in one.path]
+        assert (len(made), bool(looked)) == (4 * is_made, is_made)

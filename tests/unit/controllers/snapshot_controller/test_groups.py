@@ -18,7 +18,7 @@ from workers.controllers.snapshot_controller.keys import (
 from workers.controllers.snapshotter.controller import CONTROLLER as SNAPSHOTTER
 from workers.controllers.snapshotter.rules import KIND_GROUP_CONTENTS
 from workers.kube import paths
-from workers.kube.errors import ForbiddenError, NotFoundError
+from workers.kube.errors import AlreadyExistsError, ForbiddenError, NotFoundError
 from workers.queue.keys import Key
 from workers.translate.fields import is_deleting
 
@@ -249,6 +249,24 @@ def test_a_content_of_another_group():
     assert "GroupSnapshotContentMisbound" in world.reasons
     assert error_of(group(world)).endswith("is bound to a different group snapshot")
     assert world.snapshot(f"snapshot-{digest('ha')}") is None
+
+
+@pytest.mark.parametrize("uid", ["gu", "another", None], ids=["ours", "another's", "gone again"])
+def test_a_content_that_was_made_meanwhile(uid):
+    """SNC-052: repeated, or by a Go controller; another group's is never shown as ours."""
+    world = group_world()
+    add_group(world)
+    ref = {"name": "g", "namespace": "ns", "uid": uid}
+    spec = {"source": {"volumeHandles": ["ha", "hb"]}, "volumeGroupSnapshotRef": ref}
+    body = {"metadata": {"name": CONTENT}, "spec": spec}
+    if uid:
+        made = lambda: world.api.add(paths.GROUP_SNAPSHOT_CONTENTS, body)  # noqa: E731
+        world.api.before("create", CONTENT, made)
+    else:
+        world.api.fail("create", CONTENT, AlreadyExistsError(409, "AlreadyExists", "exists"))
+    run_group(world)
+    told = {"gu": "CreatingGroupSnapshot", "another": "GroupSnapshotContentMisbound"}
+    assert world.reasons == [told.get(uid, "GroupSnapshotContentCreationFailed")]
 
 
 @pytest.mark.parametrize(

@@ -296,3 +296,15 @@ def test_at_rest_a_claim_is_held_only_by_who_needs_it(seed):
         world.api.mark_deleted(paths.CLAIMS, "p", "ns")
     world.rest()
     assert (world.claim(), world.snapshots()) == (None, [])
+
+
+@pytest.mark.parametrize("found", [None, [], ["other"]], ids=["gone", "free", "others hold it"])
+def test_a_claim_without_our_finalizer_costs_no_lock_and_no_list(found):
+    """SNC-062: whatever snapshots it has."""
+    world = SnapshotWorld()
+    world.add_snapshot()
+    if found is not None:
+        world.add_claim(finalizers=found)
+    assert world.run_snapshot(source_key("ns/p")).reason == "released"
+    assert world.queue.acquired == []
+    assert [one.path for one in world.api.requests] == ["namespaces/ns/persistentvolumeclaims/p"]
