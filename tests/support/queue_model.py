@@ -302,11 +302,13 @@ class QueueModel:
         else:
             self.add(key, now, min(base_ms * 2**count, cap_ms))
 
-    def release(self, key: str, now: int, delay_ms: int) -> None:
-        if self._unlease(key, now) or not delay_ms:
+    def release(self, key: str, now: int, *, delay_seconds: float, count: bool) -> None:
+        if count:
+            self.fails[key] = self.fails.get(key, 0) + 1
+        if self._unlease(key, now) or not delay_seconds:
             self.enqueue(key, front=True)
         else:
-            self.add(key, now, delay_ms)
+            self.add(key, now, round(delay_seconds * 1000))
 
     def forget(self, key: str) -> None:
         self.fails.pop(key, None)

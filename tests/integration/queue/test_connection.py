@@ -15,6 +15,7 @@ from workers.queue.connection import RETRIES, connect, connect_heartbeat, execut
 from workers.queue.keys import claim_key
 from workers.queue.leases import Heartbeat
 from workers.queue.names import NAMES
+from workers.queue.scripts import Scripts
 from workers.queue.workqueue import WorkQueue
 
 pytestmark = pytest.mark.integration
@@ -192,3 +193,19 @@ def test_limits_and_pauses_of_many_lanes_cost_the_heartbeat_few_round_trips(
 
 def _settings(url: str) -> Settings:
     return Settings(redis=RedisSettings(url=url))
+
+
+def test_a_library_that_another_process_loaded_a_moment_ago_is_used(redis_client, monkeypatch):
+    """Both found none and both load it: who comes second must not send texts from then on."""
+    redis_client.function_flush()
+    scripts = Scripts(redis_client)
+    load = redis_client.function_load
+
+    def after_another(*args, **options):
+        load(*args)
+        return load(*args, **options)
+
+    monkeypatch.setattr(redis_client, "function_load", after_another)
+    scripts.run("pause", "claims|d", "operator", 0, "why")
+    assert scripts._has_functions
+    assert redis_client.hlen(NAMES["paused"].full) == 1

@@ -196,6 +196,20 @@ def test_locks_of_a_dead_process_go_with_its_leases(bench, start_queue):
             lost()
 
 
+def test_nothing_is_taken_or_written_after_the_local_deadline(bench, queue):
+    """G9: although Redis would still allow it, which may be so no more when the answer comes."""
+    lease = start(bench, queue, "a", PV)
+    bench.advance(lease.valid_until - bench.now_ms / 1000)
+    for late in (lambda: queue.acquire(lease, HANDLE), lambda: queue.mark(lease, {"a": 1})):
+        with pytest.raises(LeaseLost):
+            late()
+    assert lease.locks == (PV,)
+    assert queue.done(lease), "to Redis it was the owner until the end"
+    follower = start(bench, queue, "a", HANDLE)
+    assert follower is not None
+    assert follower.mark == {}
+
+
 def test_redis_itself_refuses_locks_and_marks_of_a_lost_lease(bench, start_queue):
     """The local clock may be slow: the owner check in Redis decides."""
     one, two = start_queue(), start_queue()

@@ -435,3 +435,16 @@ def test_deletions_take_turns_by_the_claims_namespaces(bench, start_queue):
         order.append(lease.key.tenant)
         queue.done(lease)
     assert order == ["loud", "calm", "loud"]
+
+
+def test_a_counted_release_is_a_failure_without_a_back_off_step(bench, start_queue):
+    """Of a pass that could not be ended in order: it is no first attempt any more."""
+    queue = start_queue()
+    queue.add([claim("a")])
+    for fails in range(3):
+        lease = bench.run_next(queue)
+        assert lease.fails == fails
+        assert queue.release(lease, delay_seconds=2, count=True)
+        bench.advance(2)
+        queue.heartbeat()
+        queue.pump(period_seconds=0)

@@ -161,7 +161,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(
         which=st.integers(0, 99),
-        how=st.sampled_from(["done", "done", "fail", "release", "park", "block"]),
+        how=st.sampled_from(["done", "done", "fail", "release", "count", "park", "block"]),
         replay=st.booleans(),
         lock=ANY_LOCK,
     )
@@ -201,12 +201,10 @@ class QueueMachine(RuleBasedStateMachine):
                 self.model.done(key, self.now)
             ended = self._do(process, replay, lambda queue: queue.done(lease))
         else:
-            delay = 1500 if how == "release" else 0
+            options: Any = {"delay_seconds": 0 if how == "park" else 1.5, "count": how == "count"}
             if is_owner:
-                self.model.release(key, self.now, delay)
-            ended = self._do(
-                process, replay, lambda queue: queue.release(lease, delay_seconds=delay / 1000)
-            )
+                self.model.release(key, self.now, **options)
+            ended = self._do(process, replay, lambda queue: queue.release(lease, **options))
         assert ended == is_owner
         if not is_owner or how != "done":
             self.owed.add(key)

@@ -27,7 +27,7 @@ tokens = math.min(burst, tokens + math.max(0, now - at) / refill_ms)
 local answer, count = 'drop', tonumber(known[2]) or 0
 if tokens >= 1 then
   tokens = tokens - 1
-  answer = known[1] and count > 0 and 'patch' or 'create'
+  answer = known[1] and 'patch' or 'create'
 end
 count = count + 1
 local stored = known[1] or name
