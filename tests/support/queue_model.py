@@ -100,6 +100,7 @@ class QueueModel:
     first: dict[str, First] = field(default_factory=dict)
     marks: dict[str, str] = field(default_factory=dict)
     leases: dict[str, Held] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)  # tokens of leases that were taken back
     dirty: set[str] = field(default_factory=set)
     delayed: dict[str, int] = field(default_factory=dict)
     fails: dict[str, int] = field(default_factory=dict)
@@ -142,10 +143,12 @@ class QueueModel:
             present = self.leases.get(key)
             if present is not None and present.token == mine.token:
                 present.deadline = now + TTL_MS
-            elif is_renewal or not self._make_room(key, mine, now):
+            elif is_renewal or mine.token in self.lost or not self._make_room(key, mine, now):
                 lost.add(mine.token)
             else:
                 self._put_back(key, mine, now)
+        if not is_renewal:
+            self.lost |= lost
         return lost
 
     def _make_room(self, key: str, mine: Held, now: int) -> bool:
@@ -163,11 +166,10 @@ class QueueModel:
         if any(held.fence >= mine.fence for held in older):
             return False
         if present is not None:
+            self.lost.add(present.token)
             for name in self.leases.pop(key).locks:
                 self._free(name, now)
-        for other in rivals:
-            self._unlease(other, now)
-            self.enqueue(other, front=True)
+        self.take_back(rivals, now)
         return True
 
     def _put_back(self, key: str, mine: Held, now: int) -> None:
@@ -317,6 +319,7 @@ class QueueModel:
 
     def take_back(self, keys: Iterable[str], now: int) -> None:
         for key in list(keys):
+            self.lost.add(self.leases[key].token)
             self._unlease(key, now)
             self.enqueue(key, front=True)
 
