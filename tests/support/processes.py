@@ -7,12 +7,14 @@ switches that off.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,17 +26,40 @@ from pathlib import Path
 PORT_RANGE = range(20000, 32000)
 
 
+# Ports that were given out, by all test runs of this user: lines of port and time.
+GIVEN_OUT = Path(tempfile.gettempdir()) / f"csi-fleet-test-ports-{os.getuid()}"
+GIVEN_SECONDS = 900
+
+
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on now."""
-    for _ in range(200):
-        port = random.choice(PORT_RANGE)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise OSError(f"no free port in {PORT_RANGE}")
+    """A TCP port of 127.0.0.1 that nobody listens on and nobody else was given lately.
+
+    Suites run side by side, and a minute may pass before who asked for a port listens on it.
+    """
+    now = time.time()
+    with GIVEN_OUT.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        # One line may be cut: of a run that was killed while it wrote.
+        known = (line.split() for line in file if line.endswith("\n"))
+        given = {int(port): float(at) for port, at in known if now - float(at) < GIVEN_SECONDS}
+        ports = (port for port in random.sample(PORT_RANGE, 1000) if port not in given)
+        port = next(filter(_is_free, ports), None)
+        if port is None:
+            raise OSError(f"no free port in {PORT_RANGE}")
+        given[port] = now
+        file.truncate(0)
+        file.writelines(f"{one} {at}\n" for one, at in given.items())
+        return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 @dataclass(slots=True)

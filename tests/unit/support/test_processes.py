@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 from threading import Thread
 
+from tests.support import processes
 from tests.support.processes import Process, start_process
 from tests.support.waiting import wait_until
 
@@ -48,3 +50,19 @@ def test_nothing_is_called_between_fork_and_exec_beside_grpc() -> None:
     assert len(sources) > 100
     named = {path.name for path in sources if f"{word}=" in path.read_text()}
     assert named == set()
+
+
+def test_a_port_is_given_to_one_alone(tmp_path, monkeypatch):
+    """By chance two of 500 would be the same: 12,000 are there."""
+    monkeypatch.setattr(processes, "GIVEN_OUT", tmp_path / "ports")
+    ports = [processes.free_port() for _ in range(500)]
+    assert len(set(ports)) == 500
+
+
+def test_a_port_comes_back_after_a_while(tmp_path, monkeypatch):
+    given = tmp_path / "ports"
+    monkeypatch.setattr(processes, "GIVEN_OUT", given)
+    old = time.time() - processes.GIVEN_SECONDS - 1
+    given.write_text("".join(f"{port} {old}\n" for port in processes.PORT_RANGE))
+    port = processes.free_port()
+    assert [line.split()[0] for line in given.read_text().splitlines()] == [str(port)]
