@@ -12,6 +12,7 @@ from typing import Any
 
 from workers.queue.keys import Key
 from workers.queue.leases import Lease
+from workers.queue.locks import Lock
 from workers.queue.scripts import Scripts
 
 
@@ -24,6 +25,10 @@ def tenant_of(key: str) -> str:
     if "/" in object_:
         return object_.partition("/")[0]
     return uid[1:] if uid.startswith("@") else ""
+
+
+def modes(locks: Iterable[Lock]) -> dict[str, str]:
+    return {lock.name: lock.mode.value for lock in locks}
 
 
 RESERVED_MS = 2000

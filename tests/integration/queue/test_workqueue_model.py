@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.support.queue_model import TTL_MS, FirstAgain, Held, LossyScripts, QueueModel
+from tests.support.queue_model import TTL_MS, FirstAgain, Held, LossyScripts, QueueModel, modes
 from tests.support.queue_state import check, scores
 from workers.errors import LeaseLost
 from workers.queue.keys import Key, claim_key, volume_key
@@ -51,10 +51,6 @@ ANY_LOCK = st.builds(Lock, st.sampled_from(NAMES_OF_LOCKS), st.sampled_from(Mode
 BASE_MS, CAP_MS = 1000, 4000
 
 
-def modes(locks: Iterable[Lock]) -> dict[str, str]:
-    return {lock.name: lock.mode.value for lock in locks}
-
-
 class QueueMachine(RuleBasedStateMachine):
     """Each rule does one thing to Redis and to the model, then both must look the same."""
 
@@ -77,8 +73,7 @@ class QueueMachine(RuleBasedStateMachine):
             for queue in self.queues:
                 queue.set_limits(lane, 2)
             self.model.limits[lane] = 2
-        # By chance alone hardly a history comes to a lease that can end.
-        self.add(KEYS[::2], 0, False)
+        self.add(KEYS[::2], 0, False)  # by chance alone hardly a history comes to ended leases
         for process in range(4):
             self.deliver_ticket(process % 3, "run", False)
 
@@ -437,8 +432,8 @@ class QueueMachine(RuleBasedStateMachine):
         raise AssertionError(f"never finished: {self.owed} {self.model}")
 
     def _is_anything_left(self) -> bool:
-        model = self.model
-        return bool(model.ready or model.ticketed or model.blocked or model.leases or model.delayed)
+        one = self.model
+        return any((one.ready, one.ticketed, one.blocked, one.leases, one.delayed))
 
 
 def test_scripts_behave_like_the_model(redis_client: redis.Redis) -> None:
