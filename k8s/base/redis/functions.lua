@@ -1,4 +1,4 @@
-#!lua name=csifleet_966fee4b70d5e5b4
+#!lua name=csifleet_66ee61a47853a655
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
@@ -173,6 +173,12 @@ local function refused(share)
   if used_share <= share then return nil end
   return redis.error_reply(string.format('OOM nearly full: %d %% of maxmemory is used; nothing '
     .. 'new is accepted until work ends. Raise maxmemory', used_share * 100))
+end
+
+-- The same for a record of an attempt: one that is replaced may be the attempt's end.
+local function refused_if_new(hash, field)
+  if redis.call('HEXISTS', hash, field) == 1 then return nil end
+  return refused(CROWDED_SHARE)
 end
 
 local function stamped(event) return string.format('%d %s', now, event) end
@@ -636,8 +642,7 @@ if ARGV[4] ~= '' then
   local lease = lease_of(ARGV[4])
   if not (lease and lease.process == ARGV[5] and lease.token == ARGV[6]) then return 0 end
 end
--- One that is replaced may be the end of an attempt.
-local full = redis.call('HEXISTS', K.intents, ARGV[2]) == 0 and refused(CROWDED_SHARE)
+local full = refused_if_new(K.intents, ARGV[2])
 if full then return full end
 if not weigh(ARGV[2], ARGV[3], tonumber(ARGV[7])) then return 2 end
 redis.call('HSET', K.intents, ARGV[2], ARGV[3])
@@ -1080,8 +1085,7 @@ if not owned(key, ARGV[3], ARGV[4], ARGV[5]) then return 0 end
 if record == '' then
   redis.call('HDEL', K.marks, key)
 else
-  -- One that is replaced may be the end of something.
-  local full = redis.call('HEXISTS', K.marks, key) == 0 and refused(CROWDED_SHARE)
+  local full = refused_if_new(K.marks, key)
   if full then return full end
   redis.call('HSET', K.marks, key, record)
 end
@@ -1541,5 +1545,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_966fee4b70d5e5b4', run)
-redis.register_function{ function_name = 'csifleet_966fee4b70d5e5b4_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_66ee61a47853a655', run)
+redis.register_function{ function_name = 'csifleet_66ee61a47853a655_always', callback = run, flags = { 'allow-oom' } }

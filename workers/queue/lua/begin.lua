@@ -6,8 +6,7 @@ if ARGV[4] ~= '' then
   local lease = lease_of(ARGV[4])
   if not (lease and lease.process == ARGV[5] and lease.token == ARGV[6]) then return 0 end
 end
--- One that is replaced may be the end of an attempt.
-local full = redis.call('HEXISTS', K.intents, ARGV[2]) == 0 and refused(CROWDED_SHARE)
+local full = refused_if_new(K.intents, ARGV[2])
 if full then return full end
 if not weigh(ARGV[2], ARGV[3], tonumber(ARGV[7])) then return 2 end
 redis.call('HSET', K.intents, ARGV[2], ARGV[3])

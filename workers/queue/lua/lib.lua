@@ -169,6 +169,12 @@ local function refused(share)
     .. 'new is accepted until work ends. Raise maxmemory', used_share * 100))
 end
 
+-- The same for a record of an attempt: one that is replaced may be the attempt's end.
+local function refused_if_new(hash, field)
+  if redis.call('HEXISTS', hash, field) == 1 then return nil end
+  return refused(CROWDED_SHARE)
+end
+
 local function stamped(event) return string.format('%d %s', now, event) end
 
 -- The notes of a pass, ARGV[first] on as 'age_ms text', then how its lease ended.

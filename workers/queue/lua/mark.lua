@@ -5,8 +5,7 @@ if not owned(key, ARGV[3], ARGV[4], ARGV[5]) then return 0 end
 if record == '' then
   redis.call('HDEL', K.marks, key)
 else
-  -- One that is replaced may be the end of something.
-  local full = redis.call('HEXISTS', K.marks, key) == 0 and refused(CROWDED_SHARE)
+  local full = refused_if_new(K.marks, key)
   if full then return full end
   redis.call('HSET', K.marks, key, record)
 end
