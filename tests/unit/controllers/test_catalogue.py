@@ -83,6 +83,90 @@ def test_a_part_explains_nothing_by_itself(spec):
     assert (catalogue.explainer(spec.name) is None) == bool(spec.part_of)
 
 
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        ("csi-provisioner", "provisioner"),
+        ("csi-resizer", "resizer"),
+        ("csi-snapshotter", "snapshotter"),
+        ("snapshot-controller", "snapshot-controller"),
+        ("csi-attacher", "attacher"),
+        ("livenessprobe", None),
+        ("", None),
+    ],
+)
+def test_programs_that_are_stood_in_for(program, name):
+    """Each Go program is one controller; no part is one by itself."""
+    found = catalogue.program(program)
+    assert (found.name if found else None) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("provisioner", ("claims", "volumes", "cloning", "sweep", "capacity")),
+        ("capacity", ("capacity",)),
+        ("resizer", ("changes",)),
+        ("snapshotter", ("contents", "group-contents")),
+        (
+            "attacher",
+            (
+                *("attachments", "detachments", "forced-attachments"),
+                *("attach-finalizers", "reconcile-attachments"),
+            ),
+        ),
+    ],
+)
+def test_a_lease_holds_the_kinds_of_its_controller_and_parts(name, kinds):
+    """A-007: whoever leads a driver's sidecar leads these lanes, no others."""
+    (spec,) = catalogue.specs([name])
+    assert catalogue.kinds_with_parts(spec) == kinds
+    assert set(kinds) <= set(catalogue.driver_kinds())
+
+
+def test_controllers_by_their_names():
+    """In the catalogue's order; what is not there is left out."""
+    found = catalogue.specs(["attacher", "capacity", "nobody"])
+    assert [spec.name for spec in found] == ["capacity", "attacher"]
+    assert catalogue.specs([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("provisioner", ["provisioner", "capacity"]),
+        ("attacher", ["attacher"]),
+        (" attacher , resizer ,", ["resizer", "attacher"]),
+        ("resizer,resizer", ["resizer"]),
+        ("attacher,all", [spec.name for spec in catalogue.SPECS]),
+    ],
+)
+def test_chosen_controllers_bring_their_parts(text, names):
+    """A part cannot be chosen, nor left behind."""
+    assert [spec.name for spec in catalogue.choose(text)] == names
+
+
+def test_a_part_is_no_choice():
+    with pytest.raises(ConfigError, match="unknown controller capacity"):
+        catalogue.choose("capacity")
+
+
+def test_the_lane_of_each_driver_call():
+    """Limits, deadlines and breaker are told per operation; a lane is where they hold."""
+    assert catalogue.lanes() == {
+        "create": "claims",
+        "delete": "volumes",
+        "capacity": "capacity",
+        "expand": "changes",
+        "modify": "changes",
+        "snapshot": "contents",
+        "delete-snapshot": "contents",
+        "group-snapshot": "group-contents",
+        "attach": "attachments",
+        "detach": "detachments",
+    }
+
+
 def test_gates_are_those_of_the_go_programs():
     """F-003, A-101, R-121, SNC-100, SNS-100: name, stage and default."""
     groups = {("CSIVolumeGroupSnapshot", "GA", True)}

@@ -12,7 +12,7 @@ from workers.controllers.attacher import names
 from workers.errors import DriverAway
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError
-from workers.queue.locks import Mode
+from workers.queue.locks import Lock, Mode
 
 VA = "volumeattachments/pv1-node1"
 STATUS = f"{VA}/status"
@@ -157,6 +157,8 @@ def test_ta060_volume_removed_by_force(world):
     world.run(without_volume(world, name, {"record": RECORD}))
     assert world.calls == [UNPUBLISH]
     assert world.is_gone(name)
+    # Nobody knows its access modes any more, so nothing may run beside it.
+    assert Lock("csi/test#handle1", Mode.EXCLUSIVE) in world.queue.acquired
 
 
 def test_record_of_redis_is_no_authority(world):

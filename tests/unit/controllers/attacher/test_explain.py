@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from tests.support.attach_world import FIN
+from tests.support.attach_world import FIN, AttachWorld
+from workers.controllers.attacher import explain
 from workers.controllers.attacher.explain import AttachmentFacts, attachment_cause
 from workers.controllers.attacher.spec import SPEC
 from workers.explain.generic import candidates
 from workers.queue.inspect import KeyState
 from workers.queue.keys import Key
+from workers.queue.limits import LaneLimits
 
 NOW = 1_767_225_610.0
 KEY = Key("attachments", "csi/test", "node1/va", "u1")
@@ -103,3 +106,103 @@ def test_keys_that_retry_looks_for():
     found = {"metadata": {"name": "va", "uid": "u1"}, "spec": {"nodeName": "node1"}}
     (kind,) = [one for one in SPEC.kinds if one.name == "attachments"]
     assert KEY in list(candidates(records, SPEC, kind, found))
+
+
+def test_others_that_keep_the_object_are_named():
+    """With all of their finalizers: each has a controller of its own."""
+    given = facts(attachment(deleted=True, finalizers=["x", "y"]))
+    assert "others keep the object: x, y." in attachment_cause(given).text
+
+
+def test_attached_is_no_problem():
+    """`explain` ends with success only then."""
+    assert attachment_cause(facts(attachment(attached=True))).is_problem is False
+    assert attachment_cause(facts(attachment())).is_problem is True
+
+
+@pytest.mark.parametrize(
+    ("fails", "message", "code"),
+    [
+        pytest.param(0, "boom", "queued", id="tried again by a change"),
+        pytest.param(2, "boom", "attach-failed", id="a retry waits for its turn"),
+        pytest.param(0, "", "queued", id="first attempt"),
+        pytest.param(2, "", "queued", id="the error was not saved"),
+    ],
+)
+def test_a_failure_says_more_than_the_place_of_its_retry(fails, message, code):
+    """What a first attempt waits for comes before what an earlier life of the key met."""
+    state = KeyState(KEY, NOW, position=1, waiting=3, fails=fails, limits=LaneLimits(2))
+    found = attachment(attachError=error(message)) if message else attachment()
+    assert attachment_cause(facts(found, state=state)).code == code
+
+
+def tools_of(world, records, *, breaker=None):
+    """What a person's command sees: the API server, and Redis by the driver's name."""
+    states = {} if breaker is None else breaker
+    here = SimpleNamespace(
+        breakers=SimpleNamespace(states=lambda: states),
+        redis="redis",
+        presence=SimpleNamespace(alive=lambda: ["w1", "w2"], workers=lambda: ["p1"]),
+    )
+    shards = {"csi/test": here}
+    registry = SimpleNamespace(alive=lambda: records)
+    return SimpleNamespace(kube=world.api.kube, registry=registry, of=shards.__getitem__)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Which key Redis is asked about, and under which lock."""
+    found = []
+
+    def read_key(_redis, key, domain):
+        found.append((key, domain))
+        return KeyState(key, NOW)
+
+    monkeypatch.setattr(explain, "read_key", read_key)
+    return found
+
+
+RECORDS = {"other": {"name": "other"}, "q": {"name": "csi/test"}}
+
+
+@pytest.mark.parametrize(
+    ("is_deleting", "kind"), [(False, "attachments"), (True, "detachments")], ids=str
+)
+def test_da023_the_key_of_its_lane_is_read(asked, is_deleting, kind):
+    """DA-023, MA-010: by the name of the driver's queue, under the attachment's own lock."""
+    world = AttachWorld()
+    key = world.add_attachment("va", is_marked=True, is_deleting=is_deleting)
+    found = explain.gather(tools_of(world, RECORDS), "va")
+    assert asked == [(Key(kind, "q", "node1/va", key.uid), f"va#{key.uid}")]
+    assert found.driver == {"name": "csi/test"}
+    assert found.known_drivers == ("csi/test", "other")
+    assert (found.watchers, found.workers, found.breaker) == (2, 1, "")
+
+
+def test_facts_of_a_driver_that_nobody_serves(asked):
+    """Its own name is then that of its queue."""
+    world = AttachWorld()
+    key = world.add_attachment("va")
+    given = explain.explain(tools_of(world, {"other": {"name": "other"}}), "va", "", "va")
+    assert asked == [(Key("attachments", "csi/test", "node1/va", key.uid), f"va#{key.uid}")]
+    assert given.cause.code == "driver-not-registered"
+    assert "Served now: other." in given.cause.advice
+
+
+def test_facts_of_an_attachment_that_is_not_there(asked):
+    given = explain.explain(tools_of(AttachWorld(), RECORDS), "va", "", "va")
+    assert (given.cause.code, given.state, asked) == ("not-found", None, [])
+
+
+@pytest.mark.parametrize(
+    ("queue", "is_open", "reason"),
+    [("q", True, "3 failures"), ("q", False, ""), ("other", True, "")],
+    ids=["open", "closed again", "of another driver"],
+)
+def test_facts_of_the_breaker(asked, queue, is_open, reason):
+    """Only an open one says why nothing starts."""
+    world = AttachWorld()
+    world.add_attachment("va")
+    breaker = {queue: SimpleNamespace(is_open=is_open, reason="3 failures")}
+    found = explain.gather(tools_of(world, RECORDS, breaker=breaker), "va")
+    assert (found.breaker, len(asked)) == (reason, 1)

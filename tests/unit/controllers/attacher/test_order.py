@@ -9,8 +9,13 @@ import pytest
 
 from tests.support.attach_world import AttachWorld
 from workers.controllers.attacher import names
+from workers.controllers.attacher.attach import Busy, attach
 from workers.controllers.attacher.controller import CONTROLLER
+from workers.controllers.attacher.settings import AttacherSettings
+from workers.controllers.attacher.work import Work
+from workers.engine.outcome import wait
 from workers.kube import paths
+from workers.observability import trail
 from workers.queue.locks import Lock, Mode
 
 SECRET = {"controllerPublishSecretRef": {"name": "secret", "namespace": "default"}}
@@ -194,3 +199,55 @@ def test_ma015_calls_that_time_out_share_one_place_of_their_node(
     world.run(key)
     assert len(world.calls) == before + 1
     assert "timeouts" not in world.queue.marks.get(key.text, {}) or is_deleting
+
+
+@pytest.mark.parametrize(
+    ("class_name", "seconds"), [("fast", [3.0, 4.0]), ("slow", [15.0, 15.0]), ("", [15.0, 15.0])]
+)
+def test_deadline_of_the_volumes_class(world, class_name, seconds):
+    """A drivers file may give the calls of one class a time of their own; `--timeout` else."""
+    own = {("attach", "fast"): 3.0, ("detach", "fast"): 4.0, ("attach", "other"): 9.0}
+    world.driver.timeout_seconds = lambda operation, name="": own.get((operation, name))
+    world.add_volume(**{"storageClassName": class_name} if class_name else {})
+    key = world.add_attachment()
+    world.run(key)
+    world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
+    world.run(key)
+    assert world.client.timeouts == seconds
+
+
+@pytest.mark.parametrize("is_deleting", [False, True], ids=["attach", "detach"])
+def test_each_failure_stands_in_the_trail(world, is_deleting):
+    """`explain` has its time line from there, also where the status could not be written."""
+    refusal = [{"code": "INTERNAL", "message": "boom", "times": 2}]
+    world.client.respond(dict.fromkeys(("ControllerPublishVolume",), refusal))
+    world.client.respond(dict.fromkeys(("ControllerUnpublishVolume",), refusal))
+    key = world.add_attachment(is_marked=is_deleting, is_deleting=is_deleting)
+    for _ in range(2):
+        with trail.collect():
+            world.run(key)
+            notes = [one.partition(" ")[2] for one in trail.collected()]
+        assert notes == ["error rpc error: code = Internal desc = boom"]
+
+
+def test_ma016_a_forced_publish_leaves_no_call(world):
+    """MA-016, A-095: no status tells its end, so the mark does; the record stays."""
+    key = world.add_attachment(is_marked=True, attached=True)
+    assert world.force(key).reason == "attached"
+    mark = world.queue.marks[names.forced_key("csi/test", *parts(key)).text]
+    assert set(mark) == {"record"}
+
+
+def test_a040_a_pass_is_plain_unless_it_is_forced(world):
+    """A-040, A-095: who builds one without a word gets no second publish."""
+    key = world.add_attachment(is_marked=True, attached=True)
+    found = world.attachment()
+    plain = Work(world.context, world.driver, key, world.lease(key), found, AttacherSettings())
+    assert attach(plain).reason == "attached already"
+    assert (plain.is_forced, plain.is_unsaved, plain.volume) == (False, False, None)
+    assert world.calls == []
+
+
+def test_what_ends_a_pass_early_says_why():
+    """As a traceback would show it."""
+    assert str(Busy(wait(1.0, "another first"))) == "another first"

@@ -35,13 +35,14 @@ def rules():
 def attachment(
     *, attached=False, finalizers=(), deleted=False, attacher=DRIVER, volume="pv1", **more
 ):
-    meta = {"name": more.pop("name", "va"), "uid": "u1", "finalizers": list(finalizers)}
+    meta = {"name": more.pop("name", "va"), "uid": more.pop("uid", "u1")}
+    meta["finalizers"] = list(finalizers)
     meta["annotations"] = dict(more.pop("annotations", {}))
     meta["labels"] = dict(more.pop("labels", {}))
     if deleted:
         meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     source = {"persistentVolumeName": volume} if volume else {"inlineVolumeSpec": {}}
-    spec = {"attacher": attacher, "nodeName": "node1", "source": source}
+    spec = {"attacher": attacher, "nodeName": more.pop("node", "node1"), "source": source}
     status = {"attached": attached, **more}
     return msgspec.convert({"metadata": meta, "spec": spec, "status": status}, Attachment)
 
@@ -54,9 +55,9 @@ def volume(*, finalizers=(FIN,), deleted=False, csi=True, annotations=None):
     return msgspec.convert({"metadata": meta, "spec": spec}, Volume)
 
 
-def csi_node(*drivers):
-    entries = [{"name": name, "nodeID": "n"} for name in drivers]
-    return msgspec.convert({"metadata": {"name": "node1"}, "spec": {"drivers": entries}}, CsiNode)
+def csi_node(*drivers, name="node1"):
+    entries = [{"name": driver, "nodeID": "n"} for driver in drivers]
+    return msgspec.convert({"metadata": {"name": name}, "spec": {"drivers": entries}}, CsiNode)
 
 
 def see(rules, item, *, is_listed=False):
@@ -321,3 +322,62 @@ def test_ma003_what_settled_waits_no_more(rules):
     assert list(rules.all_keys()) == [KEY]
     see(rules, attachment(attached=True, finalizers=[FIN]))
     assert list(rules.all_keys()) == []
+
+
+NO_NODE = 'csinode.storage.k8s.io "node1" not found'
+NO_VOLUME = 'persistentvolume "pv1" not found'
+
+
+@pytest.mark.parametrize(
+    ("message", "before", "now"),
+    [
+        pytest.param(NO_NODE, csi_node(DRIVER), csi_node(DRIVER, name="node2"), id="node"),
+        pytest.param(NO_VOLUME, volume(finalizers=()), None, id="volume"),
+    ],
+)
+def test_attachment_made_again_for_another_node_and_volume(rules, message, before, now):
+    """DA-004, DA-021: what the one before it waited for means nothing to it."""
+    see(rules, attachment(**error(message)))
+    again = attachment(uid="u2", node="node2", volume="pv2", **error(message))
+    key = names.attachment_key(DRIVER, "node2", "va", "u2")
+    assert see(rules, again) == [key]
+    assert see(rules, before) == []
+    assert now is None or see(rules, now) == [key]
+    assert rules.counts() == {"attachments": 1, "attach-finalizers": 0}
+
+
+@pytest.mark.parametrize(
+    ("ways", "told"),
+    [
+        pytest.param([True], [True], id="listed at the start"),
+        pytest.param([True, True], [True, False], id="listed again"),
+        pytest.param([False, True], [True, False], id="seen, then listed"),
+        pytest.param([False, False], [True, True], id="each event"),
+        pytest.param([True, False], [True, True], id="listed, then an event"),
+    ],
+)
+def test_volume_that_waits_is_told_by_events_and_new_lists(rules, ways, told):
+    """A-031: its own event may be the first; a list that repeats it is no news."""
+    found = [see(rules, volume(deleted=True), is_listed=one) for one in ways]
+    assert found == [[RELEASE] if one else [] for one in told]
+    assert rules.counts() == {"attachments": 0, "attach-finalizers": 1}
+
+
+def test_volume_of_a_queue_with_another_name_is_told_again(rules):
+    """The driver came back under another queue: the old key is nobody's."""
+    see(rules, volume(deleted=True))
+    rules.set_drivers([RECORD | {"queue_name": "other"}])
+    key = names.finalizer_key("other", "pv1")
+    assert see(rules, volume(deleted=True), is_listed=True) == [key]
+    assert list(rules.all_keys()) == [key]
+
+
+def test_the_end_of_a_list_of_nodes_tells_nothing(rules):
+    """Neither attachments nor volumes went with it."""
+    see(rules, attachment())
+    see(rules, volume(deleted=True))
+    rules.begin_list(paths.CSI_NODES)
+    see(rules, csi_node(DRIVER), is_listed=True)
+    assert list(rules.end_list(paths.CSI_NODES)) == []
+    assert list(rules.gone(paths.CSI_NODES, csi_node(DRIVER))) == []
+    assert list(rules.all_keys()) == [KEY, RELEASE]

@@ -13,6 +13,7 @@ from workers.config.load import parse
 from workers.controllers.attacher import names
 from workers.controllers.attacher.controller import CONTROLLER
 from workers.controllers.attacher.settings import AttacherSettings, read_settings
+from workers.controllers.attacher.source import AttachError, Source
 from workers.controllers.attacher.spec import FLAGS, SPEC
 from workers.errors import ConfigError
 from workers.queue.locks import Lock
@@ -44,6 +45,100 @@ def test_a101_gate(value):
     """A-101."""
     gates = {"MutableCSINodeAllocatableCount": value}
     assert read_settings(defaults() | {"feature-gates": gates}).writes_error_code is value
+
+
+# Default, whether it is the reference's own, what a value must be, and why it has no effect.
+WORDS = "answers are logged whole at verbosity 5"
+FLAG_TABLE = {
+    "timeout": ("15s", True, "be greater than 0", ""),
+    "worker-threads": ("10", True, "", ""),
+    "retry-interval-start": ("1s", True, "be greater than 0", ""),
+    "retry-interval-max": ("5m", True, "be greater than 0", ""),
+    "resync": ("10m", True, "", "see --resync-period"),
+    "reconcile-sync": ("1m", True, "", ""),
+    "max-entries": ("0", True, "", ""),
+    "default-fstype": ("", True, "", ""),
+    "max-grpc-log-length": ("-1", True, "", WORDS),
+    "reconcile-timeout": ("10m", False, "", ""),
+    "detach-without-missing-secret": ("false", False, "", ""),
+    "strict-single-node": ("true", False, "", ""),
+    "max-ops-per-node": ("0", False, "", ""),
+    "attach-record-annotation": ("", False, "", ""),
+}
+
+
+def test_a100_flags():
+    """A-100: those of external-attacher v4.11, and ours, which `--help` marks as ours."""
+    assert {
+        flag.name: (
+            flag.default,
+            flag.upstream,
+            flag.bound.says if flag.bound else "",
+            flag.ignored,
+        )
+        for flag in FLAGS
+    } == FLAG_TABLE
+
+
+@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
+def test_a100_commands_that_take_a_flag(flag):
+    """Who runs a controller takes all; the clock its period, who asks a driver its deadline."""
+    more = {
+        "timeout": {"audit", "conformance", "doctor"},
+        "reconcile-sync": {"beat"},
+    }
+    assert set(flag.commands) == {"run", "worker"} | more.get(flag.name, set())
+
+
+def test_da010_settings_of_the_reference():
+    """A-100, A-101: what a driver's attachments follow where nobody says anything."""
+    assert read_settings(defaults()) == AttacherSettings(
+        timeout_seconds=15.0,
+        worker_threads=10,
+        retry_interval_start_seconds=1.0,
+        retry_interval_max_seconds=300.0,
+        reconcile_seconds=60.0,
+        reconcile_timeout_seconds=600.0,
+        max_entries=0,
+        default_fstype="",
+        writes_error_code=True,
+        detaches_without_missing_secret=False,
+        is_strict_single_node=True,
+        max_ops_per_node=0,
+        record_annotation="",
+    )
+
+
+@pytest.mark.parametrize(
+    ("plugin", "capabilities"),
+    [(("CONTROLLER_SERVICE",), PUBLISHES), (("CONTROLLER_SERVICE",), ()), ((), ())],
+    ids=["attaches", "does not attach", "no controller"],
+)
+def test_a004_every_driver_is_served(plugin, capabilities):
+    """A-004, A-075: one that cannot attach has its attachments marked all the same."""
+    world = AttachWorld(plugin=plugin, capabilities=capabilities)
+    assert CONTROLLER.serves(world.driver) is True
+
+
+@pytest.mark.parametrize(("threads", "forced"), [(1, 1), (2, 2), (3, 2)])
+def test_a003_fewest_worker_threads(threads, forced):
+    """A-003: one is enough; forced passes never take more than two, nor more than there are."""
+    settings = read_settings(defaults() | {"worker-threads": threads})
+    world = AttachWorld(worker_threads=settings.worker_threads)
+    limits = CONTROLLER.limits(world.driver)
+    assert (limits[names.ATTACHMENTS], limits[names.FORCED]) == (threads, forced)
+
+
+def test_what_is_not_said_of_an_error_or_a_volume():
+    """No code is invented (A-057), nothing counts as missing (DA-007) or migrated (A-072)."""
+    error = AttachError("boom")
+    assert (str(error), error.message, error.code, error.is_missing) == (
+        "boom",
+        "boom",
+        None,
+        False,
+    )
+    assert Source({"csi": {}}).is_migrated is False
 
 
 def test_ta111_no_worker_threads():

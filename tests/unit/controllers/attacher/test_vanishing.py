@@ -143,6 +143,42 @@ def test_a_driver_that_hangs_holds_no_pass_for_too_long(clock, answer, timeout_s
     assert clock.now - start + timeout_seconds <= longest_pass(timeout_seconds)
 
 
+def test_no_try_begins_after_two_minutes(clock):
+    """One exactly then does: `longest_pass` allows for it."""
+    world = new_world(timeout_seconds=119.0)
+    begun: list[float] = []
+
+    def hangs(_request):
+        begun.append(clock.now - Clock.now)
+        clock.now += 119.0
+        return LATE
+
+    world.client.respond({"ControllerUnpublishVolume": [hangs]})
+    goes_while_published(world, {})
+    assert begun == [0, 120]
+
+
+@pytest.mark.parametrize("answer", [{}, LATE], ids=str)
+def test_an_answered_publish_is_given_no_time(clock, answer):
+    """MA-016: its end was heard, though the watcher has not dropped its record yet."""
+    world = new_world()
+    begun: list[float] = []
+
+    def gone(_request):
+        world.api.drop(paths.ATTACHMENTS, "pv1-node1")
+        return answer
+
+    def unpublish(_request):
+        begun.append(clock.now - Clock.now)
+        return {}
+
+    steps = {"ControllerPublishVolume": [gone], "ControllerUnpublishVolume": [unpublish]}
+    world.client.respond(steps)
+    world.run(world.add_attachment())
+    assert begun == [0]
+    assert world.queue.marks == {}
+
+
 def test_others_compute_while_it_waits(clock):
     """The time of the publish, and the four pauses: none of them takes a slot of the processor."""
     slots, pauses = CpuSlots(1, 3600), []
