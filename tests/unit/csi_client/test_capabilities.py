@@ -81,3 +81,13 @@ def test_group_controller_and_node_names() -> None:
             capabilities=[node(rpc=node.RPC(type="EXPAND_VOLUME")), node()]
         )
     ) == {"EXPAND_VOLUME"}
+
+
+def test_unknown_numbers_of_the_other_services() -> None:
+    """Kept as digits too; an unknown way to grow is none."""
+    raw = b"\x0a\x04\x0a\x02\x08\x63"
+    group = csi.GroupControllerGetCapabilitiesResponse.FromString(raw)
+    assert group_controller_capabilities(group) == {"99"}
+    assert node_capabilities(csi.NodeGetCapabilitiesResponse.FromString(raw)) == {"99"}
+    plugin = csi.GetPluginCapabilitiesResponse.FromString(b"\x0a\x04\x12\x02\x08\x63")
+    assert expansion_modes(plugin) == frozenset()

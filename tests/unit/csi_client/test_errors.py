@@ -135,3 +135,12 @@ def test_undecodable_answer_may_hold_a_volume() -> None:
 def test_p011_metric_label_without_status() -> None:
     assert code_name(None) == "unknown-non-grpc"
     assert code_name(0) == "OK"
+
+
+def test_an_error_keeps_its_text_in_one_place() -> None:
+    """SEC-7: what `scrub` takes out of `details` must not stand in `args` too."""
+    for error in (CsiError(13, "hunter2"), NoStatusError("hunter2")):
+        assert error.args == ()
+        error.details = "***"
+        assert "hunter2" not in repr(error) + str(error)
+    assert not CsiError(13, "x").from_transport

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csi_client import messages as csi
-from csi_client.redact import STRIPPED, redact
+from csi_client.redact import STRIPPED, redact, secret_values
 
 SECRET_MESSAGES = [
     name
@@ -69,3 +69,36 @@ def test_everything_else_is_shown() -> None:
 def test_unknown_enum_number_is_shown_as_number() -> None:
     mode = csi.VolumeCapability.AccessMode.FromString(b"\x08\x63")
     assert json.loads(redact(mode)) == {"mode": 99}
+
+
+def test_a_line_of_the_log_has_its_fields_in_order_and_letters_as_they_are() -> None:
+    """People search logs for what they see; the same request is the same line."""
+    request = csi.CreateVolumeRequest(
+        name="größe", parameters={"z": "1", "a": "2"}, secrets={"p": "x"}
+    )
+    assert redact(request) == (
+        '{"name":"größe","parameters":{"a":"2","z":"1"},"secrets":"***stripped***"}'
+    )
+    entry = csi.CapacityRange(required_bytes=1, limit_bytes=2)
+    assert redact(entry) == '{"limit_bytes":2,"required_bytes":1}'
+
+
+def test_secrets_are_found_among_everything_else() -> None:
+    """Fields of every shape stand around them: text, maps, lists, messages, numbers."""
+    request = csi.CreateVolumeRequest(
+        name="pvc-1",
+        capacity_range=csi.CapacityRange(required_bytes=1),
+        volume_capabilities=[
+            csi.VolumeCapability(
+                mount=csi.VolumeCapability.MountVolume(fs_type="xfs", mount_flags=["ro"])
+            )
+        ],
+        parameters={"type": "ssd"},
+        secrets={"user": "admin", "password": "hunter2"},
+        accessibility_requirements=csi.TopologyRequirement(
+            requisite=[csi.Topology(segments={"zone": "z1"})]
+        ),
+    )
+    assert sorted(secret_values(request)) == ["admin", "hunter2"]
+    request.ClearField("secrets")
+    assert list(secret_values(request)) == []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from csi_client import messages as csi
 from csi_client.redact import STRIPPED
-from csi_client.scrub import scrub
+from csi_client.scrub import _pieces, scrub
 
 PASSWORD = "hunter2-S3cr3t"
 
@@ -138,6 +138,7 @@ def test_scrub_leaves_trivial_values() -> None:
         pytest.param("aHVudGVyP34y", id="base64"),
         pytest.param("aHVudGVyP34yIQ==", id="base64 padded"),
         pytest.param("aHVudGVyP34yIQ", id="base64 without padding"),
+        pytest.param("aHVudGVyP34yI", id="base64 cut off in the middle of a group"),
         pytest.param("hunter%3F~2", id="in an address"),
     ],
 )
@@ -145,3 +146,41 @@ def test_scrub_knows_encoded_secrets(echoed: str) -> None:
     """As an authorization header or an address would show them."""
     request = csi.DeleteVolumeRequest(secrets={"a": "hunter?~2", "b": "hunter?~2!"})
     assert scrub(f"login {echoed} failed", request) == f"login {STRIPPED} failed"
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "shown"),
+    [
+        pytest.param("abcd", "xabcdy", f"x{STRIPPED}y", id="four letters, inside a word"),
+        pytest.param("abcdef", "xabcdefy", f"x{STRIPPED}y", id="six letters"),
+        pytest.param("ab", "an ab, abc", f"an {STRIPPED}, abc", id="two letters, as a word"),
+        pytest.param("abc", "an abc, abcd", f"an {STRIPPED}, abcd", id="three letters"),
+        pytest.param("a", "a b", "a b", id="one letter is no secret"),
+        pytest.param(PASSWORD, f"{PASSWORD} failed", f"{STRIPPED} failed", id="at the start"),
+        pytest.param("abcdefghijklmno", "x abcdefg y", "x abcdefg y", id="less than half of it"),
+        pytest.param("abcdefghijklmno", "x abcdefgh y", f"x {STRIPPED} y", id="half of it"),
+        pytest.param("abcdefghijklmn", "x abcdef y", "x abcdef y", id="even, less than half"),
+        pytest.param("abcdefghijklmn", "x abcdefg y", f"x {STRIPPED} y", id="even, half of it"),
+        pytest.param("mode=slow-disk", "slow-disk", "slow-disk", id="one line is no setting"),
+        pytest.param("mode=slow-disk\nx=y", "slow-disk", STRIPPED, id="a setting of two lines"),
+        pytest.param('pä"ss-wörd', 'a pä\\"ss-wörd b', f"a {STRIPPED} b", id="escaped, not ASCII"),
+        pytest.param(
+            '{"port": 5432, "on": true, "no": null, "p": "hunter2-x"}',
+            "port 5432: hunter2-x true null",
+            f"port 5432: {STRIPPED} true null",
+            id="numbers of a document are no secrets",
+        ),
+        pytest.param("[broken, hunter2", "hunter2 [", "hunter2 [", id="no document"),
+    ],
+)
+def test_how_much_of_a_text_goes(secret: str, text: str, shown: str) -> None:
+    """All of the secret, and no more: a torn text tells a user nothing."""
+    assert scrub(text, request(password=secret)) == shown
+
+
+def test_documents_in_documents_are_looked_into_five_deep() -> None:
+    """A secret made of quotes must not keep a worker busy."""
+    text = "the-password"
+    for depth in range(1, 8):
+        text = json.dumps([text])
+        assert ("the-password" in set(_pieces(text, 0))) is (depth <= 5)

@@ -7,11 +7,22 @@ import socket
 import ssl
 import threading
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
 
+from csi_client import tlscheck
 from csi_client.connection import TlsFiles
-from csi_client.tlscheck import EXPIRED, NO_CERTIFICATE, own_certificate_trouble, refusal
+from csi_client.tlscheck import (
+    EXPIRED,
+    NO_CERTIFICATE,
+    NOT_ACCEPTED,
+    NOT_TLS,
+    UNKNOWN_CA,
+    WRONG_NAME,
+    own_certificate_trouble,
+    refusal,
+)
 from tests.support.certificates import make_ca, make_certificate
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
@@ -64,3 +75,118 @@ def test_the_own_certificate_is_judged_without_the_driver(
     told = own_certificate_trouble(tmp_path / f"{certificate}.pem", tmp_path / f"{key}.key")
     assert told.startswith(found)
     assert bool(told) is bool(found)
+
+
+class Handshake:
+    """The context of a handshake, the socket, and what is read from it; `ends` may be raised."""
+
+    def __init__(self, ends: Exception | bytes) -> None:
+        self.ends, self.told = ends, []
+
+    def set_alpn_protocols(self, names: list[str]) -> None:
+        self.told.append(names)
+
+    def load_cert_chain(self, *files: Path) -> None:
+        self.told.append(files)
+
+    def wrap_socket(self, _plain: object, *, server_hostname: str) -> Self:
+        self.told.append(server_hostname)
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def sendall(self, data: bytes) -> None:
+        self.told.append(data[:3])
+
+    def recv(self, _size: int) -> bytes:
+        if isinstance(self.ends, Exception):
+            raise self.ends
+        return self.ends
+
+
+def failed(reason: str | None) -> ssl.SSLError:
+    error = ssl.SSLError(1, "no")
+    error.reason = reason  # type: ignore[assignment]
+    return error
+
+
+def not_verified(message: str) -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "no")
+    error.verify_message = message
+    return error
+
+
+# What stands for "it is about our certificate".
+OURS = "ours"
+
+
+@pytest.mark.parametrize(
+    ("ends", "found"),
+    [
+        pytest.param(b"x", "", id="it goes on"),
+        pytest.param(b"", OURS, id="it hangs up"),
+        pytest.param(ConnectionResetError(), OURS, id="it hangs up at once"),
+        pytest.param(TimeoutError(), "", id="no answer is no trouble of TLS"),
+        pytest.param(failed("WRONG_VERSION_NUMBER"), NOT_TLS, id="plain text"),
+        pytest.param(failed("RECORD_LAYER_FAILURE"), NOT_TLS, id="no record"),
+        pytest.param(failed("record_layer_failure"), NOT_TLS, id="in small letters"),
+        pytest.param(failed("TLSV1_ALERT_PROTOCOL_VERSION"), OURS, id="it speaks TLS"),
+        pytest.param(failed("SSLV3_ALERT_BAD_RECORD_MAC"), OURS, id="it speaks TLS, too"),
+        pytest.param(failed("TLSV13_ALERT_CERTIFICATE_REQUIRED"), OURS, id="it wants one"),
+        pytest.param(failed("UNEXPECTED_EOF_WHILE_READING"), OURS, id="cut off"),
+        pytest.param(failed(None), OURS, id="nobody knows why"),
+        pytest.param(not_verified("certificate has expired"), EXPIRED, id="expired"),
+        pytest.param(not_verified("Hostname mismatch, x"), WRONG_NAME, id="another host"),
+        pytest.param(not_verified("IP address mismatch, x"), WRONG_NAME, id="another address"),
+        pytest.param(not_verified("self-signed certificate"), UNKNOWN_CA, id="another CA"),
+    ],
+)
+@pytest.mark.parametrize("has_certificate", [True, False])
+@pytest.mark.parametrize("name", ["driver.example.org", None])
+def test_each_end_of_a_handshake_has_its_words(
+    monkeypatch: pytest.MonkeyPatch,
+    ends: Any,
+    found: str,
+    has_certificate: bool,
+    name: str | None,
+) -> None:
+    """One line for an operator; the client's certificate is used where there is one."""
+    handshake, own = Handshake(ends), []
+    monkeypatch.setattr(tlscheck.ssl, "create_default_context", lambda **_: handshake)
+    monkeypatch.setattr(tlscheck.socket, "create_connection", lambda *_: handshake)
+    monkeypatch.setattr(tlscheck, "own_certificate_trouble", lambda *files: own.append(files) or "")
+    files = (Path("/c.pem"), Path("/c.key")) if has_certificate else (None, None)
+    ours = NOT_ACCEPTED if has_certificate else NO_CERTIFICATE
+    told = refusal("host", 1, TlsFiles(Path("/ca.pem"), *files, server_name=name))
+    assert told == (ours if found == OURS else found)
+    chain = [files] if has_certificate else []
+    assert own == chain
+    assert handshake.told == [["h2"], *chain, name or "host", b"PRI"]
+
+
+def test_a_certificate_of_ours_that_is_no_good_is_told_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a connection; a certificate without its key is not judged by itself."""
+    monkeypatch.setattr(tlscheck, "own_certificate_trouble", lambda *_: EXPIRED)
+    monkeypatch.setattr(
+        tlscheck.socket, "create_connection", lambda *_: pytest.fail("nobody is asked")
+    )
+    files = TlsFiles(Path("/ca.pem"), Path("/c.pem"), Path("/c.key"))
+    assert refusal("host", 1, files) == EXPIRED
+
+
+@pytest.mark.parametrize("missing", ["certificate", "key"])
+def test_half_a_pair_is_not_judged_by_itself(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    handshake = Handshake(b"x")
+    monkeypatch.setattr(tlscheck.ssl, "create_default_context", lambda **_: handshake)
+    monkeypatch.setattr(tlscheck.socket, "create_connection", lambda *_: handshake)
+    monkeypatch.setattr(
+        tlscheck, "own_certificate_trouble", lambda *_: pytest.fail("there is no pair")
+    )
+    pair = {"certificate": Path("/c.pem"), "key": Path("/c.key"), missing: None}
+    assert refusal("host", 1, TlsFiles(Path("/ca.pem"), **pair)) == ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from workers.engine.passes import LONGEST_SECONDS, Passes, longest_pass
@@ -74,6 +76,24 @@ def test_without_redis_one_stuck_pass_is_tried_at_a_time(queue, monkeypatch):
             patch.setattr(queue, "release", fail)
             passes.expire(queue)
         assert len(tries) == 1
+
+
+@pytest.mark.parametrize(("now", "is_given_back"), [(60.0, False), (60.5, True)])
+def test_a_pass_may_use_its_whole_time(now, is_given_back):
+    """Then its lease goes once, with a failure counted: whatever hung may hang again."""
+    clock, told = Clock(), []
+    lease = SimpleNamespace(key=KEY, is_released=False)
+
+    def release(one, **how):
+        one.is_released = True
+        told.append(how)
+
+    passes = Passes(lambda: 60, Heartbeats(clock))
+    with passes.running(lease):
+        clock.now = now
+        passes.expire(SimpleNamespace(release=release))
+        passes.expire(SimpleNamespace(release=release))
+    assert told == ([{"delay_seconds": 10.0, "count": True}] if is_given_back else [])
 
 
 @pytest.mark.parametrize("timeout_seconds", [10, 600, 3600])

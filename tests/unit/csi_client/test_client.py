@@ -1,0 +1,317 @@
+"""One call, over a channel of the test's own: how it is sent, and what becomes of its end."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from csi_client import client as module
+from csi_client import connection, errors
+from csi_client import messages as csi
+from csi_client.client import DEFAULT_TIMEOUT_SECONDS, CsiClient
+from csi_client.connection import CsiAddressError
+
+ANSWER = csi.ProbeResponse().SerializeToString()
+
+
+class Failed(grpc.RpcError):
+    """As gRPC raises it: it is the call too."""
+
+    def __init__(self, status: grpc.StatusCode, details: str | None) -> None:
+        super().__init__()
+        self._status, self._details = status, details
+
+    def code(self) -> grpc.StatusCode:
+        return self._status
+
+    def details(self) -> str | None:
+        return self._details
+
+
+class Call:
+    """A running call; it takes `seconds`, and ends as the channel says."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel, self.is_cancelled = channel, False
+
+    def result(self, timeout: float | None = None) -> bytes:
+        self.channel.told.append(("waits", timeout))
+        if timeout is not None and timeout < self.channel.seconds:
+            raise grpc.FutureTimeoutError
+        if self.is_cancelled:
+            raise grpc.FutureCancelledError
+        return self.channel.end()
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.channel.told.append(("cancelled",))
+
+
+class Channel:
+    """Answers each call with `answers` in turn, the last for ever; `told` is what it was asked."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.answers: list[Any] = [ANSWER]
+        self.seconds = 0.0
+        self.is_closed = False
+
+    def end(self) -> bytes:
+        found = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(found, Exception):
+            raise found
+        return bytes(found)
+
+    def unary_unary(self, rpc: str, _request: Any, _answer: Any) -> Any:
+        self.told.append(("method", rpc))
+
+        def direct(_payload: bytes, timeout: float) -> bytes:
+            self.told.append(("direct", timeout))
+            return self.end()
+
+        def future(_payload: bytes, timeout: float) -> Call:
+            self.told.append(("future", timeout))
+            return Call(self)
+
+        direct.future = future  # type: ignore[attr-defined]
+        return direct
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Link:
+    """The connection; `looks` counts who asked for it."""
+
+    is_connected, losses = False, 0
+
+    def __init__(self, _channel: Channel) -> None:
+        self.looks, self.is_closed = 0, False
+
+    def look(self) -> bool:
+        self.looks += 1
+        return False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def channel() -> Channel:
+    return Channel()
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch, channel: Channel) -> Any:
+    """Makes a client with options over the channel."""
+    monkeypatch.setattr(module, "open_channel", lambda *_, **__: channel)
+    monkeypatch.setattr(module, "Link", Link)
+    return lambda **options: CsiClient("/run/csi.sock", **options)
+
+
+def ask(client: CsiClient, **options: Any) -> Any:
+    return client.call("Identity/Probe", csi.ProbeRequest(), csi.ProbeResponse, **options)
+
+
+def test_tcp_is_for_who_asks_for_it() -> None:
+    """P-002: beside the driver only a unix socket is right."""
+    with pytest.raises(CsiAddressError):
+        CsiClient("driver.example.org:9000")
+
+
+def test_p004_a_driver_that_says_nothing_is_ready(make: Any, channel: Channel) -> None:
+    """P-004: an absent `ready` means yes."""
+    assert make().probe() is True
+    for ready in (True, False):
+        answer = csi.ProbeResponse()
+        answer.ready.value = ready
+        channel.answers = [answer.SerializeToString()]
+        assert make().probe() is ready
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        pytest.param({}, DEFAULT_TIMEOUT_SECONDS, id="P-413: ten seconds"),
+        pytest.param({"timeout_seconds": 3}, 3, id="the client's"),
+        pytest.param(
+            {"timeout_seconds": 3, "timeouts_by_rpc": {"Identity/Probe": 4}}, 4, id="the method's"
+        ),
+        pytest.param({"timeouts_by_rpc": {"Node/Other": 4}}, 10, id="not another's"),
+    ],
+)
+def test_whose_deadline_holds(make: Any, channel: Channel, given: Any, seconds: float) -> None:
+    """The call's own wins over all, also where it is zero."""
+    client = make(**given)
+    client.probe()
+    client.probe(timeout_seconds=5)
+    client.probe(timeout_seconds=0)
+    assert [one[1] for one in channel.told if one[0] == "direct"] == [seconds, 5, 0]
+
+
+def test_a_method_is_prepared_once(make: Any, channel: Channel) -> None:
+    """For all of its calls."""
+    client = make()
+    client.probe()
+    client.probe()
+    assert channel.told.count(("method", "/csi.v1.Identity/Probe")) == 1
+
+
+@pytest.mark.parametrize(
+    ("slow_after", "takes", "is_told", "way"),
+    [
+        pytest.param(2, 5, True, ["future", "waits", "waits"], id="slow"),
+        pytest.param(2, 1, False, ["future", "waits"], id="quick"),
+        pytest.param(10, 5, False, ["direct"], id="not before the deadline"),
+        pytest.param(11, 5, False, ["direct"], id="after the deadline"),
+    ],
+)
+def test_a_slow_call_is_told_once(
+    make: Any, channel: Channel, slow_after: float, takes: float, is_told: bool, way: list[str]
+) -> None:
+    """Where it can be slow at all; the answer is waited for as before."""
+    told: list[int] = []
+    channel.seconds = takes
+    answer = ask(make(), on_slow=lambda: told.append(1), slow_after_seconds=slow_after)
+    assert answer == csi.ProbeResponse()
+    assert told == ([1] if is_told else [])
+    assert [one[0] for one in channel.told[1:]] == way
+
+
+def test_a_call_without_more_to_do_is_made_directly(make: Any, channel: Channel) -> None:
+    """A future costs a thread's switch each."""
+    ask(make())
+    assert [one[0] for one in channel.told] == ["method", "direct"]
+
+
+def guarded(client: CsiClient, is_allowed: Any, **options: Any) -> Any:
+    request = csi.ProbeRequest()
+    return client._call(
+        "Identity/Probe", request, csi.ProbeResponse, 10, is_allowed=is_allowed, **options
+    )
+
+
+def test_a_call_that_is_allowed_is_found_while_it_runs_only(make: Any, channel: Channel) -> None:
+    """Else calls that ended long ago would be kept, and cancelled, for ever."""
+    client, seen = make(), []
+    channel.seconds = 5
+
+    def on_slow() -> None:
+        client.recheck()
+        seen.append(len(client._guarded))
+
+    guarded(client, lambda: True, on_slow=on_slow, slow_after_seconds=2)
+    assert (seen, client._guarded) == ([1], {})
+    assert ("cancelled",) not in channel.told
+
+
+def test_a_call_that_is_not_allowed_any_more_is_cancelled(make: Any, channel: Channel) -> None:
+    """COR-6: at its start, or by the next look; it is no verdict of the driver."""
+    client = make()
+    for answers in ([False], [True, False]):
+        allowed = iter(answers)
+        channel.seconds = 5
+        with pytest.raises(errors.CsiError) as caught:
+            guarded(
+                client,
+                lambda allowed=allowed: next(allowed),
+                on_slow=client.recheck,
+                slow_after_seconds=10 if len(answers) == 1 else 2,
+            )
+        assert (caught.value.code, caught.value.from_transport) == (errors.CANCELLED, True)
+        assert client._guarded == {}
+        assert channel.told[-1] == ("waits", None), "until its end"
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "text"),
+    [
+        (Failed(grpc.StatusCode.NOT_FOUND, "gone"), errors.NOT_FOUND, "gone"),
+        (Failed(grpc.StatusCode.INTERNAL, None), errors.INTERNAL, ""),
+        (ValueError("closed"), None, "the connection to the driver is closed"),
+    ],
+    ids=["status", "no text", "closed"],
+)
+def test_who_judges_a_failure_finds_the_connection_looked_at(
+    make: Any, channel: Channel, end: Exception, code: int | None, text: str
+) -> None:
+    """Is it gone? A success asks nothing."""
+    client = make()
+    client.probe()
+    assert client._link.looks == 0
+    channel.answers = [end]
+    with pytest.raises(errors.CsiError) as caught:
+        client.probe()
+    assert (caught.value.code, caught.value.details) == (code, text)
+    assert client._link.looks == 1
+
+
+def test_p011_each_call_is_observed_with_its_time(
+    make: Any, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P-011: method, status in Go's spelling, seconds; also of what was never sent."""
+    ticks = iter([100.0, 100.5, 200.0, 203.0])
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    seen: list[Any] = []
+    client = make(observer=lambda *call: seen.append(call))
+    client.probe()
+    channel.answers = [ValueError("closed")]
+    with pytest.raises(errors.NoStatusError):
+        client.probe()
+    rpc = "/csi.v1.Identity/Probe"
+    assert seen == [(rpc, "OK", 0.5), (rpc, "unknown-non-grpc", 3.0)]
+
+
+def test_a_closed_client_watches_no_connection(make: Any, channel: Channel) -> None:
+    """And its channel is closed too."""
+    client = make()
+    client.close()
+    assert (client._link.is_closed, channel.is_closed) == (True, True)
+
+
+@pytest.mark.parametrize("answer", [csi.ListVolumesResponse, csi.ListSnapshotsResponse])
+@pytest.mark.parametrize(
+    ("tokens", "pages"), [([""], 1), (["a", ""], 2), (["a", "b", ""], 3), (["a", "b", "a"], None)]
+)
+def test_pages_end_with_the_driver_s_last_or_with_a_token_it_repeats(
+    make: Any, channel: Channel, answer: Any, tokens: list[str], pages: int | None
+) -> None:
+    """A driver that hands out a token twice would never end."""
+    channel.answers = [answer(next_token=token).SerializeToString() for token in tokens]
+    client = make()
+    listed = client.list_volumes if answer is csi.ListVolumesResponse else client.list_snapshots
+    if pages is None:
+        with pytest.raises(errors.UndecodableAnswerError, match="repeats a page token"):
+            list(listed())
+    else:
+        assert len(list(listed())) == pages
+
+
+def test_p002_how_a_channel_is_set_up() -> None:
+    """P-002: no hidden retries, no idle time-out, no keepalive, no proxy; quick reconnects."""
+    never = 2147483647
+    plain = {
+        "grpc.max_receive_message_length": 7,
+        "grpc.max_send_message_length": -1,
+        "grpc.max_metadata_size": 1048576,
+        "grpc.absolute_max_metadata_size": 1048576,
+        "grpc.enable_retries": 0,
+        "grpc.service_config_disable_resolution": 1,
+        "grpc.initial_reconnect_backoff_ms": 200,
+        "grpc.min_reconnect_backoff_ms": 200,
+        "grpc.max_reconnect_backoff_ms": 1000,
+        "grpc.client_idle_timeout_ms": never,
+        "grpc.keepalive_time_ms": never,
+        "grpc.use_local_subchannel_pool": 1,
+        "grpc.enable_http_proxy": 0,
+    }
+    named = {"grpc.ssl_target_name_override": "driver.example.org"}
+    local = {"grpc.default_authority": "localhost"}
+    for is_unix, server_name, more in (
+        (False, None, {}), (False, "driver.example.org", named), (True, None, local)
+    ):  # fmt: skip
+        found = connection._options(is_unix, server_name, max_receive_bytes=7)
+        assert dict(found) == plain | more
