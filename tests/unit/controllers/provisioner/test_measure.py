@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from workers.constants import ANN_SELECTED_NODE
+from workers.constants import ANN_SELECTED_NODE, ANN_STORAGE_CLASS_BETA
 from workers.controllers.provisioner import measure
 from workers.controllers.provisioner.measure import creation, waited_seconds
 from workers.observability.metrics import Metrics
@@ -76,3 +76,42 @@ def test_l095_a_pass_counts_from_its_start(monkeypatch):
         )
     ]
     assert seconds == [2.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("stamp", "count", "seconds"), [(STAMP, 1, 100.0), (None, 0, 0.0)], ids=["made", "nobody knows"]
+)
+def test_the_wait_of_a_user_is_counted_by_driver_and_class(monkeypatch, stamp, count, seconds):
+    """The class is the one that counts for provisioning: the beta annotation, if there is one."""
+    now = SECOND + 100
+    clock = SimpleNamespace(time=lambda: now, monotonic=lambda: 10.0)
+    monkeypatch.setattr(measure, "time", clock)
+    metrics = Metrics()
+    work = SimpleNamespace(
+        runtime=SimpleNamespace(metrics=metrics),
+        record=SimpleNamespace(since=SECOND - 5),
+        started=10.0,
+        lease=SimpleNamespace(waited_seconds=0.0),
+        driver=SimpleNamespace(name="d"),
+    )
+    annotations = {ANN_STORAGE_CLASS_BETA: "beta"}
+    metadata = {"creationTimestamp": stamp, "annotations": annotations}
+    measure.saved(work, {"metadata": metadata, "spec": {"storageClassName": "fast"}})
+    labels = {"driver_name": "d", "class": "beta"}
+    name = "csi_fleet_claim_to_volume_seconds"
+    found = [
+        metrics.registry.get_sample_value(f"{name}_{part}", labels) or 0
+        for part in ("count", "sum")
+    ]
+    assert found == [count, seconds]
+
+
+def test_l095_a_failed_attempt_is_counted():
+    """L-095: by the class that the claim's spec names, and its source."""
+    metrics = Metrics()
+    work = SimpleNamespace(runtime=SimpleNamespace(metrics=metrics))
+    spec = {"storageClassName": "fast", "dataSource": {"kind": "VolumeSnapshot"}}
+    measure.failed(work, {"metadata": {}, "spec": spec})
+    name = "controller_persistentvolumeclaim_provision_failed_total"
+    labels = {"class": "fast", "source": "VolumeSnapshot"}
+    assert metrics.registry.get_sample_value(name, labels) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from workers.constants import ANN_SELECTED_NODE, FINALIZER_CLONE_SOURCE
 from workers.controllers.provisioner import race
 from workers.controllers.provisioner.race import Wait
 from workers.engine.outcome import Action
+from workers.errors import LeaseLost
 from workers.kube.errors import ConflictError, ForbiddenError
 
 NODE = "node-1"
@@ -208,3 +210,91 @@ def test_allowed_topologies_decide_who_races(zone, owner):
     world.memo = wait_is_over()
     world.claim_pass(claim)
     assert selected(world) == owner
+
+
+@pytest.mark.parametrize(
+    ("later", "is_over"), [(-0.5, False), (0.0, True), (0.5, True)], ids=["before", "at", "after"]
+)
+def test_nd004_the_wait_ends_at_its_moment(world, monkeypatch, later, is_over):
+    """ND-004: the moment is what the key remembers, so a pass that is early changes nothing."""
+    now = [1000.0]
+    monkeypatch.setattr(race, "time", SimpleNamespace(time=lambda: now[0]))
+    world.add_class()
+    claim = world.add_claim()
+    first = world.claim_pass(claim)
+    due = now[0] + first.delay_seconds
+    assert Wait.read(first.memo) == Wait(0, due)
+    now[0] = due + later
+    again = world.claim_pass(claim)
+    assert (selected(world) == NODE, again.action is Action.DONE) == (is_over, is_over)
+
+
+def test_p054_the_owner_is_all_that_is_written(world):
+    """P-054 step 4: the claim's other annotations are its user's."""
+    world.add_class()
+    claim = world.add_claim(annotations={"team": "db"})
+    before = world.live_claim()["metadata"]["annotations"]
+    world.memo = wait_is_over()
+    world.claim_pass(claim)
+    assert world.live_claim()["metadata"]["annotations"] == {**before, ANN_SELECTED_NODE: NODE}
+
+
+def test_g9_a_node_that_lost_its_lease_takes_no_claim(world, monkeypatch):
+    """G9: while it asked the driver for room, another worker of the node went on."""
+    world.add_class()
+    claim = world.add_claim()
+    world.memo, real = wait_is_over(), world.lease
+
+    def lease(*args):
+        given = real(*args)
+        given.is_lost = True
+        return given
+
+    monkeypatch.setattr(world, "lease", lease)
+    with pytest.raises(LeaseLost):
+        world.claim_pass(claim)
+    assert (selected(world), len(world.asked), world.kube.writes) == (None, 1, [])
+
+
+def test_p060_room_is_asked_for_what_the_driver_would_be_told(world):
+    """P-060: with the class's parameters, and the claim's access modes."""
+    world.add_class(parameters={"pool": "ssd"})
+    claim = world.add_claim()
+    world.memo = wait_is_over()
+    world.claim_pass(claim)
+    (request,) = world.asked
+    assert dict(request.parameters) == {"pool": "ssd"}
+    assert len(request.volume_capabilities) == 1
+    assert not request.HasField("accessible_topology")
+
+
+def test_p060_room_is_asked_for_where_the_node_is():
+    """P-060, D-011: with topology for its segment."""
+    node = NodeSettings(enabled=True, node_name=NODE)
+    plugin = frozenset({"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"})
+    world = World(Settings(node=node), plugin=plugin)
+    object.__setattr__(world.driver, "node_segments", {"host": NODE})
+    asked = []
+    world.client.get_capacity = lambda request: asked.append(request) or csi.GetCapacityResponse()
+    world.add_class()
+    claim = world.add_claim()
+    world.memo = wait_is_over()
+    assert world.claim_pass(claim).delay_seconds == race.NO_ROOM_SECONDS
+    assert [dict(one.accessible_topology.segments) for one in asked] == [{"host": NODE}]
+
+
+def test_p053_allowed_topologies_mean_nothing_to_a_driver_without_topology(world):
+    """P-053: as in the request itself (P-300)."""
+    allowed = [{"matchLabelExpressions": [{"key": "host", "values": ["node-9"]}]}]
+    world.add_class(allowedTopologies=allowed)
+    claim = world.add_claim()
+    world.memo = wait_is_over()
+    world.claim_pass(claim)
+    assert selected(world) == NODE
+
+
+def test_c008_a_claim_whose_class_is_missing_comes_again_to_every_node(world):
+    """C-008, ND-003: whether it is ours to race for stands in the class."""
+    outcome = world.claim_pass(world.add_claim())
+    assert (outcome.action, outcome.reason) == (Action.RETRY, "storage class not found")
+    assert (world.asked, world.kube.writes, world.events.seen) == ([], [], [])

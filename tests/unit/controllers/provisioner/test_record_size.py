@@ -85,6 +85,14 @@ def test_sec4_annotations_and_labels_have_4_kib_each(where, texts, kept):
     assert set(record(**{where: texts})["claim"]["metadata"][where]) == kept
 
 
+@pytest.mark.parametrize(("length", "is_kept"), [(253, True), (254, False)])
+def test_sec4_a_name_of_a_secret_is_kept_however_full_the_claim_is(length, is_kept):
+    """SEC-4: 253 characters, the longest name there is; what is longer names nothing."""
+    full = {"a": "x" * 4095, "team/secret": "s" * length}
+    found = record(annotations=full)["claim"]["metadata"]["annotations"]
+    assert ("team/secret" in found) is is_kept
+
+
 def test_an_annotation_that_no_secret_can_be_named_by_goes():
     found = record(annotations={"team/secret": "x" * 5000})
     assert found["claim"]["metadata"]["annotations"] == {}

@@ -48,6 +48,18 @@ def test_no_volume_is_deleted_while_it_is_cut():
     assert VolumePass(runtime, driver, None, None, None, None).being_cut(VOLUME) is None  # type: ignore[arg-type]
 
 
+def test_p612_a_migrated_volume_is_cut_by_its_csi_name():
+    """P-612: the snapshotter knows the driver's handle alone, which no in-tree volume says."""
+    source = {"gcePersistentDisk": {"pdName": "disk-1"}}
+    labels = {"topology.kubernetes.io/zone": "z1"}
+    volume = {"metadata": {"name": "pv1", "uid": "u", "labels": labels}, "spec": source}
+    runtime, driver = world()
+    assert VolumePass(runtime, driver, None, None, None, None).being_cut(volume) is None  # type: ignore[arg-type]
+    assert runtime.queue.asked == [
+        Lock("d#projects/UNSPECIFIED/zones/z1/disks/disk-1", Mode.EXCLUSIVE)
+    ]
+
+
 @pytest.mark.parametrize("volume", [VOLUME, {"metadata": {"name": "pv1"}, "spec": {}}])
 def test_drivers_without_snapshots_and_volumes_without_handle_cost_nothing(volume):
     """The deletion itself tells what is wrong with the PV."""

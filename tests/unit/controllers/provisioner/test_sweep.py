@@ -11,7 +11,7 @@ from tests.support.fake_cluster import DRIVER, FakeKube, World
 from workers.config.settings import ProvisionSettings, Settings
 from workers.constants import FINALIZER_SNAPSHOT_SOURCE
 from workers.controllers.provisioner.sweep import can_sweep, is_young, sweep_snapshots
-from workers.errors import QueueUnavailable
+from workers.errors import LeaseLost, QueueUnavailable
 from workers.kube.errors import ConflictError, ForbiddenError, ServerError
 from workers.queue.keys import sweep_key
 
@@ -128,6 +128,32 @@ def test_d016_attempt_of_a_deleted_claim_protects(world):
     assert is_protected(world)
 
 
+@pytest.mark.parametrize(
+    "record",
+    [{"stage": "failed"}, {"stage": "background", "claim": None}],
+    ids=["ended with an error", "of no claim"],
+)
+def test_d016_only_an_attempt_that_may_still_run_protects(world, record):
+    """D-016: what failed for good copies nothing any more; records from Redis are anybody's."""
+    add_snapshot(world)
+    claim = add_claim(world, "Pending")
+    world.kube.drop("persistentvolumeclaims", claim["metadata"]["name"], "default")
+    world.intents.intents["pv"] = {"claim": claim} | record
+    sweep(world)
+    assert not is_protected(world)
+
+
+def test_g9_a_sweep_that_lost_its_lease_writes_nothing(world):
+    """G9: another worker sweeps by now."""
+    add_snapshot(world)
+    key = sweep_key(DRIVER)
+    lease = world.lease(key, "")
+    lease.is_lost = True
+    with pytest.raises(LeaseLost):
+        sweep_snapshots(world.runtime, world.driver, key, lease)
+    assert is_protected(world)
+
+
 @pytest.mark.parametrize("call", ["list_claims", "list_snapshots"])
 def test_c126_failed_read_removes_nothing(world, call):
     """SN-004: an empty index after an error would strip every snapshot."""
@@ -203,6 +229,7 @@ def test_sn005_our_own_young_finalizer_is_skipped():
         return is_young(snapshot, 20.0, lambda: 100.0 + seconds_later)
 
     assert young(19)
+    assert not young(20)
     assert not young(21)
     assert not young(1, manager="kubectl")
     assert not young(1, time="nonsense")

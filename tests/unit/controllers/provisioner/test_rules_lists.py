@@ -1,0 +1,198 @@
+"""What a list says to the provisioner's table, and what it must not say: the watch may break."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.kube_objects import make_claim, make_volume
+from workers.constants import FINALIZER_CLONE_SOURCE
+from workers.controllers.provisioner.rules import ProvisionerRules
+from workers.kube import paths
+from workers.kube.objects import Attachment, Meta
+from workers.spec import Forget
+
+FOO = {"name": "foo", "queue_name": "foo", "controller_capabilities": ["CLONE_VOLUME"]}
+CLAIM = "claims|foo|default/claim1|u1"
+VOLUME = "volumes|foo|pv1|"
+CLONING = "cloning|foo|default/src|s1"
+LATE = {"metadata": {"name": "late", "uid": "l"}, "volumeBindingMode": "WaitForFirstConsumer"}
+
+
+def texts(told):
+    return [one.key.text if isinstance(one, Forget) else one.text for one in told]
+
+
+def source(*, uid="s1", finalizers=(FINALIZER_CLONE_SOURCE,), **fields):
+    """A claim that waits for the end of its cloning protection."""
+    fields = {"volume_name": "pv-src", "phase": "Bound", "deletionTimestamp": "t"} | fields
+    return make_claim("src", uid=uid, finalizers=list(finalizers), **fields)
+
+
+def clone(uid="c1", **fields):
+    data_source = {"kind": "PersistentVolumeClaim", "name": "src"}
+    return make_claim(f"clone-{uid}", uid=uid, dataSource=data_source, **fields)
+
+
+def attachment(name="va", volume="pv2"):
+    found = Attachment(metadata=Meta(name=name))
+    found.spec.source.persistent_volume_name = volume
+    return found
+
+
+@pytest.fixture
+def table():
+    """With the class `late`, listed."""
+    table = ProvisionerRules()
+    table.set_drivers([FOO])
+    table.begin_list(paths.STORAGE_CLASSES)
+    table.seen(paths.STORAGE_CLASSES, LATE, is_listed=True)
+    table.end_list(paths.STORAGE_CLASSES)
+    return table
+
+
+def see(table, resource, *items):
+    return [key for one in items for key in texts(table.seen(resource, one, is_listed=False))]
+
+
+def listed(table, resource, *items):
+    return [key for one in items for key in texts(table.seen(resource, one, is_listed=True))]
+
+
+OBJECTS = [
+    pytest.param(paths.CLAIMS, make_claim(), [CLAIM], id="claim"),
+    pytest.param(paths.CLAIMS, source(), [], id="clone source"),
+    pytest.param(paths.VOLUMES, make_volume(), [VOLUME], id="volume"),
+]
+
+
+@pytest.mark.parametrize(("resource", "item", "told"), OBJECTS)
+def test_m017_a_list_that_broke_off_says_nothing(table, resource, item, told):
+    """M-017: what its pages held may be gone by the time of the next one."""
+    see(table, resource, item)
+    table.begin_list(resource)
+    listed(table, resource, item)
+    table.begin_list(resource)
+    assert texts(table.end_list(resource)) == told
+    assert (table.all_keys(), set(table.counts().values())) == ([], {0})
+
+
+@pytest.mark.parametrize(("resource", "item", "told"), OBJECTS)
+def test_m017_each_list_is_counted_for_itself(table, resource, item, told):
+    """M-017: to have been in the list before says nothing either."""
+    table.begin_list(resource)
+    listed(table, resource, item)
+    assert texts(table.end_list(resource)) == []
+    assert len(table.all_keys()) == 1
+    table.begin_list(resource)
+    assert texts(table.end_list(resource)) == told
+    assert table.all_keys() == []
+
+
+def test_an_event_is_no_part_of_a_list(table):
+    """A list is of one moment; what it lacks is gone, whatever was told of it before."""
+    table.begin_list(paths.CLAIMS)
+    see(table, paths.CLAIMS, make_claim())
+    assert texts(table.end_list(paths.CLAIMS)) == [CLAIM]
+
+
+@pytest.mark.parametrize("is_broken_off", [False, True])
+def test_m017_a_class_that_no_list_holds_is_forgotten(table, is_broken_off):
+    """L-022 row 5: its claims are the worker's to report, which says that the class is missing."""
+    see(table, paths.CLAIMS, make_claim(storage_class="late"))
+    if is_broken_off:
+        table.begin_list(paths.STORAGE_CLASSES)
+        listed(table, paths.STORAGE_CLASSES, LATE)
+    assert table.all_keys() == []
+    table.begin_list(paths.STORAGE_CLASSES)
+    assert table.end_list(paths.STORAGE_CLASSES) == []
+    assert texts(table.all_keys()) == [CLAIM]
+
+
+def test_a_class_that_is_deleted_is_forgotten(table):
+    """L-022 row 5: the same, by its event."""
+    see(table, paths.CLAIMS, make_claim(storage_class="late"))
+    assert table.all_keys() == []
+    assert list(table.gone(paths.STORAGE_CLASSES, LATE)) == []
+    assert texts(table.all_keys()) == [CLAIM]
+
+
+LISTS = {
+    paths.CLAIMS: [make_claim(), make_claim("late", uid="u2", storage_class="late"), source()],
+    paths.VOLUMES: [make_volume(), make_volume("pv2")],
+    paths.STORAGE_CLASSES: [LATE],
+    paths.ATTACHMENTS: [attachment()],
+    paths.NODES: [],
+}
+
+
+@pytest.mark.parametrize("order", [[*LISTS], [*LISTS][::-1]], ids=["forwards", "backwards"])
+def test_lists_of_several_resources_run_side_by_side(table, order):
+    """A reflector for each resource, each in a thread: none may spoil what another counts."""
+    for resource, items in LISTS.items():
+        see(table, resource, *items)
+    known = sorted(texts(table.all_keys()))
+    assert known == sorted([CLAIM, VOLUME, "volumes|foo|pv2|", CLONING])
+    for resource in order:
+        table.begin_list(resource)
+        assert listed(table, resource, *LISTS[resource]) == []
+    assert [texts(table.end_list(resource)) for resource in order] == [[]] * len(order)
+    assert sorted(texts(table.all_keys())) == known
+
+
+def test_a_deleted_claim_of_a_driver_that_nobody_serves_is_no_work(table):
+    """M-012: only a driver's worker could have begun an attempt."""
+    claim = make_claim(provisioner="bar")
+    assert see(table, paths.CLAIMS, claim) == []
+    assert table.gone(paths.CLAIMS, claim) == []
+    assert table.counts()["claims"] == 0
+
+
+BY_HAND = clone(volume_name="pv")
+
+
+def test_cl006_a_clone_bound_by_hand_holds_its_source_while_it_is_pending(table):
+    """CL-006: nothing to provision, and still in each list."""
+    see(table, paths.CLAIMS, BY_HAND, source())
+    table.begin_list(paths.CLAIMS)
+    assert listed(table, paths.CLAIMS, BY_HAND, source()) == []
+    assert table.end_list(paths.CLAIMS) == []
+    assert table.all_keys() == []
+
+
+def test_cl009_such_a_clone_that_vanished_frees_its_source(table):
+    """CL-009: seen by no event, as any other."""
+    see(table, paths.CLAIMS, BY_HAND, source())
+    table.begin_list(paths.CLAIMS)
+    assert listed(table, paths.CLAIMS, source()) == []
+    assert texts(table.end_list(paths.CLAIMS)) == [CLONING]
+
+
+def test_a_source_whose_protection_ended_is_forgotten(table):
+    """CL-005: the object stays for a moment, for the finalizers of others."""
+    assert see(table, paths.CLAIMS, source()) == [CLONING]
+    assert see(table, paths.CLAIMS, source(finalizers=["other"])) == []
+    assert (table.all_keys(), table.counts()["cloning"]) == ([], 0)
+
+
+def test_c150_a_list_adds_only_sources_that_are_new(table):
+    """M-017: one made anew under its name is another one."""
+    assert see(table, paths.CLAIMS, source()) == [CLONING]
+    table.begin_list(paths.CLAIMS)
+    assert listed(table, paths.CLAIMS, source()) == []
+    assert listed(table, paths.CLAIMS, source(uid="s2")) == ["cloning|foo|default/src|s2"]
+    assert table.end_list(paths.CLAIMS) == []
+
+
+@pytest.mark.parametrize("own", ["a", "b"])
+def test_cl005_a_source_is_its_own_drivers_work_first(table, own):
+    """CL-005: any driver that clones may do it."""
+    cloning = [FOO | {"name": name, "queue_name": name} for name in ("a", "b")]
+    table.set_drivers(cloning)
+    assert see(table, paths.CLAIMS, source(provisioner=own)) == [f"cloning|{own}|default/src|s1"]
+
+
+def test_cl005_a_source_that_nobody_provisioned_is_anybodys_work(table):
+    """CL-005: a claim bound by hand has no annotation at all."""
+    item = source(provisioner=None)
+    item.metadata.annotations = None
+    assert see(table, paths.CLAIMS, item) == [CLONING]

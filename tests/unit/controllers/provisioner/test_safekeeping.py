@@ -1,0 +1,221 @@
+"""Records of attempts in Redis and their copies in ConfigMaps: written, marked, dropped (M-010)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from csi_client.errors import CsiError
+from tests.support.fake_cluster import DRIVER
+from workers.controllers.provisioner import safekeeping
+from workers.controllers.provisioner.intent import Intent
+from workers.engine.outcome import Action
+from workers.engine.steps import Step
+from workers.errors import RecordTooLarge, State
+from workers.kube.errors import ForbiddenError, ServerError, Unreachable
+from workers.queue.keys import claim_key
+from workers.queue.records import encode
+
+DOMAIN = "pvc-u1"
+COPY = f"csi-fleet-intent-{DOMAIN}"
+KEY = claim_key(DRIVER, "default", "data", "u1")
+SLOW = CsiError(4, "slow")
+REFUSED = ServerError(503, "ServiceUnavailable", "busy")
+INTENT = Intent(
+    key=KEY.text,
+    driver=DRIVER,
+    claim={"metadata": {"namespace": "default", "name": "data", "uid": "u1"}},
+    selected_node="",
+    pin=None,
+    stage="calling",
+    has_copy=False,
+    since=1.0,
+)
+
+
+@pytest.fixture
+def keeping(world):
+    return world.own.safekeeping
+
+
+@pytest.fixture
+def lease(world):
+    return world.lease(KEY, DOMAIN)
+
+
+def test_sec4_a_record_of_64_kib_is_the_largest(world, keeping, lease, monkeypatch):
+    """SEC-4: to the last byte, as the page promises."""
+    size = len(encode(INTENT.record()))
+    monkeypatch.setattr(safekeeping, "RECORD_BYTES", size - 1)
+    with pytest.raises(RecordTooLarge):
+        keeping.begin(lease, INTENT)
+    assert world.intents.intents == {}
+    monkeypatch.setattr(safekeeping, "RECORD_BYTES", size)
+    keeping.begin(lease, INTENT)
+    assert world.intents.intents == {DOMAIN: INTENT.record()}
+
+
+def test_a_failed_attempt_has_no_copy(world, keeping, lease):
+    """Nothing is in progress: a copy would only bring it back after a lost Redis."""
+    kept = keeping.copy(lease, INTENT)
+    assert kept.has_copy
+    assert set(world.kube.kind("configmaps")) == {COPY}
+    assert keeping.keep_failed(lease, kept) == INTENT.failed()
+    assert world.intents.intents[DOMAIN] == INTENT.failed().record()
+    assert world.kube.kind("configmaps") == {}
+
+
+def test_while_its_copy_cannot_be_removed_an_attempt_is_not_marked_as_failed(world, keeping, lease):
+    """Otherwise nobody would remove that copy any more."""
+    kept = keeping.copy(lease, INTENT)
+    world.kube.fail["delete_config_map"] = [REFUSED]
+    assert keeping.keep_failed(lease, kept) == kept
+    assert world.intents.intents[DOMAIN] == kept.record()
+
+
+def test_a_saved_volume_leaves_the_record_of_a_call_that_may_still_run(world, keeping, lease):
+    """The PV is there, so it is not saved again; the record holds its deletion back."""
+    running = replace(INTENT, overtaken=9.0)
+    world.intents.created(DOMAIN, running.record(), {"metadata": {"name": DOMAIN}})
+    keeping.keep_saved(lease, running)
+    assert world.intents.intents == {DOMAIN: running.saved().record()}
+    assert world.intents.unsaved == {}
+
+
+@pytest.mark.parametrize(
+    ("has_copy", "errors", "left"),
+    [
+        pytest.param(False, [], ([], []), id="no copy: not looked for"),
+        pytest.param(True, [], ([], []), id="both go"),
+        pytest.param(True, [REFUSED], ([DOMAIN], [COPY]), id="a refusal: both stay"),
+    ],
+)
+def test_record_and_copy_go_together(world, keeping, lease, has_copy, errors, left):
+    """The record is what knows of the copy."""
+    if has_copy:
+        keeping.copy(lease, INTENT)
+    else:
+        keeping.begin(lease, INTENT)
+        world.kube.fail["delete_config_map"] = [REFUSED]
+    world.kube.fail["delete_config_map"] += errors
+    keeping.forget(lease, has_copy=has_copy)
+    assert ([*world.intents.intents], [*world.kube.kind("configmaps")]) == left
+
+
+@pytest.mark.parametrize(
+    ("error", "has_copy"),
+    [
+        pytest.param(None, True, id="written"),
+        pytest.param(Unreachable("no answer"), True, id="perhaps written: to be removed"),
+        pytest.param(ForbiddenError(403, "Forbidden", "no"), False, id="not written"),
+    ],
+)
+def test_a_copy_is_known_wherever_there_may_be_one(world, keeping, lease, error, has_copy):
+    world.kube.fail["apply_config_map"] = [error]
+    assert keeping.copy(lease, INTENT).has_copy is has_copy
+    assert world.intents.intents[DOMAIN]["has_copy"] is has_copy
+
+
+def test_a_class_is_taken_from_the_catalog_else_live(world, keeping):
+    """The catalog may be a moment behind; a claim may have no class."""
+    assert keeping.storage_class("fast", None) is None
+    world.add_class(provisioner="live")
+    assert keeping.storage_class("fast", None)["provisioner"] == "live"
+    world.catalog.classes = {"fast": {"provisioner": "known"}, "": {"provisioner": "none"}}
+    assert keeping.storage_class("fast", None)["provisioner"] == "known"
+    assert keeping.storage_class("", None) is None
+
+
+def steps(world, *, loses_before=None):
+    """The effects announced; from `loses_before` on another worker owns the volume."""
+    reached = []
+
+    def reach(step, lease):
+        reached.append(step)
+        lease.is_lost = lease.is_lost or step is loses_before
+
+    world.runtime.effects.steps = SimpleNamespace(reach=reach)
+    return reached
+
+
+def count(world, call):
+    """How often the API server is asked for something."""
+    asked, real = [], getattr(world.kube, call)
+    setattr(world.kube, call, lambda *args: asked.append(args) or real(*args))
+    return asked
+
+
+def test_m010_an_answer_ends_the_call_for_everybody(world, claim):
+    """M-010: nobody waits for the deadline of a call whose volume is recorded."""
+    world.kube.fail["create_volume"] = [Unreachable("no answer")]
+    seen = {}
+    world.client.answers = [lambda _: seen.update(world.intents.intents[DOMAIN]) or SLOW, None]
+    world.claim_pass(claim)
+    assert seen["deadline"] > world.runtime.now()
+    world.client.answers = []
+    world.claim_pass(claim)
+    assert DOMAIN in world.intents.unsaved
+    assert "deadline" not in world.intents.intents[DOMAIN]
+
+
+def test_p401_an_unknown_end_is_announced_before_it_is_copied(world, claim):
+    """I-7, P-401: a process may die there too."""
+    reached = steps(world)
+    world.client.answers = [SLOW]
+    world.claim_pass(claim)
+    assert reached == [Step.RECORD_INTENT, Step.CREATE_VOLUME, Step.COPY_INTENT]
+    assert world.intents.intents[DOMAIN]["stage"] == "background"
+
+
+def test_m010_a_slow_call_writes_its_copy_once(world, claim):
+    """M-010: the copy of an earlier attempt says all that a new one would."""
+    copies = count(world, "apply_config_map")
+    world.client.answers, world.client.is_slow = [SLOW], True
+    world.claim_pass(claim)
+    written = len(copies)
+    world.kube.fail["create_volume"] = [Unreachable("no answer")]
+    world.claim_pass(claim)
+    assert written > 0
+    assert len(copies) == written
+
+
+def test_g9_a_slow_call_whose_lease_is_lost_leaves_the_copy_to_the_next_owner(world, claim):
+    """G9."""
+    reached = steps(world, loses_before=Step.CREATE_VOLUME)
+    world.client.is_slow = True
+    world.claim_pass(claim)
+    assert Step.COPY_INTENT not in reached
+    assert world.kube.kind("configmaps") == {}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "left", "state"),
+    [
+        pytest.param([], None, State.FINISHED, id="nothing was asked yet"),
+        pytest.param([SLOW], "background", State.NO_CHANGE, id="a call may still run"),
+    ],
+)
+def test_d008_an_attempt_that_cannot_be_recorded_forgets_nothing(
+    world, claim, monkeypatch, earlier, left, state
+):
+    """D-008, SEC-4: what an earlier call may have made stays known."""
+    world.client.answers = list(earlier)
+    for _ in earlier:
+        world.claim_pass(claim)
+    monkeypatch.setattr(safekeeping, "RECORD_BYTES", 1)
+    outcome = world.claim_pass(claim)
+    assert (outcome.action, outcome.reason) == (Action.RETRY, state.value)
+    assert len(world.client.created) == len(earlier)
+    assert world.intents.intents.get(DOMAIN, {}).get("stage") == left
+
+
+def test_a_final_error_after_an_unknown_end_leaves_the_record_alone(world, claim):
+    """T-058: marked as failed, without a copy that nobody would look for."""
+    world.client.answers = [SLOW, CsiError(13, "no")]
+    world.claim_pass(claim)
+    world.claim_pass(claim)
+    record = world.intents.intents[DOMAIN]
+    assert (record["stage"], record["has_copy"]) == ("failed", False)
+    assert world.kube.kind("configmaps") == {}

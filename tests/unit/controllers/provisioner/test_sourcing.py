@@ -1,0 +1,275 @@
+"""What a volume is copied from: read, checked, held and protected, and let go of at the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from csi_client import messages as csi
+from tests.support.crash_world import SnapshotKube
+from tests.support.fake_cluster import DRIVER, World
+from tests.support.fake_context import FakeQueue
+from workers.constants import FINALIZER_CLONE_SOURCE, FINALIZER_SNAPSHOT_SOURCE
+from workers.controllers.provisioner import sourcing
+from workers.controllers.provisioner.backend import backend_of
+from workers.controllers.provisioner.work import ClaimWork
+from workers.engine.steps import Step
+from workers.errors import AttemptError, State
+from workers.kube.errors import ForbiddenError, NotFoundError
+from workers.queue.keys import claim_key
+from workers.translate.sources import ContentSource, normalise
+
+SNAPSHOT = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "src"}
+CLONE = {"kind": "PersistentVolumeClaim", "name": "src"}
+PROTECTION = {"VolumeSnapshot": FINALIZER_SNAPSHOT_SOURCE, CLONE["kind"]: FINALIZER_CLONE_SOURCE}
+CINDER = "cinder.csi.openstack.org"
+
+
+@pytest.fixture
+def world():
+    """A world with snapshots and locks; `reached` are the effects announced."""
+    world: Any = World()
+    world.kube, world.queue, world.reached = SnapshotKube(), FakeQueue(), []
+    steps = SimpleNamespace(reach=lambda step, _lease: world.reached.append(step))
+    effects = replace(world.effects, kube=world.kube, steps=steps)
+    world.runtime = replace(world.runtime, kube=world.kube, queue=world.queue, effects=effects)
+    return world
+
+
+def work_of(world, claim):
+    """A pass over the claim."""
+    key = claim_key(DRIVER, "default", claim["metadata"]["name"], claim["metadata"]["uid"])
+    lease = world.lease(key, "pvc-u1")
+    return ClaimWork(world.runtime, world.driver, key, lease, backend_of(world.driver), world.own)
+
+
+def claim_from(world, source, **fields):
+    """A claim to be made from the source, and that source as it is known."""
+    claim = world.add_claim(**{"dataSource": source} | fields)
+    return claim, normalise(claim, cross_namespace=True)
+
+
+def add_snapshot(world, *finalizers, size="1Ki"):
+    metadata = {"name": "src", "namespace": "default", "uid": "s1", "finalizers": list(finalizers)}
+    status = {"readyToUse": True, "boundVolumeSnapshotContentName": "content", "restoreSize": size}
+    world.kube.add("volumesnapshots", {"metadata": metadata, "spec": {}, "status": status})
+    reference = {"name": "src", "namespace": "default", "uid": "s1"}
+    spec = {"driver": DRIVER, "volumeSnapshotRef": reference, "source": {}}
+    body = {"metadata": {"name": "content"}, "spec": spec, "status": {"snapshotHandle": "h"}}
+    world.kube.add("volumesnapshotcontents", body)
+
+
+def add_source_claim(world, *finalizers, stored=None):
+    metadata = {"name": "src", "namespace": "default", "uid": "s1"}
+    spec = {**world.add_claim("other", "u9")["spec"], "volumeName": "pv-src"}
+    claim = {"metadata": {**metadata, "finalizers": list(finalizers)}, "spec": spec}
+    world.kube.add("persistentvolumeclaims", claim | {"status": {"phase": "Bound"}})
+    stored = stored or {"csi": {"driver": world.driver.name, "volumeHandle": "h"}}
+    volume = {"metadata": {"name": "pv-src"}, "spec": {**stored, "claimRef": metadata}}
+    world.kube.add("persistentvolumes", volume | {"status": {"phase": "Bound"}})
+
+
+def finalizers_of(world, kind):
+    plural = "volumesnapshots" if kind == "VolumeSnapshot" else "persistentvolumeclaims"
+    return world.kube.objects[plural, "default", "src"]["metadata"]["finalizers"]
+
+
+@pytest.mark.parametrize("is_protected", [False, True], ids=["free", "protected"])
+@pytest.mark.parametrize("protect", [None, True, False])
+@pytest.mark.parametrize(
+    ("source", "add", "content", "locks"),
+    [
+        (SNAPSHOT, add_snapshot, ContentSource(snapshot_id="h"), ["snapshot-content:content"]),
+        (CLONE, add_source_claim, ContentSource(volume_id="h"), []),
+    ],
+    ids=["snapshot", "clone"],
+)
+def test_p217_p226_a_source_is_protected_by_whoever_copies_from_it(
+    world, source, add, content, locks, protect, is_protected
+):
+    """P-217, P-226, D-011, SNQ-003: once, and by nobody who only looks at it."""
+    protection = PROTECTION[source["kind"]]
+    add(world, *([protection] if is_protected else []))
+    claim, found = claim_from(world, source)
+    options = {} if protect is None else {"protect": protect}
+    assert sourcing.resolve(work_of(world, claim), claim, found, **options) == content
+    is_due = protect is not False and not is_protected
+    assert world.reached == [Step.PROTECT_SOURCE] * is_due
+    assert len(world.kube.writes) == is_due
+    assert finalizers_of(world, source["kind"]) == [protection] * (is_due or is_protected)
+    assert [lock.name for lock in world.queue.acquired] == (locks if protect is not False else [])
+
+
+def test_d004_a_clone_of_an_in_tree_volume_is_of_its_csi_form(world):
+    """D-004: the driver knows no other."""
+    world.driver = replace(world.driver, name=CINDER)
+    add_source_claim(world, stored={"cinder": {"volumeID": "disk-1"}})
+    claim, found = claim_from(world, CLONE)
+    content = sourcing.resolve(work_of(world, claim), claim, found)
+    assert content == ContentSource(volume_id="disk-1")
+
+
+class Log:
+    """What operators are told."""
+
+    def __init__(self):
+        self.warnings = []
+
+    def warning(self, message, **fields):
+        self.warnings.append((message, fields))
+
+
+def test_d034_operators_are_told_why_a_source_cannot_be_used(world, monkeypatch):
+    """D-034: the event has the reference's text, the log the cause as well."""
+    log = Log()
+    monkeypatch.setattr(sourcing, "_log", log)
+    claim, found = claim_from(world, CLONE)
+    add_source_claim(world)
+    world.kube.drop("persistentvolumes", "pv-src")
+    with pytest.raises(AttemptError) as caught:
+        sourcing.resolve(work_of(world, claim), claim, found)
+    ((_, fields),) = log.warnings
+    assert "pv-src" not in caught.value.message
+    assert (fields["err"], "pv-src" in fields["cause"]) == (caught.value.message, True)
+
+
+def test_a_cause_that_the_user_was_told_is_not_told_twice(world, monkeypatch):
+    monkeypatch.setattr(sourcing, "_log", log := Log())
+    claim, found = claim_from(world, CLONE)
+    with pytest.raises(AttemptError, match='"src" not found'):
+        sourcing.resolve(work_of(world, claim), claim, found)
+    assert log.warnings == []
+
+
+@pytest.mark.parametrize(("size", "is_told"), [("1Ki", False), ("1", True)])
+def test_p212_a_volume_that_must_grow_is_told_of(world, monkeypatch, size, is_told):
+    """P-212: larger than its snapshot, which not every driver can do."""
+    monkeypatch.setattr(sourcing, "_log", log := Log())
+    add_snapshot(world, size=size)
+    claim, found = claim_from(world, SNAPSHOT)
+    sourcing.resolve(work_of(world, claim), claim, found)
+    told = [fields["warning"] for _, fields in log.warnings]
+    assert ["needs to handle volume expansion" in one for one in told] == [True] * is_told
+
+
+CROSSING = {**SNAPSHOT, "namespace": "there"}
+
+
+def grant(namespace="there", of="default"):
+    source = {"group": "", "kind": "PersistentVolumeClaim", "namespace": of}
+    wanted = {"group": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot"}
+    return {"metadata": {"namespace": namespace}, "spec": {"from": [source], "to": [wanted]}}
+
+
+@pytest.mark.parametrize(
+    ("reference", "grants", "asked", "is_allowed"),
+    [
+        pytest.param(SNAPSHOT | {"namespace": "default"}, [], [], True, id="own namespace"),
+        pytest.param(CROSSING, [grant()], ["there"], True, id="granted"),
+        pytest.param(CROSSING, [grant(of="else")], ["there"], False, id="granted to another"),
+        pytest.param(CROSSING, [], ["there"], False, id="no grant"),
+    ],
+)
+def test_p204_a_source_elsewhere_needs_its_owners_grant(
+    world, reference, grants, asked, is_allowed
+):
+    """P-204, P-205: read in the namespace of the source, and only there."""
+    seen = []
+    world.kube.list_reference_grants = lambda namespace: seen.append(namespace) or iter(grants)
+    claim, found = claim_from(world, None, dataSourceRef=reference)
+    if is_allowed:
+        sourcing.check_grants(work_of(world, claim), found)
+    else:
+        with pytest.raises(AttemptError, match="isn't allowed") as caught:
+            sourcing.check_grants(work_of(world, claim), found)
+        assert caught.value.state is State.FINISHED
+    assert seen == asked
+
+
+SNAP = csi.VolumeContentSource.SnapshotSource(snapshot_id="s")
+VOLUME = csi.VolumeContentSource.VolumeSource(volume_id="v")
+
+
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [
+        (None, None),
+        (csi.VolumeContentSource(snapshot=SNAP), {"snapshot_id": "s"}),
+        (csi.VolumeContentSource(volume=VOLUME), {"volume_id": "v"}),
+    ],
+    ids=["empty volume", "snapshot", "clone"],
+)
+def test_m010_a_record_has_the_handle_that_was_sent(content, kept):
+    """M-010: and it comes back as it was, for a claim that is gone (COR-7)."""
+    sent = sourcing.sent(csi.CreateVolumeRequest(volume_content_source=content))
+    assert sent == kept
+    intent: Any = SimpleNamespace(source=sent)
+    gone = AttemptError("the source is gone", State.NO_CHANGE)
+    if kept is not None:
+        assert sourcing.remembered(intent, gone) == ContentSource(**kept)
+        return
+    for known in (intent, None):
+        with pytest.raises(AttemptError) as caught:
+            sourcing.remembered(known, gone)
+        assert caught.value is gone
+
+
+def other(phase="Pending", source=SNAPSHOT, namespace="default"):
+    """Another claim; without `phase` the API server has not looked at it yet."""
+    return {
+        "metadata": {"name": "other", "namespace": namespace, "uid": "u2"},
+        "spec": {"dataSource": source} if source else {},
+        "status": {"phase": phase} if phase is not None else None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("others", "is_needed"),
+    [
+        pytest.param([], False, id="P-218 nobody else"),
+        pytest.param([other()], True, id="D-015 pending"),
+        pytest.param([other("")], True, id="D-015 no phase yet"),
+        pytest.param([other(None)], True, id="D-015 no status yet"),
+        pytest.param([other("Bound")], False, id="bound"),
+        pytest.param([other("Lost")], False, id="lost"),
+        pytest.param([other(source={**SNAPSHOT, "name": "b"})], False, id="another snapshot"),
+        pytest.param([other(source={**SNAPSHOT, "kind": "X"})], False, id="of another kind"),
+        pytest.param([other(source=None)], False, id="an empty volume"),
+        pytest.param([other(namespace="else")], False, id="of that name elsewhere"),
+    ],
+)
+def test_d015_a_snapshot_is_let_go_of_by_the_last_that_needs_it(world, others, is_needed):
+    """P-218, D-015: the claim itself is still pending then."""
+    add_snapshot(world, FINALIZER_SNAPSHOT_SOURCE)
+    claim, _ = claim_from(world, SNAPSHOT)
+    for one in others:
+        world.kube.add("persistentvolumeclaims", one)
+    sourcing.unprotect_snapshot(work_of(world, claim), claim)
+    assert finalizers_of(world, "VolumeSnapshot") == [FINALIZER_SNAPSHOT_SOURCE] * is_needed
+    assert world.reached == [Step.UNPROTECT_SOURCE] * (not is_needed)
+
+
+@pytest.mark.parametrize("source", [None, CLONE], ids=["empty volume", "clone"])
+def test_p218_what_is_made_from_no_snapshot_lets_go_of_none(world, source):
+    """P-218: not even of one that has the same name."""
+    add_snapshot(world, FINALIZER_SNAPSHOT_SOURCE)
+    claim, _ = claim_from(world, source)
+    sourcing.unprotect_snapshot(work_of(world, claim), claim)
+    assert (world.reached, world.kube.writes) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [NotFoundError(404, "NotFound", "gone"), ForbiddenError(403, "Forbidden", "no")],
+    ids=["gone", "forbidden"],
+)
+def test_p218_the_volume_is_saved_whatever_becomes_of_the_finalizer(world, error):
+    """P-218: the sweep does what fails here."""
+    add_snapshot(world, FINALIZER_SNAPSHOT_SOURCE)
+    claim, _ = claim_from(world, SNAPSHOT)
+    world.kube.fail["update_snapshot"] = [error]
+    sourcing.unprotect_snapshot(work_of(world, claim), claim)
+    assert finalizers_of(world, "VolumeSnapshot") == [FINALIZER_SNAPSHOT_SOURCE]
