@@ -74,7 +74,7 @@ def test_a_clock_that_was_set_back_fills_no_bucket_and_empties_none(scripts, ben
     (1, [0, 100, 200, 300]), (2, [0, 0, 100, 200]), (3, [0, 0, 0, 100]),
 ])  # fmt: skip
 def test_writers_of_capacity_objects_take_turns(scripts, bench, burst, waits):
-    """A-040: each caller waits for its own turn, and a driver has its own row."""
+    """Each caller waits for its own turn, and a driver has its own row."""
     assert [scripts.run("turn", "d", 100, burst) for _ in waits] == waits
     assert scripts.run("turn", "other", 100, burst) == 0
     key = NAMES["capacity_turn"].full + "d"

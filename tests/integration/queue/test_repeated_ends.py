@@ -179,3 +179,47 @@ def test_a_message_that_is_over_the_budget_leaves_no_count(bench):
         claim_ = CLAIM | {"uid": "u"}
         budget.decide([Occurrence("s", claim_, "Normal", f"reason{number}", "m")])
     assert len(bench.client.keys(NAMES["event"].full + "*")) == 25
+
+
+def test_a_lease_that_is_asked_for_twice_is_one(bench, start_queue, scripts):
+    """The same token gets the same lease; another token, also of the same process, gets none."""
+    start_queue().add([claim("a")])
+    bench.client.hset(NAMES["complete"].full, mapping={"nodes": "earlier", "classes": "x"})
+    bench.client.hset(NAMES["complete"].full, "classes", bench.client.get(NAMES["epoch"].full))
+    ask = ("take", claim("a").text, "process")
+    first = scripts.run(*ask, "token", 4000, "x:pv")
+    bench.now_ms += 300
+    again = scripts.run(*ask, "token", 4000, "x:pv")
+    assert first[0] == b"taken"
+    assert again == first
+    assert first[3] == str(NOW).encode()
+    assert first[10] == [b"classes"], "what is complete in this life"
+    assert scripts.run(*ask, "another", 4000, "x:pv") == [b"running", []]
+    assert bench.client.zscore(NAMES["leased"].full + "claims|d", claim("a").text) == NOW + 4000
+
+
+def test_records_come_with_the_name_of_the_first_lock(bench, start_queue, scripts):
+    queue = start_queue()
+    queue.add([claim("a"), claim("b")])
+    bench.client.hset(NAMES["intents"].full, "pv", "intent")
+    bench.client.hset(NAMES["unsaved"].full, "more", "volume")
+    bench.client.set(NAMES["saved"].full + "pv", 1, ex=600)
+    found = scripts.run("take", claim("a").text, "p", "t1", 4000, "x:pv", "x:more")
+    assert found[11:] == [b"intent", None, 1]
+    assert scripts.run("take", claim("b").text, "p", "t2", 4000)[11:] == [None, None, 0]
+
+
+def test_locks_that_come_and_go_are_written_into_the_lease(bench, start_queue, scripts):
+    queue = start_queue()
+    queue.add([claim("a")])
+    lease = bench.run_next(queue, "pv")
+
+    def locks():
+        return bench.client.hget(NAMES["leases"].full, claim("a").text).split()[4:]
+
+    for _ in range(2):
+        assert scripts.run("acquire", *owner_of(lease), "x:more", "s:shared") == 0
+        assert locks() == [b"x:pv", b"x:more", b"s:shared"]
+    for _ in range(2):
+        assert scripts.run("unlock", *owner_of(lease), "more") == [[], 1]
+        assert locks() == [b"x:pv", b"s:shared"]
