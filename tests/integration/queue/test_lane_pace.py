@@ -71,18 +71,20 @@ def test_a_clock_that_was_set_back_fills_no_bucket_and_empties_none(scripts, ben
 
 
 @pytest.mark.parametrize(("burst", "waits"), [
-    (1, [0, 100, 200, 300]), (2, [0, 0, 100, 200]), (3, [0, 0, 0, 100]),
+    (1, [0, 1, 2, 3]), (2, [0, 0, 1, 2]), (3, [0, 0, 0, 1]),
 ])  # fmt: skip
 def test_writers_of_capacity_objects_take_turns(scripts, bench, burst, waits):
     """Each caller waits for its own turn, and a driver has its own row."""
-    assert [scripts.run("turn", "d", 100, burst) for _ in waits] == waits
-    assert scripts.run("turn", "other", 100, burst) == 0
+    turn = 100_000
+    found = [scripts.run("turn", "d", turn, burst) for _ in waits]
+    assert found == [wait * turn for wait in waits]
+    assert scripts.run("turn", "other", turn, burst) == 0
     key = NAMES["capacity_turn"].full + "d"
-    assert float(bench.client.get(key)) == NOW + 400
-    assert 0 < bench.client.pttl(key) <= 400
-    bench.now_ms += 400
-    assert scripts.run("turn", "d", 100, burst) == 0
-    assert float(bench.client.get(key)) == NOW + 500
+    assert float(bench.client.get(key)) == NOW + 4 * turn
+    assert 0 < bench.client.pttl(key) <= 4 * turn
+    bench.now_ms += 4 * turn
+    assert scripts.run("turn", "d", turn, burst) == 0
+    assert float(bench.client.get(key)) == NOW + 5 * turn
 
 
 def test_a_pause_ends_after_its_span_or_never(scripts, bench):
