@@ -1,0 +1,159 @@
+"""Whose turn is it? Tenants, kinds, retries and rates, in the order of the tickets (G11, G12)."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.queue.keys import Key, claim_key, volume_key
+from workers.queue.kinds import KINDS
+from workers.queue.names import NAMES
+
+CALL_KINDS = [kind.name for kind in KINDS if kind.calls_driver]
+LANE = "claims|d"
+
+
+def claim(name: str, namespace: str = "ns") -> Key:
+    return claim_key("d", namespace, name, f"uid-{name}")
+
+
+def names(bench) -> list[str]:
+    """Objects whose tickets are out, oldest first; forgets them."""
+    found = [key.object for key in bench.tickets]
+    bench.tickets.clear()
+    return found
+
+
+def make_retries(bench, queue, *names_):
+    """Keys that failed once and are due."""
+    queue.add([claim(name) for name in names_])
+    for _ in names_:
+        queue.fail(bench.run_next(queue), base_seconds=1, cap_seconds=1)
+    bench.advance(1)
+    queue.heartbeat()
+
+
+def test_a_tenant_that_comes_late_has_no_claim_to_the_turns_before(bench, start_queue):
+    """G12: it takes turns with whoever waits, and does not catch up."""
+    queue = start_queue(concurrency=1)
+    queue.add([claim(f"a{number}", "early") for number in range(8)])
+    for _ in range(4):
+        queue.done(bench.run_next(queue))
+    queue.add([claim(f"b{number}", "late") for number in range(4)])
+    order = []
+    for _ in range(6):
+        lease = bench.run_next(queue)
+        order.append(lease.key.tenant)
+        queue.done(lease)
+    assert order[1:] in (["early", "late"] * 2 + ["early"], ["late", "early"] * 2 + ["late"])
+
+
+def test_turns_are_forgotten_when_nobody_waits(bench, start_queue):
+    queue = start_queue(concurrency=2)
+    queue.add([claim(name) for name in "abc"])
+    share = NAMES["share"].full + LANE
+    assert bench.client.exists(share)
+    queue.done(bench.run_next(queue))
+    assert not bench.client.exists(share)
+
+
+def test_kinds_of_a_driver_with_one_call_at_a_time_go_round_in_their_order(bench):
+    """G11: each kind after the other, the first again after the last."""
+    queue = bench.process()
+    for kind in CALL_KINDS:
+        queue.set_limits(f"{kind}|d", 1, total=1)
+    queue.add([Key(kind, "d", f"object{i}", f"u{i}") for i in range(2) for kind in CALL_KINDS])
+    order = []
+    for _ in range(2 * len(CALL_KINDS)):
+        (ticket,) = bench.tickets
+        order.append(ticket.kind)
+        queue.done(bench.run_next(queue))
+    start = CALL_KINDS.index(order[0])
+    assert len(CALL_KINDS) > 2
+    assert order == (CALL_KINDS[start:] + CALL_KINDS[:start]) * 2
+
+
+def test_a_call_admits_its_own_lane_only_where_no_limit_is_shared(bench, start_queue):
+    """The work of an add does not grow with the kinds of its driver."""
+    queue = start_queue()
+    queue.pause(LANE, "for a second", seconds=1)
+    queue.add([claim("a")])
+    bench.advance(1)
+    queue.add([volume_key("d", "pvc-a")])
+    assert names(bench) == ["pvc-a"]
+
+
+@pytest.mark.parametrize(
+    ("rate", "burst", "tickets"), [(4, 1, 2), (2, 1, 1), (8, 1, 3), (4, 2, 3), (0, 1, 9)]
+)
+def test_tickets_of_a_rate_are_its_burst_and_the_next_quarter_second(
+    bench, start_queue, rate, burst, tickets
+):
+    """A whole call is needed, and just one is enough."""
+    queue = start_queue(concurrency=9, rate_per_second=rate, burst=burst)
+    queue.add([claim(str(number)) for number in range(9)])
+    assert len(bench.tickets) == tickets
+
+
+def test_first_attempts_go_on_where_the_retries_end(bench, start_queue):
+    """One call admits all that the limits allow, whichever of the two is few."""
+    queue = start_queue(concurrency=40)
+    make_retries(bench, queue, "bad")
+    queue.pause(LANE, "until all wait", seconds=1)
+    queue.pump(period_seconds=0)
+    queue.add([claim(f"new{number:02}") for number in range(20)])
+    bench.advance(1)
+    queue.pump(period_seconds=0)
+    found = names(bench)
+    assert len(found) == 21
+    assert found.index("ns/bad") == 4, "it was a first attempt once, the fifth before its turn"
+
+
+def test_retries_go_on_where_the_first_attempts_end(bench, start_queue):
+    queue = start_queue(concurrency=40)
+    make_retries(bench, queue, "bad1", "bad2", "bad3")
+    queue.pause(LANE, "until all wait", seconds=1)
+    queue.pump(period_seconds=0)
+    queue.add([claim("new")])
+    bench.advance(1)
+    queue.pump(period_seconds=0)
+    assert names(bench) == ["ns/new", "ns/bad1", "ns/bad2", "ns/bad3"]
+
+
+def test_five_first_attempts_lie_between_two_retries(bench, start_queue):
+    """G12: counted from the last retry that was admitted, not from the last look for one."""
+    queue = start_queue(concurrency=40)
+    make_retries(bench, queue, *(f"bad{number}" for number in range(5)))
+    queue.pump(period_seconds=0)
+    assert names(bench) == [f"ns/bad{number}" for number in range(4)], "few, until they are taken"
+    queue.add([claim(f"new{number}") for number in range(6)])
+    assert names(bench) == [*(f"ns/new{number}" for number in range(5)), "ns/bad4", "ns/new5"]
+
+
+def test_the_lanes_of_a_driver_share_its_total(bench):
+    """G11: what runs of one kind is a call less for every other."""
+    queue = bench.process()
+    for kind in ("claims", "volumes"):
+        queue.set_limits(f"{kind}|d", 3, total=4)
+    queue.add([claim(str(number)) for number in range(5)])
+    queue.add([volume_key("d", f"pv{number}") for number in range(5)])
+    assert [key.kind for key in bench.tickets] == ["claims"] * 3 + ["volumes"]
+
+
+def test_a_member_that_is_no_key_leaves_nothing_behind(bench, start_queue):
+    """What is known of its wait goes with it."""
+    queue = start_queue()
+    bench.client.zadd(NAMES["ready"].full + LANE, {"no key": 0})
+    bench.client.hset(NAMES["since"].full, "no key", bench.now_ms)
+    queue.add([claim("a")])
+    assert names(bench) == ["ns/a"]
+    assert bench.client.hkeys(NAMES["since"].full) == [claim("a").text.encode()]
+
+
+def test_a_lease_tells_how_long_its_key_waited(bench, start_queue):
+    queue = start_queue(concurrency=1)
+    queue.add([claim("a"), claim("b")])
+    first = bench.run_next(queue)
+    bench.advance(1.25)
+    queue.heartbeat()
+    queue.done(first)
+    assert (first.waited_seconds, bench.run_next(queue).waited_seconds) == (0, 1.25)

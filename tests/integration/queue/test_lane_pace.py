@@ -1,0 +1,149 @@
+"""How fast a lane goes: halved after "too much", its calls and writes one after the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.queue.names import NAMES
+from workers.queue.scripts import Scripts
+
+NOW = 1_700_000_000_000
+LANE = "claims|d"
+LIMITS = NAMES["limits"].full + LANE
+
+
+@pytest.fixture
+def scripts(bench):
+    return Scripts(bench.client, lambda: bench.now_ms)
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "cap", "gain"), [(100, 50, 2), (50, 25, 1), (149, 74, 2), (3, 1, 1), (1, 1, 1)]
+)
+def test_too_much_halves_a_lane_which_gets_a_50th_back(scripts, bench, concurrency, cap, gain):
+    bench.process().set_limits(LANE, concurrency)
+    assert scripts.run("throttle", LANE, 5000, 1000) == cap
+    found = bench.client.hmget(LIMITS, "cap", "cap_at", "cap_step", "cap_gain")
+    assert [int(value) for value in found] == [cap, NOW, 5000, gain]
+
+
+@pytest.mark.parametrize(
+    ("later", "now"), [(0, 50), (999, 50), (1000, 25), (5000, 26), (60_000, 37)]
+)
+def test_the_cool_down_ends_with_its_last_millisecond(scripts, bench, later, now):
+    """Calls that ran together fail together; what came back meanwhile is halved too."""
+    bench.process().set_limits(LANE, 100)
+    scripts.run("throttle", LANE, 5000, 1000)
+    bench.now_ms += later
+    assert scripts.run("throttle", LANE, 5000, 1000) == now
+    assert int(bench.client.hget(LIMITS, "cap_at")) == NOW + (later if later >= 1000 else 0)
+
+
+def test_a_lane_that_nobody_declared_is_not_lowered(scripts, bench):
+    assert scripts.run("throttle", LANE, 5000, 1000) == 0
+    assert not bench.client.exists(LIMITS)
+
+
+@pytest.mark.parametrize(("rate", "burst", "waits"), [
+    (10, 1, [0, 100, 200]), (10, 3, [0, 0, 0, 100]), (4, 2, [0, 0, 250]), (0, 1, [0, 0, 0]),
+    (3, 1, [0, 334, 667]),
+])  # fmt: skip
+def test_calls_of_a_rate_wait_for_their_places(scripts, bench, rate, burst, waits):
+    bench.process().set_limits(LANE, 5, rate_per_second=rate, burst=burst)
+    assert [scripts.run("pace", LANE) for _ in waits] == waits
+
+
+@pytest.mark.parametrize("lost", ["calls", "calls_at"])
+def test_a_bucket_of_which_a_part_is_lost_is_full(scripts, bench, lost):
+    """By somebody's hand."""
+    bench.process().set_limits(LANE, 5, rate_per_second=10, burst=1)
+    for _ in range(4):
+        scripts.run("pace", LANE)
+    bench.client.hdel(LIMITS, lost)
+    assert [scripts.run("pace", LANE) for _ in range(2)] == [0, 100]
+
+
+def test_a_clock_that_was_set_back_fills_no_bucket_and_empties_none(scripts, bench):
+    bench.process().set_limits(LANE, 5, rate_per_second=10, burst=2)
+    assert scripts.run("pace", LANE) == 0
+    bench.now_ms -= 60_000
+    assert [scripts.run("pace", LANE) for _ in range(2)] == [0, 100]
+
+
+@pytest.mark.parametrize(("burst", "waits"), [
+    (1, [0, 1, 2, 3]), (2, [0, 0, 1, 2]), (3, [0, 0, 0, 1]),
+])  # fmt: skip
+def test_writers_of_capacity_objects_take_turns(scripts, bench, burst, waits):
+    """Each caller waits for its own turn, and a driver has its own row."""
+    turn = 100_000
+    found = [scripts.run("turn", "d", turn, burst) for _ in waits]
+    assert found == [wait * turn for wait in waits]
+    assert scripts.run("turn", "other", turn, burst) == 0
+    key = NAMES["capacity_turn"].full + "d"
+    assert float(bench.client.get(key)) == NOW + 4 * turn
+    assert 0 < bench.client.pttl(key) <= 4 * turn
+    bench.now_ms += 4 * turn
+    assert scripts.run("turn", "d", turn, burst) == 0
+    assert float(bench.client.get(key)) == NOW + 5 * turn
+
+
+def test_a_pause_ends_after_its_span_or_never(scripts, bench):
+    paused = NAMES["paused"].full
+    scripts.run("pause", LANE, "operator", 1500, "new firmware")
+    assert bench.client.hgetall(paused) == {
+        b"operator " + LANE.encode(): b"%d new firmware" % (NOW + 1500)
+    }
+    scripts.run("pause", LANE, "operator", 0, "new firmware")
+    assert bench.client.hget(paused, f"operator {LANE}") == b"0 new firmware"
+
+
+SAID, CLASSES, PAUSED = (NAMES[name].full for name in ("said", "class_pauses", "paused"))
+
+
+@pytest.mark.parametrize(
+    ("known", "said", "until", "is_written"),
+    [
+        pytest.param(None, 50, 0, True, id="nothing was said here"),
+        pytest.param(49, 50, 0, True, id="it is newer"),
+        pytest.param(50, 50, 0, False, id="it is the same word"),
+        pytest.param(51, 50, 0, False, id="a newer word was said here"),
+        pytest.param("x", 50, 0, True, id="an unreadable word"),
+        pytest.param(None, 50, NOW + 1, True, id="not over"),
+        pytest.param(None, 50, NOW, False, id="over"),
+    ],
+)
+def test_a_pause_comes_back_unless_it_is_over_or_older(
+    scripts, bench, known, said, until, is_written
+):
+    """OPS-1, COR-14: of a class, and of all lanes of a driver."""
+    if known is not None:
+        bench.client.hset(SAID, "target", known)
+    lanes = (LANE, "volumes|d")
+    reply = scripts.run("restore", "target", said, until, "audit", "gold", *lanes)
+    assert reply == int(is_written)
+    pause = f"{until} audit".encode()
+    written = {f"operator {lane}".encode(): pause for lane in lanes}
+    assert bench.client.hgetall(PAUSED) == (written if is_written else {})
+    assert bench.client.hgetall(CLASSES) == ({b"gold": pause} if is_written else {})
+    word = said if is_written else known
+    assert bench.client.hget(SAID, "target") == (None if word is None else str(word).encode())
+
+
+def test_a_pause_of_a_driver_is_none_of_a_class(scripts, bench):
+    assert scripts.run("restore", "target", 50, 0, "audit", "", LANE) == 1
+    assert not bench.client.exists(CLASSES)
+
+
+def test_the_time_of_a_script_is_that_of_redis(bench):
+    """To the millisecond, outside of tests."""
+
+    def now():
+        seconds, micros = bench.client.time()
+        return seconds * 1000 + micros // 1000
+
+    scripts = Scripts(bench.client)
+    for _ in range(5):  # the later half of a second would show a minus at least once
+        before = now()
+        scripts.run("pause", LANE, "operator", 60_000, "x")
+        until = int(bench.client.hget(PAUSED, f"operator {LANE}").split()[0])
+        assert before <= until - 60_000 <= now()

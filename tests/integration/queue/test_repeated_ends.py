@@ -1,0 +1,225 @@
+"""A call whose reply was lost is sent again: it gets the reply that the first one got."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.queue.correlate import EventBudget, Occurrence
+from workers.queue.holding import owner_of
+from workers.queue.keys import Key, claim_key
+from workers.queue.locks import Lock
+from workers.queue.names import NAMES
+from workers.queue.scripts import Scripts
+
+NOW = 1_700_000_000_000
+CLAIM = {"kind": "PersistentVolumeClaim", "namespace": "ns", "name": "data", "uid": "u"}
+
+
+def claim(name: str) -> Key:
+    return claim_key("d", "ns", name, f"uid-{name}")
+
+
+@pytest.fixture
+def scripts(bench):
+    return Scripts(bench.client, lambda: bench.now_ms)
+
+
+# Base, cap, least delay, threshold, memo.
+FAILS = {
+    "planned": ((1000, 9000, 0, 0, ""), [1, 3, 4000]),
+    "at its cap": ((1000, 3000, 0, 0, ""), [1, 3, 3000]),
+    "not before": ((1000, 9000, 7000, 0, ""), [1, 3, 7000]),
+    "one try is left": ((1000, 9000, 0, 3, ""), [1, 3, 4000]),
+    "given up": ((1000, 9000, 0, 2, ""), [1, 2, -1]),
+}
+
+
+@pytest.mark.parametrize("how", FAILS)
+def test_a_failure_that_is_told_twice_counts_once(bench, start_queue, scripts, how):
+    """L-015, L-016: owner, failures and delay; a delay is what is left of it."""
+    queue = start_queue()
+    queue.add([claim("a")])
+    lease = bench.run_next(queue)
+    bench.client.hset(NAMES["fails"].full, claim("a").text, 2)
+    args, reply = FAILS[how]
+    assert scripts.run("fail", *owner_of(lease), 0, *args)[2:] == reply
+    assert scripts.run("fail", *owner_of(lease), 0, *args)[2:] == reply
+    bench.now_ms += 400
+    left = reply[2] - 400 if reply[2] > 0 else -1
+    assert scripts.run("fail", *owner_of(lease), 0, *args)[2:] == [*reply[:2], left]
+    is_given_up = how == "given up"
+    assert bench.client.zscore(NAMES["abandoned"].full, claim("a").text) == (
+        NOW if is_given_up else None
+    )
+    assert bench.client.zcard(NAMES["delayed"].full) == (0 if is_given_up else 1)
+
+
+def test_a_failure_of_a_key_that_is_ready_again_waits_for_nothing(bench, start_queue, scripts):
+    queue = start_queue()
+    queue.add([claim("a")])
+    lease = bench.run_next(queue)
+    queue.add([claim("a")])
+    for _ in range(2):
+        assert scripts.run("fail", *owner_of(lease), 0, 1000, 9000, 0, 0, "")[2:] == [1, 1, 0]
+    assert not bench.client.exists(NAMES["delayed"].full)
+
+
+def test_a_given_up_key_that_got_dirty_runs_once_more(bench, start_queue):
+    """L-016: each add is an attempt."""
+    queue = start_queue()
+    queue.add([claim("a")])
+    lease = bench.run_next(queue)
+    bench.client.hset(NAMES["fails"].full, claim("a").text, 2)
+    queue.add([claim("a")])
+    queue.fail(lease, base_seconds=1, cap_seconds=1, threshold=2)
+    assert bench.tickets == [claim("a")]
+
+
+def test_a_failure_without_a_memo_drops_the_one_before(bench, start_queue):
+    """L-063: what it told the next pass is true no more."""
+    queue = start_queue()
+    queue.add([claim("a")])
+    queue.fail(bench.run_next(queue), base_seconds=1, cap_seconds=1, memo="slow")
+    bench.advance(1)
+    queue.pump(period_seconds=0)
+    lease = bench.run_next(queue)
+    assert lease.memo == "slow"
+    queue.fail(lease, base_seconds=1, cap_seconds=1)
+    assert not bench.client.exists(NAMES["memos"].full)
+
+
+def test_only_the_lease_itself_ends_the_lease(bench, start_queue, scripts):
+    """An end of an earlier lease of the same process comes late: it was done, and stays so."""
+    queue = start_queue()
+    queue.add([claim("a")])
+    old = bench.run_next(queue)
+    queue.done(old)
+    queue.add([claim("a")])
+    new = bench.run_next(queue, "pv")
+    assert scripts.run("done", *owner_of(old), 0, "", "")[2:] == [1]
+    assert scripts.run("acquire", *owner_of(old), "x:more") == -1
+    assert scripts.run("unlock", *owner_of(old), "pv") == [[], 0]
+    assert scripts.run("mark", *owner_of(old), "{}") == 0
+    assert not bench.client.exists(NAMES["marks"].full)
+    assert bench.client.hget(NAMES["leases"].full, claim("a").text).split()[2] == new.token.encode()
+    assert scripts.run("acquire", *owner_of(new), "x:more") == 0
+    assert scripts.run("unlock", *owner_of(new), "pv") == [[], 1]
+
+
+@pytest.mark.parametrize("busy", [1, 2, 3])
+def test_the_first_busy_lock_is_named_by_its_place(bench, start_queue, scripts, busy):
+    queue = start_queue()
+    queue.add([claim("a"), claim("b")])
+    assert bench.run_next(queue, f"pv-{busy}", "pv-3")
+    lease = bench.run_next(queue)
+    assert scripts.run("acquire", *owner_of(lease), "x:pv-1", "x:pv-2", "x:pv-3") == busy
+
+
+def test_what_is_under_way_is_added_again_by_nobody(bench, start_queue):
+    """M-010: wherever a key stands, its record needs no entry; a key that is nowhere gets one."""
+    queue = start_queue(concurrency=1)
+    queue.add([claim("a")])
+    assert bench.run_next(queue, "pv")
+    queue.set_limits("claims|d", 2)
+    queue.add([claim("blocked")])
+    assert queue.take(bench.tickets.pop(), [Lock("pv")]) is None
+    queue.add([claim("ticketed"), claim("ready")])
+    queue.add([claim("delayed")], delay_seconds=60)
+    bench.client.zadd(NAMES["abandoned"].full, {claim("given-up").text: NOW})
+    bench.client.zadd(NAMES["retry"].full + "claims|d", {claim("retry").text: 0})
+    bench.tickets.clear()
+    names = ("a", "blocked", "ticketed", "ready", "delayed", "given-up", "retry", "nowhere")
+    before = bench.client.zrange(NAMES["ready"].full + "claims|d", 0, -1)
+    queue.ensure([claim(name) for name in names])
+    after = bench.client.zrange(NAMES["ready"].full + "claims|d", 0, -1)
+    assert (before, bench.tickets) == ([claim("ready").text.encode()], [])
+    assert after == [*before, claim("nowhere").text.encode()]
+    assert not bench.client.exists(NAMES["dirty"].full)
+
+
+@pytest.mark.parametrize("how", ["first", "again", "merged", "merged again", "over the budget"])
+def test_an_event_that_is_asked_about_twice_gets_one_answer(bench, scripts, how):
+    """L-006: answer, name, count and whether it is merged."""
+    budget = EventBudget(bench.client, now_ms=lambda: bench.now_ms)
+    before = {"again": 1, "merged": 10, "merged again": 11, "over the budget": 25}.get(how, 0)
+    for number in range(before):
+        message = str(number) if "merged" in how else "same"
+        budget.decide([Occurrence("s", CLAIM, "Normal", "r", message)])
+    message = "new" if "merged" in how else "same"
+    arguments = Occurrence("s", CLAIM, "Normal", "r", message).arguments()
+    first = scripts.run("correlate", *arguments)
+    assert first[0] == {
+        "first": b"create", "again": b"patch", "merged": b"create", "merged again": b"patch",
+    }.get(how, b"drop")  # fmt: skip
+    assert first[2:] == [
+        *{"first": (1, 0), "again": (2, 0), "merged": (1, 1), "merged again": (2, 1)}.get(
+            how, (26, 0)
+        )
+    ]
+    for _ in range(2):
+        assert scripts.run("correlate", *arguments) == first
+
+
+def test_what_is_known_of_events_ends_by_itself(bench):
+    """A count for an hour, similar messages ten minutes, a budget until it is full again."""
+    budget = EventBudget(bench.client)
+    budget.decide([Occurrence("s", CLAIM, "Normal", "r", "m")])
+    found = {
+        name: [bench.client.ttl(key) for key in bench.client.keys(NAMES[name].full + "*")]
+        for name in ("event", "similar", "spam")
+    }
+    for name, seconds in (("event", 3600), ("similar", 600), ("spam", 25 * 300)):
+        (ttl,) = found[name]
+        assert seconds - 60 < ttl <= seconds, name
+
+
+def test_a_message_that_is_over_the_budget_leaves_no_count(bench):
+    budget = EventBudget(bench.client, now_ms=lambda: bench.now_ms)
+    for number in range(26):
+        claim_ = CLAIM | {"uid": "u"}
+        budget.decide([Occurrence("s", claim_, "Normal", f"reason{number}", "m")])
+    assert len(bench.client.keys(NAMES["event"].full + "*")) == 25
+
+
+def test_a_lease_that_is_asked_for_twice_is_one(bench, start_queue, scripts):
+    """The same token gets the same lease; another token, also of the same process, gets none."""
+    start_queue().add([claim("a")])
+    bench.client.hset(NAMES["complete"].full, mapping={"nodes": "earlier", "classes": "x"})
+    bench.client.hset(NAMES["complete"].full, "classes", bench.client.get(NAMES["epoch"].full))
+    ask = ("take", claim("a").text, "process")
+    first = scripts.run(*ask, "token", 4000, "x:pv")
+    bench.now_ms += 300
+    again = scripts.run(*ask, "token", 4000, "x:pv")
+    assert first[0] == b"taken"
+    assert again == first
+    assert first[3] == str(NOW).encode()
+    assert first[10] == [b"classes"], "what is complete in this life"
+    assert scripts.run(*ask, "another", 4000, "x:pv") == [b"running", []]
+    assert bench.client.zscore(NAMES["leased"].full + "claims|d", claim("a").text) == NOW + 4000
+
+
+def test_records_come_with_the_name_of_the_first_lock(bench, start_queue, scripts):
+    queue = start_queue()
+    queue.add([claim("a"), claim("b")])
+    bench.client.hset(NAMES["intents"].full, "pv", "intent")
+    bench.client.hset(NAMES["unsaved"].full, "more", "volume")
+    bench.client.set(NAMES["saved"].full + "pv", 1, ex=600)
+    found = scripts.run("take", claim("a").text, "p", "t1", 4000, "x:pv", "x:more")
+    assert found[11:] == [b"intent", None, 1]
+    assert scripts.run("take", claim("b").text, "p", "t2", 4000)[11:] == [None, None, 0]
+
+
+def test_locks_that_come_and_go_are_written_into_the_lease(bench, start_queue, scripts):
+    queue = start_queue()
+    queue.add([claim("a")])
+    lease = bench.run_next(queue, "pv")
+
+    def locks():
+        return bench.client.hget(NAMES["leases"].full, claim("a").text).split()[4:]
+
+    for _ in range(2):
+        assert scripts.run("acquire", *owner_of(lease), "x:more", "s:shared") == 0
+        assert locks() == [b"x:pv", b"x:more", b"s:shared"]
+    for _ in range(2):
+        assert scripts.run("unlock", *owner_of(lease), "more") == [[], 1]
+        assert locks() == [b"x:pv", b"s:shared"]

@@ -1,0 +1,287 @@
+"""What a sweep clears, when a lease runs out, and which tickets it sends again."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.queue.keys import Key, claim_key, volume_key
+from workers.queue.kinds import place_of
+from workers.queue.names import NAMES, celery_queue
+from workers.queue.scripts import Scripts
+
+NOW = 1_700_000_000_000
+TTL = 4000
+LANE = "claims|d"
+TICKETED, LEASED = NAMES["ticketed"].full, NAMES["leased"].full
+LOST, PROCS, PATIENCE, SWEPT = (NAMES[n].full for n in ("lost", "procs", "patience", "swept"))
+LIST = celery_queue("d")
+
+
+def claim(name: str) -> Key:
+    return claim_key("d", "ns", name, f"uid-{name}")
+
+
+def names(bench) -> list[str]:
+    """Objects whose tickets are out; forgets them."""
+    found = [key.object for key in bench.tickets]
+    bench.tickets.clear()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("deadline", "patience", "is_taken_back"),
+    [(1, 0, False), (0, 0, True), (-1, 0, True), (-1, 1, False), (-TTL, 1, False)],
+)
+def test_a_lease_runs_out_with_its_last_millisecond_unless_there_is_patience(
+    bench, start_queue, deadline, patience, is_taken_back
+):
+    """COR-11: `patience` is until when no lease runs out."""
+    queue = start_queue()
+    queue.add([claim("a")])
+    lease = bench.run_next(queue)
+    bench.client.zadd(LEASED + LANE, {claim("a").text: NOW + deadline})
+    bench.client.set(PATIENCE, NOW + patience)
+    queue.pump(period_seconds=0)
+    assert bench.tickets == [claim("a")] * is_taken_back
+    lost = bench.client.zrange(LOST, 0, -1, withscores=True)
+    assert lost == [(lease.token.encode(), NOW)] * is_taken_back
+
+
+@pytest.mark.parametrize(
+    ("gap", "patience_ended", "gets_more"),
+    [
+        pytest.param(TTL // 2 + 1, TTL + 1, True, id="nobody swept"),
+        pytest.param(TTL // 2, TTL + 1, False, id="half a lease is no gap"),
+        pytest.param(TTL // 2 + 1, TTL, False, id="not twice in a row"),
+        pytest.param(9 * TTL, -1, False, id="there is patience already"),
+        pytest.param(None, TTL + 1, False, id="the first sweep"),
+    ],
+)
+def test_leases_get_a_ttl_more_when_nobody_could_renew(
+    bench, start_queue, gap, patience_ended, gets_more
+):
+    """COR-11: where no sweep ran, no heartbeat did either."""
+    queue = start_queue()
+    bench.client.set(PATIENCE, NOW - patience_ended)
+    bench.client.delete(SWEPT)
+    if gap is not None:
+        bench.client.set(SWEPT, NOW - gap)
+    queue.pump(period_seconds=0)
+    assert int(bench.client.get(PATIENCE)) == NOW + (TTL if gets_more else -patience_ended)
+    assert int(bench.client.get(SWEPT)) == NOW
+
+
+def test_one_look_per_period_and_one_check_per_five_seconds(bench, start_queue):
+    """Nobody's turn lasts longer than that, whatever becomes of the process."""
+    start_queue().pump(period_seconds=300)
+    guards = {name: bench.client.pttl(NAMES[name].full) for name in ("sweep_guard", "check_guard")}
+    assert 200_000 < guards["sweep_guard"] <= 300_000
+    assert -1 != guards["check_guard"] <= 5000
+
+
+def test_nothing_is_swept_before_the_life_has_a_name(bench):
+    """Whose Redis it is, the first heartbeat says."""
+    key = claim("a")
+    bench.client.zadd(NAMES["delayed"].full, {key.text: NOW - 1})
+    scripts = Scripts(bench.client, lambda: NOW)
+    assert scripts.run("sweep", 0, 500, 2000, 0, TTL, 3_600_000) == [-1, []]
+    assert bench.client.zcard(NAMES["delayed"].full) == 1
+    assert not bench.client.exists(SWEPT)
+
+
+def test_a_check_drops_what_is_over(bench, start_queue):
+    """The dead of `status`, the tokens of lost leases after ten minutes."""
+    queue = start_queue()
+    bench.client.zadd(PROCS, {"over": NOW, "alive": NOW + 1})
+    bench.client.zadd(LOST, {"old": NOW - 600_000, "young": NOW - 599_999})
+    queue.pump(period_seconds=0)
+    assert bench.client.zscore(PROCS, "over") is None
+    assert bench.client.zscore(PROCS, "alive") == NOW + 1
+    assert bench.client.zrange(LOST, 0, -1) == [b"young"]
+
+
+@pytest.mark.parametrize(("age", "stays"), [(3_600_000, False), (3_599_999, True)])
+def test_limits_go_an_hour_after_the_last_word(bench, start_queue, age, stays):
+    queue = start_queue()
+    queue.set_limits("claims|gone", 1)
+    bench.client.zadd(NAMES["declared"].full, {"claims|gone": NOW - age})
+    queue.pump(period_seconds=0)
+    assert bench.client.exists(NAMES["limits"].full + "claims|gone") == stays
+    assert (bench.client.zscore(NAMES["declared"].full, "claims|gone") is not None) == stays
+    assert bench.client.exists(NAMES["limits"].full + LANE)
+
+
+@pytest.mark.parametrize(("age", "stays"), [(604_800_000, False), (604_799_999, True)])
+def test_a_key_that_was_given_up_is_forgotten_after_a_week(bench, start_queue, age, stays):
+    """M-015: counter, memo and the entry itself."""
+    queue = start_queue()
+    key = claim("a").text
+    bench.client.zadd(NAMES["abandoned"].full, {key: NOW - age})
+    for name in ("fails", "memos"):
+        bench.client.hset(NAMES[name].full, key, "3")
+    queue.pump(period_seconds=0)
+    assert bench.client.exists(*(NAMES[n].full for n in ("abandoned", "fails", "memos"))) == (
+        3 if stays else 0
+    )
+
+
+@pytest.mark.parametrize("end", ["done", "forgotten"])
+def test_a_key_that_was_given_up_is_as_new_after_its_end(bench, start_queue, end):
+    queue = start_queue()
+    bench.client.zadd(NAMES["abandoned"].full, {claim("a").text: NOW})
+    if end == "done":
+        queue.add([claim("a")])
+        queue.done(bench.run_next(queue))
+    else:
+        queue.forget([claim("a")])
+    assert not bench.client.exists(NAMES["abandoned"].full)
+
+
+def test_lanes_without_work_are_looked_at_no_more(bench, start_queue):
+    queue = start_queue(concurrency=1)
+    queue.add([claim("a"), volume_key("d", "pvc-a")])
+    volume = bench.run_next(queue) if bench.tickets[0].kind == "volumes" else None
+    lease = bench.run_next(queue)
+    volume = volume or bench.run_next(queue)
+    assert bench.client.scard(NAMES["lanes"].full) == 2
+    queue.done(lease if lease.key.kind == "claims" else volume)
+    queue.pump(period_seconds=0)
+    assert bench.client.smembers(NAMES["lanes"].full) == {b"volumes|d"}
+
+
+def test_a_lease_without_a_deadline_gets_one(bench, start_queue):
+    """By somebody's hand; one that has its deadline keeps it."""
+    queue = start_queue()
+    queue.add([claim("a"), claim("b")])
+    bench.run_next(queue), bench.run_next(queue)
+    bench.client.zrem(LEASED + LANE, claim("a").text)
+    bench.client.delete(NAMES["lanes"].full)
+    bench.advance(1)
+    queue.pump(period_seconds=0)
+    found = dict(bench.client.zrange(LEASED + LANE, 0, -1, withscores=True))
+    assert found == {
+        claim("a").text.encode(): NOW + 1000 + TTL,
+        claim("b").text.encode(): NOW + TTL,
+    }
+    assert bench.client.smembers(NAMES["lanes"].full) == {LANE.encode()}
+
+
+@pytest.mark.parametrize("hold_up", ["a pause", "the silence of a new life", "nothing"])
+def test_lost_tickets_are_not_sent_to_a_lane_that_stands_still(bench, start_queue, hold_up):
+    """They would be fetched, found too early and put back."""
+    queue = start_queue()
+    queue.add([claim("a")])
+    bench.tickets.clear()
+    if hold_up == "a pause":
+        queue.pause(LANE, "array is full")
+    elif hold_up != "nothing":
+        bench.client.set(NAMES["quiet"].full, NOW + 60_000)
+    bench.advance(5)
+    queue.pump(period_seconds=0)
+    assert names(bench) == (["ns/a"] if hold_up == "nothing" else [])
+
+
+@pytest.mark.parametrize(("age", "is_sent"), [(1999, False), (2000, True)])
+def test_a_ticket_is_lost_after_two_seconds(bench, start_queue, age, is_sent):
+    queue = start_queue()
+    queue.add([claim("a")])
+    bench.tickets.clear()
+    bench.now_ms += age
+    queue.pump(period_seconds=0)
+    assert names(bench) == ["ns/a"] * is_sent
+    sent_ms = bench.client.zscore(TICKETED + LANE, claim("a").text)
+    assert sent_ms == NOW + (age if is_sent else 0)
+
+
+def test_as_many_are_sent_again_as_messages_are_missing_in_their_list(bench, start_queue):
+    """Claims and volumes of a driver share a list: a message that is there may be either's."""
+    queue = start_queue()
+    queue.add([claim("a"), claim("b")])
+    queue.add([volume_key("d", "pvc-a"), volume_key("d", "pvc-b")])
+    assert place_of("d", "claims") == place_of("d", "volumes")
+    bench.tickets.clear()
+    bench.client.lpush(LIST, "one", "two", "three")
+    bench.advance(2.1)
+    queue.pump(period_seconds=0)
+    assert len(names(bench)) == 1
+
+
+def test_a_sweep_sends_500_tickets_at_most(bench, start_queue):
+    """Lost ones count as new ones do."""
+    queue = start_queue(concurrency=1000)
+    for lane, key in ((LANE, claim), ("volumes|d", lambda name: volume_key("d", name))):
+        lost = {key(str(number)).text: NOW - 5000 for number in range(300)}
+        bench.client.zadd(TICKETED + lane, lost)
+        bench.client.sadd(NAMES["lanes"].full, lane)
+    queue.pump(period_seconds=0)
+    assert len(names(bench)) == 500
+
+
+def test_a_sweep_moves_what_is_due_to_the_millisecond(bench, start_queue):
+    queue = start_queue()
+    due = {claim("now").text: NOW, claim("past").text: NOW - 1, claim("soon").text: NOW + 1}
+    bench.client.zadd(NAMES["delayed"].full, due)
+    queue.pump(period_seconds=30)
+    assert names(bench) == ["ns/past", "ns/now"]
+    assert bench.client.zrange(NAMES["delayed"].full, 0, -1) == [claim("soon").text.encode()]
+
+
+def test_a_sweep_alone_notices_that_room_gets_scarce(bench, start_queue):
+    """SEC-4: also where nobody adds anything; for a minute no trails are kept then."""
+    queue = start_queue()
+    used = bench.client.info("memory")["used_memory"]
+    try:
+        bench.client.config_set("maxmemory", used * 3 // 2)
+        bench.client.function_flush()  # a new library looks at once
+        queue.pump(period_seconds=0)
+    finally:
+        bench.client.config_set("maxmemory", 0)
+        bench.client.function_flush()
+    assert 0 < bench.client.pttl(NAMES["tight"].full) <= 60_000
+
+
+@pytest.mark.parametrize(("later", "looks"), [(999, 0), (1000, 1), (-999, 0), (-1000, 1)])
+def test_room_is_looked_at_once_a_second(bench, start_queue, later, looks):
+    """An INFO per call would cost more than the call; a clock that was set back is no reason."""
+    queue = start_queue()
+    bench.client.function_flush()
+    queue.add([claim("a")])
+
+    def asked():
+        return bench.client.info("commandstats")["cmdstat_info"]["calls"]
+
+    before = asked()
+    queue.add([claim("b")])
+    alone = asked() - before
+    bench.now_ms += later
+    before = asked()
+    queue.add([claim("c")])
+    assert asked() - before - alone == looks
+
+
+def test_an_unreadable_lease_is_set_aside_for_a_week(bench, start_queue):
+    queue = start_queue()
+    queue.add([claim("a")])
+    bench.run_next(queue)
+    bench.client.hset(NAMES["leases"].full, claim("a").text, "no lease")
+    queue.pump(period_seconds=0)
+    aside = NAMES["quarantine"].full
+    assert bench.client.hgetall(aside) == {
+        f"{NAMES['leases'].full} {claim('a').text}".encode(): b"no lease"
+    }
+    assert 600_000 < bench.client.ttl(aside) <= 604_800
+    assert bench.tickets == [claim("a")]
+
+
+def test_who_died_at_a_call_of_its_own_is_remembered_until_that_ends(bench, start_queue):
+    """One call at a time: what holds the lane up goes by itself, also where nobody looks."""
+    queue = start_queue(concurrency=1)
+    queue.set_limits(LANE, 1, hold_seconds=600)
+    queue.add([claim("a")])
+    bench.run_next(queue)
+    queue.close()
+    ghosts = NAMES["ghosts"].full + LANE
+    assert bench.client.zrange(ghosts, 0, -1, withscores=True) == [
+        (claim("a").text.encode(), NOW + 600_000)
+    ]
+    assert 0 < bench.client.pttl(ghosts) <= 600_000
