@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from workers.queue.breakers import Breakers, record_text
+from workers.queue.breakers import Breakers, BreakerState, record_text
 from workers.queue.keys import claim_key, volume_key
+from workers.queue.names import NAMES
 from workers.queue.pauses import Pauses
 from workers.queue.registry import DriverRegistry
 from workers.queue.workqueue import WorkQueue
@@ -98,6 +99,29 @@ def test_half_open_lets_one_call_through_and_a_ramp_follows(world):
     world.later(10)
     assert len(world.pump()) >= 20
     assert world.one.states() == {}
+
+
+@pytest.mark.parametrize(
+    ("record", "state"),
+    [
+        ("open 5 1000 3000 0 rpc error: no", BreakerState("open", 5, 1000, 3000, "rpc error: no")),
+        ("half 0 0 0 1 ", BreakerState("half", 0, 0, 0, "")),
+        ("open 5 1000 3000", None),
+        ("open five 1000 3000 0 no", None),
+        ("open 5 1000 soon 0 no", None),
+        ("", None),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_no_breaker(world, redis_client, record, state):
+    redis_client.hset(NAMES["breakers"].full, "d", record)
+    assert world.one.states() == ({} if state is None else {"d": state})
+
+
+@pytest.mark.parametrize(
+    ("state", "is_open"), [("closed", False), ("open", True), ("half", False), ("lost", True)]
+)
+def test_keys_are_held_back_while_nothing_is_called(state, is_open):
+    assert BreakerState(state, 1, 0, 0, "").is_open is is_open
 
 
 def test_a_failed_trial_opens_it_for_twice_as_long(world):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from workers.queue.capacities import CapacityStore
-from workers.queue.names import NAMES
+from workers.queue.keys import capacity_key
+from workers.queue.names import NAMES, PREFIX
 
 DRIVER = "d"
 
@@ -61,6 +62,7 @@ LISTED = an_object("u1", "10")
         pytest.param(None, None, False, id="new"),
         pytest.param(an_object("u1", "9"), an_object("u1", "9"), False, id="older"),
         pytest.param(an_object("u1", "9"), an_object("u1", "11"), True, id="written since"),
+        pytest.param(None, {**an_object("u1", "10"), "x": 1}, True, id="just what was listed"),
         pytest.param(None, an_object("u1", "11"), True, id="made and written since"),
         pytest.param(an_object("u1", "x"), an_object("u1", "x"), False, id="without a number"),
         pytest.param(an_object("u0"), an_object("u0"), False, id="the plan chose another"),
@@ -77,3 +79,94 @@ def test_a_plan_does_not_take_back_what_was_written_since_its_list(store, before
     expected = known if stays else LISTED
     assert store.all(DRIVER) == {"fast/z1": expected}
     assert store.item_of(DRIVER, expected["metadata"]["uid"]) == "fast/z1"
+
+
+def test_a_version_that_cannot_be_compared_is_not_newer(store):
+    """The plan's list is the truth where nothing proves that something came after it."""
+    listed = an_object("u1", "none")
+    store.put(DRIVER, {"fast/z1": an_object("u1", "11")})
+    store.replace(DRIVER, {}, {"fast/z1": listed}, {})
+    assert store.all(DRIVER) == {"fast/z1": listed}
+
+
+def test_a_plan_is_known_until_redis_loses_it(store, redis_client):
+    """CAP-041: before a plan an absent object means nothing."""
+    assert store.known(DRIVER, "fast/z1") == (False, None)
+    assert store.noticed(DRIVER) is None
+    store.put(DRIVER, {"fast/z1": an_object("u1")})
+    assert store.known(DRIVER, "fast/z1") == (False, an_object("u1"))
+    store.notice(DRIVER, {"epoch": "e"})
+    assert store.known(DRIVER, "fast/z1") == (True, an_object("u1"))
+    assert store.known(DRIVER, "fast/z2") == (True, None)
+    assert store.known("other", "fast/z1") == (False, None)
+    assert store.noticed(DRIVER) == {"epoch": "e"}
+    redis_client.flushall()
+    assert store.known(DRIVER, "fast/z1") == (False, None)
+
+
+def test_a_plan_takes_over_from_the_one_before(store, redis_client):
+    """What it does not assign any more is forgotten, what was obsolete before too."""
+    before = {"fast/z1": an_object("u1"), "fast/z2": an_object("u2")}
+    store.put(DRIVER, before)
+    store.replace(DRIVER, {}, {}, {"old": "u9", "older": "u8"})
+    store.replace(DRIVER, before, {"fast/z1": an_object("u1")}, {"new": "u7"})
+    assert store.all(DRIVER) == {"fast/z1": an_object("u1")}
+    assert (store.item_of(DRIVER, "u1"), store.item_of(DRIVER, "u2")) == ("fast/z1", None)
+    assert redis_client.hgetall(NAMES["capacity_uids"].full + DRIVER) == {b"u1": b"fast/z1"}
+    assert (store.obsolete_uid(DRIVER, "old"), store.obsolete_uid(DRIVER, "new")) == (None, "u7")
+    assert store.counts(DRIVER) == (1, 1)
+    store.replace(DRIVER, {}, {}, {})
+    assert store.counts(DRIVER) == (1, 0)
+
+
+def test_an_object_stands_for_its_item_until_another_does(store):
+    store.put(DRIVER, {"fast/z1": an_object("u1")})
+    store.put(DRIVER, {"fast/z1": an_object("u2")})
+    assert (store.item_of(DRIVER, "u1"), store.item_of(DRIVER, "u2")) == (None, "fast/z1")
+    store.drop(DRIVER, {})
+    assert store.counts(DRIVER) == (1, 0)
+
+
+@pytest.mark.parametrize("value", ["{oops", "{}", '{"metadata": []}', '{"metadata": null}'])
+def test_what_is_no_object_is_set_aside_and_counts_as_absent(store, redis_client, value):
+    """By all who read it."""
+    place = NAMES["capacity"].full + DRIVER
+    for read in (
+        lambda: store.all(DRIVER) == {},
+        lambda: store.known(DRIVER, "fast/z1") == (False, None),
+        lambda: store.item_of(DRIVER, "u1") is None,
+    ):
+        store.put(DRIVER, {"fast/z1": an_object("u1")})
+        redis_client.hset(place, "fast/z1", value)
+        assert read()
+        assert not redis_client.hexists(place, "fast/z1")
+    aside = redis_client.hgetall(NAMES["quarantine"].full)
+    assert aside == {f"{PREFIX}capacity:{DRIVER} fast/z1".encode(): value.encode()}
+
+
+def test_a_plan_of_many_objects_is_written_and_dropped_as_a_whole(store):
+    """More than one command takes."""
+    many = {f"fast/z{number}": an_object(f"u{number}") for number in range(600)}
+    store.replace(DRIVER, {}, many, {})
+    assert store.all(DRIVER) == many
+    store.replace(DRIVER, many, many, {})
+    assert store.counts(DRIVER) == (600, 0)
+    store.replace(DRIVER, many, {}, {})
+    assert store.counts(DRIVER) == (0, 0)
+
+
+def test_keys_that_wait_for_a_retry_are_told_apart(store, redis_client):
+    """S-008: a poll adds none that is planned, a refresh shortens no back-off."""
+    keys = [capacity_key(DRIVER, f"fast/z{number}") for number in range(300)]
+    redis_client.zadd(NAMES["delayed"].full, {keys[0].text: 1, keys[299].text: 2})
+    redis_client.hset(NAMES["fails"].full, mapping={keys[1].text: 1, keys[298].text: 0})
+    assert store.postponed(keys) == {keys[0], keys[299]}
+    assert store.failing(keys) == {keys[1], keys[298]}
+    assert store.postponed([]) == store.failing([]) == set()
+
+
+def test_turns_are_a_bucket_of_one_driver(store):
+    """CAP-071: the first burst is free, then each writer waits for its place."""
+    assert [store.turn(DRIVER, qps=0.001, burst=2) for _ in range(2)] == [0, 0]
+    assert 990 < store.turn(DRIVER, qps=0.001, burst=2) <= 1000
+    assert store.turn("other", qps=0.001, burst=0) == 0, "at least one"

@@ -8,6 +8,7 @@ import redis
 from workers.errors import CatalogIncomplete
 from workers.queue.catalog import CatalogReader, CatalogWriter
 from workers.queue.keys import claim_key
+from workers.queue.leases import CatalogState
 from workers.queue.names import NAMES
 from workers.queue.scripts import Scripts
 from workers.queue.workqueue import WorkQueue
@@ -163,3 +164,81 @@ def test_attachment_is_read_straight(writer, reader):
     assert reader.attachment("pvc-1") == {"attached": True}
     writer.write("attachments", [("pvc-1", "4", None)])
     assert reader.attachment("pvc-1") is None
+
+
+def test_a_reader_follows_without_touching_what_others_hold(writer, reader):
+    """A copy is replaced as a whole, so a pass needs no lock; without a change it stays."""
+    writer.write("nodes", [("a", "1", {}), ("b", "1", {}), ("c", "1", {})])
+    first = reader.all("nodes")
+    assert reader.all("nodes") is first
+    writer.write("nodes", [("a", "2", {"new": 1}), ("b", "2", None)])
+    assert reader.all("nodes") == {"a": {"new": 1}, "c": {}}
+    assert first == {"a": {}, "b": {}, "c": {}}
+
+
+def test_a_deleted_object_is_no_unreadable_one(redis_client, writer, reader):
+    """Its version is kept, else a late write would bring it back."""
+    writer.write("nodes", [("a", "1", {}), ("a", "2", None), ("b", "1", {})])
+    assert reader.all("nodes") == {"b": {}}
+    writer.write("nodes", [("b", "3", None)])
+    assert reader.all("nodes") == {}
+    assert reader.attachment("none") is None
+    assert not redis_client.exists(NAMES["quarantine"].full)
+    assert sorted(redis_client.hkeys(NAMES["catalog"].full + "nodes")) == [b"a", b"b"]
+
+
+def test_what_was_removed_as_a_whole_is_gone_for_readers_that_follow(redis_client, writer, reader):
+    """Its entry is away, the note that it changed is still there."""
+    writer.write("nodes", [("a", "1", {}), ("b", "1", {})])
+    reader.all("nodes")
+    writer.write("nodes", [("b", "2", {"b": 2})])
+    redis_client.zadd(NAMES["changes"].full + "nodes", {"a": 9e15})
+    redis_client.hdel(NAMES["catalog"].full + "nodes", "a")
+    assert reader.all("nodes") == {"b": {"b": 2}}
+    assert not redis_client.exists(NAMES["quarantine"].full)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_asked"),
+    [
+        pytest.param({}, False, id="as it was"),
+        pytest.param({"versions": {}}, False, id="a kind that nobody wrote yet"),
+        pytest.param({"versions": {"nodes": 1}}, False, id="behind what is known"),
+        pytest.param({"epoch": "another"}, True, id="another life"),
+        pytest.param({"complete": frozenset()}, True, id="not complete any more"),
+        pytest.param({"versions": {"nodes": 9**18}}, True, id="a newer version"),
+    ],
+)
+def test_a_lease_saves_the_round_trip_only_where_its_state_is_known(
+    redis_client, writer, reader, changes, is_asked
+):
+    writer.write("nodes", [("a", "1", {})])
+    epoch, version = writer.epoch(), int(redis_client.hget(NAMES["versions"].full, "nodes"))
+    state = {"epoch": epoch, "versions": {"nodes": version}, "complete": frozenset({"nodes"})}
+    reader.all("nodes")
+    asked = []
+    reader.refresh = asked.append
+    assert reader.get("nodes", "a", CatalogState(**{**state, **changes})) == {}
+    assert asked == ([("nodes",)] if is_asked else [])
+    reader.get("nodes", "a")
+    assert len(asked) == is_asked + 1, "who has no lease asks"
+
+
+def test_a_reader_that_never_asked_knows_nothing(redis_client):
+    """Whatever a lease says: a new process has no copy."""
+    state = CatalogState("", {}, frozenset({"nodes"}))
+    with pytest.raises(CatalogIncomplete):
+        CatalogReader(redis_client).all("nodes", state)
+
+
+def test_several_kinds_are_fetched_together_whatever_life_they_are_of(writer, reader, redis_client):
+    writer.write("nodes", [("a", "1", {})])
+    writer.write("classes", [("fast", "1", {})])
+    reader.refresh(["nodes"])
+    redis_client.flushall()
+    epoch = writer.epoch()
+    writer.write("nodes", [("b", "1", {})])
+    writer.write("classes", [("slow", "1", {})])
+    writer.mark_complete(["nodes", "classes"], epoch)
+    reader.refresh()
+    assert (set(reader.all("nodes")), set(reader.all("classes"))) == ({"b"}, {"slow"})

@@ -34,6 +34,26 @@ def test_check_passes_until_the_deadline_and_never_after_release() -> None:
     assert not lease.is_held()
 
 
+@pytest.mark.parametrize(
+    ("permit", "is_held"),
+    [(None, True), (lambda: True, True), (lambda: False, False)],
+    ids=["nobody asks", "permitted", "the Go sidecar holds the Lease"],
+)
+def test_a_lease_is_held_while_this_process_may_work(permit: Any, is_held: bool) -> None:
+    lease = make_lease([9.9])
+    lease.permit = permit
+    assert (lease.is_held(), lease.is_permitted()) == (is_held, is_held)
+    lease.session.clock = lambda: 10.0
+    assert not lease.is_held()
+
+
+def test_the_domain_of_a_lease_is_its_first_lock() -> None:
+    lease = make_lease([0.0])
+    assert lease.domain == "pv"
+    lease.locks = ()
+    assert lease.domain == ""
+
+
 def test_lost_lease_is_over_whatever_the_clock_says() -> None:
     lease = make_lease([0.0])
     lease.is_lost = True
@@ -55,6 +75,17 @@ def test_heartbeat_survives_an_unreachable_redis_and_stops() -> None:
     heartbeat.wake()
     assert beats.acquire(timeout=5), "wake renews at once"
     heartbeat.stop()
+
+
+def test_a_heartbeat_that_stops_has_stopped() -> None:
+    """Nothing is renewed after it, so that the leases can be handed over."""
+    did: list[Any] = []
+    heartbeat = Heartbeat(SimpleNamespace(heartbeat=lambda: True))  # type: ignore[arg-type]
+    loop: Any = SimpleNamespace(stop=lambda: did.append("stop"), join=did.append, is_refused=True)
+    heartbeat._loop = loop
+    assert heartbeat.is_refused
+    heartbeat.stop()
+    assert did == ["stop", None]
 
 
 class Losing:

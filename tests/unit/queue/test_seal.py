@@ -71,6 +71,17 @@ def test_each_start_makes_its_own():
     assert Seal.of_lines([new_key()]).is_strict
 
 
+@pytest.mark.parametrize(
+    ("lines", "is_strict"),
+    [([], False), (["", " "], False), (["unsigned"], False), ([NEW], True), ([f" {NEW} "], True),
+     ([NEW, OLD], True), ([NEW, "unsigned"], False)],
+)  # fmt: skip
+def test_records_without_a_mac_are_refused_by_who_has_keys_only(lines, is_strict):
+    seal = Seal.of_lines(lines)
+    assert (seal.is_strict, UNCHECKED.is_strict) == (is_strict, False)
+    assert seal.is_ours("intents", "pvc-1", RECORD) is not is_strict
+
+
 def test_a_short_key_is_refused():
     environ = {"CSI_FLEET_REDIS_URL": "redis://localhost", "CSI_FLEET_RECORDS_KEY": "secret"}
     with pytest.raises(ConfigError, match="at least 32 characters"):

@@ -1,0 +1,170 @@
+"""How scripts reach Redis: as functions or texts, over wrong types and a memory that is full."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.errors import QueueUnavailable
+from workers.queue.connection import NoPermissionError, ResponseError, connect, execute
+from workers.queue.keys import claim_key
+from workers.queue.names import NAMES
+from workers.queue.scripts import Scripts, repair
+
+KEY = claim_key("d", "ns", "a", "u")
+STAYS = ("fails", "intents", "paused", "said")
+GOES = ("leases", "since", "news")
+
+
+@pytest.fixture
+def filled(redis_client):
+    for name in (*STAYS, *GOES):
+        redis_client.hset(NAMES[name].full, "field", "0 value")
+    return redis_client
+
+
+def left(client):
+    return {name for name in (*STAYS, *GOES) if client.exists(NAMES[name].full)}
+
+
+def test_where_all_types_fit_nothing_is_touched(filled):
+    assert not repair(filled)
+    assert left(filled) == {*STAYS, *GOES}
+
+
+@pytest.mark.parametrize("name", ["dirty", "marks"])
+def test_a_wrong_type_costs_the_queue_and_nothing_that_is_not_rebuilt(filled, name):
+    """Whosever key it is: the watcher adds every object again."""
+    filled.set(NAMES[name].full, "x")
+    assert repair(filled)
+    assert left(filled) == set(STAYS)
+    aside = NAMES["quarantined"].full + name
+    assert (filled.get(aside), filled.exists(NAMES[name].full)) == (b"x", 0)
+    assert 0 < filled.ttl(aside) <= 7 * 24 * 3600
+    assert not repair(filled), "what was set aside may be of any type"
+    assert left(filled) == set(STAYS)
+
+
+def test_a_wrong_type_is_repaired_where_the_queue_is_empty(redis_client):
+    redis_client.set(NAMES["marks"].full, "x")
+    assert repair(redis_client)
+    assert not redis_client.exists(NAMES["marks"].full)
+
+
+def test_a_wrong_list_of_tickets_goes_alone(filled):
+    filled.set("drv.d", "x")
+    filled.rpush("drv.e", "ticket")
+    assert repair(filled)
+    assert left(filled) == {*STAYS, *GOES}
+    assert (filled.exists("drv.d"), filled.llen("drv.e")) == (0, 1)
+
+
+def test_what_is_not_ours_is_not_looked_at(filled):
+    filled.set("somebody", "x")
+    filled.set("csifleet:unknown", "x")
+    assert not repair(filled)
+    assert filled.get("somebody") == b"x"
+    filled.delete("somebody", "csifleet:unknown")
+
+
+def test_a_wrong_type_that_cannot_be_repaired_is_an_error(redis_client, monkeypatch):
+    """No second try, which would meet the same."""
+    scripts, tried = Scripts(redis_client), []
+
+    def fails(*call):
+        tried.append(call)
+        raise ResponseError("WRONGTYPE of somebody")
+
+    monkeypatch.setattr(scripts, "_evaluate", fails)
+    with pytest.raises(QueueUnavailable, match="WRONGTYPE"):
+        scripts.run("pace", KEY.lane)
+    assert len(tried) == 1
+
+
+@pytest.mark.parametrize("error", ["ERR of a script", "OOM"])
+def test_any_other_error_repairs_nothing(filled, monkeypatch, error):
+    filled.set(NAMES["dirty"].full, "x")
+    scripts = Scripts(filled)
+
+    def fails(*_):
+        raise ResponseError(error)
+
+    monkeypatch.setattr(scripts, "_evaluate", fails)
+    with pytest.raises(QueueUnavailable, match=error):
+        scripts.run("pace", KEY.lane)
+    assert left(filled) == {*STAYS, *GOES}
+    filled.delete(NAMES["dirty"].full)
+
+
+def calls(client, command):
+    return client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"]
+
+
+def test_a_redis_without_functions_is_asked_for_one_once(redis_client, monkeypatch):
+    """From then on each command is one text, known by its digest."""
+    redis_client.function_flush()
+
+    def refuse(*_args, **_options):
+        raise ResponseError("unknown command 'FUNCTION'")
+
+    monkeypatch.setattr(redis_client, "function_load", refuse)
+    scripts, before = Scripts(redis_client), calls(redis_client, "fcall")
+    for _ in range(3):
+        assert scripts.run("pace", KEY.lane) == 0
+    assert scripts.run_each("pace", [[KEY.lane], [KEY.lane]]) == [0, 0]
+    assert calls(redis_client, "fcall") - before == 1
+
+
+def test_a_redis_that_takes_neither_says_what_to_load(redis_client, monkeypatch):
+    """Its container brings the functions in a moment: they are asked for again."""
+    redis_client.function_flush()
+    scripts, allowed = Scripts(redis_client), []
+
+    def refuse(_client, command, *_args):
+        if command == "FCALL" and allowed:
+            return 0
+        raise NoPermissionError(f"no permissions to run '{command.lower()}'")
+
+    def load(*_args, **_options):
+        raise NoPermissionError("no permissions to run 'function'")
+
+    monkeypatch.setattr("workers.queue.scripts.execute", refuse)
+    monkeypatch.setattr(redis_client, "function_load", load)
+    for _ in range(2):
+        with pytest.raises(QueueUnavailable, match=r"functions\.lua"):
+            scripts.run("pace", KEY.lane)
+    allowed.append(True)
+    assert scripts.run("pace", KEY.lane) == 0
+
+
+def test_work_ends_where_redis_itself_refuses_all_that_grows(redis_client, bench, start_queue):
+    queue = start_queue()
+    queue.add([KEY])
+    lease = bench.run_next(queue)
+    try:
+        redis_client.config_set("maxmemory", 1)
+        queue.heartbeat()
+        assert queue.done(lease)
+        with pytest.raises(QueueUnavailable):
+            queue.add([KEY])
+    finally:
+        redis_client.config_set("maxmemory", 0)
+        redis_client.function_flush()
+
+
+def test_commands_one_after_the_other_use_one_connection(redis_server):
+    """Also after an error: a worker must not open one more for each command."""
+    with connect(redis_server.unix_url) as client:
+        for _ in range(3):
+            assert execute(client, "PING")
+            with pytest.raises(ResponseError):
+                execute(client, "NONSENSE")
+        assert not client.connection_pool._in_use_connections
+        assert len(client.connection_pool._available_connections) == 1
+
+
+@pytest.mark.parametrize("url", ["redis://host/0", "rediss://host/0", "unix:///run/redis.sock"])
+def test_a_connection_over_tcp_is_kept_alive(url):
+    """A worker waits for minutes behind a load balancer that forgets who is silent."""
+    options = connect(url).connection_pool.connection_kwargs
+    assert options.get("socket_keepalive", False) is not url.startswith("unix")
+    assert (options["health_check_interval"], options["decode_responses"]) == (0, False)

@@ -1,0 +1,91 @@
+"""What stands in Redis may be anything: texts and numbers are read with care."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from workers.config.shard import parse_shard
+from workers.errors import WrongShard
+from workers.queue.connection import NoPermissionError, ResponseError
+from workers.queue.scripts import (
+    GROWING,
+    Scripts,
+    _lacks_functions,
+    check_mark,
+    script_names,
+    text,
+    whole,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, ""), (b"a", "a"), ("b", "b"), (b"\xffx", "\\xffx"), (b"", "")]
+)
+def test_a_reply_as_text(value, shown):
+    assert text(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        *((None, None), (b"", None), (b"0", 0), ("12", 12), (b"007", 7)),
+        *((b"-1", None), (b"1.5", None), (b"1e3", None), (" 1", None)),
+        pytest.param("\u0663", None, id="a digit of another script"),
+        pytest.param("\u00b2", None, id="a square"),
+        pytest.param(b"9" * 19, 10**19 - 1, id="64 bits"),
+        pytest.param(b"9" * 20, None, id="more than 64 bits"),
+    ],
+)
+def test_a_number_is_one_that_we_write(value, number):
+    assert whole(value) == number
+
+
+@pytest.mark.parametrize(
+    ("error", "lacks"),
+    [
+        pytest.param(ResponseError("Function not found"), True, id="none loaded"),
+        pytest.param(ResponseError("unknown command 'FCALL'"), True, id="an old Redis"),
+        pytest.param(NoPermissionError("no permissions to run 'fcall'"), True, id="not allowed"),
+        pytest.param(ResponseError("WRONGTYPE"), False, id="another error"),
+    ],
+)
+def test_where_functions_lack_a_text_is_tried(error, lacks):
+    assert _lacks_functions(error) is lacks
+
+
+@pytest.mark.parametrize("name", script_names())
+def test_where_memory_is_full_only_what_brings_new_work_is_refused(name):
+    """By Redis itself: a function without the flag `allow-oom`."""
+    function = Scripts(SimpleNamespace())._function(name)
+    assert function.endswith("_always") is (name not in GROWING)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "ours", "is_wrong"),
+    [
+        pytest.param(None, "", False, id="nobody's yet"),
+        pytest.param(None, "0/2", False, id="nobody's yet, for a shard"),
+        pytest.param(b"abc:1:run", "", False, id="without shards"),
+        pytest.param(b"abc:1:run", "0/2", True, id="without shards, for a shard"),
+        pytest.param(b"abc@0/2:1:run", "0/2", False, id="ours"),
+        pytest.param(b"abc@1/2:1:run", "0/2", True, id="another's"),
+        pytest.param(b"abc@0/2:1:run", "", True, id="a shard's"),
+    ],
+)
+def test_whose_redis_it_is_stands_in_its_epoch(epoch, ours, is_wrong):
+    client = SimpleNamespace(get=lambda _name: epoch, shard=parse_shard(ours))
+    if is_wrong:
+        with pytest.raises(WrongShard):
+            check_mark(client)
+    else:
+        check_mark(client)
+
+
+def test_a_shard_marks_the_life_that_it_begins():
+    """Each life has a name of its own."""
+    without, of_shard = (Scripts(SimpleNamespace(shard=parse_shard(mark))) for mark in ("", "1/2"))
+    assert without.new_life() != without.new_life()
+    assert "@" not in without.new_life()
+    assert of_shard.new_life().partition("@")[1:] == ("@", "1/2")
