@@ -279,3 +279,90 @@ def test_attachments_are_watched_where_a_volume_may_be_refused_in_use(capabiliti
     """No watch that nobody needs."""
     watch = next(one for one in SPEC.watches if one.resource == paths.ATTACHMENTS)
     assert watch.is_needed([record(DRIVER, *capabilities)]) is is_needed
+
+
+def class_event(told, name, uid="1"):
+    item = msgspec.convert({"metadata": {"name": name, "uid": uid}}, AttributesClass)
+    return list(told.rules.seen(paths.ATTRIBUTES_CLASSES, item, is_listed=False))
+
+
+def test_dr018_a_claim_waits_for_the_class_it_wants_now(told):
+    """DR-018: not for the one before."""
+    told.claim(claim("1Gi", volumeAttributesClassName="b"))
+    told.claim(claim("1Gi", volumeAttributesClassName="c"))
+    assert (class_event(told, "b"), class_event(told, "c")) == ([], [KEY])
+
+
+def test_r101_a_claim_waits_for_the_class_at_work_too(told):
+    """R-103: that one is asked for first."""
+    status = {
+        "modifyVolumeStatus": {"status": "InProgress", "targetVolumeAttributesClassName": "c"}
+    }
+    told.claim(claim("1Gi", volumeAttributesClassName="b", status=status))
+    assert (class_event(told, "b"), class_event(told, "c")) == ([KEY], [KEY])
+
+
+def test_dr018_who_has_its_class_leaves_the_others_waiting(told):
+    """Two claims of one volume and class; what is done or gone is not woken any more."""
+    second = {"uid": "u2", "name": "second", "volumeAttributesClassName": "b"}
+    told.claim(claim("1Gi", volumeAttributesClassName="b"))
+    told.claim(claim("1Gi", **second))
+    key = Key("changes", DRIVER, "shop/second", "u2")
+    assert class_event(told, "b") == [KEY, key]
+    has_it = {"currentVolumeAttributesClassName": "b"}
+    assert told.claim(claim("1Gi", volumeAttributesClassName="b", status=has_it)) == []
+    assert class_event(told, "b", "2") == [key]
+    told.rules.gone(paths.CLAIMS, claim("1Gi", **second))
+    assert class_event(told, "b", "3") == []
+    assert list(told.rules.all_keys()) == []
+
+
+def test_r100_the_class_that_is_applied_is_no_work(told):
+    """R-100/6, MR-002."""
+    status = {"currentVolumeAttributesClassName": "b"}
+    assert told.claim(claim("1Gi", volumeAttributesClassName="b", status=status)) == []
+    assert told.claim(claim("1Gi", volumeAttributesClassName="", status=status)) == [KEY]
+
+
+@pytest.mark.parametrize(
+    ("spec", "cap", "expected"),
+    [("1Gi", "1Gi", []), ("1Gi", "2Gi", [KEY]), ("1Gi", "2048Mi", [KEY]), ("1Gi", "3Gi", [KEY])],
+)
+def test_r020_the_note_goes_when_the_claim_has_what_the_volume_has(told, spec, cap, expected):
+    """R-020/4: a claim whose request was lowered may have less than its volume."""
+    told.volume(volume(note="1Gi", capacity="2Gi"))
+    assert told.claim(claim(spec, cap)) == expected
+    assert told.claim(claim(spec, cap, uid="another")) == []
+
+
+def test_a_note_without_a_claim_is_nobodys(told):
+    """A volume that was released may still carry it."""
+    metadata = {"name": "pv", "annotations": {NOTE: "1Gi"}}
+    item = msgspec.convert({"metadata": metadata, "spec": {"csi": {"driver": DRIVER}}}, Volume)
+    assert told.volume(item) == []
+    assert list(told.rules.all_keys()) == []
+
+
+def test_a_new_note_on_a_claim_with_work_is_no_news(told):
+    """Its pass looks at the note anyway."""
+    told.claim(claim())
+    assert told.volume(volume(note="1Gi")) == []
+    assert list(told.rules.all_keys()) == [KEY]
+
+
+def test_a_volume_that_goes_takes_its_note_and_its_driver_along(told):
+    """Another volume of its name may be another driver's."""
+    assert told.volume(volume(note="1Gi")) == [KEY]
+    assert list(told.rules.gone(paths.VOLUMES, volume())) == []
+    assert list(told.rules.all_keys()) == []
+    assert told.claim(claim()) == []
+    assert told.volume(volume()) == [KEY]
+
+
+def test_a_driver_that_is_not_in_use_any_more_has_no_keys(told):
+    """Its claims stay known, and have keys again when it comes back."""
+    told.claim(claim())
+    assert list(told.rules.set_drivers([])) == []
+    assert list(told.rules.all_keys()) == []
+    assert told.claim(claim("5Gi")) == []
+    assert list(told.rules.set_drivers([record(DRIVER, "EXPAND_VOLUME")])) == [KEY]

@@ -1,0 +1,170 @@
+"""What is done about the class of a claim: every row of R-100, R-101, R-105 and R-114."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.resizer_world import NAME, NAMESPACE, VOLUME, ResizerWorld
+from workers.controllers.resizer.claim import read_claim, read_volume
+from workers.controllers.resizer.decide import Skip
+from workers.controllers.resizer.marks import Call, Marks
+from workers.controllers.resizer.modifying import Cancel, Modify, modification, parameters
+from workers.controllers.resizer.results import Result
+
+NOW = 50_000.0
+APPLIED, TAKEN_BACK = Skip("the class is applied"), Skip("the class was taken back")
+LEAVING = Skip("the claim is being deleted")
+RESTS = (
+    f"skipping volume modification for pvc {NAMESPACE}/{NAME}, because modification previously "
+    "failed with infeasible error"
+)
+FINAL = Call("b", Result.FINAL, NOW)
+UNCERTAIN = Call("b", Result.UNCERTAIN, NOW)
+
+
+def again(name):
+    return Modify(name, is_again=True)
+
+
+def fresh(name):
+    return Modify(name, is_again=False)
+
+
+def views(spec, current, state=None, target="", **fields):
+    """Claim and volume of (spec VAC, curVAC, mvs)."""
+    status = {"currentVolumeAttributesClassName": current}
+    if state is not None:
+        found = {"status": state, "targetVolumeAttributesClassName": target}
+        status["modifyVolumeStatus"] = found
+    world = ResizerWorld()
+    world.claim(1, 1, volumeAttributesClassName=spec, status=status, **fields)
+    return read_claim(world.seen), read_volume(world.stored)
+
+
+def plan(claim, volume, call=None, now=NOW):
+    marks = Marks(modify=call)
+    return modification(claim, volume, marks, driver_name="csi/test", slow_seconds=300.0, now=now)
+
+
+@pytest.mark.parametrize(
+    ("start", "call", "expected"),
+    [
+        pytest.param(("a", "a"), None, APPLIED, id="R-100/6 as wanted"),
+        pytest.param(("", ""), None, APPLIED, id="R-100/6 none"),
+        pytest.param(("b", "a"), None, fresh("b"), id="R-100/9 another"),
+        pytest.param(("a", "a", "Infeasible", "b"), None, fresh("a"), id="R-115 back to it"),
+        pytest.param(("b", "a", "Pending", "b"), None, fresh("b"), id="R-100/9 pending"),
+        pytest.param(("b", "a", "Pending", "c"), UNCERTAIN, fresh("b"), id="R-100/9 a new one"),
+        pytest.param(("", "a", "Pending", "b"), None, TAKEN_BACK, id="R-100/7 pending"),
+        pytest.param(("", "a", "Infeasible", "b"), None, TAKEN_BACK, id="R-100/7 infeasible"),
+        pytest.param(("", "a"), None, TAKEN_BACK, id="R-100/7 an old class stays"),
+        pytest.param(("b", "a", "InProgress", "b"), None, again("b"), id="R-100/8 restart"),
+        pytest.param(("c", "a", "InProgress", "b"), None, again("b"), id="R-100/8 pinned"),
+        pytest.param(("c", "a", "InProgress", "b"), UNCERTAIN, again("b"), id="R-101 uncertain"),
+        pytest.param(("c", "a", "InProgress", "b"), FINAL, fresh("c"), id="R-101 final"),
+        pytest.param(("b", "a", "InProgress", "b"), FINAL, fresh("b"), id="R-111 final, the same"),
+        pytest.param(("", "a", "InProgress", "b"), None, again("b"), id="R-115 cleared"),
+        pytest.param(("", "a", "InProgress", "b"), FINAL, again("b"), id="R-115 cleared, final"),
+        pytest.param(
+            ("c", "a", "InProgress", "b"),
+            replace(FINAL, target="c"),
+            again("b"),
+            id="MR-020 a mark of another class",
+        ),
+    ],
+)
+def test_r100_the_class_that_is_asked_for(start, call, expected):
+    """R-100: what may be at work is brought to its end before another class follows."""
+    assert plan(*views(*start), call) == expected
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        ({}, TAKEN_BACK),
+        ({"ModifyingVolume": "x"}, Cancel()),
+        ({"ModifyVolumeError": "x"}, Cancel()),
+        ({"Resizing": "x"}, TAKEN_BACK),
+    ],
+)
+def test_r105_a_class_that_was_taken_back_is_tidied_once(conditions, expected):
+    """R-105, DR-024: as long as a condition of it is there."""
+    assert plan(*views("", "a", "Infeasible", "b", conditions=conditions)) == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "result", "age", "expected"),
+    [
+        pytest.param("b Infeasible b", Result.INFEASIBLE, 0, Skip(RESTS, 300.0), id="just said"),
+        pytest.param("b Infeasible b", Result.INFEASIBLE, 299, Skip(RESTS, 1.0), id="nearly over"),
+        pytest.param("b Infeasible b", Result.INFEASIBLE, 300, fresh("b"), id="over"),
+        pytest.param("b Infeasible b", Result.INFEASIBLE, -1, fresh("b"), id="the clock went back"),
+        pytest.param("c Infeasible b", Result.INFEASIBLE, 0, fresh("c"), id="another class"),
+        pytest.param("b Infeasible b", Result.FINAL, 0, fresh("b"), id="the mark says final"),
+        pytest.param("b InProgress b", Result.INFEASIBLE, 0, fresh("b"), id="the state is older"),
+        pytest.param("b Pending b", Result.INFEASIBLE, 0, fresh("b"), id="pending"),
+    ],
+)
+def test_r114_only_the_class_that_was_infeasible_rests(start, result, age, expected):
+    """R-114, DR-023: for the rest of the pause, where claim and mark both say so."""
+    spec, state, target = start.split()
+    call = Call("b", result, NOW - age)
+    assert plan(*views(spec, "a", state, target), call) == expected
+
+
+def test_r114_without_a_mark_nothing_rests():
+    """MR-021: Redis was lost."""
+    assert plan(*views("b", "a", "Infeasible", "b")) == fresh("b")
+
+
+@pytest.mark.parametrize(
+    ("start", "call", "expected"),
+    [
+        (("b", "a"), None, LEAVING),
+        (("b", "a", "InProgress", "b"), None, again("b")),
+        (("b", "a", "InProgress", "b"), UNCERTAIN, again("b")),
+        (("b", "a", "InProgress", "b"), FINAL, LEAVING),
+        (("b", "a", "Infeasible", "b"), None, LEAVING),
+        (("b", "a", "Pending", "b"), None, LEAVING),
+    ],
+)
+def test_dr022_a_claim_that_goes_only_ends_what_may_run(start, call, expected):
+    """DR-022; of a volume that goes not even that."""
+    claim, volume = views(*start)
+    claim = replace(claim, is_deleting=True)
+    assert plan(claim, volume, call) == expected
+    volume = replace(volume, is_deleting=True)
+    assert plan(claim, volume, call) == Skip("the volume is being deleted")
+
+
+@pytest.mark.parametrize(
+    ("changes", "driver", "reason"),
+    [
+        ({"phase": "Lost"}, "csi/test", "phase is Lost"),
+        ({"phase": ""}, "csi/test", "phase is not set"),
+        ({}, "other", "not a csi volume of the driver"),
+        ({}, "", "not a csi volume of the driver"),
+    ],
+)
+def test_r100_why_no_class_is_looked_at(changes, driver, reason):
+    """R-100/3, R-100/4."""
+    claim, volume = views("b", "a")
+    claim, volume = replace(claim, **changes), replace(volume, csi_driver=driver)
+    assert plan(claim, volume) == Skip(reason)
+
+
+@pytest.mark.parametrize("with_metadata", [False, True])
+def test_r104_the_parameters_of_the_request(with_metadata):
+    """R-104: the names overwrite equal keys, and the class stays as it is."""
+    claim, volume = views("b", "a")
+    given = {"tier": "b", "csi.storage.k8s.io/pvc/name": "mine"}
+    names = {
+        "csi.storage.k8s.io/pvc/name": NAME,
+        "csi.storage.k8s.io/pvc/namespace": NAMESPACE,
+        "csi.storage.k8s.io/pv/name": VOLUME,
+    }
+    found = parameters(given, claim, volume, with_metadata=with_metadata)
+    assert found == given | (names if with_metadata else {})
+    assert given["csi.storage.k8s.io/pvc/name"] == "mine"
