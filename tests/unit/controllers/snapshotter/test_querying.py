@@ -187,3 +187,19 @@ def test_a_content_without_snapshot_that_goes_by_force():
     world.api.before("patch", CONTENT, lambda: world.api.drop(paths.SNAPSHOT_CONTENTS, CONTENT))
     assert world.run_content().reason == "released"
     assert world.queue.marks == {}
+
+
+def test_a_finalizer_that_comes_meanwhile_stays():
+    """SND-003, SNQ-006: the list is written over no other version than was read."""
+    world = SnapshotWorld()
+    going(world)
+    held = {"metadata": {"finalizers": [k.FINALIZER_CONTENT, "example.org/late"]}}
+
+    def late() -> None:
+        world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, held)
+
+    # The first such request clears the status, the second is our finalizer's.
+    world.api.before("patch", CONTENT, lambda: world.api.before("patch", CONTENT, late))
+    assert world.run_content().reason == "released"
+    assert world.content()["metadata"]["finalizers"] == ["example.org/late"]
+    assert world.steps.reached.count("remove-finalizer") == 2

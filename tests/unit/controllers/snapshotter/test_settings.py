@@ -8,7 +8,7 @@ from tests.support.snapshot_world import SnapshotWorld
 from workers.config.flags import Command
 from workers.controllers.snapshotter.controller import CONTROLLER
 from workers.controllers.snapshotter.settings import FLAGS, NameRule, read_settings
-from workers.controllers.snapshotter.spec import GATES, PERMISSIONS, SPEC
+from workers.controllers.snapshotter.spec import GATES, PERMISSIONS, SPEC, lease_name
 from workers.errors import ConfigError
 from workers.kube import paths
 
@@ -116,3 +116,11 @@ def test_secrets_and_groups_are_rights_of_their_own():
         "events",
     }
     assert {one.feature for one in PERMISSIONS} == {"", "groups", "secrets"}
+
+
+@pytest.mark.parametrize(
+    ("driver", "kept"), [("a.b-c", "a-b-c"), ("Snap9_x", "Snap9-x"), ("\u00e9\u0665.d", "---d")]
+)
+def test_a_lease_is_called_as_the_go_sidecars(driver, kept):
+    """SNS-110: ASCII letters, digits and dashes stay."""
+    assert lease_name(driver) == f"external-snapshotter-leader-{kept}"
