@@ -1,0 +1,367 @@
+"""The record of an attempt, and how one ends whose object is gone (SNQ-005, SNS-021, SND-032)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from csi_client import errors
+from csi_client.errors import CsiError
+from tests.support.snapshot_world import (
+    ANN_CREATED,
+    ANN_DELETED,
+    CONTENT,
+    CONTENT_KEY,
+    CUT,
+    DRIVER,
+    UPLOADING,
+    SnapshotWorld,
+    error_of,
+    notes,
+)
+from workers import constants as k
+from workers.controllers.snapshotter.intent import (
+    FIELD_RECORD,
+    Intent,
+    copy_name,
+    read_copy,
+    write_copy,
+)
+from workers.errors import LeaseLost
+from workers.kube import paths
+from workers.kube.errors import ForbiddenError
+from workers.queue.keys import Key
+from workers.translate.secrets import SecretRef
+
+SECRET = {k.ANN_SNAPSHOT_SECRET_NAME: "creds", k.ANN_SNAPSHOT_SECRET_NAMESPACE: "ns"}
+BEGUN = Intent("snapshot-u1", ("h1",))
+FULL, NO, AWAY = "RESOURCE_EXHAUSTED", "INTERNAL", "UNAVAILABLE"
+
+
+def refused(code: str) -> dict[str, str]:
+    return {"code": code, "message": "no"}
+
+
+def recorded(world: SnapshotWorld) -> Intent | None:
+    """What the key's mark says of a call."""
+    return Intent.read(world.queue.marks.get(CONTENT_KEY.text, {}).get("intent"))
+
+
+def wanted_gone(world: SnapshotWorld) -> None:
+    change = {"metadata": {"annotations": {ANN_DELETED: "yes"}}}
+    world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, change)
+    world.api.mark_deleted(paths.SNAPSHOT_CONTENTS, CONTENT)
+
+
+def drop(world: SnapshotWorld) -> None:
+    world.api.drop(paths.SNAPSHOT_CONTENTS, CONTENT)
+
+
+# The record.
+
+
+@pytest.mark.parametrize(
+    ("intent", "flags"),
+    [
+        (BEGUN, (True, False, False, False)),
+        (BEGUN.with_copy(), (True, False, True, False)),
+        (BEGUN.as_full(), (False, False, False, True)),
+        (BEGUN.as_failed(), (False, True, False, False)),
+        (BEGUN.with_copy().as_failed(), (False, True, False, False)),
+        (BEGUN.with_copy().as_full(), (False, False, True, True)),
+        (replace(BEGUN, is_failed=True), (True, True, False, False)),
+    ],
+)
+def test_what_a_record_says_and_that_it_comes_back(intent, flags):
+    """Open, failed, copied, full."""
+    assert (intent.is_open, intent.is_failed, intent.has_copy, intent.is_full) == flags
+    for secret in (None, SecretRef("a", "b")):
+        kept = replace(intent, secret=secret, parameters={"tier": "cold"})
+        assert Intent.read(msgspec.json.decode(msgspec.json.encode(kept.record()))) == kept
+    assert Intent.read({}) is Intent.read(None) is None
+
+
+@pytest.mark.parametrize(("more", "is_kept"), [(0, True), (1, False)])
+def test_parameters_that_are_too_large_are_not_remembered(more, is_kept):
+    """A mark holds 16 KiB: 12 are for them, exactly."""
+    parameters = {"a": "x" * (12 * 1024 - len('{"a":""}') + more)}
+    found = replace(BEGUN, parameters=parameters).record()["parameters"]
+    assert found == (parameters if is_kept else {})
+
+
+def put(world: SnapshotWorld, record: dict[str, Any], driver: str = DRIVER) -> None:
+    body = {"metadata": {"name": copy_name(CONTENT_KEY), "namespace": "fleet"}}
+    body["metadata"]["annotations"] = {k.ANN_RECORD_DRIVER: driver} if driver else {}
+    data = {FIELD_RECORD: msgspec.json.encode(record).decode()}
+    world.api.add(paths.CONFIG_MAPS, body | {"data": data})
+
+
+@pytest.mark.parametrize(
+    ("record", "driver", "is_read"),
+    [
+        (BEGUN.record(), DRIVER, True),
+        (BEGUN.record(), "", True),
+        (BEGUN.record(), "other.test", False),
+        ({}, DRIVER, False),
+        ({"name": "n"}, DRIVER, False),
+    ],
+)
+def test_a_copy_is_believed_if_it_is_the_drivers(record, driver, is_read):
+    """And if it can be read; it is known to be a copy then."""
+    world = SnapshotWorld()
+    put(world, record, driver)
+    found = read_copy(world.api.kube, "fleet", CONTENT_KEY)
+    assert found == (BEGUN.with_copy() if is_read else None)
+
+
+def test_a_copy_that_cannot_be_written_stops_nobody():
+    """The driver may be at work."""
+    world = SnapshotWorld()
+    world.api.fail("patch", "configmaps", ForbiddenError(403, "Forbidden", "no"))
+    write_copy(world.api.kube, "fleet", CONTENT_KEY, BEGUN)
+    assert read_copy(world.api.kube, "fleet", CONTENT_KEY) is None
+    write_copy(world.api.kube, "fleet", CONTENT_KEY, BEGUN)
+    other = Key(CONTENT_KEY.kind, "other.test", CONTENT)
+    assert read_copy(world.api.kube, "fleet", CONTENT_KEY) == BEGUN.with_copy()
+    assert read_copy(world.api.kube, "fleet", other) is None
+
+
+# What an answer makes of the record.
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([AWAY], (True, False, True)),
+        ([AWAY, AWAY], (True, False, True)),
+        ([NO], (False, True, False)),
+        ([FULL], (False, False, False)),
+        ([FULL, FULL], (False, False, False)),
+        ([AWAY, FULL], (True, False, True)),
+        ([NO, FULL], (True, False, False)),
+        ([FULL, AWAY], (True, False, True)),
+        (["NOT_FOUND"], None),
+        ([FULL, "NOT_FOUND"], None),
+        ([AWAY, "NOT_FOUND"], (False, True, False)),
+        ([NO, "NOT_FOUND"], (False, True, False)),
+    ],
+)
+def test_the_record_after_each_answer(answers, expected):
+    """SNS-021, SND-032: open, failed, copied; one final answer takes nothing of an earlier back."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [refused(code) for code in answers]})
+    for _ in answers:
+        assert world.run_content().action.value == "retry"
+    known = recorded(world)
+    assert (known and (known.is_open, known.is_failed, known.has_copy)) == expected
+    copied = world.api.of(paths.CONFIG_MAPS, copy_name(CONTENT_KEY), "fleet")
+    assert (copied is not None) is bool(expected and expected[2])
+
+
+def test_an_open_call_is_copied_once():
+    """The second answer is no news."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [refused(AWAY)]})
+    world.run_content()
+    assert world.steps.reached[-3:] == ["record-intent", "copy-intent", "write-error"]
+    for _ in range(2):
+        world.run_content()
+    assert world.steps.reached.count("copy-intent") == 1
+    assert len([one for one in world.api.writes if "configmaps" in one.path]) == 2
+    world.client.respond({"CreateSnapshot": [CUT]})
+    world.run_content()
+    assert world.steps.reached[-4:] == [
+        *("write-status", "drop-copy", "unmark-created", "record-intent"),
+    ]
+
+
+def test_a_class_that_changes_is_taken_as_it_is():
+    """SNS-022: only the last call repeats what was asked before, word by word."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [refused(AWAY), CUT]})
+    world.run_content()
+    world.add_class(parameters={"tier": "cold"})
+    world.run_content()
+    assert dict(world.client.requests("CreateSnapshot")[1].parameters) == {"tier": "cold"}
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_nothing_is_asked_again_without_a_class(is_recorded):
+    """SND-004: while the content lives; a going one needs a record of what was asked."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [refused(AWAY)]})
+    world.run_content()
+    world.api.drop(paths.SNAPSHOT_CLASSES, "c1")
+    if not is_recorded:
+        wanted_gone(world)
+        world.queue.marks.clear()
+    assert world.run_content().action.value == "retry"
+    assert len(world.client.calls) == 1
+    assert error_of(world.content()).endswith(r'k8s.io \"c1\" not found"')
+
+
+def test_what_is_reported_has_no_record_while_it_is_asked_for_again():
+    """SNQ-005: of a life before, ended between the status and the announcement."""
+    world = SnapshotWorld()
+    annotations = {ANN_CREATED: "yes"}
+    world.add_content(metadata={"annotations": annotations}, status={"snapshotHandle": "sh"})
+    world.queue.marks[CONTENT_KEY.text] = {"intent": BEGUN.record(), "polls": 3}
+    seen = []
+
+    def look(_: Any) -> dict[str, Any]:
+        seen.append((dict(world.queue.marks[CONTENT_KEY.text]), notes(world.content())))
+        return UPLOADING
+
+    world.client.respond({"CreateSnapshot": [look]})
+    outcome = world.run_content()
+    assert seen == [({"polls": 3}, {})]
+    assert outcome.delay_seconds == 1.5**3
+
+
+def test_a_lease_that_is_lost_while_a_reported_snapshot_is_asked_for():
+    """G9: there is nothing to copy; what was reported is known."""
+    world = SnapshotWorld()
+    world.add_content(status={"snapshotHandle": "sh"})
+    lost: list[Any] = []
+    leases = world.lease
+
+    def take(key: Key) -> Any:
+        lost.append(leases(key))
+        return lost[-1]
+
+    def lose(_: Any) -> dict[str, Any]:
+        lost[-1].is_lost = True
+        return UPLOADING
+
+    world.lease = take  # type: ignore[method-assign]
+    world.client.respond({"CreateSnapshot": [lose]})
+    with pytest.raises(LeaseLost):
+        world.run_content()
+    assert not [one for one in world.api.writes if "configmaps" in one.path]
+
+
+def test_a_reported_snapshot_whose_content_goes_during_a_call_is_forgotten_at_once():
+    """Nothing of it waits for another pass."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [UPLOADING, lambda _: drop(world) or CUT]})
+    world.run_content()
+    assert world.queue.marks[CONTENT_KEY.text] == {"polls": 1}
+    assert world.run_content().reason == "gone"
+    assert world.queue.marks == {}
+    assert "DeleteSnapshot" not in world.client.methods
+
+
+def test_a_content_that_goes_while_its_call_fails_is_asked_for_once_more():
+    """A final answer that proves nothing, twice: then nothing was left."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [lambda _: drop(world) or refused(NO), refused(NO)]})
+    assert world.run_content().reason == "nothing was left"
+    assert world.client.methods == ["CreateSnapshot", "CreateSnapshot"]
+    assert world.queue.marks == {}
+
+
+@pytest.mark.parametrize("going", [{"deletionTimestamp": "t"}, {"annotations": {ANN_DELETED: "y"}}])
+def test_only_a_content_that_is_wanted_gone_comes_back_at_once(going):
+    """SND-006: deleted and marked; one alone is no reason."""
+    world = SnapshotWorld()
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [CUT]})
+
+    def half() -> None:
+        world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, {"metadata": going})
+
+    world.api.before("patch", f"{CONTENT}/status", half)
+    assert world.run_content().reason == "ready"
+
+
+# The end of an attempt whose object is gone.
+
+
+@pytest.mark.parametrize(
+    ("known", "answer", "ends", "flags"),
+    [
+        (BEGUN, NO, "Internal", (False, True, False)),
+        (BEGUN, AWAY, "Unavailable", (True, False, True)),
+        (BEGUN, FULL, "ResourceExhausted", (True, False, True)),
+        (BEGUN.as_failed(), NO, "nothing was left", None),
+        (BEGUN.as_failed(), AWAY, "Unavailable", (False, True, True)),
+        (BEGUN.as_failed(), FULL, "ResourceExhausted", (False, True, True)),
+        (BEGUN.as_full(), NO, "nothing was left", None),
+        (BEGUN.as_full(), AWAY, "Unavailable", (False, False, True)),
+        (BEGUN.as_full(), FULL, "nothing was left", None),
+    ],
+)
+def test_what_a_last_question_proves(known, answer, ends, flags):
+    """A failed call says nothing of an open one before; a full pool nothing of a failed one."""
+    world = SnapshotWorld()
+    world.queue.marks[CONTENT_KEY.text] = {"intent": known.record()}
+    world.client.respond({"CreateSnapshot": [refused(answer)]})
+    outcome = world.run_content()
+    assert (outcome.reason, outcome.action.value) == (ends, "done" if flags is None else "retry")
+    found = recorded(world)
+    assert (found and (found.is_open, found.is_failed, found.has_copy)) == flags
+    copied = world.api.of(paths.CONFIG_MAPS, copy_name(CONTENT_KEY), "fleet")
+    assert (copied is not None) is bool(flags and flags[2])
+
+
+@pytest.mark.parametrize("has_secret", [True, False])
+def test_what_a_last_question_found_goes_with_the_attempts_secret(has_secret):
+    """SND-012: as far as it can still be read; each effect is announced."""
+    world = SnapshotWorld()
+    if has_secret:
+        metadata = {"name": "creds", "namespace": "ns"}
+        world.api.add(paths.SECRETS, {"metadata": metadata, "data": {"a": "Yg=="}})
+    known = replace(BEGUN, secret=SecretRef("creds", "ns"))
+    world.queue.marks[CONTENT_KEY.text] = {"intent": known.record()}
+    world.client.respond({"CreateSnapshot": [CUT]})
+    assert world.run_content().reason == "cleaned up"
+    assert world.client.methods == ["CreateSnapshot", "DeleteSnapshot"]
+    for _, request in world.client.calls:
+        assert dict(request.secrets) == ({"a": "b"} if has_secret else {})
+    assert world.client.requests("DeleteSnapshot")[0].snapshot_id == "sh"
+    assert world.steps.reached == ["ask-orphan", "delete-orphan", "record-intent"]
+    assert world.queue.marks == {}
+
+
+def test_a_found_snapshot_that_cannot_be_deleted_is_tried_again():
+    """There is nobody to be told."""
+    world = SnapshotWorld()
+    world.queue.marks[CONTENT_KEY.text] = {"intent": BEGUN.record()}
+    world.client.respond({"CreateSnapshot": [CUT], "DeleteSnapshot": [refused(NO), {}]})
+    assert world.run_content().action.value == "retry"
+    assert recorded(world) == BEGUN
+    assert world.run_content().reason == "cleaned up"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "listed", "is_gone"),
+    [
+        pytest.param(["LIST_SNAPSHOTS"], {}, True, id="none"),
+        pytest.param(["LIST_SNAPSHOTS"], {"next_token": "more"}, False, id="more pages"),
+        pytest.param(["LIST_SNAPSHOTS"], CsiError(errors.INTERNAL, "no"), False, id="refused"),
+        pytest.param([], {}, False, id="cannot list"),
+    ],
+)
+def test_only_a_whole_list_without_snapshots_is_a_proof(capabilities, listed, is_gone):
+    """SND-032: of the volume's; a full pool after an open call."""
+    world = SnapshotWorld(*capabilities)
+    world.add_content()
+    world.client.respond({"CreateSnapshot": [refused(AWAY), refused(FULL)]})
+    is_answer = isinstance(listed, dict)
+    world.client.respond({"ListSnapshots": [{"pages": {"": listed}} if is_answer else listed]})
+    world.run_content()
+    wanted_gone(world)
+    for _ in range(2):
+        world.run_content()
+    assert (world.content() is None) is is_gone
+    asked = world.client.requests("ListSnapshots")
+    assert {one.source_volume_id for one in asked} == ({"h1"} if capabilities else set())

@@ -1,0 +1,126 @@
+"""The sidecar as data: flags, settings, watches, limits (SNS-100, SNS-110)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.snapshot_world import SnapshotWorld
+from workers.config.flags import Command
+from workers.controllers.snapshotter.controller import CONTROLLER
+from workers.controllers.snapshotter.settings import FLAGS, NameRule, read_settings
+from workers.controllers.snapshotter.spec import GATES, PERMISSIONS, SPEC, lease_name
+from workers.errors import ConfigError
+from workers.kube import paths
+
+RUN = {Command.RUN, Command.WORKER}
+
+
+def test_without_flags_the_settings_are_upstreams():
+    """SNS-100, SND-021."""
+    found = read_settings({})
+    numbers = (found.timeout_seconds, found.retry_start_seconds, found.retry_max_seconds)
+    assert (*numbers, found.worker_threads) == (60.0, 1.0, 300.0, 10)
+    assert (found.snapshot_name, found.group_name) == (
+        NameRule("snapshot", -1),
+        NameRule("groupsnapshot", -1),
+    )
+    assert (found.extra_metadata, found.groups, found.deletes_unread) == (False, True, True)
+    assert type(found)() == found
+
+
+def test_who_has_which_flag():
+    """Only `delete-unread-snapshots` is of ours: a Go sidecar would not start with it."""
+    assert {flag.name for flag in FLAGS if not flag.upstream} == {"delete-unread-snapshots"}
+    beside = {flag.name for flag in FLAGS if flag.commands > RUN}
+    assert beside == {"timeout"}, "the tools that ask a driver have its deadline"
+
+
+@pytest.mark.parametrize(
+    ("kind", "title"), [("snapshot", "Snapshot"), ("groupsnapshot", "Group snapshot")]
+)
+def test_an_empty_prefix_says_which(kind, title):
+    """SNS-110."""
+    with pytest.raises(ConfigError) as caught:
+        read_settings({f"{kind}-name-prefix": ""})
+    assert str(caught.value) == f"{title} name prefix cannot be of length 0"
+
+
+@pytest.mark.parametrize("length", [1, 32, -1])
+@pytest.mark.parametrize("kind", ["snapshot", "groupsnapshot"])
+def test_lengths_that_give_a_name(kind, length):
+    """SND-025: from one character to all 32, or the UID as it is."""
+    found = read_settings({f"{kind}-name-uuid-length": length})
+    rule = found.snapshot_name if kind == "snapshot" else found.group_name
+    uid = "01234567-89ab-cdef-0123-456789abcdef"
+    kept = uid if length == -1 else uid.replace("-", "")[:length]
+    assert rule.name(uid) == f"{kind}-{kept}"
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_the_gate_of_groups(value):
+    """SNG-005: on unless it is switched off."""
+    gates = {"CSIVolumeGroupSnapshot": value}
+    assert read_settings({"feature-gates": gates}).groups is value
+    assert [(gate.name, gate.default) for gate in GATES] == [("CSIVolumeGroupSnapshot", True)]
+
+
+def test_leader_election_alone_and_nodes_alone_are_fine():
+    """SNS-100: only both together cannot be."""
+    for name in ("node-deployment", "leader-election"):
+        assert read_settings({name: True}) == read_settings({})
+
+
+@pytest.mark.parametrize("groups", [True, False])
+def test_as_many_passes_at_once_as_threads(groups):
+    """--worker-threads for each kind; none for groups that are switched off."""
+    world = SnapshotWorld(groups=groups, worker_threads=4)
+    wanted = {"contents": 4, "group-contents": 4 if groups else 0}
+    assert CONTROLLER.limits(world.driver) == wanted
+    assert read_settings({"worker-threads": 0}).worker_threads == 1
+
+
+def test_nothing_of_the_engine_is_asked_for():
+    """Locks are taken in the pass, and whoever waits has a time of its own."""
+    world = SnapshotWorld()
+    assert (SPEC.needs_driver, {kind.has_driver for kind in SPEC.kinds}) == (True, {True})
+    assert list(CONTROLLER.periodic(world.context, world.driver)) == []
+
+
+def test_what_is_watched():
+    """Of classes the name alone counts: what is not asked for costs nothing."""
+    assert {one.resource: one.metadata_only for one in SPEC.watches} == {
+        paths.SNAPSHOT_CONTENTS: False,
+        paths.SNAPSHOT_CLASSES: True,
+        paths.GROUP_SNAPSHOT_CONTENTS: False,
+        paths.GROUP_SNAPSHOT_CLASSES: True,
+    }
+
+
+@pytest.mark.parametrize("resource", [paths.SNAPSHOT_CONTENTS, paths.GROUP_SNAPSHOT_CONTENTS])
+def test_only_a_new_queue_lists_again(resource):
+    """SNS-001: not the same ones told again, nor one that left."""
+    watch = next(one for one in SPEC.watches if one.resource == resource)
+    one, two = {"name": "a", "queue_name": "a@1"}, {"name": "a", "queue_name": "a@2"}
+    assert not watch.relists([one, two], [one, two])
+    assert not watch.relists([one, two], [one])
+    assert not watch.relists([], [])
+    assert watch.relists([], [one])
+    assert watch.relists([one], [two])
+
+
+def test_secrets_and_groups_are_rights_of_their_own():
+    """SNS-110: who uses neither need not grant them."""
+    base = {name for one in PERMISSIONS if not one.feature for name in one.resources}
+    assert base == {
+        *("volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshotcontents/status"),
+        "events",
+    }
+    assert {one.feature for one in PERMISSIONS} == {"", "groups", "secrets"}
+
+
+@pytest.mark.parametrize(
+    ("driver", "kept"), [("a.b-c", "a-b-c"), ("Snap9_x", "Snap9-x"), ("\u00e9\u0665.d", "---d")]
+)
+def test_a_lease_is_called_as_the_go_sidecars(driver, kept):
+    """SNS-110: ASCII letters, digits and dashes stay."""
+    assert lease_name(driver) == f"external-snapshotter-leader-{kept}"
