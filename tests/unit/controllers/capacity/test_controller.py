@@ -10,11 +10,16 @@ import pytest
 from tests.support.fake_cluster import World
 from workers.config.settings import CapacitySettings, Settings
 from workers.controllers.capacity.controller import CONTROLLER
-from workers.controllers.capacity.publishing import publishing_of
+from workers.controllers.capacity.publishing import Publishing, publishing_of
+from workers.engine.controller import Means
 from workers.engine.outcome import Action
+from workers.errors import ConfigError
+from workers.kube import paths
+from workers.observability.metrics import Metrics
 from workers.queue.keys import capacity_key
 
 ABLE = frozenset({"CREATE_DELETE_VOLUME", "GET_CAPACITY"})
+OLD = paths.CAPACITIES.at("v1beta1")
 
 
 def driver(*, controller=ABLE, **capacity):
@@ -52,6 +57,34 @@ def test_without_its_part_nothing_ticks():
     context: Any = SimpleNamespace(parts={})
     CONTROLLER.tick(context, [driver()], is_first=True)
     assert publishing_of(context) is None
+
+
+def means(redis_client, served):
+    settings = Settings(capacity=CapacitySettings(enabled=True, namespace="ns", ownerref_level=-1))
+    kube = SimpleNamespace(is_served=lambda resource: resource in served, get_by_kind=None)
+    unused: Any = cast("Any", None)
+    return Means(
+        settings=settings,
+        redis=redis_client,
+        seal=unused,
+        kube=cast("Any", kube),
+        queue=unused,
+        catalog=unused,
+        periods=unused,
+        metrics=Metrics(),
+    )
+
+
+PARTS = {"provisioner": SimpleNamespace(clusters=None)}
+
+
+def test_it_is_ready_once_it_is_built(redis_client):
+    """Before the first pass the served version is known (CAP-002)."""
+    built = CONTROLLER.build(means(redis_client, {OLD}), PARTS)
+    assert isinstance(built, Publishing)
+    assert built.resource == OLD
+    with pytest.raises(ConfigError):
+        CONTROLLER.build(means(redis_client, ()), PARTS)
 
 
 def test_what_it_asks_of_the_engine():
