@@ -95,3 +95,24 @@ def test_text_round_trip(name, pairs):
     assert parse_text(item.text) == item
     assert parse_text(Obsolete(name).text) == Obsolete(name)
     assert "|" not in item.text
+
+
+def test_c091_without_the_flag_immediate_classes_do_not_count():
+    """The default is the reference's."""
+    found = wanted_items([storage_class("s", mode="Immediate")], [zone("a")], driver_name=DRIVER)
+    assert list(found) == []
+
+
+@pytest.mark.parametrize(
+    ("candidate", "expected"),
+    [
+        pytest.param(Item("s", zone("a")), True, id="wanted"),
+        pytest.param(Item("t", zone("a")), False, id="another class"),
+        pytest.param(Item("s", zone("b")), False, id="another segment"),
+    ],
+)
+def test_an_item_is_wanted_by_both_its_class_and_its_segment(candidate, expected):
+    """CAP-001."""
+    known = Wanted(frozenset({"s"}), frozenset({zone("a")}))
+    assert (candidate in known) is expected
+    assert (candidate in known.of_class(candidate.storage_class)) is expected

@@ -342,3 +342,49 @@ def test_c116_negative_sizes_are_an_error(answer):
     with pytest.raises(AttemptError, match="negative") as caught:
         sizes_of(GetCapacityResponse(**answer))
     assert caught.value.state is State.NO_CHANGE
+
+
+def test_cap011_without_the_switch_no_topology_is_sent_to_a_driver_without_one():
+    """The CSI text wants it so; the switch is off by default."""
+    request = capacity_request({}, (), has_topology=False)
+    assert not request.HasField("accessible_topology")
+
+
+@pytest.mark.parametrize(
+    ("base", "suffix", "length"),
+    [
+        pytest.param(53 * "b", 9 * "s", 63, id="both fit exactly"),
+        pytest.param(54 * "b", 60 * "s", 63, id="a long base is cut before its hash"),
+        pytest.param(99 * "b", 99 * "s", 63, id="two long ones"),
+        pytest.param(99 * "b", 52 * "s", 63, id="one character of the base is kept"),
+    ],
+)
+def test_cap004_two_long_names_are_cut_to_a_label_s_length(base, suffix, length):
+    """Not a character is wasted, none is too much."""
+    assert len(managed_by(suffix, base)) == length
+
+
+def test_labels_that_are_null_are_no_labels():
+    """As the API server answers for an object without any."""
+    existing = published()
+    existing["metadata"]["labels"] = None
+    assert not PUBLISHER.manages(existing)
+
+
+def test_null_owners_are_no_owners():
+    existing = published() | {"capacity": "1"}
+    existing["metadata"]["ownerReferences"] = None
+    assert updated_object(PUBLISHER, existing, Sizes(1)) is None
+    updated = updated_object(OWNED, existing, Sizes(1))
+    assert updated is not None
+    assert updated["metadata"]["ownerReferences"] == [POD]
+
+
+def test_the_owners_that_are_there_are_not_written_again():
+    """CAP-061: with ours among them, or with none of our own, nothing changes."""
+    existing = published(OWNED)
+    existing["metadata"]["ownerReferences"] = [OTHER, POD]
+    assert updated_object(OWNED, existing, Sizes(GIB)) is None
+    updated = updated_object(OWNED, existing, Sizes(5))
+    assert updated is not None
+    assert updated["metadata"]["ownerReferences"] == [OTHER, POD]

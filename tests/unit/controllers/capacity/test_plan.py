@@ -136,6 +136,16 @@ def test_objects_being_deleted_are_not_deleted_again():
     assert make_plan(wanted("s", ""), [deleting], PUBLISHER).obsolete == ()
 
 
+def test_what_goes_is_in_the_order_of_names_whatever_its_age():
+    """Equal states lead to equal work in every worker."""
+    objects = [
+        stored("gone", "a", "x", created="2026-01-02T00:00:00Z"),
+        stored("gone", "b", "z", created="2026-01-01T00:00:00Z"),
+        stored("gone", "c", "y", created="2026-01-03T00:00:00Z"),
+    ]
+    assert names(make_plan(wanted("s", ""), objects, PUBLISHER).obsolete) == ["x", "y", "z"]
+
+
 objects_strategy = st.lists(
     st.builds(
         lambda name, storage_class, zone, second, foreign: (

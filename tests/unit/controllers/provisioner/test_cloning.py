@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.support.fake_cluster import DRIVER, World
+from tests.support.fake_context import FakeLease
 from workers.config.gates import FeatureGates
 from workers.config.settings import Settings
 from workers.constants import FINALIZER_CLONE_SOURCE
 from workers.controllers.provisioner.cloning import sync_cloning
 from workers.engine.outcome import Action
-from workers.kube.errors import ConflictError
+from workers.errors import LeaseLost
+from workers.kube.errors import ConflictError, NotFoundError
 from workers.queue.keys import Key
 
 
@@ -134,3 +136,37 @@ def test_c122_gone_or_replaced_is_done(world):
     add_source(world)
     assert sync(world, "older-uid").reason == "nothing to do"
     assert world.kube.writes == []
+
+
+def test_g9_without_its_lease_the_pass_takes_nothing_off(world):
+    """A list of claims may take long; another worker may have found a clone since."""
+    add_source(world)
+    key = Key("cloning", DRIVER, "default/src", "src-uid")
+    lease = FakeLease(key, fails=0, memo="", mark={})
+    lease.is_lost = True
+    with pytest.raises(LeaseLost):
+        sync_cloning(world.runtime, world.driver, key, lease)
+    assert world.kube.writes == []
+
+
+def test_c122_a_source_that_was_made_anew_during_the_conflict_keeps_its_finalizer(world):
+    """CL-004: what the fresh read shows is judged once more."""
+    add_source(world)
+    world.kube.fail["update_claim"] = [ConflictError(409, "Conflict", "modified")]
+    world.kube.before["update_claim"] = lambda: add_source(world, is_deleting=False)
+    sync(world)
+    assert FINALIZER_CLONE_SOURCE in finalizers(world)
+    assert world.kube.writes == []
+
+
+def test_c122_a_source_that_goes_during_the_write_is_done(world):
+    add_source(world)
+    world.kube.fail["update_claim"] = [NotFoundError(404, "NotFound", "gone")]
+    assert sync(world).reason == "claim is gone"
+
+
+def test_a_key_without_a_uid_is_of_whichever_claim_has_the_name(world):
+    """Keys of older versions had none."""
+    add_source(world)
+    assert sync(world, "").reason == "protection removed"
+    assert finalizers(world) == ["other"]
