@@ -63,7 +63,12 @@ class RightsWorld:
         self._add_pod()
         self.add_node("node-1")
         self.start_watcher()
-        self.start_worker("worker", "--leader-election", f"--leader-election-namespace={NAMESPACE}")
+        self.start_main_worker()
+
+    def start_main_worker(self, *, wait: bool = True) -> None:
+        """The one that all scenarios share; without `wait` beside a broken watcher."""
+        lease = ("--leader-election", f"--leader-election-namespace={NAMESPACE}")
+        self.start_worker("worker", *lease, wait=wait)
 
     def start_watcher(self, *, wait: bool = True) -> None:
         """Start it; without `wait` also when it cannot list everything."""

@@ -102,10 +102,10 @@ class UnixConnection(FollowingMixin, UnixDomainSocketConnection):
 def current_password(path: str) -> str:
     """The first line of a password file; "" for none, and while it is being replaced."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").split() if path else []
+        text = Path(path).read_text(encoding="utf-8") if path else ""
     except (OSError, UnicodeDecodeError):
         return ""
-    return lines[0] if lines else ""
+    return text.strip().partition("\n")[0].strip()
 
 
 def reading_password(kind: type[_Class], path: str) -> type[_Class]:

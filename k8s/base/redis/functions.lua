@@ -1,4 +1,4 @@
-#!lua name=csifleet_66ee61a47853a655
+#!lua name=csifleet_ac2d3723a58c19c3
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
@@ -384,15 +384,19 @@ end
 local function mode_and_name(lock) return string.sub(lock, 1, 1), string.sub(lock, 3) end
 
 -- Another key that holds a lock against `key`, nil for none. Shared holders stand side by side.
-local function holder_against(key, lock)
+-- `counts` may pass over some: holder -> boolean.
+local function holder_against(key, lock, counts)
   local mode, name = mode_and_name(lock)
   local prefix = name .. '\0'
   local from = mode == 's' and prefix .. 'x' or prefix
   for _, member in ipairs(redis.call('ZRANGEBYLEX', K.holders, '[' .. from, '(' .. name .. '\1')) do
     local holder = string.sub(member, #prefix + 2)
     if holder ~= key then
-      if redis.call('HEXISTS', K.leases, holder) == 1 then return holder end
-      redis.call('ZREM', K.holders, member) -- its lease record was lost
+      if redis.call('HEXISTS', K.leases, holder) == 0 then
+        redis.call('ZREM', K.holders, member) -- its lease record was lost
+      elseif not counts or counts(holder) then
+        return holder
+      end
     end
   end
   return nil
@@ -1140,9 +1144,11 @@ local function make_room(key, mine)
   if present and not is_older then return false end
   local rivals = {}
   for _, lock in ipairs(mine.locks) do
-    local holder = holder_against(key, lock)
-    if holder and not older(holder, mine.fence) then return false end
-    rivals[#rivals + 1] = holder
+    local newer = holder_against(key, lock, function(holder)
+      rivals[#rivals + 1] = holder
+      return not older(holder, mine.fence)
+    end)
+    if newer then return false end
   end
   if present then
     redis.call('ZADD', K.lost, now, present.token)
@@ -1545,5 +1551,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_66ee61a47853a655', run)
-redis.register_function{ function_name = 'csifleet_66ee61a47853a655_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_ac2d3723a58c19c3', run)
+redis.register_function{ function_name = 'csifleet_ac2d3723a58c19c3_always', callback = run, flags = { 'allow-oom' } }

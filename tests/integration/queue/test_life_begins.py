@@ -277,3 +277,13 @@ def test_locks_come_back_in_their_modes(bench, scripts):
         f"pv\0s{claim('a').text}".encode(),
         f"pv\0s{claim('b').text}".encode(),
     ]
+
+
+@pytest.mark.parametrize(("fence", "lost"), [(10, []), (12, ["t3"])], ids=["older", "newer"])
+def test_every_sharer_is_judged_before_a_lock_is_held_alone(bench, scripts, fence, lost):
+    """The first of two sharers is older; the second decides as well."""
+    assert regain(scripts, claim("a"), 9, token="t1", locks="s:pv") == []
+    assert regain(scripts, claim("b"), fence, token="t2", locks="s:pv") == []
+    assert regain(scripts, claim("c"), 11, token="t3", locks="x:pv") == lost
+    left = {claim("a"), claim("b")} if lost else {claim("c")}
+    assert set(bench.client.hkeys(LEASES)) == {one.text.encode() for one in left}

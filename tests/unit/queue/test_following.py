@@ -24,6 +24,7 @@ from workers.queue.following import (
     [
         pytest.param(b"new\n", "new", id="the line"),
         pytest.param(b"new\nold\n", "new", id="the first of several"),
+        pytest.param(b"of two words\n", "of two words", id="with blanks"),
         pytest.param(b"", "", id="being written"),
         pytest.param(b"\xff\xfe", "", id="no text"),
         pytest.param(None, "", id="being replaced"),

@@ -4,15 +4,19 @@
 local function mode_and_name(lock) return string.sub(lock, 1, 1), string.sub(lock, 3) end
 
 -- Another key that holds a lock against `key`, nil for none. Shared holders stand side by side.
-local function holder_against(key, lock)
+-- `counts` may pass over some: holder -> boolean.
+local function holder_against(key, lock, counts)
   local mode, name = mode_and_name(lock)
   local prefix = name .. '\0'
   local from = mode == 's' and prefix .. 'x' or prefix
   for _, member in ipairs(redis.call('ZRANGEBYLEX', K.holders, '[' .. from, '(' .. name .. '\1')) do
     local holder = string.sub(member, #prefix + 2)
     if holder ~= key then
-      if redis.call('HEXISTS', K.leases, holder) == 1 then return holder end
-      redis.call('ZREM', K.holders, member) -- its lease record was lost
+      if redis.call('HEXISTS', K.leases, holder) == 0 then
+        redis.call('ZREM', K.holders, member) -- its lease record was lost
+      elseif not counts or counts(holder) then
+        return holder
+      end
     end
   end
   return nil

@@ -18,9 +18,11 @@ local function make_room(key, mine)
   if present and not is_older then return false end
   local rivals = {}
   for _, lock in ipairs(mine.locks) do
-    local holder = holder_against(key, lock)
-    if holder and not older(holder, mine.fence) then return false end
-    rivals[#rivals + 1] = holder
+    local newer = holder_against(key, lock, function(holder)
+      rivals[#rivals + 1] = holder
+      return not older(holder, mine.fence)
+    end)
+    if newer then return false end
   end
   if present then
     redis.call('ZADD', K.lost, now, present.token)
