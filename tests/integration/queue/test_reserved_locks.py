@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from workers.queue.keys import Key, claim_key
+from tests.integration.queue.test_locks import PV, SHARED, key, start
 from workers.queue.locks import Lock, Mode
 from workers.queue.names import NAMES
 
 NOW = 1_700_000_000_000
-PV = Lock("pv-1")
-SHARED = Lock("pv-1", Mode.SHARED)
 RESERVED, BLOCKED = NAMES["reserved"].full, NAMES["blocked"].full
 HOLDERS, WAITERS = NAMES["holders"].full, NAMES["waiters"].full
-
-
-def key(name: str) -> Key:
-    return claim_key("d", "ns", name, f"uid-{name}")
-
 
 WAITER, OURS = key("waiter").text, key("a").text
 
@@ -25,12 +18,6 @@ WAITER, OURS = key("waiter").text, key("a").text
 @pytest.fixture
 def queue(start_queue):
     return start_queue()
-
-
-def start(bench, queue, name: str, *locks: Lock):
-    """Add a key and take its ticket."""
-    queue.add([key(name)])
-    return queue.take(bench.tickets.pop(), locks)
 
 
 @pytest.mark.parametrize(
