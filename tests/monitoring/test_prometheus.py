@@ -134,6 +134,7 @@ class Teller:
             ("controller_persistentvolumeclaim_provision_failed_total", "full"),
             ("controller_persistentvolume_delete_failed_total", "stuck"),
         )
+        world.wait_scraped()
         since, before = time.time(), world.host.figures()
         let_pass(3 * SCRAPE_SECONDS)  # what comes before the first scrape of a window is not in it
         SLOW.begin(actions)

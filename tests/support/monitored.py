@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -233,6 +234,16 @@ class Monitored(Running):
             for sample in family.samples:
                 found.setdefault(sample.name, []).append((sample.labels, sample.value))
         return found
+
+    def wait_scraped(self) -> None:
+        """Until Prometheus has what every process shows now, a first count of each kind too."""
+        since = time.time()
+
+        def scraped() -> bool:
+            times = self.prometheus.query("timestamp(up)").values()
+            return sum(at >= since for at in times) == len(self.ports)
+
+        wait_until(scraped, START_SECONDS, "every process is scraped")
 
     def log_lines(self, message: str, since: float, until: float) -> list[dict[str, Any]]:
         """Lines of the workers' logs with that message, between two times."""
