@@ -1,4 +1,4 @@
-#!lua name=csifleet_ac2d3723a58c19c3
+#!lua name=csifleet_c68c290ea4533555
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
@@ -411,8 +411,11 @@ local function rival(key, lock)
   local first = mode == 's' and redis.call('HGET', K.reserved, name)
   if first then
     local until_ms, waiter = string.match(first, '^(%d+) (.*)$')
-    local is_first = until_ms == '0' and redis.call('HGET', K.blocked, waiter) == 'x:' .. name
-    if waiter ~= key and (is_first or tonumber(until_ms) > now) then return waiter end
+    -- What cannot be read was written by somebody's hand, and is nobody's place.
+    if waiter and waiter ~= key then
+      local is_first = until_ms == '0' and redis.call('HGET', K.blocked, waiter) == 'x:' .. name
+      if is_first or tonumber(until_ms) > now then return waiter end
+    end
     redis.call('HDEL', K.reserved, name)
   end
   return nil
@@ -1551,5 +1554,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_ac2d3723a58c19c3', run)
-redis.register_function{ function_name = 'csifleet_ac2d3723a58c19c3_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_c68c290ea4533555', run)
+redis.register_function{ function_name = 'csifleet_c68c290ea4533555_always', callback = run, flags = { 'allow-oom' } }

@@ -45,6 +45,25 @@ def test_whom_a_new_shared_holder_lets_go_first(bench, queue, reserved, waits_fo
     assert bench.client.hexists(RESERVED, PV.name) != is_taken, "what holds nobody up is gone"
 
 
+@pytest.mark.parametrize("reserved", ["", "x", "0", f"x {WAITER}", f" {WAITER}"])
+def test_a_place_that_nobody_can_read_is_none(bench, queue, reserved):
+    """MA-011: somebody's hand wrote it; whoever wants a share drops it and goes on."""
+    queue.add([key("a")])
+    bench.client.hset(RESERVED, PV.name, reserved)
+    assert queue.take(bench.tickets.pop(), [SHARED])
+    assert not bench.client.exists(RESERVED)
+
+
+def test_a_sweep_wakes_who_waits_for_a_share_behind_an_unreadable_place(bench, queue):
+    """MA-011: else every sweep would fail there, and with it all that time makes due."""
+    bench.client.hset(BLOCKED, OURS, "s:pv-1")
+    bench.client.zadd(WAITERS, {f"pv-1\0{OURS}": 0})
+    bench.client.hset(RESERVED, PV.name, "x")
+    queue.pump(period_seconds=0)
+    assert bench.tickets == [key("a")]
+    assert not bench.client.exists(RESERVED)
+
+
 def test_whoever_is_alone_asks_nobody_in_front(bench, queue):
     """An exclusive one may overtake another; its place stays."""
     bench.client.hset(RESERVED, PV.name, f"{NOW + 1} {WAITER}")

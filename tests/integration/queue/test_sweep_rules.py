@@ -285,3 +285,17 @@ def test_who_died_at_a_call_of_its_own_is_remembered_until_that_ends(bench, star
         (claim("a").text.encode(), NOW + 600_000)
     ]
     assert 0 < bench.client.pttl(ghosts) <= 600_000
+
+
+def test_a_hold_that_is_switched_off_forgets_nobody(bench, start_queue):
+    """Who died before that is still at its call, whatever becomes of those that die later."""
+    first, second = start_queue(concurrency=2), start_queue(concurrency=2)
+    first.add([claim("a"), claim("b")])
+    bench.run_next(first)
+    bench.run_next(second)
+    first.set_limits(LANE, 1, hold_seconds=600)
+    first.close()
+    second.set_limits(LANE, 1, hold_seconds=0)
+    second.close()
+    ghosts = bench.client.zrange(NAMES["ghosts"].full + LANE, 0, -1, withscores=True)
+    assert [until for _, until in ghosts] == [NOW + 600_000]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from workers.controllers.attacher import writes
 from workers.controllers.attacher.attach import Busy
 from workers.controllers.attacher.detach import release
+from workers.controllers.attacher.source import AttachError, volume_name
 from workers.engine.outcome import done
 from workers.kube.errors import NotFoundError
 
@@ -23,12 +25,18 @@ def pretend(work: Work) -> Outcome:
             body = writes.attached_patch(work.attachment, {})
             work.patch("save-attached", body, status=True)
         if work.is_deleting and work.has_finalizer:
-            work.warn(
-                "DetachFailed", "the driver does not detach any more, nothing was asked of it"
-            )
+            _tell(work)
             release(work)
     except NotFoundError:
         return done("attachment is gone")
     except Busy as busy:
         return busy.outcome
     return done("attached without a call")
+
+
+def _tell(work: Work) -> None:
+    """The claim is the PV's: one that is gone, or inline, has nobody to tell."""
+    with suppress(AttachError):
+        if name := volume_name(work.attachment):
+            work.read_volume(name)
+    work.warn("DetachFailed", "the driver does not detach any more, nothing was asked of it")

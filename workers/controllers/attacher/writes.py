@@ -97,8 +97,9 @@ def error_patch(
     content: dict[str, Any] = {"message": cut(error.message), "errorCode": code}
     known = (attachment.get("status") or {}).get(field)
     if known and all(known.get(name) == value for name, value in content.items()):
-        age = now - datetime.fromisoformat(known["time"])
-        if age.total_seconds() < REWRITE_SECONDS:
+        # Without a time it is of somebody else's hand, and as good as old.
+        written = known.get("time")
+        if written and (now - datetime.fromisoformat(written)).total_seconds() < REWRITE_SECONDS:
             return None
     content["time"] = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     if field == "detachError":

@@ -47,11 +47,8 @@ def _node_gate(
 ) -> Outcome | None:
     """ND-003: None if the claim is this node's, else what becomes of the key."""
     node = work.driver.settings.node
-    if not selected_node(claim):
-        if (claim.get("spec") or {}).get("volumeName"):
-            return done("bound")
-        if storage_class is None:
-            return retry("storage class not found")
+    if not selected_node(claim) and storage_class is None:
+        return retry("storage class not found")
     gate = node_gate(
         claim,
         storage_class or {},

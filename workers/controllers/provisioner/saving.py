@@ -91,9 +91,7 @@ def saved(work: ClaimWork, claim: JsonObject, name: str, live: JsonObject | None
     if seconds > 0 and work.record is not None:
         work.own.safekeeping.keep_saved(work.lease, work.record)
         return wait(seconds, "saved; the call of a dead process may still run")
-    if work.has_copy and not work.own.safekeeping.drop_copy(work.lease.domain):
-        return later("copy of the intent stays")
-    return done("provisioned", finish_intent=True)
+    return _finished(work, "provisioned")
 
 
 def resume(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:
@@ -179,12 +177,19 @@ def unsavable(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> O
             work.backend.delete(work, volume)
         except (AttemptError, IgnoredError) as error:
             return later(f"volume without PV not deleted: {error}")
-        work.forget_intent()
-        return done("deleted without PV", finish_intent=True)
+        work.runtime.effects.reach(Step.FORGET_INTENT, work.lease)
+        return _finished(work, "deleted without PV")
     work.runtime.effects.reach(Step.RECORD_VOLUME, work.lease)
     work.own.intents.delete_pv(work.lease.domain)
     measure.failed(work, claim_of(volume, live))
     return retry("unsavable")
+
+
+def _finished(work: ClaimWork, reason: str) -> Outcome:
+    """The record goes with the key, but never before its copy: that one would come back."""
+    if work.has_copy and not work.own.safekeeping.drop_copy(work.lease.domain):
+        return later("copy of the intent stays")
+    return done(reason, finish_intent=True)
 
 
 def keep_copy(work: ClaimWork) -> None:

@@ -8,6 +8,7 @@ still is not what was predicted after a while, that is a difference.
 from __future__ import annotations
 
 import time
+from calendar import timegm
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from workers import constants as k
@@ -237,4 +238,4 @@ def _version(item: JsonObject | None) -> str:
 
 def _seconds(metadata: dict[str, Any]) -> float:
     made = metadata.get("creationTimestamp")
-    return time.mktime(time.strptime(made, "%Y-%m-%dT%H:%M:%SZ")) - time.timezone if made else 0.0
+    return timegm(time.strptime(made, "%Y-%m-%dT%H:%M:%SZ")) if made else 0.0

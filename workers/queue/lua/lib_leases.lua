@@ -31,8 +31,11 @@ local function rival(key, lock)
   local first = mode == 's' and redis.call('HGET', K.reserved, name)
   if first then
     local until_ms, waiter = string.match(first, '^(%d+) (.*)$')
-    local is_first = until_ms == '0' and redis.call('HGET', K.blocked, waiter) == 'x:' .. name
-    if waiter ~= key and (is_first or tonumber(until_ms) > now) then return waiter end
+    -- What cannot be read was written by somebody's hand, and is nobody's place.
+    if waiter and waiter ~= key then
+      local is_first = until_ms == '0' and redis.call('HGET', K.blocked, waiter) == 'x:' .. name
+      if is_first or tonumber(until_ms) > now then return waiter end
+    end
     redis.call('HDEL', K.reserved, name)
   end
   return nil

@@ -107,6 +107,17 @@ def test_da020_a_changed_error_is_written_at_once(known, error):
     assert (content["message"], content["errorCode"]) == (error.message, error.code)
 
 
+@pytest.mark.parametrize("time", [{"time": None}, {}])
+def test_da020_an_error_without_a_time_is_old(time):
+    """DA-020: somebody else wrote it; the next one has a time."""
+    known = {"message": "boom", "errorCode": 13} | time
+    attachment = {"metadata": {"uid": "u"}, "status": {"attachError": known}}
+    error = AttachError("boom", code=13)
+    body = writes.error_patch(attachment, "attachError", error, with_code=True, now=START)
+    assert body is not None
+    assert body["status"]["attachError"]["time"] == NOW
+
+
 @pytest.mark.parametrize(
     ("found", "total", "is_wrong"),
     [

@@ -67,6 +67,13 @@ def test_ta089_finalizer_of_better_times(world):
     assert world.is_gone()
     assert world.calls == []
     assert world.volume_finalizers() == [FIN]
+    assert world.events.seen == [
+        (
+            "Warning",
+            "DetachFailed",
+            "node node1: the driver does not detach any more, nothing was asked of it",
+        )
+    ]
     world.release()
     assert world.api.of(paths.VOLUMES, "pv1") is None
 
@@ -75,3 +82,11 @@ def test_finalizer_stays_while_the_attachment_does(world):
     """The driver may be able to attach again after its next start."""
     world.run(world.add_attachment(is_marked=True, attached=True))
     assert world.finalizers() == [FIN]
+
+
+def test_a_finalizer_whose_volume_is_gone_goes_untold():
+    """DA-008: there is no claim that could be told, and nothing to wait for."""
+    world = AttachWorld(capabilities=())
+    world.run(world.add_attachment(is_marked=True, attached=True, is_deleting=True))
+    assert world.is_gone()
+    assert world.events.seen == []

@@ -97,6 +97,19 @@ def test_such_a_volume_is_deleted_once_its_claim_is_gone(world, claim, error):
     assert world.kube.kind("configmaps") == {}
 
 
+def test_its_record_stays_until_its_copy_is_gone(world, claim):
+    """M-010: the copy alone would bring the attempt back, for a volume that is deleted."""
+    world.kube.fail["create_volume"] = [InvalidError(422, "Invalid", "bad")] * 9
+    world.claim_pass(claim)
+    world.drop_claim()
+    world.kube.fail["delete_config_map"] = [ServerError(503, "ServiceUnavailable", "busy")]
+    assert world.claim_pass(claim).action is Action.RETRY
+    assert DOMAIN in world.intents.intents
+    assert len(world.kube.kind("configmaps")) == 1
+    assert world.claim_pass(claim).action is Action.DONE
+    assert (world.intents.intents, world.kube.kind("configmaps")) == ({}, {})
+
+
 def test_such_a_volume_stays_with_policy_retain(world):
     world.add_class(reclaimPolicy="Retain")
     claim = world.add_claim()

@@ -89,7 +89,7 @@ def test_a_content_of_another_life_of_the_name_stays():
         world.add_snapshot(metadata={"uid": "u2"})
 
     world.api.before("patch", "volumesnapshots/s", replace_snapshot)
-    world.run_snapshot()
+    assert world.run_snapshot().reason == "gone meanwhile"
     assert world.run_snapshot().action.value == "done"
     assert not is_deleting(world.content("snapcontent-u2"))
     assert world.content(CONTENT) is None

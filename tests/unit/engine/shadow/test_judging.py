@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 
 import pytest
 
 from tests.integration.queue.test_shadows import DRIVER, KEY, PV, VA, World, volume
 from workers.cli.shadow import gather
+from workers.engine.shadow import judging
 from workers.engine.shadow.judging import LOOK_SECONDS
 from workers.engine.shadow.recording import Prediction
 from workers.kube import paths
@@ -69,6 +71,19 @@ def test_what_was_there_at_the_start_was_foreseen_by_nobody(
         make(world, "one", created)
         world.now += LOOK_SECONDS
         assert world.counts() == counts
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_summer_time_makes_nothing_younger(monkeypatch):
+    """Times are UTC also while the zone of the machine has summer."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        noon = datetime(2026, 7, 1, 12, tzinfo=UTC)
+        made = {"creationTimestamp": "2026-07-01T12:00:00Z"}
+        assert judging._seconds(made) == noon.timestamp()
     finally:
         monkeypatch.undo()
         time.tzset()
