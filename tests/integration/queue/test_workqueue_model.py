@@ -175,8 +175,7 @@ class QueueMachine(RuleBasedStateMachine):
         replay = replay and lease.session.epoch.encode() == epoch
         if not is_owner:
             self.model.enqueue(key)  # it is put back, for nobody else may know of it
-        queue = next(one for one in self.queues if one._leases.session is lease.session)
-        process = self.queues.index(queue)
+        process = [one._leases.session for one in self.queues].index(lease.session)
         if how == "fail":
             if is_owner:
                 self.model.fail(key, self.now, BASE_MS, CAP_MS)
@@ -247,10 +246,9 @@ class QueueMachine(RuleBasedStateMachine):
             assert not is_owner
         else:
             assert is_owner
-            if text:
-                self.model.marks[lease.key.text] = text
-            else:
-                self.model.marks.pop(lease.key.text, None)
+            self.model.marks |= {lease.key.text: text}
+            if not text:
+                del self.model.marks[lease.key.text]
 
     def _has_its_locks(self, lease: Lease) -> None:
         """A replica that lagged may still hold one for it that was given back."""
@@ -311,7 +309,9 @@ class QueueMachine(RuleBasedStateMachine):
     def forget(self, key: Key, replay: bool) -> None:
         """The object was deleted; what waits is allowed to run and find nothing."""
         self.model.forget(key.text)
-        if not (self.model.is_waiting(key.text) or key.text in self.model.leases):
+        is_running = any(one.key == key and self._is_owner(one) for one in self.leases)
+        comes_back = self.model.dirty if is_running else self.model.leases
+        if not (self.model.is_waiting(key.text) or key.text in comes_back):
             self.owed.discard(key.text)
         self._do(0, replay, lambda queue: queue.forget([key]))
 
