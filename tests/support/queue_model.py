@@ -136,15 +136,24 @@ class QueueModel:
         self.may_idle = True
 
     def heartbeat(
-        self, process: str, held: dict[str, Held], now: int, *, known: bool, is_same: bool
+        self,
+        process: str,
+        held: Iterable[tuple[str, Held]],
+        now: int,
+        *,
+        known: bool,
+        is_same: bool,
     ) -> set[str]:
-        """Renew or restore what a process holds; returns the tokens of what it lost."""
+        """Renew or restore what a process holds; returns the tokens of what it lost.
+
+        It may hold a key twice: by a lease that it has given up as well, not knowing it yet.
+        """
         is_renewal = is_same and self.is_alive
         if not is_renewal:
             self.begin_life(now, known=known, is_same=False)
         self.processes[process] = now + TTL_MS
         lost = set()
-        for key, mine in held.items():
+        for key, mine in held:
             present = self.leases.get(key)
             if present is not None and present.token == mine.token:
                 present.deadline = now + TTL_MS
