@@ -28,8 +28,10 @@ def title(section: str) -> str:
 def measured(results: Mapping[str, Any]) -> list[str]:
     """Each section of which there are figures: its title, when and where, its table."""
     parts = []
-    if runs := [*results.get("throughput", []), *results.get("topology", [])]:
-        parts += [("Bursts", rates(runs)), ("Cost", costs(runs))]
+    # A section each, so that a run of only one of them leaves the other's figures.
+    for name, heading in (("throughput", "Bursts"), ("topology", "Bursts that wait for pods")):
+        if runs := results.get(name):
+            parts += [(heading, rates(runs)), (f"{heading}: cost", costs(runs))]
     if runs := results.get("steady"):
         parts.append(("Steady rate, and the reference's default flags", rates(runs)))
     if runs := results.get("saturated"):

@@ -61,7 +61,7 @@ def test_text_around_the_marks_stays(tmp_path):
     assert text.startswith(f"before\n{BEGIN}\n")
     assert text.endswith(f"{END}\nafter\n")
     assert "old" not in text
-    assert text.count("### Bursts") == 1
+    assert text.count("### Bursts\n") == 1
     assert "workers 6.5, redis 1.0" in text
 
 
@@ -83,3 +83,15 @@ def test_scaling_is_told_against_the_first():
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 51.0), (0.99, 100.0), (1.0, 100.0)])
 def test_quantile(share, expected):
     assert quantile([float(number) for number in range(1, 101)], share) == expected
+
+
+def test_bursts_that_were_not_run_again_stay(tmp_path):
+    """One of the two kinds was measured: of the other the figures of its last run are left."""
+    document = tmp_path / "performance.md"
+    document.write_text(f"{BEGIN}{END}")
+    waiting = RUN | {"mode": "WaitForFirstConsumer"}
+    write_tables(document, {"throughput": [RUN], "topology": [waiting]})
+    write_tables(document, {"throughput": [RUN | {"pv_per_s": 7.25}]})
+    text = document.read_text()
+    assert text.count("| WaitForFirstConsumer |") == 2
+    assert (text.count("| 7.2 |"), text.count("| 100.0 |")) == (1, 1)
