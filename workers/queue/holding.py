@@ -186,6 +186,11 @@ def usable_seconds(ttl_ms: int) -> float:
 
 
 def owner_of(lease: Lease) -> tuple[str, str, str, str]:
-    """Who a script has to be convinced of: key, process, token, epoch."""
+    """Who a script has to be convinced of: key, process, token, epoch.
+
+    One that was lost has no epoch: a Redis that lost its data since knows of no loss, and would
+    take the end of it for the repeat of an earlier one.
+    """
     session = lease.session
-    return lease.key.text, session.process_id, lease.token, session.epoch
+    epoch = "" if lease.is_lost else session.epoch
+    return lease.key.text, session.process_id, lease.token, epoch

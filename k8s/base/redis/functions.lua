@@ -1,4 +1,4 @@
-#!lua name=csifleet_c68c290ea4533555
+#!lua name=csifleet_ad3b3c7ea0d0fb52
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
@@ -454,7 +454,8 @@ local function park(key, lock, holder)
   trail(key, stamped('blocked ' .. holder))
 end
 
--- Make the waiters of a lock ready. Those who still find it busy wait again.
+-- Make the waiters of a lock ready, all of them before any lane admits: else who came later would
+-- take the place of the last ones. Those who still find it busy wait again.
 local function wake(name)
   local prefix = name .. '\0'
   local waiters = redis.call('ZRANGEBYLEX', K.waiters, '[' .. prefix, '(' .. name .. '\1')
@@ -463,13 +464,15 @@ local function wake(name)
   if first then
     redis.call('HSET', K.reserved, name, string.format('%d %s', now + RESERVED_MS, first))
   end
+  local lanes = {}
   for _, member in ipairs(waiters) do
     local waiter = string.sub(member, #prefix + 1)
     redis.call('ZREM', K.waiters, member)
     redis.call('HDEL', K.blocked, waiter)
     local lane = lane_of(waiter)
-    if enqueue(waiter, lane, true) then admit(lane) end
+    if enqueue(waiter, lane, true) then lanes[#lanes + 1] = lane end
   end
+  for _, lane in ipairs(lanes) do admit(lane) end
 end
 
 local function free(key, lock)
@@ -1554,5 +1557,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_c68c290ea4533555', run)
-redis.register_function{ function_name = 'csifleet_c68c290ea4533555_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_ad3b3c7ea0d0fb52', run)
+redis.register_function{ function_name = 'csifleet_ad3b3c7ea0d0fb52_always', callback = run, flags = { 'allow-oom' } }

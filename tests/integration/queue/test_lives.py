@@ -303,6 +303,25 @@ def test_cor1_lease_that_a_newer_owner_keeps_out_of_a_new_life_ends_as_lost(benc
     assert two.done(new)
 
 
+def test_cor1_lease_that_was_lost_before_a_wipe_ends_as_lost(bench, start_queue):
+    """The new life knows of no loss: the end is no repeat, and what was begun is put back."""
+    one, two = start_queue(), start_queue()
+    store = IntentStore(bench.client)
+    one.add([claim("a")])
+    old = bench.run_next(one, "pvc-a")
+    store.begin("pvc-a", INTENT, old)
+    bench.advance(4.1)
+    two.heartbeat()
+    two.pump(period_seconds=0)
+    assert one.heartbeat()
+    bench.client.flushall()
+    one.heartbeat()
+    with pytest.raises(LeaseLost):
+        one.mark(old, {"text": "a"})
+    assert not one.release(old)
+    assert store.get("pvc-a") == INTENT
+
+
 def test_cor15_broken_lease_with_two_waiters_does_not_stop_the_sweep(bench, start_queue):
     queue = start_queue()
     keys = [claim(name) for name in "abc"]

@@ -246,9 +246,9 @@ class QueueMachine(RuleBasedStateMachine):
             assert not is_owner
         else:
             assert is_owner
-            self.model.marks |= {lease.key.text: text}
-            if not text:
-                del self.model.marks[lease.key.text]
+            self.model.marks.pop(lease.key.text, None)
+            if text:
+                self.model.marks[lease.key.text] = text
 
     def _has_its_locks(self, lease: Lease) -> None:
         """A replica that lagged may still hold one that was given back, or lack a new one yet."""
@@ -270,10 +270,11 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(process=st.integers(0, 2), replay=st.booleans())
     def heartbeat(self, process: int, replay: bool) -> None:
         queue = self.queues[process]
-        expected = self._expect_heartbeat(queue)
+        for _ in range(1 + replay):
+            expected = self._expect_heartbeat(queue)
         self.model.limits |= dict.fromkeys(LANES, 2)
-        lost = self._do(process, replay, lambda queue: queue.heartbeat())
-        queue._tickets.publish([])  # what the heartbeat leaves to the next pump
+        # What the heartbeat leaves to the next pump is sent with it.
+        lost, _ = self._do(process, replay, lambda q: (q.heartbeat(), q._tickets.publish([])))
         assert lost == bool(expected)
         assert {lease.token for lease in self.leases if lease.is_lost} >= expected
 

@@ -74,7 +74,8 @@ local function park(key, lock, holder)
   trail(key, stamped('blocked ' .. holder))
 end
 
--- Make the waiters of a lock ready. Those who still find it busy wait again.
+-- Make the waiters of a lock ready, all of them before any lane admits: else who came later would
+-- take the place of the last ones. Those who still find it busy wait again.
 local function wake(name)
   local prefix = name .. '\0'
   local waiters = redis.call('ZRANGEBYLEX', K.waiters, '[' .. prefix, '(' .. name .. '\1')
@@ -83,13 +84,15 @@ local function wake(name)
   if first then
     redis.call('HSET', K.reserved, name, string.format('%d %s', now + RESERVED_MS, first))
   end
+  local lanes = {}
   for _, member in ipairs(waiters) do
     local waiter = string.sub(member, #prefix + 1)
     redis.call('ZREM', K.waiters, member)
     redis.call('HDEL', K.blocked, waiter)
     local lane = lane_of(waiter)
-    if enqueue(waiter, lane, true) then admit(lane) end
+    if enqueue(waiter, lane, true) then lanes[#lanes + 1] = lane end
   end
+  for _, lane in ipairs(lanes) do admit(lane) end
 end
 
 local function free(key, lock)
