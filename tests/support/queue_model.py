@@ -155,8 +155,9 @@ class QueueModel:
         lost = set()
         for key, mine in held:
             present = self.leases.get(key)
-            if present is not None and present.token == mine.token:
-                present.deadline = now + TTL_MS
+            ours = present if present is not None and present.token == mine.token else None
+            if ours and (is_renewal or [*ours.locks.items()] == [*mine.locks.items()]):
+                ours.deadline = now + TTL_MS
             elif is_renewal or mine.token in self.lost or not self._make_room(key, mine, now):
                 lost.add(mine.token)
             else:
@@ -177,10 +178,10 @@ class QueueModel:
             )
         ]
         older = [self.leases[other] for other in rivals] + ([present] if present else [])
-        if any(held.fence >= mine.fence for held in older):
+        if any(held.fence >= mine.fence and held.token != mine.token for held in older):
             return False
         if present is not None:
-            self.lost.add(present.token)
+            self.lost |= {present.token} - {mine.token}
             for name in self.leases.pop(key).locks:
                 self._free(name, now)
         self.take_back(rivals, now)

@@ -1,4 +1,4 @@
-#!lua name=csifleet_ad3b3c7ea0d0fb52
+#!lua name=csifleet_9e28c2513cbaa322
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
@@ -1144,10 +1144,14 @@ local function older(key, fence)
   return not lease or tonumber(lease.fence) < tonumber(fence), lease
 end
 
+local function is_same(lease, mine)
+  return lease and lease.process == process and lease.token == mine.token
+end
+
 -- Whether nobody newer has the key or one of its locks; older owners lose them.
 local function make_room(key, mine)
   local is_older, present = older(key, mine.fence)
-  if present and not is_older then return false end
+  if present and not (is_older or is_same(present, mine)) then return false end
   local rivals = {}
   for _, lock in ipairs(mine.locks) do
     local newer = holder_against(key, lock, function(holder)
@@ -1157,7 +1161,7 @@ local function make_room(key, mine)
     if newer then return false end
   end
   if present then
-    redis.call('ZADD', K.lost, now, present.token)
+    if not is_same(present, mine) then redis.call('ZADD', K.lost, now, present.token) end
     redis.call('HDEL', K.leases, key)
     free_all(key, present)
   end
@@ -1170,7 +1174,9 @@ end
 
 local function restore(key, mine)
   local lane, present = lane_of(key), lease_of(key)
-  if not (present and present.process == process and present.token == mine.token) then
+  -- A replica that lagged may lack a lock that was taken last, or still have one that was given back.
+  local locks = table.concat(mine.locks, ' ')
+  if not (is_same(present, mine) and table.concat(present.locks, ' ') == locks) then
     if redis.call('ZSCORE', K.lost, mine.token) or not make_room(key, mine) then return false end
     if is_waiting(key, lane) then redis.call('SADD', K.dirty, key) end
     redis.call('ZREM', K.ticketed .. lane, key)
@@ -1184,9 +1190,9 @@ local function restore(key, mine)
     redis.call('HDEL', K.since, key)
     redis.call('ZREM', K.delayed, key)
     redis.call('SADD', K.lanes, lane)
-    local locks
-    mine.locks, locks = {}, mine.locks
-    for _, lock in ipairs(locks) do hold(key, mine, lock) end
+    local wanted
+    mine.locks, wanted = {}, mine.locks
+    for _, lock in ipairs(wanted) do hold(key, mine, lock) end
     write_lease(key, mine)
     if tonumber(redis.call('GET', K.fence)) < tonumber(mine.fence) then
       redis.call('SET', K.fence, mine.fence)
@@ -1557,5 +1563,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_ad3b3c7ea0d0fb52', run)
-redis.register_function{ function_name = 'csifleet_ad3b3c7ea0d0fb52_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_9e28c2513cbaa322', run)
+redis.register_function{ function_name = 'csifleet_9e28c2513cbaa322_always', callback = run, flags = { 'allow-oom' } }

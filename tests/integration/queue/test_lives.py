@@ -14,6 +14,7 @@ from workers.errors import LeaseLost
 from workers.queue.catalog import CatalogWriter
 from workers.queue.intents import IntentStore
 from workers.queue.keys import claim_key
+from workers.queue.locks import Lock
 from workers.queue.names import NAMES
 from workers.queue.workqueue import WorkQueue
 
@@ -320,6 +321,24 @@ def test_cor1_lease_that_was_lost_before_a_wipe_ends_as_lost(bench, start_queue)
         one.mark(old, {"text": "a"})
     assert not one.release(old)
     assert store.get("pvc-a") == INTENT
+
+
+def test_cor1_replica_that_lags_gets_back_the_lock_that_was_taken_last(bench, start_queue):
+    """It has the lease, as it was before: nobody else may take what its pass locked since."""
+    one, two = start_queue(), start_queue()
+    one.add([claim("a"), claim("b")])
+    held = bench.run_next(one, "pvc-a")
+    lagging = {name: bench.client.dump(name) for name in bench.client.scan_iter()}
+    assert one.acquire(held, Lock("pvc-b")) is None
+    bench.client.flushall()
+    for name, value in lagging.items():
+        bench.client.restore(name, 0, value)
+    bench.client.set(NAMES["epoch"].full, "other:0:run")
+    one.heartbeat()
+    beat(bench, two, one, seconds=4.1)
+    beat(bench, two, one)
+    assert two.take(claim("b"), [Lock("pvc-b")]) is None
+    assert one.done(held)
 
 
 def test_cor15_broken_lease_with_two_waiters_does_not_stop_the_sweep(bench, start_queue):

@@ -12,10 +12,14 @@ local function older(key, fence)
   return not lease or tonumber(lease.fence) < tonumber(fence), lease
 end
 
+local function is_same(lease, mine)
+  return lease and lease.process == process and lease.token == mine.token
+end
+
 -- Whether nobody newer has the key or one of its locks; older owners lose them.
 local function make_room(key, mine)
   local is_older, present = older(key, mine.fence)
-  if present and not is_older then return false end
+  if present and not (is_older or is_same(present, mine)) then return false end
   local rivals = {}
   for _, lock in ipairs(mine.locks) do
     local newer = holder_against(key, lock, function(holder)
@@ -25,7 +29,7 @@ local function make_room(key, mine)
     if newer then return false end
   end
   if present then
-    redis.call('ZADD', K.lost, now, present.token)
+    if not is_same(present, mine) then redis.call('ZADD', K.lost, now, present.token) end
     redis.call('HDEL', K.leases, key)
     free_all(key, present)
   end
@@ -38,7 +42,9 @@ end
 
 local function restore(key, mine)
   local lane, present = lane_of(key), lease_of(key)
-  if not (present and present.process == process and present.token == mine.token) then
+  -- A replica that lagged may lack a lock that was taken last, or still have one that was given back.
+  local locks = table.concat(mine.locks, ' ')
+  if not (is_same(present, mine) and table.concat(present.locks, ' ') == locks) then
     if redis.call('ZSCORE', K.lost, mine.token) or not make_room(key, mine) then return false end
     if is_waiting(key, lane) then redis.call('SADD', K.dirty, key) end
     redis.call('ZREM', K.ticketed .. lane, key)
@@ -52,9 +58,9 @@ local function restore(key, mine)
     redis.call('HDEL', K.since, key)
     redis.call('ZREM', K.delayed, key)
     redis.call('SADD', K.lanes, lane)
-    local locks
-    mine.locks, locks = {}, mine.locks
-    for _, lock in ipairs(locks) do hold(key, mine, lock) end
+    local wanted
+    mine.locks, wanted = {}, mine.locks
+    for _, lock in ipairs(wanted) do hold(key, mine, lock) end
     write_lease(key, mine)
     if tonumber(redis.call('GET', K.fence)) < tonumber(mine.fence) then
       redis.call('SET', K.fence, mine.fence)
