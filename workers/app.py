@@ -226,6 +226,7 @@ def _redbeat_connection(url: str) -> dict[str, Any]:
     }
 
 
+NO_KWARGS: Final = "{}"
 # Redis list = routing key, without any table of bindings.
 DIRECT: Final = Exchange("")
 
@@ -235,15 +236,19 @@ def queue_for(name: str) -> Queue:
     return Queue(name, DIRECT, routing_key=name)
 
 
+def argsrepr(key: Key) -> str:
+    """What Flower shows and searches; the argument itself is the key."""
+    return f"{key.object} {key.driver}"
+
+
 def ticket(app: FleetApp, kind: Kind, key: Key) -> Any:
     """The message for a key: as `send_task` makes it, without its routes, result and parents."""
     return app.amqp.create_task_message(
         uuid(),
         kind.task,
         (key.text,),
-        # What Flower shows and searches; the argument itself is the key.
-        argsrepr=f"{key.object} {key.driver}",
-        kwargsrepr="{}",
+        argsrepr=argsrepr(key),
+        kwargsrepr=NO_KWARGS,
         ignore_result=True,
     )
 

@@ -111,7 +111,7 @@ def test_a_claims_task_is_found_by_its_name(flower, claim, driver_of_file):
 
 
 def test_each_key_is_a_task_of_its_own(flower, fleet, scene, known_worker, driver_of_file):
-    """Also those that a thread begins without Celery's broker, when it ended the one before."""
+    """Also those that a thread goes on with when it ended the one before, without a message."""
     storage_class = scene.storage_class(driver_of_file.name)
     names = [f"many-{number}" for number in range(12)]
     for name in names:
@@ -127,7 +127,7 @@ def test_each_key_is_a_task_of_its_own(flower, fleet, scene, known_worker, drive
         return done >= set(claims)
 
     wait_until(ended, 20, "Flower has a successful task of each claim")
-    assert "next ticket begun" in fleet.log_text()
+    assert "goes on with the next key" in fleet.log_text()
     assert_nothing_is_left(fleet.redis_url)
 
 

@@ -149,7 +149,8 @@ class FakeLease:
     def __init__(self, key: Key, *, fails: int, memo: str, mark: Mapping[str, Any]) -> None:
         self.key, self.fails, self.memo = key, fails, memo
         self.mark: Mapping[str, Any] = mark
-        self.is_lost = False
+        self.is_lost = self.is_released = False
+        self.rules, self.successor = "", None
         self.fence, self.token, self.domain = 1, "t", ""
         self.waited_seconds = 0.0
         self.catalog = CatalogState("e", {}, frozenset({"classes", "csinodes", "nodes"}))

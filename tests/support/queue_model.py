@@ -6,12 +6,10 @@ and checked (`admitted`), everything else is predicted exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from workers.queue.keys import Key
-from workers.queue.leases import Lease
 from workers.queue.locks import Lock
 from workers.queue.scripts import Scripts
 
@@ -45,33 +43,6 @@ class LossyScripts(Scripts):
         if self.loses_reply:
             super().run(name, *args)
         return super().run(name, *args)
-
-
-class FirstAgain:
-    """A process that begins its next tickets itself; for the test they are first in line again.
-
-    Args:
-        published: gets those that were admitted a moment ago.
-        put: puts a ticket at the head of its list.
-    """
-
-    def __init__(self, published: list[Key], put: Callable[[Key], None]) -> None:
-        self._published = published
-        self._put = put
-        self._read: Key | None = None
-
-    def wanted(self, lease: Lease) -> bool:
-        return bool(lease.key.text)
-
-    def read(self, message: bytes) -> Key:
-        self._read = Key.parse(message.decode())
-        return self._read
-
-    def begin(self, key: Key) -> bool:
-        if key is not self._read:
-            self._published.append(key)
-        self._put(key)
-        return True
 
 
 @dataclass(slots=True)
@@ -389,10 +360,13 @@ class QueueModel:
         for key in keys:
             del self.ready[key]
             self.ticketed[key] = now
+        assert not keys or now >= self.quiet, "admitted in the silence of a new life"
+
+    def check_limits(self, keys: set[str]) -> None:
+        """Of the lanes of keys that were just admitted."""
         for lane in {lane_of(key) for key in keys}:
             limit = self.limits[lane]
             assert self.occupied(lane) <= limit, f"{lane} exceeds its limit {limit} (G11, I-8)"
-            assert now >= self.quiet, f"{lane} admits in the silence of a new life"
 
     def check_admission(self) -> None:
         """No lane idles while keys are ready, except until the first sweep after a silence.

@@ -7,22 +7,22 @@ worker has (re)connected. A list that is left keeps its tickets for whoever serv
 from __future__ import annotations
 
 import threading
+import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from celery import bootsteps
+from celery import bootsteps, uuid
 from celery.worker import state as worker_state
 from celery.worker.consumer import Consumer
 from kombu.common import ignore_errors
-from kombu.message import Message
-from kombu.utils.json import dumps
 
-from workers.app import SYSTEM_QUEUE, queue_for
+from workers.app import NO_KWARGS, SYSTEM_QUEUE, argsrepr, queue_for
 from workers.controllers import catalogue
 from workers.queue.kinds import place_of, places
 from workers.queue.names import celery_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from workers.app import FleetApp
     from workers.queue.keys import Key
@@ -113,7 +113,7 @@ class CeleryConsumers:
             return {SYSTEM_QUEUE} | (self._served - self._held - self._left)
 
     def fetches(self, key: Key) -> bool:
-        """Whether a ticket for such a key is one to begin here, were a seat free."""
+        """Whether a ticket for such a key is one to fetch here, were a seat free."""
         consumer = self._consumer
         ends = (worker_state.should_stop, worker_state.should_terminate)
         if consumer is None or ends != (None, None):
@@ -124,18 +124,26 @@ class CeleryConsumers:
             name = celery_queue(place_of(key.driver, key.kind))
             return name in self._served and name not in self._left
 
-    def begin(self, task: str, ticket: Any) -> None:
-        """Work on a ticket as if it had been fetched; in any thread. Raises what Celery raises."""
-        message = Message(
-            body=dumps(ticket.body),
-            content_type="application/json",
-            content_encoding="utf-8",
-            headers=ticket.headers,
-            properties=ticket.properties,
-            accept={"application/json"},
-        )
-        consumer = self._consumer
-        consumer.strategies[task](message, None, noop, noop, consumer.on_task_message)
+    @contextmanager
+    def shown(self, task: str, key: Key) -> Iterator[None]:
+        """Around a pass that no message led to: who watches tasks is told as of any other."""
+        worker_state.total_count.update({task: 1})
+        worker_state.all_total_count[0] += 1
+        events = getattr(self._consumer, "event_dispatcher", None)
+        if events is None or not events.enabled:
+            yield
+            return
+        name, started = uuid(), time.monotonic()
+
+        def tell(what: str, **fields: Any) -> None:
+            with suppress(Exception):  # the pass does not depend on who watches
+                events.send(what, uuid=name, **fields)
+
+        shown = {"name": task, "args": argsrepr(key), "kwargs": NO_KWARGS}
+        tell("task-received", root_id=name, retries=0, **shown)
+        tell("task-started")
+        yield
+        tell("task-succeeded", result="None", runtime=time.monotonic() - started)
 
     def start(self) -> None:
         """Gives the application its first queues; before the worker is made."""
@@ -180,10 +188,6 @@ class CeleryConsumers:
             consumer.add_task_queue(name)
         for name in current - wanted:
             consumer.cancel_task_queue(name)
-
-
-def noop(*_: Any, **__: Any) -> None:
-    """Tickets are acknowledged by being read."""
 
 
 def stop_asking(consumer: Any) -> None:

@@ -26,7 +26,6 @@ from workers.cli.correlator import SharedCorrelator
 from workers.cli.discovery import discovered_gates
 from workers.cli.elections import Elections
 from workers.cli.nexttickets import NextTickets
-from workers.cli.pool import FollowingPool
 from workers.cli.shadowing import Shadowing
 from workers.cli.waking import SignalWaker
 from workers.controllers import catalogue
@@ -130,7 +129,6 @@ class WorkerProcess:
             on_lost=self.wake_heartbeat,
             before_limits=PauseRestorer(copies, self.pauses).restore,
             seal=seal,
-            next_tickets=NextTickets(self.app, self.consumers, self.seats),
         )
         self.pauses.attach(self.queue)
         self.shadowing.start(redis, self.metrics, self.fleet)
@@ -184,6 +182,8 @@ class WorkerProcess:
             passes=Passes(lambda: longest_pass(self.fleet.longest_call())),
             tracing=self.tracing,
             may_work=self.leadership.may_work if self.leadership is not None else None,
+            wants_next=NextTickets(self.consumers, self.seats).wanted,
+            shown=self.consumers.shown,
         )
 
     def connect_drivers(self) -> None:
@@ -367,7 +367,7 @@ class WorkerProcess:
         self.consumers.start()
         worker = self.app.Worker(
             hostname=f"worker-{threading.get_native_id()}@{socket.gethostname()}",
-            pool=FollowingPool,
+            pool="threads",
             concurrency=self.settings.process.concurrency,
             without_gossip=True,
             without_mingle=True,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workers.cpuslots import CpuSlots
 from workers.drivers.seats import Seats
+from workers.engine.lockrules import LockRules
 from workers.engine.passes import Passes
 from workers.observability.metrics import Metrics
 from workers.observability.running import RunningWork
@@ -16,6 +18,7 @@ from workers.observability.tracing import Tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from workers.config.settings import Settings
     from workers.drivers.driver import Driver
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from workers.explain.lasting import Lasting
     from workers.kube.reading import KubeReader
     from workers.queue.catalog import CatalogReader
+    from workers.queue.keys import Key
+    from workers.queue.leases import Lease
     from workers.queue.pauses import Pauses
     from workers.queue.workqueue import WorkQueue
 
@@ -40,6 +45,10 @@ class Context:
         lasting: tells users of holds that last; None without.
         may_work: told kind and queue name; whether this process may work on such keys at this
             moment. None: always, there are no elections.
+        wants_next: told a lease that is about to end; whether its thread goes on with another key
+            of the driver.
+        shown: around a pass without a ticket of its own, told task and key: who watches tasks sees
+            it all the same.
         now: unix seconds, for moments that several machines talk about.
     """
 
@@ -58,8 +67,13 @@ class Context:
     tracing: Tracing = field(default_factory=Tracing)
     passes: Passes = field(default_factory=Passes)
     may_work: Callable[[str, str], bool] | None = None
+    wants_next: Callable[[Lease], bool] = field(default=lambda _: False)
+    shown: Callable[[str, Key], AbstractContextManager[None]] = field(
+        default=lambda *_: nullcontext()
+    )
     now: Callable[[], float] = time.time
     running: RunningWork = field(init=False)
+    lock_rules: LockRules = field(init=False, default_factory=LockRules)
 
     def __post_init__(self) -> None:
         self.running = RunningWork(self.metrics)

@@ -54,8 +54,22 @@ def _current(lease: Lease) -> Iterator[None]:
         CURRENT.reset(token)
 
 
+@contextmanager
+def _given_back(context: Context, lease: Lease) -> Iterator[None]:
+    """Whatever fails around a pass: a lease that nobody ends would be renewed for ever."""
+    try:
+        yield
+    except BaseException:
+        for one in (lease, lease.successor):
+            if one is not None:
+                give_back(context, one)
+        raise
+
+
 def run(context: Context, controllers: Mapping[str, Controller], text: str) -> None:
     """Takes the key, runs one pass and releases the key with its outcome.
+
+    Its thread may go on with further keys of the driver, a pass for each.
 
     Args:
         context: this process's connections.
@@ -67,17 +81,33 @@ def run(context: Context, controllers: Mapping[str, Controller], text: str) -> N
     except ValueError as error:
         _log.warning("ticket dropped", err=error)
         return
+    following: Lease | Key | None = key
+    while following is not None:
+        lease = None if isinstance(following, Key) else following
+        key = following if isinstance(following, Key) else following.key
+        work = pass_of(context, controllers, key)
+        if work is None:
+            if lease is not None:
+                give_back(context, lease)
+            return
+        with context.seats.seat(key.driver), context.cpu.taken(key.tenant):
+            following = work.run() if lease is None else work.go_on(lease)
+
+
+def pass_of(context: Context, controllers: Mapping[str, Controller], key: Key) -> Pass | None:
+    """What works on such a key here; None, and a log line, for nothing."""
     controller = controllers.get(key.kind)
     if controller is None:
-        _log.warning("ticket dropped, its controller does not run here", key=text)
-        return
+        _log.warning("ticket dropped, its controller does not run here", key=key.text)
+        return None
     kind = next(one for one in controller.spec.kinds if one.name == key.kind)
     driver = context.driver_of(key.driver) if kind.has_driver else None
     if driver is None and kind.has_driver:
-        _log.warning("ticket dropped, its driver is not served here", key=text, driver=key.driver)
-        return
-    with context.seats.seat(key.driver), context.cpu.taken(key.tenant):
-        Pass(context, controller, kind, driver, key).run()
+        _log.warning(
+            "ticket dropped, its driver is not served here", key=key.text, driver=key.driver
+        )
+        return None
+    return Pass(context, controllers, controller, kind, driver, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +115,7 @@ class Pass:
     """One ticket's way from the lease to its release; `driver` is None for driverless kinds."""
 
     context: Context
+    controllers: Mapping[str, Controller]
     controller: Controller
     kind: Kind
     driver: Driver | None
@@ -95,31 +126,50 @@ class Pass:
         """As metrics and logs have it, "" without a driver."""
         return self.driver.name if self.driver is not None else ""
 
-    def run(self) -> None:
-        """Take the key, reconcile, give it back."""
-        context, key, name = self.context, self.key, self.kind.work_queue
+    def run(self) -> Lease | Key | None:
+        """Take the key, reconcile, give it back; returns what its thread goes on with."""
+        context, key = self.context, self.key
         permit = self.permit()
         if permit is not None and not permit():
             # A fellow gets it: lost tickets are published again.
             _log.v(2, "ticket left to others, the lease is not ours", key=key.text)
-            return
+            return None
         try:
-            lease = context.queue.take(key, self.controller.locks(key, self.driver))
+            locks = self.controller.locks(key, self.driver)
+            found = context.queue.take_any(key, locks, self.rules())
         except TransientError as error:
             _log.warning("key not taken", key=key.text, err=error)
-            return
+            return None
         except Exception:  # noqa: BLE001 - the ticket is published again, see Lua `sweep`
             _log.exception("unexpected error, key not taken", key=key.text)
             context.metrics.unexpected_errors.labels(key.kind, self.driver_name).inc()
-            return
-        context.metrics.tickets.labels(key.kind, "dropped" if lease is None else "taken").inc()
-        if lease is None:
-            return
-        lease.permit = permit
+            return None
+        is_taken = found is not None and not isinstance(found, Key)
+        context.metrics.tickets.labels(key.kind, "taken" if is_taken else "dropped").inc()
+        if found is None or isinstance(found, Key) or found.key != key:
+            return found
+        return self.work(found)
+
+    def go_on(self, lease: Lease) -> Lease | None:
+        """Work on a key that was taken without a ticket of its own."""
+        if set(lease.locks) != set(self.controller.locks(self.key, self.driver)):
+            # The driver's settings changed in this moment.
+            _log.warning("key given back, it has other locks", key=self.key.text)
+            give_back(self.context, lease)
+            return None
+        _log.v(4, "goes on with the next key", key=self.key.text)
+        with self.context.shown(self.kind.task, self.key):
+            return self.work(lease)
+
+    def work(self, lease: Lease) -> Lease | None:
+        """Reconcile and give the key back; returns the lease of the next one."""
+        context, key, name = self.context, self.key, self.kind.work_queue
+        lease.permit = self.permit()
         context.metrics.work_adds.labels(name).inc()
         context.metrics.work_queue_seconds.labels(name).observe(lease.waited_seconds)
         fields = self.fields()
         with (
+            _given_back(context, lease),
             trail.collect(),
             _current(lease),
             log_fields(**fields),
@@ -138,6 +188,12 @@ class Pass:
             except Exception as error:  # noqa: BLE001 - a lease nobody releases would hold the key
                 self.unexpected(error)
                 give_back(context, lease)
+        return lease.successor
+
+    def rules(self) -> str:
+        """The locks of the keys that this thread may work on as well, see `WorkQueue.take`."""
+        context = self.context
+        return context.lock_rules.beside(self.key, self.driver, self.controllers, context.may_work)
 
     def permit(self) -> Callable[[], bool] | None:
         """Asks whether this process may work on such keys; None: always."""
@@ -192,6 +248,8 @@ class Pass:
         puts back what may be without an end.
         """
         self.context.effects.reach(Step.FINISH_KEY, lease)
+        if self.context.wants_next(lease):
+            lease.rules = self.rules()  # what follows is worked on by `run`
         try:
             self.give_back(lease, outcome)
         except TransientError as error:

@@ -7,19 +7,22 @@ them. A lease whose end Redis did not confirm stays here until it is written.
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from workers.errors import QueueUnavailable
 from workers.observability import trail
 from workers.observability.logging import get_logger
-from workers.queue.leases import Lease, Session
-from workers.queue.scripts import Scripts, text
+from workers.queue.keys import Key
+from workers.queue.leases import CatalogState, Lease, Session
+from workers.queue.locks import Lock
+from workers.queue.scripts import Scripts, text, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from workers.queue.marks import Remembered
     from workers.queue.tickets import Tickets
 
 _log = get_logger(__name__)
@@ -45,6 +48,7 @@ class HeldLeases:
         ttl_ms: how long Redis keeps a lease nobody renews.
         clock: local seconds that go on while the process is stopped.
         on_lost: called after leases were lost.
+        remembered: reads marks and memos.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class HeldLeases:
         ttl_ms: int,
         clock: Callable[[], float],
         on_lost: Callable[[], None],
+        remembered: Remembered,
     ) -> None:
         self._scripts = scripts
         self._heartbeats = heartbeats
@@ -63,14 +68,54 @@ class HeldLeases:
         self._ttl_ms = ttl_ms
         self._clock = clock
         self._on_lost = on_lost
+        self._remembered = remembered
         self.session = Session(clock=clock)
         # By token, from `take` until Redis confirmed the end.
         self.held: dict[str, Lease] = {}
         self._owed: deque[tuple[str, Lease, tuple[str | bytes | float, ...]]] = deque()
 
-    def add(self, lease: Lease) -> None:
-        """Renew it from now on."""
-        self.held[lease.token] = lease
+    def take(self, key: Key, locks: Sequence[Lock], rules: str) -> Lease | Key | None:
+        """See `WorkQueue.take_any`; without rules no other key."""
+        token, started = uuid.uuid4().hex, self._clock()
+        owner = (self.session.process_id, token, self._ttl_ms)
+        # If only the reply is lost nobody names the lease, and it runs out.
+        reply = self._scripts.run("take", key.text, *owner, rules, *(lock.text for lock in locks))
+        status, tickets, state = text(reply[0]), reply[1], reply[2]
+        self._tickets.publish(tickets)
+        if status == "new life":
+            self._on_lost()
+        if status == "other":
+            return _parsed(state)
+        return self._begun(state, token, started) if status == "taken" else None
+
+    def _begun(self, state: list[Any], token: str, started: float) -> Lease | None:
+        """The lease that a script gave, renewed from now on; None when it took too long."""
+        valid_until = started + usable_seconds(self._ttl_ms)
+        key = _parsed(state[0])
+        if key is None or self._clock() >= valid_until:
+            return None
+        fence, started_ms, fails, memo, mark, waited_ms, *seen = state[2:]
+        epoch, versions, complete, *records = seen
+        kinds, counts = map(text, versions[::2]), (whole(one) or 0 for one in versions[1::2])
+        numbers = dict(zip(kinds, counts, strict=True))
+        lease = Lease(
+            key=key,
+            locks=tuple(Lock.parse(text(lock)) for lock in state[1]),
+            token=token,
+            fence=int(fence),
+            fails=whole(fails) or 0,
+            memo=self._remembered.memo_of(key, memo),
+            waited_seconds=int(waited_ms) / 1000,
+            catalog=CatalogState(text(epoch), numbers, frozenset(map(text, complete))),
+            session=self.session,
+            records=(records[0], records[1], bool(records[2])),
+            mark=self._remembered.mark_of(key.text, mark),
+            valid_until=valid_until,
+            started_ms=int(started_ms),
+            asked_at=started,
+        )
+        self.held[token] = lease
+        return lease
 
     def drop_all(self) -> None:
         """The process ends: nothing more may be written."""
@@ -143,41 +188,52 @@ class HeldLeases:
         """
         lease.is_released = True
         owner, args = owner_of(lease), (*args, *trail.collected())
-        wants_next = self._tickets.wants_next(lease)
-        publish = partial(self._tickets.pass_on, lease) if wants_next else self._tickets.publish
+        token, started = uuid.uuid4().hex, self._clock()
+        goes_on = f"{token} {self._ttl_ms}\n{lease.rules}" if lease.rules else ""
         try:
-            first = (*owner, int(wants_next), *args)
-            return self._settle(self._scripts, publish, script, lease, first)
+            state, reply = self._settle(self._scripts, script, lease, (*owner, goes_on, *args))
         except QueueUnavailable:
-            self._owed.append((script, lease, (*owner, 0, *args)))
+            # Repeated by the heartbeat, whose thread begins no work.
+            self._owed.append((script, lease, (*owner, "", *args)))
             raise
+        lease.successor = self._begun(state, token, started) if state else None
+        return reply
 
     def _settle(
         self,
         scripts: Scripts,
-        publish: Callable[[list[bytes], bytes | None], None],
         script: str,
         lease: Lease,
         args: tuple[str | bytes | float, ...],
-    ) -> list[int]:
+    ) -> tuple[list[Any] | None, list[int]]:
         """Write the end of a lease; safe to repeat.
 
         A lost lease changes nothing, but its key is added once more, and what it began is put back
         unless a newer owner's record is there: nobody else may know of it.
         """
-        tickets, message, is_owner, *reply = scripts.run(script, *args)
-        publish(tickets, message)
+        publish = self._tickets.publish if scripts is self._scripts else self._tickets.hold
+        tickets, state, is_owner, *reply = scripts.run(script, *args)
+        publish(tickets)
         if not is_owner:
             records = [part for slot, written in lease.written.items() for part in (slot, *written)]
-            publish(scripts.run("orphan", lease.key.text, *records), None)
+            publish(scripts.run("orphan", lease.key.text, *records))
         self.held.pop(lease.token, None)
-        return [int(value) for value in (is_owner, *reply)]
+        return state, [int(value) for value in (is_owner, *reply)]
 
     def _pay(self) -> None:
         """Repeat what Redis did not confirm; without effect where the lease is another's by now."""
         while self._owed:
-            self._settle(self._heartbeats, self._tickets.hold, *self._owed[0])
+            self._settle(self._heartbeats, *self._owed[0])
             self._owed.popleft()
+
+
+def _parsed(key: bytes) -> Key | None:
+    """A ticketed key as it stands in Redis; None for what somebody's hand wrote there."""
+    try:
+        return Key.parse(text(key))
+    except ValueError as error:
+        _log.warning("key not taken", err=error)
+        return None
 
 
 def usable_seconds(ttl_ms: int) -> float:

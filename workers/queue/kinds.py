@@ -78,12 +78,14 @@ DRIVER_KINDS: Final = catalogue.driver_kinds()
 
 
 def lua_tables(kinds: Iterable[QueueKind]) -> str:
-    """The table as Lua: CALL_KINDS in their order of turns, TRAILED as a set, APART by kind."""
+    """The table as Lua: KINDS, CALL_KINDS in their order of turns, a set TRAILED, APART by kind."""
     known = tuple(kinds)
+    names = ", ".join(f"'{kind.name}'" for kind in known)
     calling = ", ".join(f"'{kind.name}'" for kind in known if kind.calls_driver)
     trailed = ", ".join(f"['{kind.name}'] = true" for kind in known if kind.has_trail)
     apart = ", ".join(f"['{kind.name}'] = '{kind.apart}'" for kind in known if kind.apart)
     return (
+        f"local KINDS = {{ {names} }}\n"
         f"local CALL_KINDS = {{ {calling} }}\n"
         f"local TRAILED = {{ {trailed} }}\n"
         f"local APART = {{ {apart} }}\n"

@@ -85,6 +85,10 @@ class Lease:
             lost it gets it again.
         started_ms: Redis' time when it was given.
         asked_at: local time just before.
+        rules: under which its end goes on with another key, see `workers.queue.lockrules`; "": it
+            does not.
+        successor: the lease of that key, once this one has ended. Whoever set `rules` works on it
+            or gives it back.
     """
 
     key: Key
@@ -105,6 +109,8 @@ class Lease:
     written: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     started_ms: int = 0
     asked_at: float = 0.0
+    rules: str = ""
+    successor: Lease | None = None
 
     @property
     def domain(self) -> str:

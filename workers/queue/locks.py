@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from typing import Self
+from urllib.parse import unquote
 
 _UNSAFE = re.compile(r"[%\s\x00-\x20\x7f]")
 
@@ -32,6 +34,12 @@ class Lock:
     def text(self) -> str:
         """Its spelling in Redis: `x:<name>` or `s:<name>`, blanks and controls encoded."""
         return f"{self.mode.value}:{lock_name(self.name)}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read its spelling back."""
+        mode, _, name = text.partition(":")
+        return cls(unquote(name), Mode(mode))
 
 
 def lock_name(name: str) -> str:

@@ -52,7 +52,7 @@ _LONGEST_NUMBER = 19
 _MARK = re.compile(r"[0-9A-Za-z]*@([0-9]+/[0-9]+)")
 _HIDDEN = frozenset({"__pycache__"})
 # Parts of the library, in the order in which they use each other.
-_SHARED = ("lib", "lib_leases")
+_SHARED = ("lib", "lib_leases", "lib_taking")
 # Calls sent together: whoever else asks Redis waits for them, some ms.
 _TOGETHER = 250
 # Scripts that bring new work, and the share of memory (lib.lua) beyond which they are refused. What

@@ -14,16 +14,14 @@ admitted meanwhile, and the watcher adds every undecided object again.
 
 from __future__ import annotations
 
-import uuid
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from workers.errors import LeaseLost
 from workers.queue.declaring import Declared
-from workers.queue.holding import HeldLeases, owner_of, usable_seconds
+from workers.queue.holding import HeldLeases, owner_of
 from workers.queue.leases import (
     TTL_SECONDS,
-    CatalogState,
     FailOutcome,
     Lease,
     suspend_aware_clock,
@@ -31,7 +29,7 @@ from workers.queue.leases import (
 from workers.queue.limits import LaneLimits, LaneStats, PauseKind, read_stats
 from workers.queue.locks import Lock, Mode, lock_name
 from workers.queue.marks import Remembered
-from workers.queue.scripts import Scripts, text, whole
+from workers.queue.scripts import Scripts
 from workers.queue.seal import UNCHECKED
 from workers.queue.tickets import Tickets
 
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 
     from workers.queue.keys import Key
     from workers.queue.seal import Seal
-    from workers.queue.tickets import NextTickets
 
 # Keys per script call: keeps one call of Redis under a few milliseconds.
 _BATCH = 250
@@ -74,8 +71,6 @@ class WorkQueue:
             Redis began a new life; use it to wake the heartbeat thread.
         before_limits: for `workers.queue.declaring.Declared`.
         seal: the workers' keys, for marks and memos; who takes no keys needs none.
-        next_tickets: begins a driver's next ticket where a lease of it ended; None: all tickets go
-            through the broker.
     """
 
     def __init__(
@@ -90,15 +85,13 @@ class WorkQueue:
         on_lost: Callable[[], None] = lambda: None,
         before_limits: Callable[[str], None] | None = None,
         seal: Seal = UNCHECKED,
-        next_tickets: NextTickets | None = None,
     ) -> None:
         self._scripts = Scripts(client, now_ms)
         self._remembered = Remembered(client, seal)
         self._now_ms = now_ms
-        self._tickets = Tickets(publish, next_tickets)
+        self._tickets = Tickets(publish)
         self._ttl_ms = round(lease_ttl_seconds * 1000)
         self._clock = clock
-        self._on_lost = on_lost
         self._heartbeats = Scripts(heartbeat_client or client, now_ms)
         self.declared = Declared(self._scripts, self._heartbeats, self._tickets, before_limits)
         self._lease_pauses: dict[str, tuple[str, float]] = {}
@@ -110,6 +103,7 @@ class WorkQueue:
             ttl_ms=self._ttl_ms,
             clock=clock,
             on_lost=on_lost,
+            remembered=self._remembered,
         )
 
     @property
@@ -180,41 +174,22 @@ class WorkQueue:
             None when there is nothing to do: the ticket was a duplicate, the lane is paused, or a
             lock is busy (the key then becomes ready when that lock is released).
         """
-        session, token, started = self._leases.session, uuid.uuid4().hex, self._clock()
-        owner = (session.process_id, token, self._ttl_ms)
-        # If only the reply is lost nobody names the lease, and it runs out.
-        reply = self._scripts.run("take", key.text, *owner, *(lock.text for lock in locks))
-        status, tickets = text(reply[0]), reply[1]
-        self._tickets.publish(tickets)
-        if status == "new life":
-            self._on_lost()
-        if status != "taken":
-            return None
-        valid_until = started + usable_seconds(self._ttl_ms)
-        if self._clock() >= valid_until:
-            return None
-        fence, started_ms, fails, memo, mark, waited_ms, *state = reply[2:]
-        epoch, versions, complete, *records = state
-        kinds, counts = map(text, versions[::2]), (whole(one) or 0 for one in versions[1::2])
-        numbers = dict(zip(kinds, counts, strict=True))
-        lease = Lease(
-            key=key,
-            locks=tuple(locks),
-            token=token,
-            fence=int(fence),
-            fails=whole(fails) or 0,
-            memo=self._remembered.memo_of(key, memo),
-            waited_seconds=int(waited_ms) / 1000,
-            catalog=CatalogState(text(epoch), numbers, frozenset(map(text, complete))),
-            session=session,
-            records=(records[0], records[1], bool(records[2])),
-            mark=self._remembered.mark_of(key.text, mark),
-            valid_until=valid_until,
-            started_ms=int(started_ms),
-            asked_at=started,
-        )
-        self._leases.add(lease)
-        return lease
+        found = self._leases.take(key, locks, "")
+        return found if isinstance(found, Lease) else None
+
+    def take_any(self, key: Key, locks: Sequence[Lock], rules: str) -> Lease | Key | None:
+        """As `take`; if the key was begun without this ticket, start on another that waits.
+
+        Args:
+            key: from the ticket.
+            locks: of this key.
+            rules: which other keys, and their locks, see `workers.queue.lockrules`.
+
+        Returns:
+            The lease, of whichever key; a key that is to be taken instead, because no rule says
+            its locks; None when there is nothing to do.
+        """
+        return self._leases.take(key, locks, rules)
 
     def acquire(self, lease: Lease, *locks: Lock) -> Lock | None:
         """Take more locks for a lease, all or none; they go with it.

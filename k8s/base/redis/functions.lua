@@ -1,6 +1,7 @@
-#!lua name=csifleet_9e28c2513cbaa322
+#!lua name=csifleet_dcc8e0018d56b822
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
+local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
 local TRAILED = { ['claims'] = true, ['volumes'] = true, ['changes'] = true, ['contents'] = true, ['group-contents'] = true, ['snapshots'] = true, ['bindings'] = true, ['group-snapshots'] = true, ['group-bindings'] = true, ['attachments'] = true, ['detachments'] = true, ['forced-attachments'] = true }
 local APART = { ['changes'] = '#resizer', ['contents'] = '#snapshotter', ['group-contents'] = '#snapshotter', ['snapshots'] = '#snapshot-controller', ['bindings'] = '#snapshot-controller', ['group-snapshots'] = '#snapshot-controller', ['group-bindings'] = '#snapshot-controller', ['snapshot-sources'] = '#snapshot-controller', ['attachments'] = '#attacher', ['detachments'] = '#attacher', ['forced-attachments'] = '#attacher', ['attach-finalizers'] = '#attacher', ['reconcile-attachments'] = '#attacher' }
@@ -550,13 +551,6 @@ local function weigh(domain, record, most)
   return true
 end
 
--- The reply of a script that ends a lease; ARGV[6] is '1' when the caller begins the next ticket
--- itself: the oldest of the list. A repeated call gets none, its first reply may have been read.
-local function ended(lease, is_ok, lane, ...)
-  local message = lease and ARGV[6] == '1' and redis.call('RPOP', celery_of(lane)) or false
-  return { tickets, message, is_ok and 1 or 0, ... }
-end
-
 local function forget(key)
   redis.call('HDEL', K.fails, key)
   redis.call('HDEL', K.memos, key)
@@ -587,6 +581,153 @@ local function take_back(key, lease)
     free_all(key, lease)
   end
   admit(lane)
+end
+-- Beginning to work on keys: functions shared by all scripts, after lib_leases.lua.
+-- A message in a Celery list stands for any one ticketed key of its lanes, whichever key it names:
+-- who ends a lease goes on with the oldest of them at once, and the message of that one is left for a
+-- key that was admitted meanwhile. So a burst is worked off without making and reading messages.
+local FOLLOW_TRIES = 3         -- ticketed keys that turn out to wait for a lock
+
+-- A ticketed key -> running with all its locks. Returns 'taken' and the state of its lease, or why not.
+local function state_of(key, lease, waited)
+  local epoch = redis.call('GET', K.epoch) or ''
+  local complete, flat = {}, redis.call('HGETALL', K.complete)
+  for i = 1, #flat, 2 do
+    if flat[i + 1] == epoch then complete[#complete + 1] = flat[i] end
+  end
+  local intent, unsaved, saved = false, false, 0
+  local domain = string.sub(lease.locks[1] or '', 3)
+  if domain ~= '' then
+    intent, unsaved = redis.call('HGET', K.intents, domain), redis.call('HGET', K.unsaved, domain)
+    saved = redis.call('EXISTS', K.saved .. domain)
+  end
+  return { key, lease.locks, lease.fence, lease.started, redis.call('HGET', K.fails, key) or '0',
+    redis.call('HGET', K.memos, key) or '', redis.call('HGET', K.marks, key) or '',
+    string.format('%d', math.max(0, waited)), epoch,
+    redis.call('HGETALL', K.versions), complete, intent, unsaved, saved }
+end
+
+local function take(key, process, token, ttl, locks)
+  local lane = lane_of(key)
+  local lease = lease_of(key)
+  if lease then
+    if lease.process == process and lease.token == token then
+      return 'taken', state_of(key, lease, 0)
+    end
+    return 'running'
+  end
+  if not redis.call('ZSCORE', K.ticketed .. lane, key) then return 'none' end
+  if is_quiet() then return 'quiet' end
+  if is_paused(lane) then
+    redis.call('ZREM', K.ticketed .. lane, key)
+    push(key, lane, true)
+    return 'paused'
+  end
+  for _, lock in ipairs(locks) do
+    local holder = rival(key, lock)
+    if holder then
+      redis.call('ZREM', K.ticketed .. lane, key)
+      park(key, lock, holder)
+      admit(lane)
+      return 'busy'
+    end
+  end
+  local fence = redis.pcall('INCR', K.fence)
+  if type(fence) ~= 'number' or fence <= 1 then
+    fence = now
+    redis.call('SET', K.fence, string.format('%d', fence))
+  end
+  local since = tonumber(redis.call('HGET', K.since, key)) or now
+  redis.call('ZREM', K.ticketed .. lane, key)
+  redis.call('ZREM', K.delayed, key)
+  redis.call('HDEL', K.since, key)
+  redis.call('ZADD', K.leased .. lane, now + ttl, key)
+  charge(lane)
+  trail(key, stamped('taken ' .. process))
+  local new = { fence = string.format('%d', fence), process = process, token = token,
+    started = string.format('%d', now), locks = {} }
+  for _, lock in ipairs(locks) do hold(key, new, lock) end
+  write_lease(key, new)
+  admit(lane)
+  return 'taken', state_of(key, new, now - since)
+end
+
+-- The locks of a key by its kind's rule: their spelling with \1 for the object and \2 for the uid.
+-- nil where that cannot be said so: the key is then taken by who gets a message.
+local function locks_by(rule, key)
+  local object, uid = string.match(key, '^[^|]*|[^|]*|([^|]*)|([^|]*)$')
+  if rule == '-' or not object or string.find(object .. uid, '[^%w%.%-_/@]') then return nil end
+  local locks = {}
+  for lock in string.gmatch(rule, '%S+') do
+    if object == '' and string.find(lock, '\1') or uid == '' and string.find(lock, '\2') then
+      return nil
+    end
+    lock = string.gsub(lock, '\1', object)
+    locks[#locks + 1] = string.gsub(lock, '\2', uid)
+  end
+  return locks
+end
+
+-- A key is not ticketed any more whose message nobody has read, so there is one too many: one less is
+-- sent for what this call admits; if that is nothing, the oldest goes when more are left than keys.
+local function spare_message(key)
+  local lane = lane_of(key)
+  local list, found = celery_of(lane), nil
+  for i, ticket in ipairs(tickets) do
+    if string.sub(ticket, 1, 1) ~= '|' and celery_of(lane_of(ticket)) == list then found = i end
+    if ticket == key then break end
+  end
+  if found then
+    table.remove(tickets, found)
+    return
+  end
+  local kind, driver = string.match(lane, '^([^|]*)|(.*)$')
+  local waiting = 0
+  for _, other in ipairs(KINDS) do
+    if other == kind or driver ~= '' and APART[other] == APART[kind] then
+      waiting = waiting + redis.call('ZCARD', K.ticketed .. other .. '|' .. driver)
+    end
+  end
+  local left = redis.pcall('LLEN', list)
+  if type(left) == 'number' and left > waiting then redis.call('RPOP', list) end
+end
+
+-- Go on with the oldest ticketed key of the same driver. `rules` has a line for each kind: 'kind
+-- lock...', the locks as `locks_by` reads them, or 'kind -' for none. `has_message`: a message was
+-- read, which stands for the first key that is not ticketed any more after this.
+-- Returns the state of its lease; nil for none, and then the key that has no rule.
+local function follow(lane, process, token, ttl, rules, has_message)
+  local driver = string.match(lane, '^[^|]*|(.*)$') or ''
+  for _ = 1, FOLLOW_TRIES do
+    local first, rule, since = nil, nil, MOST
+    for kind, locks in string.gmatch(rules, '(%S+) ?([^\n]*)') do
+      local oldest = redis.call('ZRANGE', K.ticketed .. kind .. '|' .. driver, 0, 0, 'WITHSCORES')
+      if oldest[1] and tonumber(oldest[2]) < since then
+        first, rule, since = oldest[1], locks, tonumber(oldest[2])
+      end
+    end
+    if not first then return nil end
+    local locks = locks_by(rule, first)
+    if not locks then return nil, first end
+    local status, state = take(first, process, token, ttl, locks)
+    if status ~= 'taken' and status ~= 'busy' and status ~= 'paused' then return nil end
+    if not has_message then spare_message(first) end
+    if state then return state end
+    has_message = false
+  end
+  return nil
+end
+
+-- The reply of a script that ends a lease. With ARGV[6] its thread goes on with another key, if it is
+-- really this call that ends it: of a repeated one the first reply may have been read. ARGV[6] is
+-- 'token ttl_ms' and, each in a line of its own, rules.
+local function ended(lease, is_ok, lane, ...)
+  local state = nil
+  local token, ttl, rules = string.match(ARGV[6], '^(%S+) (%d+)\n(.*)$')
+  if lease and token and life() then
+    state = follow(lane, ARGV[3], token, tonumber(ttl), rules, false)
+  end
+  return { tickets, state or false, is_ok and 1 or 0, ... }
 end
 local scripts = {}
 scripts['acquire'] = function()
@@ -662,7 +803,7 @@ end
 scripts['block'] = function()
 -- BLOCK(key, process, token, epoch, next, lock, note...): end the lease and wait for a busy lock; if
 -- it got free meanwhile the key is ready at once. No counter changes.
--- Returns {tickets, next ticket, 1 = released (or before), 0 = lease was lost}.
+-- Returns {tickets, state of the next lease (see TAKE), 1 = released (or before), 0 = lease was lost}.
 local key, lane, lock = ARGV[2], lane_of(ARGV[2]), ARGV[7]
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then
@@ -921,7 +1062,7 @@ end
 scripts['done'] = function()
 -- DONE(key, process, token, epoch, next, volume, known, note...): forget failures, release; with a
 -- volume's name its intent and unsaved PV go in the same step. Events up to version `known` need no pass.
--- Returns {tickets, next ticket, 1 = done (or done before), 0 = lease was lost}.
+-- Returns {tickets, state of the next lease (see TAKE), 1 = done (or done before), 0 = lease was lost}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then
@@ -1015,7 +1156,7 @@ scripts['fail'] = function()
 -- FAIL(key, process, token, epoch, next, base_ms, cap_ms, min_ms, threshold, memo, note...): count,
 -- delay, release.
 -- A key that got dirty meanwhile is ready at once. Touches fails, memos, delayed, abandoned.
--- Returns {tickets, next ticket, is owner, fails, delay_ms; -1 = given up}.
+-- Returns {tickets, state of the next lease (see TAKE), is owner, fails, delay_ms; -1 = given up}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 local count = tonumber(redis.call('HGET', K.fails, key)) or 0
@@ -1225,7 +1366,7 @@ end
 scripts['release'] = function()
 -- RELEASE(key, process, token, epoch, next, delay_ms, count, note...): put back without a back-off
 -- step.
--- Returns {tickets, next ticket, 1 = released (or before), 0 = lease was lost}.
+-- Returns {tickets, state of the next lease (see TAKE), 1 = released (or before), 0 = lease was lost}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then
@@ -1434,75 +1575,25 @@ end
 return reply()
 end
 scripts['take'] = function()
--- TAKE(key, process, token, ttl_ms, lock...): ticketed -> running with all its locks. The same token gets
--- the same answer.
+-- TAKE(key, process, token, ttl_ms, rules, lock...): ticketed -> running with all its locks. The same
+-- token gets the same answer. If somebody works on the key already, or has, the message is one for the
+-- oldest other key that has a rule (see `follow`).
 -- Touches leases, ticketed, leased, holders, reserved, blocked, waiters, delayed, since,
--- fence.
--- Returns {status, tickets, fence, started_ms, fails, memo, mark, waited_ms, epoch, versions, complete kinds,
--- intent, unsaved PV, was saved}; the last three belong to the first lock's name.
-local key, process, token = ARGV[2], ARGV[3], ARGV[4]
-local ttl, domain = tonumber(ARGV[5]), string.sub(ARGV[6] or '', 3)
-local lane = lane_of(key)
-
-local function taken(fence, started, waited)
-  local epoch = redis.call('GET', K.epoch) or ''
-  local complete, flat = {}, redis.call('HGETALL', K.complete)
-  for i = 1, #flat, 2 do
-    if flat[i + 1] == epoch then complete[#complete + 1] = flat[i] end
-  end
-  local intent, unsaved, saved = false, false, 0
-  if domain ~= '' then
-    intent, unsaved = redis.call('HGET', K.intents, domain), redis.call('HGET', K.unsaved, domain)
-    saved = redis.call('EXISTS', K.saved .. domain)
-  end
-  return { 'taken', tickets, fence, started, redis.call('HGET', K.fails, key) or '0',
-    redis.call('HGET', K.memos, key) or '', redis.call('HGET', K.marks, key) or '',
-    string.format('%d', math.max(0, waited)), epoch,
-    redis.call('HGETALL', K.versions), complete, intent, unsaved, saved }
+-- fence, and the Celery list.
+-- Returns {status, tickets, state}; 'other', tickets and a key without a rule that is to be taken
+-- instead; or 'taken', tickets and {key, locks, fence, started_ms, fails, memo, mark,
+-- waited_ms, epoch, versions, complete kinds, intent, unsaved PV, was saved}, of which the last three belong to
+-- the first lock's name.
+local key, process, token, ttl, rules = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
+if not life() then return { 'new life', tickets, false } end
+local status, state = take(key, process, token, ttl, { unpack(ARGV, 7) })
+if (status == 'none' or status == 'running') and rules ~= '' then
+  local other
+  state, other = follow(lane_of(key), process, token, ttl, rules, true)
+  if state then return { 'taken', tickets, state } end
+  if other then return { 'other', tickets, other } end
 end
-
-if not life() then return { 'new life', tickets } end
-local lease = lease_of(key)
-if lease then
-  if lease.process == process and lease.token == token then
-    return taken(lease.fence, lease.started, 0)
-  end
-  return { 'running', tickets }
-end
-if not redis.call('ZSCORE', K.ticketed .. lane, key) then return { 'none', tickets } end
-if is_quiet() then return { 'quiet', tickets } end
-if is_paused(lane) then
-  redis.call('ZREM', K.ticketed .. lane, key)
-  push(key, lane, true)
-  return { 'paused', tickets }
-end
-for i = 6, #ARGV do
-  local holder = rival(key, ARGV[i])
-  if holder then
-    redis.call('ZREM', K.ticketed .. lane, key)
-    park(key, ARGV[i], holder)
-    admit(lane)
-    return { 'busy', tickets }
-  end
-end
-local fence = redis.pcall('INCR', K.fence)
-if type(fence) ~= 'number' or fence <= 1 then
-  fence = now
-  redis.call('SET', K.fence, string.format('%d', fence))
-end
-local since = tonumber(redis.call('HGET', K.since, key)) or now
-redis.call('ZREM', K.ticketed .. lane, key)
-redis.call('ZREM', K.delayed, key)
-redis.call('HDEL', K.since, key)
-redis.call('ZADD', K.leased .. lane, now + ttl, key)
-charge(lane)
-trail(key, stamped('taken ' .. process))
-local new = { fence = string.format('%d', fence), process = process, token = token,
-  started = string.format('%d', now), locks = {} }
-for i = 6, #ARGV do hold(key, new, ARGV[i]) end
-write_lease(key, new)
-admit(lane)
-return taken(new.fence, new.started, now - since)
+return { status, tickets, state or false }
 end
 scripts['throttle'] = function()
 -- THROTTLE(lane, step_ms, cooldown_ms): the driver answered "too much": half of it from now on.
@@ -1563,5 +1654,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_9e28c2513cbaa322', run)
-redis.register_function{ function_name = 'csifleet_9e28c2513cbaa322_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_dcc8e0018d56b822', run)
+redis.register_function{ function_name = 'csifleet_dcc8e0018d56b822_always', callback = run, flags = { 'allow-oom' } }

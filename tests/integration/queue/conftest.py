@@ -11,7 +11,6 @@ import redis
 from workers.queue.keys import Key
 from workers.queue.leases import Lease
 from workers.queue.locks import Lock
-from workers.queue.tickets import NextTickets
 from workers.queue.workqueue import WorkQueue
 
 
@@ -23,13 +22,12 @@ class Bench:
     now_ms: int = 1_700_000_000_000
     tickets: list[Key] = field(default_factory=list)
 
-    def process(self, next_tickets: NextTickets | None = None) -> WorkQueue:
+    def process(self) -> WorkQueue:
         queue = WorkQueue(
             self.client,
             publish=self.tickets.extend,
             clock=lambda: self.now_ms / 1000,
             now_ms=lambda: self.now_ms,
-            next_tickets=next_tickets,
         )
         queue.register_process()
         return queue

@@ -1,15 +1,18 @@
-"""The end of a lease brings the driver's next ticket, in the order that was decided."""
+"""Who ends a lease goes on with the oldest ticketed key, whose message then stands for another."""
 
 from __future__ import annotations
 
 import pytest
 
 from workers.errors import QueueUnavailable
+from workers.queue.intents import IntentStore
 from workers.queue.keys import Key, claim_key, volume_key
+from workers.queue.leases import Lease
 from workers.queue.locks import Lock
-from workers.queue.names import celery_queue
+from workers.queue.names import NAMES, celery_queue
 
 LIST = celery_queue("d")
+RULES = "claims x:pvc-\2\nvolumes x:\1"
 ENDS = {
     "done": lambda queue, lease: queue.done(lease),
     "fail": lambda queue, lease: queue.fail(lease, base_seconds=60, cap_seconds=60),
@@ -19,39 +22,20 @@ ENDS = {
 
 
 def claim(name: str) -> Key:
-    return claim_key("d", "ns", name, f"uid-{name}")
+    return claim_key("d", "ns", name, name)
 
 
-class Begun:
-    """A process' threads: what they were given, and whether they take more."""
-
-    def __init__(self):
-        self.keys = []
-        self.wants = self.works = True
-        self.asked = []
-
-    def wanted(self, lease):
-        self.asked.append(lease.key)
-        return self.wants
-
-    def read(self, message):
-        return Key.parse(message.decode())
-
-    def begin(self, key):
-        if self.works:
-            self.keys.append(key)
-        return self.works
+def end(queue, lease, how="done", rules=RULES):
+    """Ends it as a thread that goes on; the key that it goes on with, None for none."""
+    lease.rules = rules
+    ENDS[how](queue, lease)
+    return lease.successor and lease.successor.key
 
 
 @pytest.fixture
-def begun():
-    return Begun()
-
-
-@pytest.fixture
-def queue(bench, begun):
-    """Two claims of driver `d` at a time."""
-    one = bench.process(begun)
+def queue(bench):
+    """Two claims and two volumes of driver `d` at a time."""
+    one = bench.process()
     one.set_limits("claims|d", 2)
     one.set_limits("volumes|d", 2)
     return one
@@ -64,34 +48,64 @@ def send_all(bench):
     bench.tickets.clear()
 
 
+def begun(bench, queue, names):
+    """The first of these claims is worked on, the messages of the others are out."""
+    queue.add([claim(name) for name in names])
+    lease = bench.run_next(queue, f"pvc-{names[0]}")
+    send_all(bench)
+    return lease
+
+
 @pytest.mark.parametrize("how", ENDS)
-def test_the_end_of_a_lease_brings_the_oldest_ticket_and_sends_what_it_admits(
-    bench, queue, begun, how
+def test_the_oldest_ticketed_key_follows_and_its_message_stands_for_what_is_admitted(
+    bench, queue, how
 ):
-    """Whoever admits decides the order: a thread that goes on takes nobody's turn."""
+    """So neither is a message made nor one read."""
     holder = bench.process()
-    bench.process().set_limits("volumes|d", 2)
     holder.add([volume_key("d", "pvc-held")])
     assert holder.take(bench.tickets.pop(0), [Lock("pvc-held")])
+    lease = begun(bench, queue, "abcd")
+    assert end(queue, lease, how) == claim("b")
+    assert lease.successor.locks == (Lock("pvc-b"),)
+    assert (bench.tickets, bench.client.llen(LIST)) == ([], 1)
+    other = bench.process().take_any(claim("b"), [Lock("pvc-b")], RULES)
+    assert isinstance(other, Lease)
+    assert (other.key, other.locks) == (claim("c"), (Lock("pvc-c"),))
+
+
+def test_what_is_admitted_follows_without_a_message_when_none_waits(bench, queue):
     queue.add([claim(name) for name in "abcd"])
-    lease = bench.run_next(queue, "pvc-a")
-    send_all(bench)
-    ENDS[how](queue, lease)
-    assert (begun.asked, begun.keys) == ([claim("a")], [claim("b")])
-    assert bench.tickets == [claim("c")]
+    one, two = bench.run_next(queue, "pvc-a"), bench.run_next(queue, "pvc-b")
+    assert [end(queue, one), end(queue, two)] == [claim("c"), claim("d")]
+    assert (bench.tickets, bench.client.llen(LIST)) == ([], 0)
+
+
+def test_the_message_of_the_last_key_goes_with_it(bench, queue):
+    """Else workers would read as many messages that stand for nothing as were ever out."""
+    assert end(queue, begun(bench, queue, "ab")) == claim("b")
     assert bench.client.llen(LIST) == 0
 
 
-def test_an_admitted_key_is_begun_without_a_message_when_none_waits(bench, queue, begun):
-    queue.add([claim(name) for name in "abcd"])
-    one, two = bench.run_next(queue, "pvc-a"), bench.run_next(queue, "pvc-b")
-    queue.done(one)
-    queue.done(two)
-    assert begun.keys == [claim("c"), claim("d")]
-    assert bench.tickets == []
+def test_a_message_that_other_keys_need_stays(bench, queue):
+    lease = begun(bench, queue, "ab")
+    queue.add([volume_key("d", "pv")])
+    send_all(bench)
+    assert end(queue, lease) == claim("b")
+    assert bench.client.lrange(LIST, 0, -1) == [volume_key("d", "pv").text.encode()]
 
 
-def test_a_key_of_another_list_is_sent(bench, queue, begun):
+def test_the_oldest_of_all_kinds_comes_first(bench, queue):
+    """A flood of claims does not keep the deletions of the same driver waiting."""
+    lease = begun(bench, queue, "a")
+    queue.add([volume_key("d", "pv")])
+    bench.advance(0.1)
+    queue.add([claim("b")])
+    bench.advance(0.1)
+    assert end(queue, lease) == volume_key("d", "pv")
+    assert lease.successor.locks == (Lock("pv"),)
+
+
+def test_a_key_of_another_list_is_sent(bench, queue):
     """Waiters of a lock may belong to another worker: of another driver or controller."""
     other = claim_key("e", "ns", "a", "uid")
     queue.set_limits(other.lane, 1)
@@ -99,74 +113,103 @@ def test_a_key_of_another_list_is_sent(bench, queue, begun):
     lease = bench.run_next(queue, "pvc-a")
     queue.add([other])
     assert queue.take(bench.tickets.pop(0), [Lock("pvc-a")]) is None
-    queue.done(lease)
-    assert (begun.keys, bench.tickets) == ([], [other])
+    assert end(queue, lease) is None
+    assert bench.tickets == [other]
 
 
-def test_a_process_that_wants_none_leaves_the_list_alone(bench, queue, begun):
-    begun.wants = False
-    queue.add([claim(name) for name in "abc"])
+def test_a_thread_that_does_not_go_on_leaves_all_to_messages(bench, queue):
+    lease = begun(bench, queue, "abc")
+    assert end(queue, lease, rules="") is None
+    assert (bench.client.llen(LIST), bench.tickets) == (1, [claim("c")])
+
+
+def test_the_lease_of_what_follows_is_like_any_other(bench, queue):
+    """It has what is remembered of its key, and the heartbeat renews it."""
+    queue.add([claim("b")])
+    failed = bench.run_next(queue, "pvc-b")
+    IntentStore(bench.client).begin("pvc-b", {"stage": "begun"}, failed)
+    queue.mark(failed, {"seen": 1})
+    queue.fail(failed, base_seconds=1, cap_seconds=1, memo="why")
+    lease = begun(bench, queue, "a")
+    bench.advance(1.1)
+    queue.heartbeat()
+    queue.pump(period_seconds=0)
+    assert end(queue, lease) == claim("b")
+    found = lease.successor
+    assert (found.fails, found.memo, found.mark) == (1, "why", {"seen": 1})
+    assert found.records[0] is not None
+    assert found.fence > lease.fence
+    for _ in range(5):
+        bench.advance(1)
+        queue.heartbeat()
+    assert found.is_held()
+    assert queue.done(found)
+
+
+def test_who_finds_a_lock_busy_is_parked_and_the_next_one_follows(bench, queue):
+    holder = bench.process()
+    holder.add([volume_key("d", "pvc-b")])
+    held = holder.take(bench.tickets.pop(0), [Lock("pvc-b")])
+    lease = begun(bench, queue, "abc")
+    assert end(queue, lease) == claim("c")
+    assert bench.client.llen(LIST) == 0
+    holder.done(held)
+    assert bench.tickets == [claim("b")]
+
+
+def test_a_paused_lane_is_not_gone_on_with(bench, queue):
+    lease = begun(bench, queue, "abc")
+    queue.pause("claims|d", "an operator said so")
+    assert end(queue, lease) is None
+    assert bench.client.zcard(NAMES["ready"].full + "claims|d") == 2
+    queue.resume("claims|d")
+    assert bench.tickets == [claim("b"), claim("c")]
+
+
+@pytest.mark.parametrize(
+    ("rules", "second"),
+    [
+        pytest.param("claims -\nvolumes x:\1", claim("b"), id="no rule"),
+        pytest.param(RULES, claim_key("d", "ns", "b", "b%"), id="unusual letters"),
+        pytest.param(RULES, claim_key("d", "ns", "b", ""), id="nothing for a mark"),
+    ],
+)
+def test_a_key_whose_locks_no_rule_says_is_left_to_a_message(bench, queue, rules, second):
+    """Any message: who has read one of a key that is gone is told which key it stands for."""
+    queue.add([claim("a"), second])
     lease = bench.run_next(queue, "pvc-a")
     send_all(bench)
-    queue.done(lease)
-    assert (begun.keys, bench.client.llen(LIST), bench.tickets) == ([], 1, [claim("c")])
+    assert end(queue, lease, rules=rules) is None
+    assert bench.client.llen(LIST) == 1
+    assert queue.take_any(claim("a"), [Lock("pvc-a")], rules) == second
+    assert queue.take(second, [Lock("pvc-b")])
 
 
-@pytest.mark.parametrize("has_message", [True, False])
-def test_what_cannot_be_begun_any_more_is_sent(bench, queue, begun, has_message):
-    """The pool of threads ended meanwhile."""
-    begun.works = False
-    queue.add([claim(name) for name in "abc"])
-    one, two = bench.run_next(queue, "pvc-a"), bench.run_next(queue, "pvc-b")
-    if has_message:
-        bench.client.lpush(LIST, claim("z").text)
-    queue.done(one)
-    assert sorted(bench.tickets) == [claim("c"), *([claim("z")] if has_message else [])]
-    assert queue.done(two)
+def test_a_kind_that_is_not_named_is_not_gone_on_with(bench, queue):
+    """This process may not work on it, by the Lease of a Go sidecar for example."""
+    lease = begun(bench, queue, "ab")
+    assert end(queue, lease, rules="volumes x:\1") is None
+    assert queue.take_any(claim("a"), [Lock("pvc-a")], "volumes x:\1") is None
+    assert bench.client.llen(LIST) == 1
 
 
-def test_an_unreadable_message_is_dropped_and_told(bench, queue, begun, caplog):
-    queue.add([claim(name) for name in "abc"])
-    lease = bench.run_next(queue, "pvc-a")
-    bench.client.rpush(LIST, "nonsense")
-    queue.done(lease)
-    assert "ticket dropped" in caplog.text
-    assert (begun.keys, bench.tickets[-1:]) == ([], [claim("c")])
-
-
-def test_a_list_of_a_wrong_type_delays_no_end(bench, queue, begun):
-    """By somebody's hand; what its tickets stood for is sent again by the sweep."""
-    queue.add([claim(name) for name in "abc"])
-    lease = bench.run_next(queue, "pvc-a")
-    bench.tickets.clear()
-    bench.client.set(LIST, "somebody's")
-    assert queue.done(lease)
-    bench.advance(2.1)
-    queue.pump(period_seconds=0)
-    assert sorted(bench.tickets) == [claim("b"), claim("c")]
-
-
-def test_only_the_end_of_a_lease_takes_a_ticket(bench, queue, begun):
+def test_only_the_end_of_a_lease_goes_on(bench, queue):
     """Neither a repeated call, whose first reply may have been read, nor a lost lease."""
     queue.add([claim("a"), claim("b")])
     one, two = bench.run_next(queue, "pvc-a"), bench.run_next(queue, "pvc-b")
-    queue.done(one)
-    bench.client.lpush(LIST, claim("z").text)
-    queue.done(one)
+    assert end(queue, one) is None
+    queue.add([claim("c")])
+    assert end(queue, one) is None
     other = bench.process()
     bench.advance(4.1)
     other.heartbeat()
     other.pump(period_seconds=0)
-    queue.done(two)
-    assert begun.keys == []
-    assert bench.client.llen(LIST) == 1
+    assert end(queue, two) is None
 
 
-def test_an_end_that_redis_did_not_confirm_takes_none_later(bench, queue, begun, monkeypatch):
+def test_an_end_that_redis_did_not_confirm_goes_on_with_nothing_later(bench, queue, monkeypatch):
     """The heartbeat repeats it, and its thread begins no work."""
-    queue.add([claim(name) for name in "abc"])
-    lease = bench.run_next(queue, "pvc-a")
-    send_all(bench)
+    lease = begun(bench, queue, "abc")
     scripts = queue._leases._scripts
 
     def away(*_args):
@@ -175,9 +218,92 @@ def test_an_end_that_redis_did_not_confirm_takes_none_later(bench, queue, begun,
     with monkeypatch.context() as patch:
         patch.setattr(scripts, "run", away)
         with pytest.raises(QueueUnavailable):
-            queue.done(lease)
+            end(queue, lease)
     queue.heartbeat()
-    assert (begun.keys, bench.client.llen(LIST)) == ([], 1)
+    assert (lease.successor, bench.client.llen(LIST)) == (None, 1)
     queue.add([])
     queue.pump(period_seconds=0)
     assert bench.tickets == [claim("c")]
+
+
+def test_nothing_follows_in_a_life_of_redis_that_nobody_has_begun(bench, queue):
+    """Others may hold leases that this Redis, restarted with older data, does not know."""
+    lease = begun(bench, queue, "ab")
+    epoch = NAMES["epoch"].full
+    bench.client.set(epoch, bench.client.get(epoch).decode().rpartition(":")[0] + ":otherrun")
+    assert end(queue, lease) is None
+
+
+def test_nothing_follows_while_a_new_life_is_quiet(bench, queue):
+    lease = begun(bench, queue, "ab")
+    bench.client.set(NAMES["quiet"].full, str(bench.now_ms + 1000))
+    assert end(queue, lease) is None
+    assert bench.client.llen(LIST) == 1
+
+
+def test_a_reply_that_comes_too_late_leaves_the_key_to_its_time_out(bench, queue):
+    """A lease that could be over by now is not worked on, and nobody renews it."""
+    lease = begun(bench, queue, "ab")
+    scripts = queue._leases._scripts
+    run = scripts.run
+
+    def slow(*args):
+        reply = run(*args)
+        bench.advance(3.6)
+        return reply
+
+    scripts.run = slow
+    assert end(queue, lease) is None
+    scripts.run = run
+    for _ in range(2):
+        queue.heartbeat()
+        bench.advance(1)
+    queue.pump(period_seconds=0)
+    assert bench.tickets == [claim("b")]
+
+
+def test_a_list_of_a_wrong_type_delays_no_end(bench, queue):
+    """By somebody's hand; what its tickets stood for is sent again by the sweep."""
+    queue.add([claim(name) for name in "abc"])
+    lease = bench.run_next(queue, "pvc-a")
+    bench.tickets.clear()
+    bench.client.set(LIST, "somebody's")
+    assert end(queue, lease) == claim("b")
+    assert end(queue, lease.successor) == claim("c")
+    assert end(queue, lease.successor.successor) is None
+
+
+def test_a_key_by_somebodys_hand_is_not_gone_on_with(bench, queue):
+    """The sweep drops it, and what waits behind it follows again."""
+    lease = begun(bench, queue, "ab")
+    bench.client.zadd(NAMES["ticketed"].full + "claims|d", {"claims|e|ns/x|x": 1, "x": 2})
+    assert end(queue, lease) is None
+
+
+@pytest.mark.parametrize("state", ["worked on", "done"])
+def test_a_message_whose_key_was_begun_leads_to_the_oldest_other(bench, queue, state):
+    """What that admits gets a message of its own: this one is used up."""
+    lease = begun(bench, queue, "abcd")
+    assert end(queue, lease, rules="") is None
+    bench.tickets.clear()
+    taken = queue.take(claim("b"), [Lock("pvc-b")])
+    if state == "done":
+        queue.done(taken)
+        assert bench.tickets == [claim("d")]
+        bench.tickets.clear()
+    found = queue.take_any(claim("b"), [Lock("pvc-b")], RULES)
+    assert (found.key, found.locks) == (claim("c"), (Lock("pvc-c"),))
+    queue.add([claim("e")])
+    assert bench.tickets == []
+
+
+def test_a_message_that_stands_for_nothing_is_dropped(bench, queue):
+    lease = begun(bench, queue, "a")
+    assert queue.take_any(claim("a"), [Lock("pvc-a")], RULES) is None
+    assert end(queue, lease) is None
+    assert queue.take_any(claim("a"), [Lock("pvc-a")], RULES) is None
+
+
+def test_the_key_of_a_ticket_comes_before_older_ones(bench, queue):
+    queue.add([claim("a"), claim("b")])
+    assert queue.take_any(claim("b"), [Lock("pvc-b")], RULES).key == claim("b")

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -14,41 +13,27 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.support.queue_model import TTL_MS, FirstAgain, Held, LossyScripts, QueueModel, modes
+from tests.support.queue_ends import ENDS
+from tests.support.queue_following import Following, Messages, follow
+from tests.support.queue_keys import (
+    KEYS,
+    LANES,
+    LISTS,
+    LOCKS,
+    NAMES_OF_LOCKS,
+    rules_beside,
+    tickets_of,
+)
+from tests.support.queue_model import TTL_MS, Held, LossyScripts, QueueModel, modes
 from tests.support.queue_state import check, scores
 from workers.errors import LeaseLost
-from workers.queue.keys import Key, claim_key, volume_key
-from workers.queue.kinds import place_of
+from workers.queue.keys import Key
 from workers.queue.leases import Lease
 from workers.queue.locks import Lock, Mode
-from workers.queue.names import NAMES, celery_queue
+from workers.queue.names import NAMES
 from workers.queue.workqueue import WorkQueue
 
-DRIVER = "d.example.com"
-CLAIMS = [claim_key(DRIVER, f"ns{i % 2}", f"c{i}", f"u{i}") for i in range(4)]
-VOLUMES = [volume_key(DRIVER, f"pvc-u{i}", f"ns{i % 2}") for i in range(4)]
-# Several may work on one volume side by side: two of each of two volumes.
-ATTACHMENTS = [Key("attachments", DRIVER, f"va{i}", f"w{i}") for i in range(4)]
-KEYS = CLAIMS + VOLUMES + ATTACHMENTS
-NAMES_OF_LOCKS = [f"pvc-u{i}" for i in range(4)]
-LOCKS = {
-    **{key.text: [Lock(f"pvc-u{i % 4}")] for i, key in enumerate(CLAIMS + VOLUMES)},
-    **{
-        key.text: [Lock(f"pvc-u{i % 2}", Mode.SHARED), Lock(f"{DRIVER}#{i}")]
-        for i, key in enumerate(ATTACHMENTS)
-    },
-}
-LANES = [CLAIMS[0].lane, VOLUMES[0].lane, ATTACHMENTS[0].lane]
-
-
-def tickets_of(key: str) -> str:
-    """The Celery list of a key's tickets; controllers have lists of their own."""
-    return celery_queue(place_of(DRIVER, key.split("|", maxsplit=1)[0]))
-
-
-LISTS = sorted({tickets_of(key.text) for key in KEYS})
 ANY_LOCK = st.builds(Lock, st.sampled_from(NAMES_OF_LOCKS), st.sampled_from(Mode))
-BASE_MS, CAP_MS = 1000, 4000
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -67,8 +52,7 @@ class QueueMachine(RuleBasedStateMachine):
         # Nobody who knew an earlier life had spoken when the present one began.
         self.began_blind = True
         self.owed: set[str] = set()  # added and not finished since
-        begins = FirstAgain(self.published, self._put_first)
-        self.queues = [self._start_process(one) for one in (None, begins, None)]
+        self.queues = [self._start_process() for _ in range(3)]
         for lane in LANES:
             for queue in self.queues:
                 queue.set_limits(lane, 2)
@@ -77,14 +61,13 @@ class QueueMachine(RuleBasedStateMachine):
         for process in range(4):
             self.deliver_ticket(process % 3, "run", False)
 
-    def _start_process(self, next_tickets: FirstAgain | None = None) -> WorkQueue:
+    def _start_process(self) -> WorkQueue:
         queue = WorkQueue(
             self.client,
             publish=self._publish,
             lease_ttl_seconds=TTL_MS / 1000,
             clock=lambda: self.now / 1000,
             now_ms=lambda: self.now,
-            next_tickets=next_tickets,
         )
         lossy = LossyScripts(self.client, lambda: self.now)
         queue._scripts = queue._heartbeats = lossy
@@ -115,9 +98,6 @@ class QueueMachine(RuleBasedStateMachine):
         for key in keys:
             self.client.lpush(tickets_of(key.text), key.text)
 
-    def _put_first(self, key: Key) -> None:
-        self.client.rpush(tickets_of(key.text), key.text)
-
     # -- rules ---------------------------------------------------------------------------------
 
     @rule(
@@ -135,8 +115,9 @@ class QueueMachine(RuleBasedStateMachine):
         process=st.integers(0, 2),
         fate=st.sampled_from(["run", "run", "run", "doubled", "lost"]),
         replay=st.booleans(),
+        goes_on=st.booleans(),
     )
-    def deliver_ticket(self, process: int, fate: str, replay: bool) -> None:
+    def deliver_ticket(self, process: int, fate: str, replay: bool, goes_on: bool = False) -> None:
         lists = LISTS[process % 2 :] + LISTS[: process % 2]
         raw = next(filter(None, map(self.client.rpop, lists)), None)
         if raw is None or fate == "lost":
@@ -144,27 +125,48 @@ class QueueMachine(RuleBasedStateMachine):
         if fate == "doubled":
             self.client.lpush(tickets_of(raw.decode()), raw)
         key = Key.parse(raw.decode())
-        session = self.queues[process]._leases.session
-        locks = LOCKS[key.text]
-        expected = self.model.take(session.process_id, key.text, modes(locks), self.now)
-        lease = self._do(process, replay, lambda queue: queue.take(key, locks))
+        queue, locks = self.queues[process], LOCKS[key.text]
+        goes_on = goes_on and not replay
+        is_begun = key.text in self.model.leases or key.text not in self.model.ticketed
+        process_id = queue._leases.session.process_id
+        expected = self.model.take(process_id, key.text, modes(locks), self.now)
+        if goes_on and is_begun and self.model.is_alive:
+            found: list[Lease | Key | None] = []
+            self._do(
+                process,
+                False,
+                lambda queue: found.append(queue.take_any(key, locks, rules_beside(key))),
+                following=Following(queue, key, lambda: found[0], has_message=True),
+            )
+            self._work_on(found[0])
+            return
+        rules = rules_beside(key) if goes_on else ""
+        lease = self._do(process, replay, lambda queue: queue.take_any(key, locks, rules))
         assert (lease is not None) == expected
-        if lease is not None:
-            held = self.model.leases[key.text]
-            held.token, held.fence = lease.token, lease.fence
-            self._nobody_else_works_on(lease)
-            assert lease.fails == self.model.fails.get(key.text, 0)
-            assert lease.mark.get("text", "") == self.model.marks.get(key.text, "")
-            self.leases.append(lease)
-            self.owed.discard(key.text)
+        self._work_on(lease)
+
+    def _work_on(self, lease: Any) -> None:
+        if lease is None:
+            return
+        key = lease.key.text
+        held = self.model.leases[key]
+        held.token, held.fence = lease.token, lease.fence
+        self._nobody_else_works_on(lease)
+        assert lease.fails == self.model.fails.get(key, 0)
+        assert lease.mark.get("text", "") == self.model.marks.get(key, "")
+        self.leases.append(lease)
+        self.owed.discard(key)
 
     @rule(
         which=st.integers(0, 99),
-        how=st.sampled_from(["done", "done", "fail", "release", "count", "park", "block"]),
+        how=st.sampled_from(["done", *ENDS]),
         replay=st.booleans(),
         lock=ANY_LOCK,
+        goes_on=st.booleans(),
     )
-    def end_lease(self, which: int, how: str, replay: bool, lock: Lock | None) -> None:
+    def end_lease(
+        self, which: int, how: str, replay: bool, lock: Lock | None, goes_on: bool = False
+    ) -> None:
         if not self.leases:
             return
         lease = self.leases.pop(which % len(self.leases))
@@ -176,36 +178,23 @@ class QueueMachine(RuleBasedStateMachine):
         if not is_owner:
             self.model.enqueue(key)  # it is put back, for nobody else may know of it
         process = [one._leases.session for one in self.queues].index(lease.session)
-        if how == "fail":
-            if is_owner:
-                self.model.fail(key, self.now, BASE_MS, CAP_MS)
-            outcome = self._do(
-                process,
-                replay,
-                lambda queue: queue.fail(
-                    lease, base_seconds=BASE_MS / 1000, cap_seconds=CAP_MS / 1000
-                ),
-            )
-            assert outcome.is_owner == is_owner
-            self.owed.add(key)
-            return
-        if how == "block":
-            assert lock is not None
-            if is_owner:
-                self.model.block(key, lock.name, lock.mode.value, self.now)
-            ended = self._do(process, replay, lambda queue: queue.block(lease, lock))
-        elif how == "done":
-            if is_owner:
-                self.model.done(key, self.now)
-            ended = self._do(process, replay, lambda queue: queue.done(lease))
-        else:
-            options: Any = {"delay_seconds": 0 if how == "park" else 1.5, "count": how == "count"}
-            if is_owner:
-                self.model.release(key, self.now, **options)
-            ended = self._do(process, replay, lambda queue: queue.release(lease, **options))
+        following = None
+        if goes_on and is_owner and not replay:
+            lease.rules = rules_beside(lease.key)
+            following = Following(self.queues[process], lease.key, lambda: lease.successor)
+        in_model, for_real = ENDS[how]
+        if is_owner:
+            in_model(self.model, key, self.now, lock or Lock(""))
+        ended = self._do(
+            process,
+            replay,
+            lambda queue: for_real(queue, lease, lock or Lock("")),
+            following=following,
+        )
         assert ended == is_owner
         if not is_owner or how != "done":
             self.owed.add(key)
+        self._work_on(lease.successor)
 
     @rule(
         which=st.integers(0, 99),
@@ -363,34 +352,38 @@ class QueueMachine(RuleBasedStateMachine):
         action: Callable[[WorkQueue], Any],
         *,
         is_sweep: bool = False,
+        following: Following | None = None,
     ) -> Any:
-        queue = self.queues[process]
-        tickets_before = dict(self.model.ticketed)
-        missing = Counter(map(tickets_of, tickets_before))
-        missing.subtract({name: self.client.llen(name) for name in LISTS})
+        queue, model = self.queues[process], self.model
+        messages = Messages(self.client, model)
         self.published.clear()
         scripts = queue._scripts
         assert isinstance(scripts, LossyScripts)
         scripts.loses_reply = replay
         result = action(queue)
         scripts.loses_reply = False
-        found = scores(self.client, "ticketed", LANES)
-        admitted = {key for key in found if key not in self.model.ticketed}
-        self.model.admitted(admitted, self.now)
-        published = {key.text for key in self.published}
-        repeated = published - admitted
-        if not replay:
-            assert admitted <= published
+        admitted, published = self._admitted(), {key.text for key in self.published}
+        model.admitted(admitted, self.now)
+        consumed: list[str] = []
+        if following is not None:
+            consumed = follow(self.client, model, following, LOCKS, self.now)
+        model.check_limits(admitted - set(consumed))
         if is_sweep:
-            for name, count in Counter(map(tickets_of, repeated)).items():
-                assert count <= missing[name], f"tickets that wait in {name} are sent again"
-            assert all(self.now - tickets_before[key] >= 2000 for key in repeated)
-            self.model.ticketed |= dict.fromkeys(repeated, self.now)
+            repeated = published - admitted
+            messages.check_repeated(repeated, self.now)
+            model.ticketed |= dict.fromkeys(repeated, self.now)
         else:
-            assert not repeated
-        assert found == self.model.ticketed
-        self.model.check_admission()
+            assert published <= admitted
+        if not replay and not is_sweep:
+            messages.check_spared(admitted, consumed)
+        assert scores(self.client, "ticketed", LANES) == model.ticketed
+        model.check_admission()
         return result
+
+    def _admitted(self) -> set[str]:
+        """What was ready before this step is not any more."""
+        still = set(scores(self.client, "ready", LANES)) | set(scores(self.client, "retry", LANES))
+        return set(self.model.ready) - still
 
     def _nobody_else_works_on(self, lease: Lease) -> None:
         """I-1, G1: one holder per volume, by the holders' own word, and higher fences are newer.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from celery.worker import state
+from celery.worker import state as worker_state
 from celery.worker.consumer import consumer as celery_consumer
 
-from workers.app import SYSTEM_QUEUE, make_app, ticket
+from workers.app import SYSTEM_QUEUE, make_app
 from workers.cli.consumers import CeleryConsumers, ThreadsConsumer
 from workers.config.settings import Settings
-from workers.controllers import catalogue
 from workers.queue.keys import claim_key
 
 
@@ -45,8 +44,7 @@ class Consumer:
         self.task_consumer = self
         self.names = {SYSTEM_QUEUE}
         self.task_buckets = {}
-        self.on_task_message = set()
-        self.strategies = {}
+        self.event_dispatcher = None
 
     @property
     def queues(self):
@@ -162,7 +160,7 @@ def test_none_is_begun_before_celery_has_connected(consumers):
 @pytest.mark.parametrize("flag", ["should_stop", "should_terminate"])
 def test_none_is_begun_while_the_worker_ends(consumers, serving, monkeypatch, flag):
     """Celery's exit code, 0 for a clean end."""
-    monkeypatch.setattr(state, flag, 0)
+    monkeypatch.setattr(worker_state, flag, 0)
     assert not consumers.fetches(KEY)
 
 
@@ -183,18 +181,54 @@ def test_none_is_begun_past_a_rate_that_somebody_set(consumers, serving):
     assert not consumers.fetches(KEY)
 
 
-def test_a_ticket_begun_here_takes_celerys_way_from_there_on(consumers, serving):
-    begun = []
-    serving.strategies["claims.sync"] = lambda *received: begun.append(received)
-    app = make_app(Settings())
-    consumers.begin("claims.sync", ticket(app, catalogue.kinds()["claims"], KEY))
-    app.close()
-    ((message, body, ack, reject, callbacks),) = begun
-    assert (body, callbacks) == (None, serving.on_task_message)
-    assert message.payload[0] == [KEY.text]
-    assert message.headers["argsrepr"] == "ns/c a"
-    ack(None, ())
-    reject(None, (), requeue=False)
+class Watchers:
+    """Celery's sender of events; `error` is raised by it."""
+
+    def __init__(self, *, is_watched=True, error=None):
+        self.enabled, self.error, self.sent = is_watched, error, []
+
+    def send(self, what, **fields):
+        if self.error is not None:
+            raise self.error
+        self.sent.append((what, fields))
+
+
+def test_who_watches_tasks_sees_a_pass_that_no_message_led_to(consumers, serving):
+    """As one of Celery's own: name, arguments, start, end and how long it took."""
+    watchers = serving.event_dispatcher = Watchers()
+    before = worker_state.total_count["claims.sync"], worker_state.all_total_count[0]
+    with consumers.shown("claims.sync", KEY):
+        assert [what for what, _ in watchers.sent] == ["task-received", "task-started"]
+    (_, received), (_, started), (what, succeeded) = watchers.sent
+    assert what == "task-succeeded"
+    assert received["name"] == "claims.sync"
+    assert (received["args"], received["kwargs"]) == ("ns/c a", "{}")
+    assert received["uuid"] == received["root_id"] == started["uuid"] == succeeded["uuid"]
+    assert succeeded["runtime"] >= 0
+    after = worker_state.total_count["claims.sync"], worker_state.all_total_count[0]
+    assert after == (before[0] + 1, before[1] + 1)
+
+
+def test_each_such_pass_is_another_task(consumers, serving):
+    watchers = serving.event_dispatcher = Watchers()
+    for _ in range(2):
+        with consumers.shown("claims.sync", KEY):
+            pass
+    assert len({fields["uuid"] for _, fields in watchers.sent}) == 2
+
+
+@pytest.mark.parametrize(
+    "watchers",
+    [Watchers(is_watched=False), Watchers(error=OSError("the broker went")), None],
+    ids=["nobody watches", "cannot be told", "connecting"],
+)
+def test_a_pass_goes_on_whoever_watches(consumers, serving, watchers):
+    serving.event_dispatcher = watchers
+    ran = []
+    with consumers.shown("claims.sync", KEY):
+        ran.append(KEY)
+    assert ran == [KEY]
+    assert watchers is None or watchers.sent == []
 
 
 def test_threads_may_end_tasks_while_celery_loses_its_connection(consumers, monkeypatch):

@@ -1,45 +1,25 @@
-"""When a thread goes on with its driver's next ticket, and what it then hands to Celery."""
+"""When a thread goes on with its driver's next key."""
 
 from __future__ import annotations
 
-import json
-from base64 import b64encode
-
 import pytest
 
-from workers.app import make_app
 from workers.cli.nexttickets import FREE_EACH, QUICK_SECONDS, NextTickets
-from workers.config.settings import Settings
 from workers.drivers.seats import Seats
-from workers.queue.keys import Key, claim_key
+from workers.queue.keys import claim_key
 from workers.queue.leases import CatalogState, Lease, Session
 
 KEY = claim_key("d", "ns", "a", "uid-1")
 
 
 class Consumers:
-    """What Celery would be given; `is_over`: its threads ended."""
+    """Whose tickets are fetched."""
 
-    def __init__(self):
-        self.does_fetch = True
-        self.is_over = False
-        self.begun = []
+    does_fetch = True
 
     def fetches(self, key):
         assert key == KEY
         return self.does_fetch
-
-    def begin(self, task, ticket):
-        if self.is_over:
-            raise RuntimeError("cannot schedule new futures after shutdown")
-        self.begun.append((task, ticket))
-
-
-@pytest.fixture
-def app():
-    app = make_app(Settings())
-    yield app
-    app.close()
 
 
 @pytest.fixture
@@ -53,8 +33,8 @@ def seats():
 
 
 @pytest.fixture
-def tickets(app, consumers, seats):
-    return NextTickets(app, consumers, seats)
+def tickets(consumers, seats):
+    return NextTickets(consumers, seats)
 
 
 def lease(age=0.0):
@@ -103,58 +83,3 @@ def test_scarce_threads_are_not_kept():
     opened[-1].__exit__(None, None, None)
     opened[-2].__exit__(None, None, None)
     assert seats.has_room("d")
-
-
-def test_it_is_handed_to_celery_as_the_published_one_would_be(app, tickets, consumers):
-    """Flower shows what it would have shown."""
-    assert tickets.begin(KEY)
-    ((task, ticket),) = consumers.begun
-    assert (task, ticket.body[0]) == ("claims.sync", (KEY.text,))
-    assert (ticket.headers["task"], ticket.headers["argsrepr"]) == ("claims.sync", "ns/a d")
-    assert ticket.headers["ignore_result"]
-
-
-def test_nothing_is_begun_when_the_threads_ended(tickets, consumers):
-    consumers.is_over = True
-    assert not tickets.begin(KEY)
-
-
-def test_nor_for_a_kind_that_this_release_does_not_know(tickets, consumers):
-    assert not tickets.begin(Key("ghosts", "d", "a"))
-    assert consumers.begun == []
-
-
-def message(body):
-    return json.dumps({"body": b64encode(json.dumps(body).encode()).decode()}).encode()
-
-
-def test_the_key_of_a_message_is_read(tickets):
-    assert tickets.read(message([[KEY.text], {}, {}])) == KEY
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"",
-        b"nonsense",
-        b"\xff\xfe",
-        b"[]",
-        b"7",
-        b"{}",
-        b'{"body": 7}',
-        b'{"body": "@@@"}',
-        b'{"body": "bm9uc2Vuc2U="}',
-        message({}),
-        message([]),
-        message([[]]),
-        message([[7], {}, {}]),
-        message([[None], {}, {}]),
-        message(["no key"]),
-        message([["no key"], {}, {}]),
-        b"[" * 100_000,
-    ],
-)
-def test_what_is_no_ticket_is_one_kind_of_error(tickets, raw):
-    """Anything may stand in Redis."""
-    with pytest.raises(ValueError, match="no ticket of ours"):
-        tickets.read(raw)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -34,13 +35,14 @@ class Queue:
     def __init__(self):
         self.lease = FakeLease(WORK, fails=0, memo="", mark={})
         self.lease.waited_seconds = 3.0
-        self.lease.is_released = False
         self.broken = None
         self.ended = []
         self.notes = []
 
-    def take(self, key, locks):
-        self.locks = locks
+    def take_any(self, key, locks, rules):
+        self.locks, self.rules = locks, rules
+        if self.lease is not None:
+            self.lease.key = key
         return self.lease
 
     def _end(self, *what, **how):
@@ -269,3 +271,106 @@ def test_what_an_outcome_is_when_nothing_else_is_said():
     )
     assert blocked(Lock("x")).reason == "x is busy"
     assert blocked(Lock("x"), "in use").reason == "in use"
+
+
+# A thread goes on.
+
+NEXT = Key("work", "d", "a/next", "v")
+
+
+def follower(key=NEXT, locks=()):
+    lease = FakeLease(key, fails=0, memo="", mark={})
+    lease.locks = locks
+    return lease
+
+
+class Following:
+    """A world whose threads go on with `leases`, one after the other."""
+
+    def __init__(self, world, *leases):
+        self.world, self.leases = world, list(leases)
+        self.rules, self.shown = [], []
+        world.context.wants_next = lambda lease: True
+        world.context.shown = self.show
+        end = world.queue._end
+
+        def ended(*what, **how):
+            if (lease := CURRENT.get()) is not None:
+                self.rules.append(lease.rules)
+                lease.successor = self.leases.pop(0) if self.leases else None
+            return end(*what, **how)
+
+        world.queue._end = ended
+
+    @contextmanager
+    def show(self, task, key):
+        self.shown.append((task, key))
+        yield
+
+
+def test_a_thread_works_on_what_follows_and_shows_it(world):
+    """Each in a pass of its own: counted, logged and shown as if a ticket had led to it."""
+    following = Following(world, follower(), follower(Key("work", "d", "b/more", "w")))
+    world.run(done())
+    assert [lease.key.object for _, lease in world.seen] == ["a/b", "a/next", "b/more"]
+    assert [key.object for _, key in following.shown] == ["a/next", "b/more"]
+    assert world.counted("workqueue_adds_total", name="work-queue") == 3
+    assert world.counted("csi_fleet_tickets_total", kind="work", fate="taken") == 1
+    assert following.rules == ["work\nloose"] * 3
+
+
+def test_one_that_does_not_go_on_gives_no_rules(world):
+    following = Following(world)
+    world.context.wants_next = lambda lease: False
+    world.run(done())
+    assert following.rules == [""]
+
+
+@pytest.mark.parametrize(
+    "lease",
+    [
+        pytest.param(follower(locks=(Lock("other"),)), id="other locks"),
+        pytest.param(follower(Key("work", "gone", "a", "u")), id="its driver went"),
+        pytest.param(follower(Key("strange", "d", "a", "u")), id="a kind of nobody here"),
+    ],
+)
+def test_what_cannot_be_worked_on_here_is_given_back(world, lease):
+    """A lease that nobody ends would be renewed for ever."""
+    lease.is_released = False
+    Following(world, lease)
+    world.run(done())
+    assert world.queue.ended[1:] == [("release", {"delay_seconds": AWAY_SECONDS, "count": True})]
+    assert len(world.seen) == 1
+
+
+@pytest.mark.parametrize("found", ["key", "lease"])
+def test_a_ticket_may_stand_for_another_key(world, found):
+    """Its own was begun before: by name if no rule says its locks, else with its lease."""
+    following = Following(world)
+    answers = [NEXT if found == "key" else follower(), follower()]
+    asked = []
+
+    def take_any(key, locks, rules):
+        asked.append(key)
+        return answers.pop(0)
+
+    world.queue.take_any = take_any
+    world.run(done())
+    assert asked == ([WORK, NEXT] if found == "key" else [WORK])
+    assert [lease.key for _, lease in world.seen] == [NEXT]
+    assert len(following.shown) == (found == "lease")
+
+
+def test_what_fails_around_a_pass_gives_back_what_would_follow(world, monkeypatch):
+    """Of the pass itself the end was written; the next one has no thread any more."""
+    Following(world, follower())
+
+    @contextmanager
+    def broken(_name):
+        yield
+        raise OSError("ours")
+
+    monkeypatch.setattr(world.context.running, "work", broken)
+    with pytest.raises(OSError, match="ours"):
+        world.run(done())
+    assert world.queue.ended[-1] == ("release", {"delay_seconds": AWAY_SECONDS, "count": True})

@@ -37,6 +37,7 @@ from watcher.outbox import Outbox
 from workers.app import make_app, publisher
 from workers.controllers.catalogue import SPECS
 from workers.kube.watch import Reflector, _Position
+from workers.queue.keys import Key
 from workers.queue.workqueue import WorkQueue
 from workers.tasks.registry import register
 
@@ -139,6 +140,9 @@ class Scene:
         self.app = make_app(self.world.settings)
         self.app.conf.update(broker_url="memory://")
         register(self.app, owner.runtime, CONTROLLERS, None)
+        # Made once for each driver, whatever claims come.
+        driver = owner.runtime.driver_of(DRIVER)
+        owner.runtime.lock_rules.beside(Key("claims", DRIVER, ""), driver, CONTROLLERS, None)
         self.tickets = []
         self.send = publisher(self.app)
         queue = WorkQueue(client, publish=self.publish, now_ms=lambda: self.world.now_ms)

@@ -65,10 +65,11 @@ def test_a_controller_fetches_the_tickets_of_its_kinds(spec):
     assert places("d", [spec]) == ({f"d{apart(spec)}"} if kinds - SYSTEM else set())
 
 
-def test_a_kind_of_which_nothing_is_said_is_told_to_no_script():
+def test_of_a_kind_of_which_nothing_is_said_scripts_know_the_name():
     calls, told = QueueKind("a", calls_driver=True), QueueKind("b", has_trail=True, apart="#c")
     tables = lua_tables([QueueKind("plain"), calls, told])
     assert tables == (
+        "local KINDS = { 'plain', 'a', 'b' }\n"
         "local CALL_KINDS = { 'a' }\n"
         "local TRAILED = { ['b'] = true }\n"
         "local APART = { ['b'] = '#c' }\n"

@@ -95,15 +95,15 @@ class Losing:
         self.told: list[str] = []
         self.lease = make_lease([0.0])
         self.is_away, self.ends_meanwhile = ends == "owed", ends == "meanwhile"
-        tickets: Any = SimpleNamespace(wants_next=lambda _: False)
+        tickets: Any = SimpleNamespace()
         tickets.publish = tickets.hold = lambda *_: None
         scripts: Any = self
         self.held = HeldLeases(
             scripts, scripts, tickets, ttl_ms=4000, clock=lambda: 0.0,
-            on_lost=lambda: self.told.append("lost"),
+            on_lost=lambda: self.told.append("lost"), remembered=None,
         )  # fmt: skip
         self.held.session.epoch = "" if is_new_life else "e"
-        self.held.add(self.lease)
+        self.held.held[self.lease.token] = self.lease
         if self.is_away:
             with pytest.raises(QueueUnavailable):
                 self.held.end("done", self.lease)

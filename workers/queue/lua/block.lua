@@ -1,6 +1,6 @@
 -- BLOCK(key, process, token, epoch, next, lock, note...): end the lease and wait for a busy lock; if
 -- it got free meanwhile the key is ready at once. No counter changes.
--- Returns {tickets, next ticket, 1 = released (or before), 0 = lease was lost}.
+-- Returns {tickets, state of the next lease (see TAKE), 1 = released (or before), 0 = lease was lost}.
 local key, lane, lock = ARGV[2], lane_of(ARGV[2]), ARGV[7]
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then

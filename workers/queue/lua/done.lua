@@ -1,6 +1,6 @@
 -- DONE(key, process, token, epoch, next, volume, known, note...): forget failures, release; with a
 -- volume's name its intent and unsaved PV go in the same step. Events up to version `known` need no pass.
--- Returns {tickets, next ticket, 1 = done (or done before), 0 = lease was lost}.
+-- Returns {tickets, state of the next lease (see TAKE), 1 = done (or done before), 0 = lease was lost}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then

@@ -1,7 +1,7 @@
 -- FAIL(key, process, token, epoch, next, base_ms, cap_ms, min_ms, threshold, memo, note...): count,
 -- delay, release.
 -- A key that got dirty meanwhile is ready at once. Touches fails, memos, delayed, abandoned.
--- Returns {tickets, next ticket, is owner, fails, delay_ms; -1 = given up}.
+-- Returns {tickets, state of the next lease (see TAKE), is owner, fails, delay_ms; -1 = given up}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 local count = tonumber(redis.call('HGET', K.fails, key)) or 0

@@ -170,13 +170,6 @@ local function weigh(domain, record, most)
   return true
 end
 
--- The reply of a script that ends a lease; ARGV[6] is '1' when the caller begins the next ticket
--- itself: the oldest of the list. A repeated call gets none, its first reply may have been read.
-local function ended(lease, is_ok, lane, ...)
-  local message = lease and ARGV[6] == '1' and redis.call('RPOP', celery_of(lane)) or false
-  return { tickets, message, is_ok and 1 or 0, ... }
-end
-
 local function forget(key)
   redis.call('HDEL', K.fails, key)
   redis.call('HDEL', K.memos, key)

@@ -1,6 +1,6 @@
 -- RELEASE(key, process, token, epoch, next, delay_ms, count, note...): put back without a back-off
 -- step.
--- Returns {tickets, next ticket, 1 = released (or before), 0 = lease was lost}.
+-- Returns {tickets, state of the next lease (see TAKE), 1 = released (or before), 0 = lease was lost}.
 local key, lane = ARGV[2], lane_of(ARGV[2])
 local lease, is_ok = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if lease then
