@@ -342,7 +342,8 @@ class CsiClient:
             if scrub:
                 error.details = scrubbing.scrub(error.details, request)
             self._observe(rpc, error.code_name, started)
-            _log.debug("GRPC error", extra={"method": rpc, "error": str(error)})
+            if is_logged:
+                _log.debug("GRPC error", extra={"method": rpc, "error": str(error)})
             raise
         self._observe(rpc, errors.code_name(errors.OK), started)
         if is_logged:
