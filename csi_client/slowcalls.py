@@ -147,11 +147,11 @@ class SlowCalls:
         while True:
             self.tell_due()
             with self._lock:
+                # A later deadline wakes nobody, one that came in since `tell_due` is seen here.
                 self._sleeps_until = self._entries[0][0] if self._entries else math.inf
                 seconds = self._sleeps_until - self._clock()
                 if seconds > 0:
                     self._woken.wait(min(seconds, threading.TIMEOUT_MAX))
-                self._sleeps_until = -math.inf  # it looks by itself before it sleeps again
 
 
 SLOW_CALLS: Final = SlowCalls()
