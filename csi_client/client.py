@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import grpc
@@ -22,14 +22,17 @@ from csi_client import capabilities, errors, redact
 from csi_client import messages as csi
 from csi_client import scrub as scrubbing
 from csi_client.connection import MAX_RECEIVE_BYTES, Link, TlsFiles, open_channel, parse_address
+from csi_client.slowcalls import SLOW_CALLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 """Deadline of each call: the Go sidecar's real `--timeout` default (P-413, D-007)."""
 
 _log: Final = logging.getLogger(__name__)
+_UNWATCHED: Final = nullcontext()
 _Answer = TypeVar("_Answer", bound=Message)
 _Page = TypeVar("_Page", csi.ListVolumesResponse, csi.ListSnapshotsResponse)
 
@@ -218,8 +221,9 @@ class CsiClient:
     ) -> csi.CreateVolumeResponse:
         """Create, or find again, the volume of that name. The answer is not checked here.
 
-        `on_slow` runs once, in this thread, when the call still runs after `slow_after_seconds`;
-        an exception of it is logged and dropped, for the answer of the driver counts more.
+        `on_slow` runs once when the call still runs after `slow_after_seconds`, in another thread
+        but within this one's context variables; this method ends after it. An exception of it is
+        logged and dropped, for the answer of the driver counts more.
         """
         return self._call(
             "Controller/CreateVolume",
@@ -294,7 +298,8 @@ class CsiClient:
             timeout_seconds: deadline, default the client's.
             scrub: False leaves an error's text as the driver wrote it; only for requests whose
                 secrets are made up.
-            on_slow: runs once, in this thread, when the call still runs after `slow_after_seconds`.
+            on_slow: runs once when the call still runs after `slow_after_seconds`; as in
+                `create_volume`.
             slow_after_seconds: see `on_slow`.
         """
         return self._call(
@@ -337,7 +342,8 @@ class CsiClient:
             if scrub:
                 error.details = scrubbing.scrub(error.details, request)
             self._observe(rpc, error.code_name, started)
-            _log.debug("GRPC error", extra={"method": rpc, "error": str(error)})
+            if is_logged:
+                _log.debug("GRPC error", extra={"method": rpc, "error": str(error)})
             raise
         self._observe(rpc, errors.code_name(errors.OK), started)
         if is_logged:
@@ -355,18 +361,17 @@ class CsiClient:
         is_allowed: Callable[[], bool] | None,
     ) -> bytes:
         """Exchange bytes with the driver; raise CsiError without a cause attached."""
-        is_slow_told = on_slow is not None and slow_after_seconds < timeout
+        watched: AbstractContextManager[None] = _UNWATCHED
+        if on_slow is not None and slow_after_seconds < timeout:
+            watched = SLOW_CALLS.told(on_slow, slow_after_seconds, rpc)
         try:
-            if not is_slow_told and is_allowed is None:
-                return self._method(rpc)(payload, timeout=timeout)
-            call = self._method(rpc).future(payload, timeout=timeout)
-            with self._guard(call, is_allowed):
-                if on_slow is not None and is_slow_told:
-                    try:
-                        return call.result(timeout=slow_after_seconds)
-                    except grpc.FutureTimeoutError:
-                        _run_guarded(on_slow, rpc)
-                return call.result()
+            with watched:
+                if is_allowed is None:
+                    return self._method(rpc)(payload, timeout=timeout)
+                # Only a future can be cancelled; it costs twice the time of a processor.
+                call = self._method(rpc).future(payload, timeout=timeout)
+                with self._guard(call, is_allowed):
+                    return call.result()
         except grpc.RpcError as error:
             failure = _from_rpc_error(error, rpc)
         except grpc.FutureCancelledError:
@@ -381,13 +386,8 @@ class CsiClient:
         raise failure
 
     @contextmanager
-    def _guard(
-        self, call: grpc.Future[bytes], is_allowed: Callable[[], bool] | None
-    ) -> Iterator[None]:
+    def _guard(self, call: grpc.Future[bytes], is_allowed: Callable[[], bool]) -> Iterator[None]:
         """Let `recheck` find the call; looks once itself, for it may have come just before."""
-        if is_allowed is None:
-            yield
-            return
         self._guarded[call] = is_allowed
         try:
             if not is_allowed():
@@ -429,13 +429,6 @@ def _from_rpc_error(error: grpc.RpcError, rpc: str) -> errors.CsiError:
     """Read number and text from the call object that gRPC raises."""
     call = cast("grpc.Call", error)
     return errors.from_status(call.code().value[0], call.details() or "", rpc=rpc)
-
-
-def _run_guarded(on_slow: Callable[[], None], rpc: str) -> None:
-    try:
-        on_slow()
-    except Exception:  # noqa: BLE001 - the call runs on, and its answer must not get lost
-        _log.exception("slow-call callback failed", extra={"method": rpc})
 
 
 def _content(rpc: str, message: Message) -> dict[str, object]:

@@ -12,6 +12,7 @@ name how they add up: `livesum` and `livemax` count living processes only.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -100,7 +101,7 @@ class Metrics:
         label = "" if migrated is None else str(migrated).lower()
 
         def observe(method: str, code: str | None, seconds: float) -> None:
-            self.csi_seconds.labels(driver, method, code or NO_STATUS, label).observe(seconds)
+            self.csi_series(driver, method, code or NO_STATUS, label).observe(seconds)
 
         return observe
 
@@ -192,6 +193,8 @@ class Metrics:
             "grpc_status_code",
             "migrated",
         )
+        # Looked up for every call; nothing takes a series of these away.
+        self.csi_series = cache(self.csi_seconds.labels)
         self.leader_status = self._gauge(
             "leader_election_master_status",
             "Gauge of if the reporting system is master of the relevant lease, 0 indicates "
@@ -303,6 +306,8 @@ class Metrics:
             "verb",
             "resource",
         )
+        self.api_requests_series = cache(self.api_requests.labels)
+        self.api_seconds_series = cache(self.api_seconds.labels)
         self.events_dropped = self._counter(
             "csi_fleet_events_dropped_total",
             "Events not written: full queue, used-up budget or refused by the API server.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from workers.observability import tracing, trail
@@ -46,8 +47,8 @@ def api_observer(metrics: Metrics) -> Callable[[str, str, int, float], None]:
         verb = _VERBS.get(method) or ("get" if name else "list")
         if "watch=1" in url:
             verb = "watch"
-        metrics.api_requests.labels(verb, resource, str(status)).inc()
-        metrics.api_seconds.labels(verb, resource).observe(seconds)
+        metrics.api_requests_series(verb, resource, status).inc()
+        metrics.api_seconds_series(verb, resource).observe(seconds)
         is_error = not 0 < status < 400 and status != 404
         tracing.call(
             f"{verb} {resource}",
@@ -82,17 +83,19 @@ def csi_observer(
         metrics: where they are counted.
         replaces_in_tree: told a driver's name; only such drivers have the label `migrated` (P-009).
     """
+    observer_of = cache(metrics.csi_observer)
 
     def observe(driver: str, method: str, code: str | None, seconds: float) -> None:
         migrated = _MIGRATED.get() if replaces_in_tree(driver) else None
-        metrics.csi_observer(driver, migrated=migrated)(method, code, seconds)
+        observer_of(driver, migrated=migrated)(method, code, seconds)
+        name = method.rpartition("/")[2]
         tracing.call(
-            method.rpartition("/")[2],
+            name,
             seconds,
             is_error=code != "OK",
             rpc__system="grpc",
             rpc__response__status_code=code or "NoStatus",
         )
-        trail.note("rpc", f"{method.rpartition('/')[2]} {code or 'NoStatus'} {seconds:.3f}")
+        trail.note("rpc", f"{name} {code or 'NoStatus'} {seconds:.3f}")
 
     return observe

@@ -142,20 +142,6 @@ def test_p411_deadline(driver: DirectoryDriver, client: CsiClient) -> None:
     assert not caught.value.is_final
 
 
-def test_p411_deadline_with_on_slow(driver: DirectoryDriver, client: CsiClient) -> None:
-    """The other way through gRPC (a future) has the same text."""
-    driver.set_rules({"method": "CreateVolume", "hang": True})
-    slow: list[int] = []
-    with pytest.raises(CsiError, match="context deadline exceeded"):
-        client.create_volume(
-            request("pvc-hang"),
-            timeout_seconds=0.4,
-            on_slow=lambda: slow.append(1),
-            slow_after_seconds=0.1,
-        )
-    assert slow == [1]
-
-
 def test_p413_default_deadline_holds_for_every_call(driver: DirectoryDriver) -> None:
     driver.set_rules({"hang": True})
     client = driver.client(timeout_seconds=0.2)
@@ -175,39 +161,6 @@ def test_p413_default_deadline_holds_for_every_call(driver: DirectoryDriver) -> 
             call()
         assert caught.value.code_name == "DeadlineExceeded"
     client.close()
-
-
-def test_on_slow_runs_once_in_the_calling_thread(
-    driver: DirectoryDriver, client: CsiClient
-) -> None:
-    driver.set_rules({"method": "CreateVolume", "delay_seconds": 0.6})
-    threads: list[int] = []
-    answer = client.create_volume(
-        request("pvc-slow"),
-        on_slow=lambda: threads.append(threading.get_ident()),
-        slow_after_seconds=0.1,
-    )
-    assert answer.volume.volume_id
-    assert threads == [threading.get_ident()]
-
-
-def test_on_slow_stays_silent_for_a_quick_call(client: CsiClient) -> None:
-    slow: list[int] = []
-    client.create_volume(request("pvc-quick"), on_slow=lambda: slow.append(1))
-    assert slow == []
-
-
-def test_failing_on_slow_does_not_lose_the_answer(
-    driver: DirectoryDriver, client: CsiClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    driver.set_rules({"method": "CreateVolume", "delay_seconds": 0.4})
-
-    def fail() -> None:
-        raise RuntimeError("no API server")
-
-    answer = client.create_volume(request("pvc-s2"), on_slow=fail, slow_after_seconds=0.1)
-    assert answer.volume.volume_id
-    assert "slow-call callback failed" in caplog.text
 
 
 def test_killed_driver_ends_the_call_at_once_and_is_found_again(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +33,28 @@ class Failed(grpc.RpcError):
         return self._details
 
 
+class SlowCalls:
+    """Tells in the call's own thread, when the channel lets time pass."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[float, Callable[[], None]]] = []
+        self.ends: list[str] = []
+
+    @contextmanager
+    def told(self, on_slow: Callable[[], None], after_seconds: float, rpc: str) -> Iterator[None]:
+        self.waiting.append((after_seconds, on_slow))
+        try:
+            yield
+        finally:
+            self.waiting.clear()
+            self.ends.append(rpc)
+
+    def let_pass(self, seconds: float) -> None:
+        for after_seconds, on_slow in self.waiting:
+            if after_seconds < seconds:
+                on_slow()
+
+
 class Call:
     """A running call; it takes `seconds`, and ends as the channel says."""
 
@@ -38,9 +62,8 @@ class Call:
         self.channel, self.is_cancelled = channel, False
 
     def result(self, timeout: float | None = None) -> bytes:
+        self.channel.slow.let_pass(self.channel.seconds)
         self.channel.told.append(("waits", timeout))
-        if timeout is not None and timeout < self.channel.seconds:
-            raise grpc.FutureTimeoutError
         if self.is_cancelled:
             raise grpc.FutureCancelledError
         return self.channel.end()
@@ -57,6 +80,7 @@ class Channel:
         self.told: list[Any] = []
         self.answers: list[Any] = [ANSWER]
         self.seconds = 0.0
+        self.slow = SlowCalls()
         self.is_closed = False
 
     def end(self) -> bytes:
@@ -70,6 +94,7 @@ class Channel:
 
         def direct(_payload: bytes, timeout: float) -> bytes:
             self.told.append(("direct", timeout))
+            self.slow.let_pass(self.seconds)
             return self.end()
 
         def future(_payload: bytes, timeout: float) -> Call:
@@ -109,6 +134,7 @@ def make(monkeypatch: pytest.MonkeyPatch, channel: Channel) -> Any:
     """Makes a client with options over the channel."""
     monkeypatch.setattr(module, "open_channel", lambda *_, **__: channel)
     monkeypatch.setattr(module, "Link", Link)
+    monkeypatch.setattr(module, "SLOW_CALLS", channel.slow)
     return lambda **options: CsiClient("/run/csi.sock", **options)
 
 
@@ -161,30 +187,46 @@ def test_a_method_is_prepared_once(make: Any, channel: Channel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slow_after", "takes", "is_told", "way"),
+    ("slow_after", "takes", "is_told"),
     [
-        pytest.param(2, 5, True, ["future", "waits", "waits"], id="slow"),
-        pytest.param(2, 1, False, ["future", "waits"], id="quick"),
-        pytest.param(10, 5, False, ["direct"], id="not before the deadline"),
-        pytest.param(11, 5, False, ["direct"], id="after the deadline"),
+        pytest.param(2, 5, True, id="slow"),
+        pytest.param(2, 1, False, id="quick"),
+        pytest.param(10, 50, False, id="not before the deadline"),
+        pytest.param(11, 50, False, id="after the deadline"),
     ],
 )
+@pytest.mark.parametrize("is_guarded", [False, True], ids=["direct", "future"])
 def test_a_slow_call_is_told_once(
-    make: Any, channel: Channel, slow_after: float, takes: float, is_told: bool, way: list[str]
+    make: Any, channel: Channel, slow_after: float, takes: float, is_told: bool, is_guarded: bool
 ) -> None:
     """Where it can be slow at all; the answer is waited for as before."""
     told: list[int] = []
     channel.seconds = takes
-    answer = ask(make(), on_slow=lambda: told.append(1), slow_after_seconds=slow_after)
+    options: Any = {"on_slow": lambda: told.append(1), "slow_after_seconds": slow_after}
+    answer = guarded(make(), lambda: True, **options) if is_guarded else ask(make(), **options)
     assert answer == csi.ProbeResponse()
     assert told == ([1] if is_told else [])
-    assert [one[0] for one in channel.told[1:]] == way
 
 
-def test_a_call_without_more_to_do_is_made_directly(make: Any, channel: Channel) -> None:
-    """A future costs a thread's switch each."""
-    ask(make())
-    assert [one[0] for one in channel.told] == ["method", "direct"]
+@pytest.mark.parametrize("end", [ANSWER, Failed(grpc.StatusCode.INTERNAL, "no")])
+def test_nothing_is_told_once_the_call_is_over(make: Any, channel: Channel, end: Any) -> None:
+    """However it ends: caller and `on_slow` change the same record, one after the other."""
+    channel.answers = [end]
+    with suppress(errors.CsiError):
+        ask(make(), on_slow=lambda: None, slow_after_seconds=2)
+    assert channel.slow.ends == ["/csi.v1.Identity/Probe"]
+
+
+@pytest.mark.parametrize("on_slow", [None, lambda: None], ids=["plain", "watched"])
+def test_only_a_call_that_may_be_cancelled_has_a_future(
+    make: Any, channel: Channel, on_slow: Any
+) -> None:
+    """A future costs a thread and several switches each."""
+    client = make()
+    ask(client, on_slow=on_slow, slow_after_seconds=2)
+    guarded(client, lambda: True, on_slow=on_slow, slow_after_seconds=2)
+    ways = [one[0] for one in channel.told if one[0] != "waits"]
+    assert ways == ["method", "direct", "future"]
 
 
 def guarded(client: CsiClient, is_allowed: Any, **options: Any) -> Any:
