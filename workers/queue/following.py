@@ -6,6 +6,9 @@ password anew, so it may be changed while we run.
 
 from __future__ import annotations
 
+import socket
+import ssl
+import struct
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -25,13 +28,12 @@ else:
 from workers.config.shard import Shard  # noqa: E402
 from workers.queue.names import USUAL  # noqa: E402
 
-if TYPE_CHECKING:
-    import socket
-
 # A replica; a replica without its master; a master whose replicas do not confirm. The text counts
 # too, because Redis 6 wraps the error of a script into another.
 _LEFT: Final = (redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError)
 _LEFT_WORDS: Final = ("READONLY ", "MASTERDOWN ", "NOREPLICAS ")
+# What every send buffer takes at once (Linux: the usual one of tcp_wmem).
+_ONE_PART: Final = 16_384
 
 
 if TYPE_CHECKING:
@@ -70,16 +72,35 @@ class FollowingMixin(_Mixed):
         self.password = current_password(self.password_file) or self.password
         untyped: Any = super()
         sock: socket.socket = untyped._connect()  # noqa: SLF001 - our own base's
+        _wait_in_kernel(sock)
         return sock
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """As the base's. Of a long command Python keeps the time: the kernel's is of each part."""
+        sending: Any = super().send_packed_command
+        if sum(map(len, command)) <= _ONE_PART:
+            sending(command, check_health)
+            return
+        self.connect_check_health(check_health=False)
+        sock: socket.socket = vars(self)["_sock"]
+        usual = sock.gettimeout()
+        sock.settimeout(self.socket_timeout)
+        sending(command, check_health)  # which closes it when it fails
+        sock.settimeout(usual)
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """As the base's.
 
         Raises:
             redis.ConnectionError: the client connects anew and repeats the command.
+            redis.TimeoutError: so it does.
         """
         try:
             return super().read_response(*args, **kwargs)
+        except redis.ConnectionError as error:
+            if isinstance(error.__context__, BlockingIOError):  # the kernel's time-out
+                raise redis.TimeoutError("Timeout reading from socket") from error
+            raise
         except redis.ResponseError as error:
             if not isinstance(error, _LEFT) and not any(w in str(error) for w in _LEFT_WORDS):
                 raise
@@ -97,6 +118,23 @@ class TlsConnection(FollowingMixin, SSLConnection):
 
 class UnixConnection(FollowingMixin, UnixDomainSocketConnection):
     """Over a unix socket."""
+
+
+def _wait_in_kernel(sock: socket.socket) -> None:
+    """Leave the time-out to the kernel, as long: one system call to send and one to receive.
+
+    Python asks the socket before each, and every call hands its lock to another thread: of a busy
+    worker's switches between threads they were a third. TLS stays with Python, whose library knows
+    no time-out of the kernel.
+    """
+    seconds = sock.gettimeout()
+    if not seconds or isinstance(sock, ssl.SSLSocket):
+        return
+    # A `timeval`.
+    wait = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
+    sock.settimeout(None)
 
 
 def current_password(path: str) -> str:

@@ -1,4 +1,4 @@
-#!lua name=csifleet_dcc8e0018d56b822
+#!lua name=csifleet_afab7e8016f6c728
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
@@ -48,15 +48,21 @@ local function begin_call()
   now, tickets = clock(), {}
 end
 
+-- The name of this run of Redis, another one after each start. Each run makes its library anew, also
+-- one from a file or a master, so what is remembered here is never of another run; a text, which has
+-- no memory, asks each time.
+local run_id
+local function this_run()
+  run_id = run_id or string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+  return run_id
+end
+
 -- The epoch, 'random:birth_ms:run_id', if it is that of this run of Redis: a restart and a fail-over
 -- end a life as the loss of all data does, for each may have lost what was acknowledged. Then what
 -- is written there, of whichever life.
 local function life()
   local epoch = redis.call('GET', K.epoch)
-  local run = epoch and string.match(epoch, ':(%w+)$')
-  if run and run == string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') then
-    return epoch, epoch
-  end
+  if epoch and string.match(epoch, ':(%w+)$') == this_run() then return epoch, epoch end
   return nil, epoch
 end
 
@@ -80,8 +86,7 @@ local function begin_life(candidate, known, ttl)
     return redis.error_reply('SHARD ' .. shard_of(old))
   end
   if not epoch then
-    local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
-    epoch = string.format('%s:%d:%s', candidate, now, run)
+    epoch = string.format('%s:%d:%s', candidate, now, this_run())
     redis.call('SET', K.epoch, epoch)
     redis.call('SET', K.patience, string.format('%d', now + ttl))
     -- After an orderly end of all processes nobody has anything to restore.
@@ -219,6 +224,8 @@ local function write_lease(key, lease)
 end
 
 local function is_paused(lane)
+  -- Mostly nothing is.
+  if redis.call('EXISTS', K.paused) == 0 then return false end
   for _, value in ipairs(redis.call('HMGET', K.paused, 'operator ' .. lane, 'breaker ' .. lane,
     'lease ' .. lane)) do
     local until_ms = value and tonumber(string.match(value, '^(%d+) '))
@@ -317,7 +324,7 @@ local function admit(lane, is_turn)
   end
   local ready, retry = K.ready .. lane, K.retry .. lane
   local waiting_first, waiting_retry = redis.call('ZCARD', ready), redis.call('ZCARD', retry)
-  if waiting_first + waiting_retry == 0 or is_paused(lane) or is_quiet() then return end
+  if waiting_first + waiting_retry == 0 then return end
   concurrency = effective(concurrency, tonumber(raw[8]), tonumber(raw[9]), tonumber(raw[10]),
     tonumber(raw[11]))
   local free = concurrency - busy(lane)
@@ -326,6 +333,8 @@ local function admit(lane, is_turn)
     for _, other in ipairs(CALL_KINDS) do all = all + busy(other .. '|' .. driver) end
     free = math.min(free, total - all)
   end
+  -- Last: lanes that wait are mostly busy ones.
+  if free <= 0 or is_paused(lane) or is_quiet() then return end
   local waiting = redis.call('ZCARD', K.ticketed .. lane)
   local tokens = bucket(rate, tonumber(raw[3]), tonumber(raw[4]), tonumber(raw[5]))
   if tokens ~= math.huge then
@@ -1654,5 +1663,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_dcc8e0018d56b822', run)
-redis.register_function{ function_name = 'csifleet_dcc8e0018d56b822_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_afab7e8016f6c728', run)
+redis.register_function{ function_name = 'csifleet_afab7e8016f6c728_always', callback = run, flags = { 'allow-oom' } }

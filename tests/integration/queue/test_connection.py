@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 import pytest
 import redis
 from redis.connection import AbstractConnection, Connection
@@ -12,6 +16,7 @@ from tests.support.waiting import wait_until
 from workers.app import make_app, publisher
 from workers.config.settings import RedisSettings, Settings
 from workers.queue.connection import RETRIES, connect, connect_heartbeat, execute
+from workers.queue.following import TcpConnection, UnixConnection
 from workers.queue.keys import claim_key
 from workers.queue.leases import Heartbeat
 from workers.queue.names import NAMES
@@ -146,6 +151,57 @@ def test_a_host_that_drops_packets_costs_a_command_its_retries_only(
             ask(client)
         assert len(tries) == RETRIES + RETRIES + 1, "a new connection is tried again too"
         client.close()
+
+
+@pytest.mark.parametrize("size", [1, 20_000_000], ids=["short", "longer than all buffers"])
+@pytest.mark.parametrize("address", ["url", "unix_url"])
+def test_a_server_that_stands_still_costs_one_time_out(redis_binary, tmp_path, address, size):
+    """COR-10: the kernel measures each part of a command, and the bound is one of all of it."""
+    server = RedisServer(redis_binary, tmp_path).start()
+    client = connect(getattr(server, address), socket_timeout_seconds=0.5, retries=0)
+    assert execute(client, "PING") == b"PONG"
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        begin = time.monotonic()
+        with pytest.raises(redis.TimeoutError):
+            execute(client, "SET", "csifleet:epoch", "x" * size)
+        assert 0.4 < time.monotonic() - begin < 0.9
+    finally:
+        server.kill()
+    client.close()
+
+
+def test_after_a_long_command_the_kernel_has_the_time_again(redis_client):
+    """Python's own takes two more calls to the system for each command."""
+    key, long = NAMES["quiet"].full, b"1" * 100_000
+    assert execute(redis_client, "SET", key, long)
+    assert execute(redis_client, "GET", key) == long
+    (connection,) = redis_client.connection_pool._available_connections
+    assert connection._sock.gettimeout() is None
+
+
+def test_a_connection_that_died_unnoticed_costs_no_command(redis_server, redis_client):
+    """Nobody asks it before: the command finds out and is repeated over a new one."""
+    client = connect(redis_server.url)
+    assert execute(client, "PING")
+    assert redis_client.client_kill_filter(_type="normal", skipme=True) >= 1
+    assert execute(client, "PING") == b"PONG"
+    assert len(client.connection_pool._available_connections) == 1
+    client.close()
+
+
+def test_an_answer_nobody_waited_for_is_not_the_next_commands(redis_client, monkeypatch):
+    """Interrupted between sending and reading, a connection is not used again as it is."""
+
+    def interrupt(*_args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TcpConnection, "read_response", interrupt)
+        patch.setattr(UnixConnection, "read_response", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            execute(redis_client, "ECHO", "first")
+    assert execute(redis_client, "ECHO", "second") == b"second"
 
 
 def test_heartbeats_leave_tickets_to_others(redis_client):

@@ -39,6 +39,7 @@ def test_c147_hard_restart_keeps_keys_counters_and_delays(redis_binary, tmp_path
         assert running is not None
         server.kill()
         server.start()
+        assert queue.take(tickets[600]) is None, "its scripts remember nothing of the earlier run"
         assert not queue.heartbeat()
         running.check()
         assert queue.done(running)

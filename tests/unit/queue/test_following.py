@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import socket
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -64,9 +65,11 @@ def test_each_connection_logs_in_with_the_password_of_its_moment(
     file = tmp_path / "password"
     if written is not None:
         file.write_bytes(written)
-    monkeypatch.setattr(redis.Connection, "_connect", lambda _self: "socket")
+    sock = socket.socket()
+    monkeypatch.setattr(redis.Connection, "_connect", lambda _self: sock)
     connection = reading_password(TcpConnection, str(file))(password="old")
-    assert connection._connect() == "socket"
+    assert connection._connect() is sock
+    sock.close()
     assert connection.password == used
 
 

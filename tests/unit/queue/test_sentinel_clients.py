@@ -195,11 +195,13 @@ def test_a_connection_goes_where_the_master_is_and_is_followed(monkeypatch, told
     )
     follower = SimpleNamespace(address=told, add=followed.append)
     monkeypatch.setattr(sentinels._followers, "of", lambda *_: follower)
-    monkeypatch.setattr(Connection, "_connect", lambda self: (self.host, self.port))
+    sock = SimpleNamespace(gettimeout=lambda: None)
+    monkeypatch.setattr(Connection, "_connect", lambda _self: sock)
     connection = MasterConnection(connection_pool=pool)
     assert not connection.is_open
     address = told or ("asked", 6379)
-    assert connection._connect() == address == pool.master_address
+    assert connection._connect() is sock
+    assert (connection.host, connection.port) == address == pool.master_address
     assert (len(asked), followed, connection.is_open) == (0 if told else 1, [connection], True)
 
 

@@ -41,15 +41,21 @@ local function begin_call()
   now, tickets = clock(), {}
 end
 
+-- The name of this run of Redis, another one after each start. Each run makes its library anew, also
+-- one from a file or a master, so what is remembered here is never of another run; a text, which has
+-- no memory, asks each time.
+local run_id
+local function this_run()
+  run_id = run_id or string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+  return run_id
+end
+
 -- The epoch, 'random:birth_ms:run_id', if it is that of this run of Redis: a restart and a fail-over
 -- end a life as the loss of all data does, for each may have lost what was acknowledged. Then what
 -- is written there, of whichever life.
 local function life()
   local epoch = redis.call('GET', K.epoch)
-  local run = epoch and string.match(epoch, ':(%w+)$')
-  if run and run == string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') then
-    return epoch, epoch
-  end
+  if epoch and string.match(epoch, ':(%w+)$') == this_run() then return epoch, epoch end
   return nil, epoch
 end
 
@@ -73,8 +79,7 @@ local function begin_life(candidate, known, ttl)
     return redis.error_reply('SHARD ' .. shard_of(old))
   end
   if not epoch then
-    local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
-    epoch = string.format('%s:%d:%s', candidate, now, run)
+    epoch = string.format('%s:%d:%s', candidate, now, this_run())
     redis.call('SET', K.epoch, epoch)
     redis.call('SET', K.patience, string.format('%d', now + ttl))
     -- After an orderly end of all processes nobody has anything to restore.
@@ -212,6 +217,8 @@ local function write_lease(key, lease)
 end
 
 local function is_paused(lane)
+  -- Mostly nothing is.
+  if redis.call('EXISTS', K.paused) == 0 then return false end
   for _, value in ipairs(redis.call('HMGET', K.paused, 'operator ' .. lane, 'breaker ' .. lane,
     'lease ' .. lane)) do
     local until_ms = value and tonumber(string.match(value, '^(%d+) '))
@@ -310,7 +317,7 @@ local function admit(lane, is_turn)
   end
   local ready, retry = K.ready .. lane, K.retry .. lane
   local waiting_first, waiting_retry = redis.call('ZCARD', ready), redis.call('ZCARD', retry)
-  if waiting_first + waiting_retry == 0 or is_paused(lane) or is_quiet() then return end
+  if waiting_first + waiting_retry == 0 then return end
   concurrency = effective(concurrency, tonumber(raw[8]), tonumber(raw[9]), tonumber(raw[10]),
     tonumber(raw[11]))
   local free = concurrency - busy(lane)
@@ -319,6 +326,8 @@ local function admit(lane, is_turn)
     for _, other in ipairs(CALL_KINDS) do all = all + busy(other .. '|' .. driver) end
     free = math.min(free, total - all)
   end
+  -- Last: lanes that wait are mostly busy ones.
+  if free <= 0 or is_paused(lane) or is_quiet() then return end
   local waiting = redis.call('ZCARD', K.ticketed .. lane)
   local tokens = bucket(rate, tonumber(raw[3]), tonumber(raw[4]), tonumber(raw[5]))
   if tokens ~= math.huge then
