@@ -72,8 +72,8 @@ class _Identity:
 
     connection: Connection
     until: float
-    headers: dict[str, str]
-    lines: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    headers: dict[str, str] = field(repr=False)
+    lines: dict[tuple[str, str], list[str]] = field(default_factory=dict, repr=False)
 
     def lines_of(self, call: _Call) -> list[str]:
         key = (call.accept, call.content_type)

@@ -153,6 +153,15 @@ def test_two_instances_count_apart():
     assert value(second, f"{PROVISION}_total", **labels) is None
 
 
+def test_known_series_are_found_again_and_mistakes_still_seen(metrics):
+    """Most counting in a pass takes the short way; a wrong number of labels never may."""
+    first = metrics.tickets.labels("claim", "taken")
+    assert metrics.tickets.labels("claim", "taken") is first
+    assert metrics.tickets.labels(fate="taken", kind="claim") is first
+    with pytest.raises(ValueError, match="label count"):
+        metrics.tickets.labels("claim")
+
+
 @pytest.mark.parametrize(
     ("replaces", "label"), [(True, ["false", "true", "false"]), (False, [None] * 3)]
 )
