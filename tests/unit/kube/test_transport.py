@@ -208,6 +208,16 @@ def test_path_cannot_end_the_line(serve, url):
     assert server.requests == []
 
 
+def test_kept_connection_holds_no_answer(serve):
+    """Neither a page of a list in memory, nor anything that the next answer could begin with."""
+    _, transport = serve([OK], [OK[:-1], b""], [OK])
+    assert get(transport).data == b"hi"
+    assert transport._idle[0].parts == []
+    with pytest.raises(BrokenConnectionError):
+        get(transport)
+    assert get(transport).data == b"hi"
+
+
 def test_how_long_to_wait_is_told(serve):
     _, transport = serve([b"HTTP/1.1 429 Slow\r\nRetry-After: 3\r\nContent-Length: 0\r\n\r\n"])
     answer = get(transport)
