@@ -57,14 +57,15 @@ class Passes:
     @contextmanager
     def running(self, lease: Lease) -> Iterator[None]:
         """Around a pass."""
-        with self._heartbeats.during(f"pass {lease.key.text}", self._longest_seconds()) as heart:
+        heart = self._heartbeats.expect(f"pass {lease.key.text}", self._longest_seconds())
+        with self._lock:
+            self._running[heart] = lease
+        try:
+            yield
+        finally:
             with self._lock:
-                self._running[heart] = lease
-            try:
-                yield
-            finally:
-                with self._lock:
-                    del self._running[heart]
+                del self._running[heart]
+            self._heartbeats.stop(heart)
 
     def expire(self, queue: WorkQueue) -> None:
         """Give back the leases of passes over their bound; call it now and then."""

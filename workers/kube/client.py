@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlencode
 
@@ -42,7 +42,7 @@ _MAX_REPEATS: Final = 3
 _MAX_RETRY_AFTER_SECONDS: Final = 5.0
 _MIN_RELOAD_INTERVAL_SECONDS: Final = 5.0
 # The official client builds the header anew each time, environment and all.
-_HEADER_SECONDS: Final = 1.0
+_IDENTITY_SECONDS: Final = 1.0
 _OK: Final = 200
 
 
@@ -50,10 +50,38 @@ _OK: Final = 200
 class _Call:
     method: str
     url: str
-    headers: dict[str, str]
+    accept: str
     data: bytes | None
     timeout_seconds: float
+    content_type: str = ""
     stream: bool = False
+
+    def headers(self, identity: Mapping[str, str]) -> dict[str, str]:
+        known = {"Accept": self.accept, **identity}
+        return {**known, "Content-Type": self.content_type} if self.content_type else known
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """Who we say we are on one connection, for a moment.
+
+    Attributes:
+        headers: that say so.
+        lines: all headers of a request as its transport takes them, by Accept and Content-Type.
+    """
+
+    connection: Connection
+    until: float
+    headers: dict[str, str] = field(repr=False)
+    lines: dict[tuple[str, str], list[str]] = field(default_factory=dict, repr=False)
+
+    def lines_of(self, call: _Call) -> list[str]:
+        key = (call.accept, call.content_type)
+        lines = self.lines.get(key)
+        if lines is None:
+            lines = self.connection.transport.lines(call.headers(self.headers))
+            self.lines[key] = lines
+        return lines
 
 
 class RawStream:
@@ -133,7 +161,7 @@ class KubeClient:
         self._connection = load()
         self._lock = threading.Lock()
         self._reloaded_at = float("-inf")
-        self._header: tuple[Connection | None, float, str | None] = (None, 0.0, None)
+        self._identity: _Identity | None = None
         self._throttle = Throttle(*rate) if rate[0] > 0 else None
         self._user_agent = user_agent
         self._sleep = sleep
@@ -224,8 +252,7 @@ class KubeClient:
         read_timeout_seconds: float,
     ) -> RawStream:
         """Open a watch; `read_timeout_seconds` of silence end it (half-open connections)."""
-        headers = {"Accept": accept}
-        call = _Call("GET", _url(path, query), headers, None, read_timeout_seconds, stream=True)
+        call = _Call("GET", _url(path, query), accept, None, read_timeout_seconds, stream=True)
         opened = self._send_authorized(call, _open)
         if isinstance(opened, Answer):
             raise error_from_response(opened.status, opened.data, path=path)
@@ -251,13 +278,11 @@ class KubeClient:
         Raises:
             ApiError: one of the classes of workers.kube.errors.
         """
-        headers = {"Accept": accept}
-        data = None
-        if body is not None:
-            data = msgspec.json.encode(body)
-            headers["Content-Type"] = content_type
+        data = None if body is None else msgspec.json.encode(body)
         timeout = self._timeout_seconds if timeout_seconds is None else timeout_seconds
-        call = _Call(method, _url(path, query), headers, data, timeout)
+        call = _Call(
+            method, _url(path, query), accept, data, timeout, "" if data is None else content_type
+        )
         for repeats_left in range(self._repeats, -1, -1):
             with waiting():
                 answer = self._send_authorized(call, _exchange)
@@ -270,9 +295,7 @@ class KubeClient:
                 self._sleep(wait_seconds)
         raise error_from_response(answer.status, answer.data, method=method, path=path)
 
-    def _send_authorized(
-        self, call: _Call, send: Callable[[Connection, _Call, dict[str, str]], R]
-    ) -> R:
+    def _send_authorized(self, call: _Call, send: Callable[[_Call, _Identity], R]) -> R:
         if self._throttle:
             self._throttle.wait()
         started, status = time.monotonic(), 0
@@ -289,17 +312,12 @@ class KubeClient:
                 self._observer(call.method, call.url, status, time.monotonic() - started)
 
     def _send(
-        self,
-        connection: Connection,
-        call: _Call,
-        send: Callable[[Connection, _Call, dict[str, str]], R],
+        self, connection: Connection, call: _Call, send: Callable[[_Call, _Identity], R]
     ) -> R:
-        headers = {**call.headers, "User-Agent": self._user_agent}
-        if authorization := self._authorization(connection):
-            headers["Authorization"] = authorization
+        identity = self._identity_on(connection)
         for attempt in range(2):
             try:
-                return send(connection, call, headers)
+                return send(call, identity)
             except (HTTPError, OSError, ValueError) as error:
                 if attempt == 0 and call.method == "GET" and _is_broken_connection(error):
                     continue
@@ -308,13 +326,18 @@ class KubeClient:
                 raise Unreachable(f'{verb} "{address}": {error}') from error
         raise AssertionError("unreachable")
 
-    def _authorization(self, connection: Connection) -> str | None:
-        """The header, asked for once a second; a new connection has a new one at once."""
-        known, until, value = self._header
-        if known is not connection or time.monotonic() > until:
-            value = connection.authorization()
-            self._header = (connection, time.monotonic() + _HEADER_SECONDS, value)
-        return value
+    def _identity_on(self, connection: Connection) -> _Identity:
+        """Asked for once a second; a new connection has a new one at once."""
+        known, now = self._identity, time.monotonic()
+        if known is not None and known.connection is connection and now <= known.until:
+            return known
+        headers = {"User-Agent": self._user_agent}
+        if authorization := connection.authorization():
+            headers["Authorization"] = authorization
+        self._identity = found = _Identity(
+            connection, time.monotonic() + _IDENTITY_SECONDS, headers
+        )
+        return found
 
     def _reload(self, refused: Connection) -> Connection | None:
         """Return a connection other than the refused one, or None if it was just renewed."""
@@ -329,17 +352,22 @@ class KubeClient:
             return self._connection
 
 
-def _exchange(connection: Connection, call: _Call, headers: dict[str, str]) -> Answer:
-    return connection.transport.send(
-        call.method, call.url, headers, call.data, timeout_seconds=call.timeout_seconds
+def _exchange(call: _Call, identity: _Identity) -> Answer:
+    return identity.connection.transport.send(
+        call.method,
+        call.url,
+        identity.lines_of(call),
+        call.data,
+        timeout_seconds=call.timeout_seconds,
     )
 
 
-def _open(connection: Connection, call: _Call, headers: dict[str, str]) -> Answer | RawStream:
+def _open(call: _Call, identity: _Identity) -> Answer | RawStream:
+    connection = identity.connection
     response = connection.pool.request(
         call.method,
         connection.base_url + call.url,
-        headers=headers,
+        headers=call.headers(identity.headers),
         timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_SECONDS, read=call.timeout_seconds),
         preload_content=False,
         retries=False,

@@ -15,7 +15,6 @@ import time
 import uuid
 import zlib
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
@@ -211,7 +210,8 @@ class EventRecorder:
                 pass  # expired meanwhile: write it anew, as client-go does
             else:
                 return
-        self._client.create(paths.EVENTS.path(namespace=namespace), event)
+        # Not `create`: nobody reads the answer.
+        self._client.request("POST", paths.EVENTS.path(namespace=namespace), body=event)
 
 
 def make_event(
@@ -242,7 +242,7 @@ def make_event(
         "apiVersion": involved.get("apiVersion"),
         "resourceVersion": metadata.get("resourceVersion"),
     }
-    timestamp = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    timestamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
     return {
         "kind": "Event",
         "apiVersion": "v1",

@@ -11,17 +11,15 @@ from __future__ import annotations
 import ssl
 from collections import deque
 from dataclasses import dataclass
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import pycurl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
-_NOWHERE: Final = BytesIO()
 _UNSAFE: Final = "\r\n\x00"
 # The connection ended before the answer did; a kept one may have been closed meanwhile.
 _BROKEN: Final = frozenset(
@@ -46,6 +44,19 @@ class Answer:
     retry_after_seconds: float = 0.0
 
 
+class _Handle:
+    """One connection and the parts of the answer that it receives."""
+
+    __slots__ = ("curl", "parts")
+
+    def __init__(self, options: Mapping[int, Any]) -> None:
+        self.curl = pycurl.Curl()
+        self.parts: list[bytes] = []
+        for option, value in options.items():
+            self.curl.setopt(option, value)
+        self.curl.setopt(pycurl.WRITEFUNCTION, self.parts.append)
+
+
 class Transport:
     """Kept connections to one server; any number of threads, each exchange has its own connection.
 
@@ -64,47 +75,63 @@ class Transport:
         self._lines: list[str] = []
         if server_name:
             self._connect_as(server_name)
-        self._idle: deque[pycurl.Curl] = deque()
+        self._idle: deque[_Handle] = deque()
         self._most_kept = most_kept
+
+    def lines(self, headers: Mapping[str, str]) -> list[str]:
+        """Checked lines for `send`; the same ones serve any number of requests.
+
+        Raises:
+            ValueError: a header holds what would end its line.
+        """
+        # No waiting for "100 Continue" before a large body.
+        lines = [*self._lines, *(f"{name}: {value}" for name, value in headers.items()), "Expect:"]
+        for line in lines:
+            _check(line)
+        return lines
 
     def send(
         self,
         method: str,
         url: str,
-        headers: Mapping[str, str],
+        lines: Sequence[str],
         body: bytes | None,
         *,
         timeout_seconds: float,
     ) -> Answer:
         """One request and its answer, `timeout_seconds` for both together.
 
+        Args:
+            method: GET and so on.
+            url: what follows the server's own.
+            lines: from `lines`.
+            body: None without.
+            timeout_seconds: more than 0.
+
         Raises:
             BrokenConnectionError: the connection ended.
             TimeoutError: no complete answer in time.
             OSError: not connected, not trusted, or no HTTP.
-            ValueError: the path or a header holds what would end its line.
+            ValueError: the path holds what would end its line.
         """
-        lines = [*self._lines, *(f"{name}: {value}" for name, value in headers.items())]
-        for text in (url, *lines):
-            if any(map(text.__contains__, _UNSAFE)):
-                raise ValueError(f"a line break in {text.partition(':')[0]!r}")
+        _check(url)
         handle = self._take()
         try:
-            _prepare(handle, method, self._base_url + url, lines, body)
+            _prepare(handle.curl, method, self._base_url + url, lines, body)
             answer = _perform(handle, timeout_seconds)
         except BaseException:
-            handle.close()
+            handle.curl.close()
             raise
         if len(self._idle) < self._most_kept:
             self._idle.append(handle)
         else:
-            handle.close()
+            handle.curl.close()
         return answer
 
     def close(self) -> None:
         """Drops the idle connections."""
         while self._idle:
-            self._idle.pop().close()
+            self._idle.pop().curl.close()
 
     def _connect_as(self, server_name: str) -> None:
         """The name that libcurl checks is the URL's, so the address goes elsewhere."""
@@ -115,15 +142,12 @@ class Transport:
         self._options[pycurl.CONNECT_TO] = [f"{server_name}:{port}:{address}:{port}"]
         self._lines = [f"Host: {parts.netloc}"]
 
-    def _take(self) -> pycurl.Curl:
+    def _take(self) -> _Handle:
         """The handle used last, or a new one."""
         try:
             return self._idle.pop()
         except IndexError:
-            handle = pycurl.Curl()
-        for option, value in self._options.items():
-            handle.setopt(option, value)
-        return handle
+            return _Handle(self._options)
 
 
 def options_of(configuration: Any, base_url: str, proxy: str) -> dict[int, Any]:
@@ -173,33 +197,36 @@ def _tls_options(configuration: Any) -> dict[int, Any]:
     return options
 
 
+def _check(text: str) -> None:
+    if any(map(text.__contains__, _UNSAFE)):
+        raise ValueError(f"a line break in {text.partition(':')[0]!r}")
+
+
 def _prepare(
-    handle: pycurl.Curl, method: str, url: str, lines: list[str], body: bytes | None
+    curl: pycurl.Curl, method: str, url: str, lines: Sequence[str], body: bytes | None
 ) -> None:
-    handle.setopt(pycurl.URL, url)
-    handle.setopt(pycurl.HTTPGET, 1)
-    if body is not None:
-        handle.setopt(pycurl.POSTFIELDS, body)
-        lines = [*lines, "Expect:"]  # no waiting for "100 Continue" before a large body
-    if method == "GET":
-        handle.unsetopt(pycurl.CUSTOMREQUEST)
+    curl.setopt(pycurl.URL, url)
+    if body is None:
+        curl.setopt(pycurl.HTTPGET, 1)
     else:
-        handle.setopt(pycurl.CUSTOMREQUEST, method)
-    handle.setopt(pycurl.HTTPHEADER, lines)
+        curl.setopt(pycurl.POSTFIELDS, body)
+    curl.setopt(pycurl.CUSTOMREQUEST, method)
+    curl.setopt(pycurl.HTTPHEADER, lines)
 
 
-def _perform(handle: pycurl.Curl, timeout_seconds: float) -> Answer:
-    handle.setopt(pycurl.TIMEOUT_MS, max(1, int(timeout_seconds * 1000)))
+def _perform(handle: _Handle, timeout_seconds: float) -> Answer:
+    curl, parts = handle.curl, handle.parts
+    curl.setopt(pycurl.TIMEOUT_MS, max(1, int(timeout_seconds * 1000)))
     try:
-        data = handle.perform_rb()
+        curl.perform()
+        data = b"".join(parts)
     except pycurl.error as error:
         code, text = error.args  # type: ignore[misc]  # stubs know no second value
         raise _failure(code, text, timeout_seconds) from None
     finally:
-        # The handle would keep the whole answer, a page of a list, until it is used again.
-        handle.setopt(pycurl.WRITEDATA, _NOWHERE)
-    status = handle.getinfo(pycurl.RESPONSE_CODE)
-    wait_seconds = handle.getinfo(pycurl.RETRY_AFTER) if status >= 429 else 0
+        parts.clear()  # a kept handle would hold the whole answer, a page of a list
+    status = curl.getinfo(pycurl.RESPONSE_CODE)
+    wait_seconds = curl.getinfo(pycurl.RETRY_AFTER) if status >= 429 else 0
     return Answer(status, data, float(wait_seconds))
 
 

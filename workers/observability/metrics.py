@@ -12,10 +12,10 @@ name how they add up: `livesum` and `livemax` count living processes only.
 from __future__ import annotations
 
 import math
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics import MetricWrapperBase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -39,6 +39,26 @@ _WORKQUEUE_BUCKETS: Final = tuple(float(f"1e{power}") for power in range(-8, 2))
 # From one API round trip to the slow retry of an infeasible claim.
 _SNAPSHOT_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600)
 _CLAIM_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
+
+
+class _Known(MetricWrapperBase):
+    """Series seen before are found without the library's checks and its lock: 17 a claim."""
+
+    def labels(self, *labelvalues: Any, **labelkwargs: Any) -> Self:
+        known: Any = self._metrics.get(labelvalues)
+        return super().labels(*labelvalues, **labelkwargs) if known is None else known
+
+
+class _Counter(_Known, Counter):
+    pass
+
+
+class _Gauge(_Known, Gauge):
+    pass
+
+
+class _Histogram(_Known, Histogram):
+    pass
 
 
 class Metrics:
@@ -101,7 +121,7 @@ class Metrics:
         label = "" if migrated is None else str(migrated).lower()
 
         def observe(method: str, code: str | None, seconds: float) -> None:
-            self.csi_series(driver, method, code or NO_STATUS, label).observe(seconds)
+            self.csi_seconds.labels(driver, method, code or NO_STATUS, label).observe(seconds)
 
         return observe
 
@@ -193,8 +213,6 @@ class Metrics:
             "grpc_status_code",
             "migrated",
         )
-        # Looked up for every call; nothing takes a series of these away.
-        self.csi_series = cache(self.csi_seconds.labels)
         self.leader_status = self._gauge(
             "leader_election_master_status",
             "Gauge of if the reporting system is master of the relevant lease, 0 indicates "
@@ -306,8 +324,6 @@ class Metrics:
             "verb",
             "resource",
         )
-        self.api_requests_series = cache(self.api_requests.labels)
-        self.api_seconds_series = cache(self.api_seconds.labels)
         self.events_dropped = self._counter(
             "csi_fleet_events_dropped_total",
             "Events not written: full queue, used-up budget or refused by the API server.",
@@ -342,15 +358,15 @@ class Metrics:
         )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, registry=self.registry)
+        return _Counter(name, text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str, mode: Any, *labels: str) -> Gauge:
-        return Gauge(name, text, labels, registry=self.registry, multiprocess_mode=mode)
+        return _Gauge(name, text, labels, registry=self.registry, multiprocess_mode=mode)
 
     def _histogram(
         self, name: str, text: str, buckets: tuple[float, ...], *labels: str
     ) -> Histogram:
-        return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
+        return _Histogram(name, text, labels, registry=self.registry, buckets=buckets)
 
 
 def claim_labels(claim: Mapping[str, Any]) -> tuple[str, str]:

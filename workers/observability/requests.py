@@ -47,8 +47,8 @@ def api_observer(metrics: Metrics) -> Callable[[str, str, int, float], None]:
         verb = _VERBS.get(method) or ("get" if name else "list")
         if "watch=1" in url:
             verb = "watch"
-        metrics.api_requests_series(verb, resource, status).inc()
-        metrics.api_seconds_series(verb, resource).observe(seconds)
+        metrics.api_requests.labels(verb, resource, str(status)).inc()
+        metrics.api_seconds.labels(verb, resource).observe(seconds)
         is_error = not 0 < status < 400 and status != 404
         tracing.call(
             f"{verb} {resource}",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,7 @@ from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from opentelemetry.sdk.trace import TracerProvider
 
@@ -68,8 +69,9 @@ class Tracing:
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         return cls(provider)
 
-    @contextmanager
-    def work(self, name: str, text: str, waited_seconds: float, **fields: str) -> Iterator[None]:
+    def work(
+        self, name: str, text: str, waited_seconds: float, **fields: str
+    ) -> AbstractContextManager[None]:
         """One pass as a span; calls made inside become its children.
 
         Args:
@@ -79,26 +81,32 @@ class Tracing:
             fields: as on log lines: key, driver, claim or volume.
         """
         if self._tracer is None:
-            yield
-            return
-        ids = _trace_id.set(trace_id_of(text))
-        tracer = _tracer.set(self._tracer)
-        try:
-            now = time.time_ns()
-            start = now - round(waited_seconds * 1e9)
-            attributes = {f"csi_fleet.{key}": value for key, value in fields.items()}
-            with self._tracer.start_as_current_span(name, start_time=start, attributes=attributes):
-                self._tracer.start_span("queued", start_time=start).end(now)
-                yield
-        finally:
-            _tracer.reset(tracer)
-            _trace_id.reset(ids)
+            return nullcontext()
+        return _work(self._tracer, name, text, waited_seconds, fields)
 
     def stop(self) -> None:
         """Send what is left, as far as it goes in a few seconds."""
         if self._provider is not None:
             self._provider.force_flush(STOP_MILLISECONDS)
             self._provider.shutdown()
+
+
+@contextmanager
+def _work(
+    tracer: Any, name: str, text: str, waited_seconds: float, fields: Mapping[str, str]
+) -> Iterator[None]:
+    ids = _trace_id.set(trace_id_of(text))
+    token = _tracer.set(tracer)
+    try:
+        now = time.time_ns()
+        start = now - round(waited_seconds * 1e9)
+        attributes = {f"csi_fleet.{key}": value for key, value in fields.items()}
+        with tracer.start_as_current_span(name, start_time=start, attributes=attributes):
+            tracer.start_span("queued", start_time=start).end(now)
+            yield
+    finally:
+        _tracer.reset(token)
+        _trace_id.reset(ids)
 
 
 def claim_ids() -> Any:

@@ -7,7 +7,7 @@ characters inside a part are percent-encoded, so the text is unambiguous and rou
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 from urllib.parse import unquote
 
@@ -35,17 +35,20 @@ class Key:
         object: `<namespace>/<name>` for claims, the PV name for volumes, the item for capacity.
         uid: the object's UID (a re-created claim is a different key, L-011); for a cluster-scoped
             object that a namespace's claim stands for `@<namespace>`, its tenant; else "".
+
+    Attributes:
+        text: the one spelling of this key in Redis and in a task's argument; a pass needs it often.
     """
 
     kind: str
     driver: str
     object: str
     uid: str = ""
+    text: str = field(init=False, repr=False, compare=False)
 
-    @property
-    def text(self) -> str:
-        """The one spelling of this key in Redis and in a task's argument."""
-        return "|".join(map(_quote, (self.kind, self.driver, self.object, self.uid)))
+    def __post_init__(self) -> None:
+        parts = (self.kind, self.driver, self.object, self.uid)
+        object.__setattr__(self, "text", "|".join(map(_quote, parts)))
 
     @property
     def driver_name(self) -> str:

@@ -89,7 +89,7 @@ def flag(obj: Json, *path: str) -> bool:
 def optional_mapping(obj: Json, *path: str) -> Json | None:
     """Return the object at `path`, None when absent or null; `{}` stays `{}`."""
     value = value_at(obj, *path)
-    if value is not None and not isinstance(value, Mapping):
+    if value is not None and type(value) is not dict and not isinstance(value, Mapping):
         _reject(obj, path, value, "an object")
     return value
 

@@ -61,6 +61,11 @@ class SecretKind(Enum):
         return (f"{deprecated}{part.capitalize()}", prefixed) if deprecated else (prefixed,)
 
 
+_KEYS: Final = frozenset(
+    key for kind in SecretKind for part in ("name", "namespace") for key in kind.keys(part)
+)
+
+
 @dataclass(frozen=True, slots=True)
 class SecretRef:
     """Where a secret lies; both parts are valid Kubernetes names."""
@@ -112,6 +117,8 @@ def _templates(kind: SecretKind, parameters: Mapping[str, str]) -> tuple[str, st
 def _templates_or_default(
     kind: SecretKind, parameters: Mapping[str, str]
 ) -> tuple[str, str] | None:
+    if _KEYS.isdisjoint(parameters):  # as most classes have it: seven kinds are asked for in turn
+        return None
     for source, word in ((kind, ""), (SecretKind.DEFAULT, "default ")):
         try:
             found = _templates(source, parameters)

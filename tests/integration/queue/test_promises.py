@@ -185,8 +185,9 @@ def test_tickets_of_a_new_life_are_left_to_others():
     scripts = SimpleNamespace(new_life=lambda: "e", run=lambda name, *_: replies[name])
     tickets = SimpleNamespace(hold=held.extend, publish=sent.extend)
     leases = HeldLeases(
-        scripts, scripts, tickets, ttl_ms=4000, clock=lambda: 0.0, on_lost=lambda: None
-    )
+        scripts, scripts, tickets, ttl_ms=4000, clock=lambda: 0.0,
+        on_lost=lambda: None, remembered=None,
+    )  # fmt: skip
     told = []
     assert not leases.heartbeat(lambda *, is_new_life: told.append(is_new_life))
     assert (held, sent, told, leases.session.epoch) == ([b"ticket"], [], [False], "e")

@@ -187,14 +187,16 @@ def test_a_lease_that_is_asked_for_twice_is_one(bench, start_queue, scripts):
     bench.client.hset(NAMES["complete"].full, mapping={"nodes": "earlier", "classes": "x"})
     bench.client.hset(NAMES["complete"].full, "classes", bench.client.get(NAMES["epoch"].full))
     ask = ("take", claim("a").text, "process")
-    first = scripts.run(*ask, "token", 4000, "x:pv")
+    first = scripts.run(*ask, "token", 4000, "", "x:pv")
     bench.now_ms += 300
-    again = scripts.run(*ask, "token", 4000, "x:pv")
+    again = scripts.run(*ask, "token", 4000, "", "x:pv")
     assert first[0] == b"taken"
     assert again == first
-    assert first[3] == str(NOW).encode()
-    assert first[10] == [b"classes"], "what is complete in this life"
-    assert scripts.run(*ask, "another", 4000, "x:pv") == [b"running", []]
+    state = first[2]
+    assert state[:2] == [claim("a").text.encode(), [b"x:pv"]]
+    assert state[3] == str(NOW).encode()
+    assert state[10] == [b"classes"], "what is complete in this life"
+    assert scripts.run(*ask, "another", 4000, "", "x:pv") == [b"running", [], None]
     assert bench.client.zscore(NAMES["leased"].full + "claims|d", claim("a").text) == NOW + 4000
 
 
@@ -204,9 +206,10 @@ def test_records_come_with_the_name_of_the_first_lock(bench, start_queue, script
     bench.client.hset(NAMES["intents"].full, "pv", "intent")
     bench.client.hset(NAMES["unsaved"].full, "more", "volume")
     bench.client.set(NAMES["saved"].full + "pv", 1, ex=600)
-    found = scripts.run("take", claim("a").text, "p", "t1", 4000, "x:pv", "x:more")
+    _, _, found = scripts.run("take", claim("a").text, "p", "t1", 4000, "", "x:pv", "x:more")
     assert found[11:] == [b"intent", None, 1]
-    assert scripts.run("take", claim("b").text, "p", "t2", 4000)[11:] == [None, None, 0]
+    _, _, found = scripts.run("take", claim("b").text, "p", "t2", 4000, "")
+    assert found[11:] == [None, None, 0]
 
 
 def test_locks_that_come_and_go_are_written_into_the_lease(bench, start_queue, scripts):

@@ -33,7 +33,11 @@ OF_FIELDS = {
 OF_SCRIPTS = {
     "drivers": ([b"1", b"name"], lambda s: DriverRegistry(s.client).alive()),
     "a lease": (
-        [b"taken", [], b"1", b"1", b"0", b"", b"", b"0", b"e", [b"nodes"], [], None, None, 0],
+        [
+            b"taken",
+            [],
+            [KEY.text.encode(), [], *[b"1", b"1", b"0", b"", b"", b"0", b"e", [b"nodes"], []]],
+        ],
         lambda s: WorkQueue(s.client, publish=lambda _: None).take(KEY),
     ),
     "entries of the catalog": (

@@ -94,6 +94,17 @@ def test_queued_events_are_written_in_order_before_stop_returns(api):
     assert {request.path for request in api.requests} == {"/api/v1/namespaces/ns/events"}
 
 
+def test_what_the_server_answers_to_an_event_is_nobodys_concern(api):
+    """It took the event: an answer cut short by a proxy must not write it twice."""
+    api.other = lambda _request: Reply(status=201, body=b"<html>")
+    drops = []
+    events = recorder(api, on_drop=drops.append)
+    events.start()
+    events.event(CLAIM, "Normal", "R", "m", component="c")
+    events.stop(timeout_seconds=10)
+    assert (len(api.requests), drops) == (1, [])
+
+
 def test_repeats_patch_the_count(api):
     """L-006: identical events become one with a count."""
     events = recorder(api, correlator=Budget(EventPlan("patch", "c.1", 7, "again")))

@@ -83,7 +83,9 @@ def serve():
 
 
 def get(transport, url="/x", timeout_seconds=5.0, **headers):
-    return transport.send("GET", url, headers, None, timeout_seconds=timeout_seconds)
+    return transport.send(
+        "GET", url, transport.lines(headers), None, timeout_seconds=timeout_seconds
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def test_answer_is_read_whole(serve, parts, expected):
 def test_connection_is_kept_and_request_has_prefix_host_and_length(serve):
     server, transport = serve([OK], [OK], prefix="/k8s/clusters/c-1")
     get(transport, "/a", Accept="application/json")
-    answer = transport.send("POST", "/b?c=d", {}, b"{}", timeout_seconds=5)
+    answer = transport.send("POST", "/b?c=d", transport.lines({}), b"{}", timeout_seconds=5)
     host = f"127.0.0.1:{server.listener.getsockname()[1]}".encode()
     assert answer.status == 200
     assert server.connections == 1
@@ -130,8 +132,9 @@ def test_connection_is_kept_and_request_has_prefix_host_and_length(serve):
 def test_methods_do_not_stick(serve):
     """A handle is used for one method after the other."""
     server, transport = serve([OK], [OK], [OK])
-    transport.send("DELETE", "/x", {}, None, timeout_seconds=5)
-    transport.send("PATCH", "/x", {"Content-Type": "a/b"}, b"[]", timeout_seconds=5)
+    transport.send("DELETE", "/x", [], None, timeout_seconds=5)
+    lines = transport.lines({"Content-Type": "a/b"})
+    transport.send("PATCH", "/x", lines, b"[]", timeout_seconds=5)
     get(transport)
     assert [one.split()[0] for one in server.requests] == [b"DELETE", b"PATCH", b"GET"]
     assert b"Content-Type: a/b\r\n" in server.requests[1]
@@ -160,7 +163,7 @@ def test_connection_closed_while_idle_is_replaced_before_a_write(serve):
     server, transport = serve([OK, b""], [OK])
     get(transport)
     assert server.closed.wait(5)
-    assert transport.send("POST", "/x", {}, b"{}", timeout_seconds=5).data == b"hi"
+    assert transport.send("POST", "/x", transport.lines({}), b"{}", timeout_seconds=5).data == b"hi"
     assert len(server.requests) == 2
 
 
@@ -205,6 +208,16 @@ def test_path_cannot_end_the_line(serve, url):
     assert server.requests == []
 
 
+def test_kept_connection_holds_no_answer(serve):
+    """Neither a page of a list in memory, nor anything that the next answer could begin with."""
+    _, transport = serve([OK], [OK[:-1], b""], [OK])
+    assert get(transport).data == b"hi"
+    assert transport._idle[0].parts == []
+    with pytest.raises(BrokenConnectionError):
+        get(transport)
+    assert get(transport).data == b"hi"
+
+
 def test_how_long_to_wait_is_told(serve):
     _, transport = serve([b"HTTP/1.1 429 Slow\r\nRetry-After: 3\r\nContent-Length: 0\r\n\r\n"])
     answer = get(transport)
@@ -240,6 +253,6 @@ def test_master_with_a_path_in_front():
     with FakeApi() as api:
         api.other = lambda _request: Reply(body=b"[]")
         found = connect("", f"{api.url}/front/", pool_size=1, environ={})
-        found.transport.send("GET", "/api", {}, None, timeout_seconds=5)
+        found.transport.send("GET", "/api", [], None, timeout_seconds=5)
         found.transport.close()
         assert api.requests[0].path == "/front/api"

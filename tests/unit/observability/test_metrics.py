@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from prometheus_client.metrics import MetricWrapperBase
 
 from workers.controllers import catalogue
 from workers.observability.metrics import Metrics, claim_labels
-from workers.observability.requests import about_volume, api_observer, csi_observer
+from workers.observability.requests import about_volume, csi_observer
 
 PROVISION = "controller_persistentvolumeclaim_provision"
 DELETE = "controller_persistentvolume_delete"
@@ -154,31 +153,13 @@ def test_two_instances_count_apart():
     assert value(second, f"{PROVISION}_total", **labels) is None
 
 
-def test_the_series_of_a_call_is_looked_up_once(monkeypatch):
-    """By its labels, under a lock, it takes as long as the observation itself."""
-    asked = []
-
-    def labels(self, *values):
-        asked.append(values)
-        return look_up(self, *values)
-
-    look_up = MetricWrapperBase.labels
-    monkeypatch.setattr(MetricWrapperBase, "labels", labels)
-    metrics = Metrics()
-    csi, api = csi_observer(metrics), api_observer(metrics)
-    for code in ("OK", "Internal", "OK", "Internal"):
-        csi("d", "/m", code, 0.1)
-        api("GET", "/api/v1/nodes", 200, 0.1)
-    assert asked == [
-        ("d", "/m", "OK", ""),
-        ("list", "nodes", 200),
-        ("list", "nodes"),
-        ("d", "/m", "Internal", ""),
-    ]
-    assert value(metrics, f"{CSI}_count", driver_name="d", method_name="/m",
-                 grpc_status_code="OK", migrated="") == 2  # fmt: skip
-    assert value(metrics, "csi_fleet_api_requests_total", verb="list", resource="nodes",
-                 code="200") == 4  # fmt: skip
+def test_known_series_are_found_again_and_mistakes_still_seen(metrics):
+    """Most counting in a pass takes the short way; a wrong number of labels never may."""
+    first = metrics.tickets.labels("claim", "taken")
+    assert metrics.tickets.labels("claim", "taken") is first
+    assert metrics.tickets.labels(fate="taken", kind="claim") is first
+    with pytest.raises(ValueError, match="label count"):
+        metrics.tickets.labels("claim")
 
 
 @pytest.mark.parametrize(

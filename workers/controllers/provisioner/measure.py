@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from workers.translate.claims import claim_class_name, selected_node
@@ -59,5 +59,5 @@ def creation(stamp: str, noticed: float) -> float:
     Raises:
         ValueError: no stamp.
     """
-    second = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+    second = datetime.fromisoformat(stamp).timestamp()
     return min(max(second, noticed), second + 1)

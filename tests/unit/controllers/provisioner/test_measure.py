@@ -28,7 +28,7 @@ def test_a_claim_is_as_old_as_stamp_and_arrival_allow(noticed, begun):
 
 
 def test_no_stamp_is_no_time():
-    with pytest.raises(ValueError, match="does not match"):
+    with pytest.raises(ValueError, match="isoformat"):
         creation("", 1.0)
 
 
