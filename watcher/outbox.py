@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from watcher.pace import Pace
     from workers.queue.keys import Key
 
 # Keys per call, so that a large burst does not hold up the catalog behind it.
@@ -114,6 +115,7 @@ class Outbox:
         catalog: where catalog entries go.
         all_keys: returns the keys of everything undecided.
         on_cut: called once Redis is back after too much waited; lists everything again.
+        pace: of the thread that calls `step`; None: it never rests.
         most_waiting: keys and entries that wait at most while Redis is away.
     """
 
@@ -124,12 +126,14 @@ class Outbox:
         *,
         all_keys: Callable[[], list[Key]] = list,
         on_cut: Callable[[], None] = lambda: None,
+        pace: Pace | None = None,
         most_waiting: int = MOST_WAITING,
     ) -> None:
         self._queue = queue
         self._catalog = catalog
         self._all_keys = all_keys
         self._on_cut = on_cut
+        self._pace = pace
         self._most_waiting = most_waiting
         self._lock = threading.Lock()
         self._pending = _Pending()
@@ -203,6 +207,8 @@ class Outbox:
         Raises:
             TransientError: Redis is away; what was not sent waits for the next step.
         """
+        if self._pace is not None:
+            self._pace.rest()
         with self._lock:
             batch, self._pending = self._pending, _Pending()
             self._is_sending = True
@@ -264,6 +270,8 @@ class Outbox:
             self._queue.add_events(events)
         for key in batch:
             del keys[key]
+        if self._pace is not None:
+            self._pace.count(len(batch))
 
     def _put_back(self, batch: _Pending) -> None:
         """Keep what was not sent, unless something newer came meanwhile."""

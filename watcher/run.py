@@ -17,6 +17,7 @@ from watcher.intents import restore_intents
 from watcher.keeper import Keeper
 from watcher.machine import Machine
 from watcher.outbox import Outbox
+from watcher.pace import Pace
 from workers.backoff import Backoff
 from workers.controllers.catalogue import SPECS
 from workers.controllers.provisioner.filters import keys_of_unsaved
@@ -51,6 +52,9 @@ _RECOVERY_SECONDS: Final = 60.0
 _RECOVERY_LIMIT_SECONDS: Final = 300.0
 # A watch ends after 5 minutes and brings bookmarks meanwhile; a page may take half a minute.
 _REFLECTOR_LIMIT_SECONDS: Final = 600.0
+# A claim has up to three events: this is for 20 claims a second.
+_EVENTS_PER_SECOND: Final = 64.0
+_KEYS_PER_SECOND: Final = 32.0
 _DEFAULT: Final = ("provisioner",)
 ROLE: Final = "watcher"
 
@@ -96,7 +100,13 @@ class Watcher:
         self._client = client
         self._metrics = metrics
         self._catalog = catalog
-        self.outbox = Outbox(queue, catalog, all_keys=self._all_keys, on_cut=self._relist)
+        self.outbox = Outbox(
+            queue,
+            catalog,
+            all_keys=self._all_keys,
+            on_cut=self._relist,
+            pace=Pace(_KEYS_PER_SECOND),
+        )
         self.reflectors: dict[str, Reflector[Any]] = {}
         self.machine = Machine(
             specs,
@@ -281,7 +291,12 @@ class Watcher:
             return None
         if self._metrics is not None:
             sink = CountingSink(sink, self._metrics.watch_events, stream.resource.plural)
-        name = f"watch {stream.name}"
+        name, pace = f"watch {stream.name}", Pace(_EVENTS_PER_SECOND)
+
+        def on_progress() -> None:
+            pace.count()
+            self.loops[name].beat()
+
         reflector = self.reflectors[stream.name] = Reflector(
             self._client,
             stream.resource.path(namespace=stream.scope.namespace),
@@ -289,7 +304,8 @@ class Watcher:
             sink,
             metadata_only=stream.metadata_only,
             label_selector=stream.scope.label_selector,
-            on_progress=lambda: self.loops[name].beat(),  # noqa: PLW0108 - it is made next
+            on_progress=on_progress,
+            rest=pace.rest,
         )
         # One step that lasts as long as the watcher.
         loop = self.loops[name] = Loop(name, reflector.run, limit_seconds=_REFLECTOR_LIMIT_SECONDS)

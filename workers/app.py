@@ -12,20 +12,23 @@ that lost its data (and with it Celery's binding tables) still routes them.
 from __future__ import annotations
 
 import re
-from contextlib import nullcontext
+from base64 import b64encode
+from collections import defaultdict
 from ssl import CERT_REQUIRED
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+import msgspec
 from celery import Celery, Task, uuid
 from celery.signals import setup_logging
 from kombu import Exchange, Queue
-from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]
+from kombu.exceptions import OperationalError
 
 from workers import brokerscripts
 from workers.config.redisurl import is_sentinel, parse_sentinels
 from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
+from workers.queue.connection import execute
 from workers.queue.following import TcpConnection, TlsConnection, reading_password
 from workers.queue.kinds import place_of
 from workers.queue.names import celery_queue
@@ -35,8 +38,7 @@ from workers.queue.names import celery_queue
 from kombu.transport.redis import Channel, QoS, SentinelChannel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterable, Mapping
 
     from workers.config.settings import Settings
     from workers.queue.keys import Key
@@ -236,6 +238,10 @@ def queue_for(name: str) -> Queue:
     return Queue(name, DIRECT, routing_key=name)
 
 
+# AMQP's word; Redis does not look at it.
+PERSISTENT: Final = 2
+
+
 def argsrepr(key: Key) -> str:
     """What Flower shows and searches; the argument itself is the key."""
     return f"{key.object} {key.driver}"
@@ -256,44 +262,60 @@ def ticket(app: FleetApp, kind: Kind, key: Key) -> Any:
 def publisher(app: FleetApp) -> Callable[[Iterable[Key]], None]:
     """Returns the function that publishes one ticket per key.
 
-    All of one call go to Redis together. What may have been lost on a broken connection is sent
-    once more, for a ticket too many is harmless; a failure after that is logged by the caller and
-    repaired by the queue's pump, which publishes lost tickets again.
+    All of one call that go to one list go there in one command. What may have been lost on a broken
+    connection is sent again, for a ticket too many is harmless; a failure after that is logged by
+    the caller and repaired by the queue's pump, which publishes lost tickets again.
     """
     kinds = catalogue.kinds()
 
     def publish(keys: Iterable[Key]) -> None:
-        waiting = list(keys)
+        messages: defaultdict[str, list[bytes]] = defaultdict(list)
+        for key in keys:
+            if kind := kinds.get(key.kind):
+                name = celery_queue(place_of(key.driver, key.kind))
+                messages[name].append(_message(ticket(app, kind, key), name))
+        if not messages:
+            return
         try:
-            try:
-                send_all(waiting)
-            except BatchPublishError:
-                send_all(waiting)
-        except (OperationalError, BatchPublishError, OSError) as error:
+            with app.producer_pool.acquire(block=True) as producer:
+                connection: Any = producer.connection
+                retry = app.conf.task_publish_retry_policy
+                connection.ensure(producer, _push, **retry)(producer, messages)
+        except (OperationalError, OSError) as error:
             raise QueueUnavailable(f"tickets not sent: {error}") from error
 
-    def send_all(keys: list[Key]) -> None:
-        with app.producer_pool.acquire(block=True) as producer, together(producer, len(keys)):
-            for key in keys:
-                send(key, producer)
-
-    def together(producer: Any, count: int) -> AbstractContextManager[object]:
-        # For a single one a batch costs more than it saves.
-        return producer.batch() if count > 1 else nullcontext()
-
-    def send(key: Key, producer: Any) -> None:
-        kind = kinds.get(key.kind)
-        if kind is None:
-            return
-        app.amqp.send_task_message(
-            producer,
-            kind.task,
-            ticket(app, kind, key),
-            # The object, not "": an empty name makes Celery take the default queue's exchange,
-            # which knows no such key and drops the ticket into the default queue.
-            exchange=DIRECT,
-            routing_key=celery_queue(place_of(key.driver, key.kind)),
-            declare=[],
-        )
-
     return publish
+
+
+def _push(producer: Any, messages: Mapping[str, list[bytes]]) -> None:
+    """Over the connections of kombu, which knows when one is broken and where the next one goes."""
+    with producer.channel.conn_or_acquire() as client:
+        if len(messages) == 1:
+            for name, ones in messages.items():
+                execute(client, "LPUSH", name, *ones)
+            return
+        with client.pipeline(transaction=False) as pipe:
+            for name, ones in messages.items():
+                pipe.lpush(name, *ones)
+            pipe.execute()
+
+
+def _message(ticket: Any, name: str) -> bytes:
+    """As kombu writes it, which takes five times as long: it looks for what none of ours has."""
+    return msgspec.json.encode(
+        {
+            "body": b64encode(msgspec.json.encode(ticket.body)).decode(),
+            "content-encoding": "utf-8",
+            "content-type": "application/json",
+            "headers": ticket.headers,
+            "properties": {
+                **ticket.properties,
+                "delivery_mode": PERSISTENT,
+                "delivery_info": {"exchange": "", "routing_key": name},
+                "priority": 0,
+                "body_encoding": "base64",
+                # Anything that no other message has.
+                "delivery_tag": ticket.headers["id"],
+            },
+        }
+    )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
+
 import pytest
 import redis
 from kombu import Consumer
 from kombu.transport.virtual import base
 
 from tests.support.redis_server import RedisServer
-from workers.app import SYSTEM_QUEUE, make_app, publisher, queue_for
+from workers.app import DIRECT, SYSTEM_QUEUE, make_app, publisher, queue_for, ticket
 from workers.config.load import parse
+from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
 from workers.queue.keys import claim_key, volume_key
 from workers.queue.names import celery_queue
@@ -25,6 +29,35 @@ def test_each_driver_has_a_list_of_its_own(redis_server, redis_client):
     assert redis_client.llen(SYSTEM_QUEUE) == 0
     assert redis_client.keys("_kombu*") == []
     app.close()
+
+
+def test_a_ticket_is_what_celery_would_have_sent(redis_server, redis_client):
+    """The message is written by us; a worker of any release of Celery has to understand it."""
+    app = make_app(parse("watcher", [f"--redis-url={redis_server.unix_url}"], {}))
+    key = claim_key("one", "ns", "a|b", "uid-1")
+    kind, name = catalogue.kinds()[key.kind], celery_queue("one")
+    with app.producer_pool.acquire() as producer:
+        app.amqp.send_task_message(
+            producer,
+            kind.task,
+            ticket(app, kind, key),
+            exchange=DIRECT,
+            routing_key=name,
+            declare=[],
+        )
+    publisher(app)([key])
+    theirs, ours = (_with_known_ids(json.loads(redis_client.rpop(name))) for _ in range(2))
+    assert ours == theirs
+    app.close()
+
+
+def _with_known_ids(message):
+    """A message whose own names are replaced, and whose body is read."""
+    headers, properties = message["headers"], message["properties"]
+    assert headers["id"] == headers["root_id"] == properties["correlation_id"]
+    headers["id"] = headers["root_id"] = properties["correlation_id"] = "id"
+    assert properties.pop("delivery_tag")
+    return message | {"body": json.loads(b64decode(message["body"]))}
 
 
 def test_tickets_of_one_call_are_sent_together_and_again_over_a_new_connection(

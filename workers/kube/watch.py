@@ -117,6 +117,13 @@ class _Event(msgspec.Struct, gc=False):
     object: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
 
 
+class _ItemEvent(msgspec.Struct, Generic[T], gc=False):
+    """An event whose object is as it should be: nearly all of them."""
+
+    type: str
+    object: T
+
+
 class _Versioned(msgspec.Struct, rename="camel", gc=False):
     resource_version: str = ""
 
@@ -125,6 +132,8 @@ class _AnyObject(msgspec.Struct, gc=False):
     metadata: _Versioned = msgspec.field(default_factory=_Versioned)
 
 
+# Types of events that no sink is told of.
+_ABOUT_THE_WATCH: Final = frozenset({"BOOKMARK", "ERROR"})
 _RAW_PAGE: Final = msgspec.json.Decoder(_RawPage)
 _EVENT: Final = msgspec.json.Decoder(_Event)
 _ANY: Final = msgspec.json.Decoder(_AnyObject)
@@ -151,6 +160,7 @@ class Reflector(Generic[T]):
         label_selector: look at objects with these labels only; "" for all.
         backoff: waits after failures.
         on_progress: called by the loop's thread whenever it got on: each round, page and event.
+        rest: called whenever all that came was read; may wait a moment, so that more comes.
         look_again_seconds: between two looks for a kind that is not served.
         clock: monotonic seconds.
     """
@@ -166,6 +176,7 @@ class Reflector(Generic[T]):
         label_selector: str = "",
         backoff: Backoff | None = None,
         on_progress: Callable[[], None] = lambda: None,
+        rest: Callable[[], None] = lambda: None,
         look_again_seconds: float = LOOK_AGAIN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -175,9 +186,11 @@ class Reflector(Generic[T]):
         self._selector = {"labelSelector": label_selector} if label_selector else {}
         self._sink = sink
         self._item: msgspec.json.Decoder[T] = msgspec.json.Decoder(item_type)
+        self._event = msgspec.json.Decoder(_ItemEvent[item_type])  # type: ignore[valid-type]  # known here only
         self._accept = (METADATA_LIST, METADATA_WATCH) if metadata_only else (JSON, JSON)
         self._backoff = backoff or Backoff()
         self._on_progress = on_progress
+        self._rest = rest
         self._look_again_seconds = look_again_seconds
         self._clock = clock
         self._stopped = threading.Event()
@@ -291,7 +304,7 @@ class Reflector(Generic[T]):
         try:
             self._recovered()
             if not self._is_interrupted():
-                self._follow(stream.lines(), position)
+                self._follow(stream.lines(self._rest), position)
         except ApiError:
             if not self._is_interrupted():
                 raise
@@ -304,34 +317,51 @@ class Reflector(Generic[T]):
         for line in lines:
             if self._is_interrupted():
                 return
-            try:
-                event = _EVENT.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                # The same line twice at one place: only a list can get past it.
-                if position.unreadable_at == position.resource_version:
-                    position.resource_version = ""
-                position.unreadable_at = position.resource_version
-                raise ApiError(0, "", f"{self.path}: unreadable watch event: {error}") from error
             self._on_progress()
-            self._apply(event, position)
+            self._apply(line, position)
             position.events += 1
             self.health.event_at = self._clock()
             if position.events == 1:
                 self._backoff.reset()
 
-    def _apply(self, event: _Event, position: _Position) -> None:
+    def _apply(self, line: bytes, position: _Position) -> None:
+        try:
+            event = self._event.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._apply_parts(line, position)
+            return
+        if event.type in _ABOUT_THE_WATCH:
+            self._apply_parts(line, position)
+            return
+        self._tell(event.type, event.object)
+        if version := _version_of(event.object):
+            position.resource_version = version
+
+    def _apply_parts(self, line: bytes, position: _Position) -> None:
+        """Take what is no event of an object, or an object with an odd field, piece by piece."""
+        try:
+            event = _EVENT.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            # The same line twice at one place: only a list can get past it.
+            if position.unreadable_at == position.resource_version:
+                position.resource_version = ""
+            position.unreadable_at = position.resource_version
+            raise ApiError(0, "", f"{self.path}: unreadable watch event: {error}") from error
         if event.type == "ERROR":
             status = msgspec.json.decode(event.object)
             raise error_from_status(status if isinstance(status, dict) else {})
         if event.type != "BOOKMARK":
             item = self._decoded(event.object)
-            if item is not None and event.type == "DELETED":
-                self._sink.deleted(item)
-            elif item is not None:
-                self._sink.changed(item)
-        version = self._version_of(event.object)
-        if version:
+            if item is not None:
+                self._tell(event.type, item)
+        if version := _version_in(event.object):
             position.resource_version = version
+
+    def _tell(self, event_type: str, item: T) -> None:
+        if event_type == "DELETED":
+            self._sink.deleted(item)
+        else:
+            self._sink.changed(item)
 
     def _decoded(self, raw: msgspec.Raw) -> T | None:
         try:
@@ -344,13 +374,6 @@ class Reflector(Generic[T]):
                 err=error,
             )
             return None
-
-    @staticmethod
-    def _version_of(raw: msgspec.Raw) -> str:
-        try:
-            return _ANY.decode(raw).metadata.resource_version
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return ""
 
     def _is_interrupted(self) -> bool:
         return self._stopped.is_set() or self._relist.is_set()
@@ -391,6 +414,22 @@ class Reflector(Generic[T]):
         if self.health.error:
             self.health.error = ""
             _log.info("list and watch work again", path=self.path)
+
+
+def _version_of(item: Any) -> str:
+    try:
+        found = msgspec.convert(item, _AnyObject) if isinstance(item, dict) else item
+    except msgspec.ValidationError:
+        return ""
+    version: str = found.metadata.resource_version
+    return version
+
+
+def _version_in(raw: msgspec.Raw) -> str:
+    try:
+        return _ANY.decode(raw).metadata.resource_version
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
 
 
 def _name_of(raw: msgspec.Raw) -> str:

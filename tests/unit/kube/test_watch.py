@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import msgspec
 import pytest
@@ -59,7 +60,8 @@ def reflect(api, sink):
     def start(**options):
         client = KubeClient.from_settings(master=api.url)
         options.setdefault("backoff", Backoff(0.01, 0.02))
-        reflector = Reflector(client, PATH, Claim, sink, **options)
+        item_type = options.pop("item_type", Claim)
+        reflector = Reflector(client, PATH, item_type, sink, **options)
         thread = threading.Thread(target=reflector.run)
         thread.start()
         running.append((reflector, thread))
@@ -108,6 +110,35 @@ def test_events_reach_the_sink(api, sink, reflect):
     reflect()
     until(lambda: ("deleted", "a") in sink.calls)
     assert sink.calls[2:] == [("changed", "a"), ("changed", "a"), ("deleted", "a")]
+
+
+def test_a_burst_is_read_whole_before_the_reader_rests(api, sink, reflect):
+    """A rest between events that are there would hold them up and save nothing."""
+    names = [f"c{number}" for number in range(200)]
+    api.lists[PATH].append(page([], "1"))
+    api.watches[PATH].append(events(*(("ADDED", item(name)) for name in names), stays_open=True))
+    rests = []
+
+    def rest():
+        rests.append(len(sink.calls))
+        threading.Event().wait(0.02)
+
+    reflect(rest=rest)
+    until(lambda: rests and len(sink.calls) == 2 + len(names))
+    assert len(rests) < len(names) / 2
+
+
+def test_objects_taken_whole_are_told_and_their_versions_count(api, sink, reflect):
+    """Storage classes go to the catalog as they stand there."""
+    told = []
+    sink.changed = told.append
+    api.lists[PATH].append(page([], "1"))
+    odd = {"metadata": "odd"}
+    api.watches[PATH].append(events(("ADDED", item("a", "7")), ("ADDED", odd)))
+    reflect(item_type=dict[str, Any])
+    until(lambda: len(watches(api)) == 2)
+    assert told == [item("a", "7"), odd]
+    assert watches(api)[1]["resourceVersion"] == "7"
 
 
 def test_watch_goes_on_at_the_last_bookmark(api, sink, reflect):
