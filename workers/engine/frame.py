@@ -8,7 +8,7 @@ claim is forgotten and no error is seen twice: a task's edge is the one place fo
 from __future__ import annotations
 
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
@@ -60,9 +60,9 @@ def _given_back(context: Context, lease: Lease) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        for one in (lease, lease.successor):
-            if one is not None:
-                give_back(context, one)
+        give_back(context, lease)
+        if lease.successor is not None:
+            give_back(context, lease.successor, is_begun=False)
         raise
 
 
@@ -82,16 +82,22 @@ def run(context: Context, controllers: Mapping[str, Controller], text: str) -> N
         _log.warning("ticket dropped", err=error)
         return
     following: Lease | Key | None = key
-    while following is not None:
-        lease = None if isinstance(following, Key) else following
-        key = following if isinstance(following, Key) else following.key
-        work = pass_of(context, controllers, key)
-        if work is None:
-            if lease is not None:
-                give_back(context, lease)
-            return
-        with context.seats.seat(key.driver), context.cpu.taken(key.tenant):
-            following = work.run() if lease is None else work.go_on(lease)
+    try:
+        while following is not None:
+            lease = None if isinstance(following, Key) else following
+            key = following if isinstance(following, Key) else following.key
+            work = pass_of(context, controllers, key)
+            if work is None:
+                if lease is not None:
+                    give_back(context, lease, is_begun=False)
+                return
+            with context.seats.seat(key.driver), context.cpu.taken(key.tenant):
+                following = work.run() if lease is None else work.go_on(lease)
+    except BaseException:
+        # Between two passes, where no pass gives back what it leaves behind.
+        if following is not None and not isinstance(following, Key):
+            give_back(context, following, is_begun=False)
+        raise
 
 
 def pass_of(context: Context, controllers: Mapping[str, Controller], key: Key) -> Pass | None:
@@ -144,18 +150,24 @@ class Pass:
             _log.exception("unexpected error, key not taken", key=key.text)
             context.metrics.unexpected_errors.labels(key.kind, self.driver_name).inc()
             return None
-        is_taken = found is not None and not isinstance(found, Key)
-        context.metrics.tickets.labels(key.kind, "taken" if is_taken else "dropped").inc()
-        if found is None or isinstance(found, Key) or found.key != key:
-            return found
-        return self.work(found)
+        if isinstance(found, Key):
+            return found  # its ticket is this one, and counted with it
+        with nullcontext() if found is None else _given_back(context, found):
+            fate = "dropped" if found is None else "taken"
+            context.metrics.tickets.labels(key.kind, fate).inc()
+            return found if found is None or found.key != key else self.work(found)
 
     def go_on(self, lease: Lease) -> Lease | None:
         """Work on a key that was taken without a ticket of its own."""
+        permit = self.permit()
+        if permit is not None and not permit():
+            _log.v(2, "key left to others, the lease is not ours", key=self.key.text)
+            give_back(self.context, lease, is_begun=False)
+            return None
         if set(lease.locks) != set(self.controller.locks(self.key, self.driver)):
             # The driver's settings changed in this moment.
             _log.warning("key given back, it has other locks", key=self.key.text)
-            give_back(self.context, lease)
+            give_back(self.context, lease, is_begun=False)
             return None
         _log.v(4, "goes on with the next key", key=self.key.text)
         with self.context.shown(self.kind.task, self.key):
@@ -288,11 +300,18 @@ class Pass:
         return RETRY_START_SECONDS, RETRY_MAX_SECONDS
 
 
-def give_back(context: Context, lease: Lease) -> None:
-    """Release a lease whose pass could not be ended in order."""
+def give_back(context: Context, lease: Lease, *, is_begun: bool = True) -> None:
+    """Release a lease whose pass could not be ended in order.
+
+    Args:
+        context: whose queue it is of.
+        lease: of the pass.
+        is_begun: its pass was; else nothing of the key has failed, and nothing counts (G5).
+    """
     if lease.is_released:
         return
+    lease.rules = ""  # nobody would work on what follows
     try:
-        context.queue.release(lease, delay_seconds=AWAY_SECONDS, count=True)
+        context.queue.release(lease, delay_seconds=AWAY_SECONDS, count=is_begun)
     except TransientError as error:
         _log.warning("key not released", err=error)

@@ -276,6 +276,8 @@ def test_what_an_outcome_is_when_nothing_else_is_said():
 # A thread goes on.
 
 NEXT = Key("work", "d", "a/next", "v")
+# Nothing of the key has failed (G5).
+NOT_BEGUN = ("release", {"delay_seconds": AWAY_SECONDS, "count": False})
 
 
 def follower(key=NEXT, locks=()):
@@ -339,8 +341,71 @@ def test_what_cannot_be_worked_on_here_is_given_back(world, lease):
     lease.is_released = False
     Following(world, lease)
     world.run(done())
-    assert world.queue.ended[1:] == [("release", {"delay_seconds": AWAY_SECONDS, "count": True})]
+    assert world.queue.ended[1:] == [NOT_BEGUN]
     assert len(world.seen) == 1
+
+
+def test_g9_what_this_process_may_not_work_on_by_now_is_left_to_others(world):
+    """The Lease of a Go sidecar went between the end of one pass and the next."""
+    Following(world, follower())
+    answers = [True, True, False]
+    world.context.may_work = lambda kind, driver: answers.pop(0) if answers else False
+    world.run(done())
+    assert world.queue.ended[1:] == [NOT_BEGUN]
+    assert len(world.seen) == 1
+
+
+@pytest.mark.parametrize("place", ["driver_of", "seat taken", "seat left", "shown"])
+def test_what_fails_between_two_passes_leaves_no_lease(world, place):
+    """The next one's lease is held by then, and its heartbeat would renew it for ever."""
+    Following(world, follower())
+    calls = []
+
+    def third(*_):
+        calls.append(1)
+        if len(calls) == nth:
+            raise OSError("ours")
+        return world.driver
+
+    nth = {"driver_of": 2, "seat taken": 3, "seat left": 2, "shown": 1}[place]
+    if place == "driver_of":
+        world.context.driver_of = third
+    elif place == "shown":
+        world.context.shown = third
+    else:
+        world.context.seats._change = third
+    with pytest.raises(OSError, match="ours"):
+        world.run(done())
+    assert world.queue.ended[1:] == [NOT_BEGUN]
+
+
+def test_what_fails_right_after_a_ticket_was_taken_leaves_no_lease(world, monkeypatch):
+    def full(*_):
+        raise OSError("no room for a metric")
+
+    monkeypatch.setattr(world.context.metrics.tickets, "labels", full)
+    with pytest.raises(OSError, match="no room"):
+        world.run(done())
+    assert [one[0] for one in world.queue.ended] == ["release"]
+
+
+def test_a_pass_that_could_not_be_ended_asks_for_nothing_to_follow(world):
+    """Whoever gives it back has no thread for it, and what came would be renewed for ever."""
+    Following(world)
+    rules = []
+    world.queue.broken = KeyboardInterrupt()
+    world.queue.release = lambda lease, **_: rules.append(lease.rules)
+    with pytest.raises(KeyboardInterrupt):
+        world.run(done())
+    assert set(rules) == {""}
+
+
+def test_a_ticket_that_stands_for_a_key_by_name_counts_once(world):
+    world.queue.take_any = lambda key, *_: NEXT if key == WORK else follower()
+    world.run(done())
+    labels = {"kind": "work"}
+    assert world.counted("csi_fleet_tickets_total", **labels, fate="taken") == 1
+    assert world.counted("csi_fleet_tickets_total", **labels, fate="dropped") == 0
 
 
 @pytest.mark.parametrize("found", ["key", "lease"])
@@ -373,4 +438,4 @@ def test_what_fails_around_a_pass_gives_back_what_would_follow(world, monkeypatc
     monkeypatch.setattr(world.context.running, "work", broken)
     with pytest.raises(OSError, match="ours"):
         world.run(done())
-    assert world.queue.ended[-1] == ("release", {"delay_seconds": AWAY_SECONDS, "count": True})
+    assert world.queue.ended[-1] == NOT_BEGUN
