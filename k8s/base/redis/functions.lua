@@ -1,4 +1,4 @@
-#!lua name=csifleet_afab7e8016f6c728
+#!lua name=csifleet_1e8e1ad4f76879d2
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
@@ -596,6 +596,7 @@ end
 -- who ends a lease goes on with the oldest of them at once, and the message of that one is left for a
 -- key that was admitted meanwhile. So a burst is worked off without making and reading messages.
 local FOLLOW_TRIES = 3         -- ticketed keys that turn out to wait for a lock
+local EACH_RULE = '(%S+) ?([^\n]*)' -- kind, locks
 
 -- A ticketed key -> running with all its locks. Returns 'taken' and the state of its lease, or why not.
 local function state_of(key, lease, waited)
@@ -708,16 +709,20 @@ end
 local function follow(lane, process, token, ttl, rules, has_message)
   local driver = string.match(lane, '^[^|]*|(.*)$') or ''
   for _ = 1, FOLLOW_TRIES do
-    local first, rule, since = nil, nil, MOST
-    for kind, locks in string.gmatch(rules, '(%S+) ?([^\n]*)') do
-      local oldest = redis.call('ZRANGE', K.ticketed .. kind .. '|' .. driver, 0, 0, 'WITHSCORES')
+    local first, home, rule, since = nil, nil, nil, MOST
+    for kind, locks in string.gmatch(rules, EACH_RULE) do
+      local place = kind .. '|' .. driver
+      local oldest = redis.call('ZRANGE', K.ticketed .. place, 0, 0, 'WITHSCORES')
       if oldest[1] and tonumber(oldest[2]) < since then
-        first, rule, since = oldest[1], locks, tonumber(oldest[2])
+        first, home, rule, since = oldest[1], place, locks, tonumber(oldest[2])
       end
     end
     if not first then return nil end
     local locks = locks_by(rule, first)
-    if not locks then return nil, first end
+    if not locks then
+      -- Another spelling, by somebody's hand, would be asked for again and again.
+      return nil, is_at_home(first, home) and first or nil
+    end
     local status, state = take(first, process, token, ttl, locks)
     if status ~= 'taken' and status ~= 'busy' and status ~= 'paused' then return nil end
     if not has_message then spare_message(first) end
@@ -727,14 +732,30 @@ local function follow(lane, process, token, ttl, rules, has_message)
   return nil
 end
 
--- The reply of a script that ends a lease. With ARGV[6] its thread goes on with another key, if it is
--- really this call that ends it: of a repeated one the first reply may have been read. ARGV[6] is
--- 'token ttl_ms' and, each in a line of its own, rules.
+-- What an earlier copy of this call went on with: the state of its lease, nil for nothing.
+local function followed(lane, process, token, rules)
+  local driver = string.match(lane, '^[^|]*|(.*)$') or ''
+  for kind in string.gmatch(rules, EACH_RULE) do
+    for _, key in ipairs(redis.call('ZRANGE', K.leased .. kind .. '|' .. driver, 0, -1)) do
+      local lease = lease_of(key)
+      if lease and lease.process == process and lease.token == token then
+        return state_of(key, lease, 0)
+      end
+    end
+  end
+  return nil
+end
+
+-- The reply of a script that ends a lease. With ARGV[6] its thread goes on with another key: with the
+-- same one if the call is repeated because the first reply was lost, for only one of them is read.
+-- ARGV[6] is 'token ttl_ms' and, each in a line of its own, rules.
 local function ended(lease, is_ok, lane, ...)
   local state = nil
   local token, ttl, rules = string.match(ARGV[6], '^(%S+) (%d+)\n(.*)$')
-  if lease and token and life() then
+  if token and lease and life() then
     state = follow(lane, ARGV[3], token, tonumber(ttl), rules, false)
+  elseif token and is_ok then
+    state = followed(lane, ARGV[3], token, rules)
   end
   return { tickets, state or false, is_ok and 1 or 0, ... }
 end
@@ -1663,5 +1684,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_afab7e8016f6c728', run)
-redis.register_function{ function_name = 'csifleet_afab7e8016f6c728_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_1e8e1ad4f76879d2', run)
+redis.register_function{ function_name = 'csifleet_1e8e1ad4f76879d2_always', callback = run, flags = { 'allow-oom' } }

@@ -280,6 +280,15 @@ def test_a_key_by_somebodys_hand_is_not_gone_on_with(bench, queue):
     assert end(queue, lease) is None
 
 
+def test_a_key_that_is_spelled_by_somebodys_hand_leads_nobody_in_a_circle(bench, queue):
+    """It would be asked for in its right spelling, which is not there, again and again."""
+    lease = begun(bench, queue, "a")
+    queue.pause("claims|d", "an operator said so")  # the sweep drops nothing of such a lane
+    bench.client.zadd(NAMES["ticketed"].full + "claims|d", {"claims|d|ns/%41|x": 1})
+    assert queue.take_any(claim("a"), [Lock("pvc-a")], RULES) is None
+    assert end(queue, lease) is None
+
+
 @pytest.mark.parametrize("state", ["worked on", "done"])
 def test_a_message_whose_key_was_begun_leads_to_the_oldest_other(bench, queue, state):
     """What that admits gets a message of its own: this one is used up."""

@@ -54,6 +54,32 @@ def test_a_failure_that_is_told_twice_counts_once(bench, start_queue, scripts, h
     assert bench.client.zcard(NAMES["delayed"].full) == (0 if is_given_up else 1)
 
 
+@pytest.mark.parametrize(
+    ("how", "args"),
+    [
+        ("done", ("", "")),
+        ("fail", (1000, 9000, 0, 0, "")),
+        ("release", (1000, 0)),
+        ("block", ("x:held",)),
+    ],
+)
+def test_an_end_that_is_told_twice_goes_on_with_the_same_key(
+    bench, start_queue, scripts, how, args
+):
+    """Else that key is held by nobody for a TTL, and a driver of one call at a time for longer."""
+    queue = start_queue()
+    queue.add([claim("a"), claim("b"), claim("c")])
+    lease = bench.run_next(queue)
+    ask = (how, *owner_of(lease), "token 4000\nclaims x:pvc-\2", *args)
+    first = scripts.run(*ask)[1]
+    bench.now_ms += 300
+    again = scripts.run(*ask)[1]
+    assert first is not None
+    assert again[:4] == first[:4]
+    assert scripts.run(how, *owner_of(lease), "other 4000\nclaims x:pvc-\2", *args)[1] is None
+    assert bench.client.hlen(NAMES["leases"].full) == 1
+
+
 def test_a_failure_of_a_key_that_is_ready_again_waits_for_nothing(bench, start_queue, scripts):
     queue = start_queue()
     queue.add([claim("a")])

@@ -3,6 +3,7 @@
 -- who ends a lease goes on with the oldest of them at once, and the message of that one is left for a
 -- key that was admitted meanwhile. So a burst is worked off without making and reading messages.
 local FOLLOW_TRIES = 3         -- ticketed keys that turn out to wait for a lock
+local EACH_RULE = '(%S+) ?([^\n]*)' -- kind, locks
 
 -- A ticketed key -> running with all its locks. Returns 'taken' and the state of its lease, or why not.
 local function state_of(key, lease, waited)
@@ -115,16 +116,20 @@ end
 local function follow(lane, process, token, ttl, rules, has_message)
   local driver = string.match(lane, '^[^|]*|(.*)$') or ''
   for _ = 1, FOLLOW_TRIES do
-    local first, rule, since = nil, nil, MOST
-    for kind, locks in string.gmatch(rules, '(%S+) ?([^\n]*)') do
-      local oldest = redis.call('ZRANGE', K.ticketed .. kind .. '|' .. driver, 0, 0, 'WITHSCORES')
+    local first, home, rule, since = nil, nil, nil, MOST
+    for kind, locks in string.gmatch(rules, EACH_RULE) do
+      local place = kind .. '|' .. driver
+      local oldest = redis.call('ZRANGE', K.ticketed .. place, 0, 0, 'WITHSCORES')
       if oldest[1] and tonumber(oldest[2]) < since then
-        first, rule, since = oldest[1], locks, tonumber(oldest[2])
+        first, home, rule, since = oldest[1], place, locks, tonumber(oldest[2])
       end
     end
     if not first then return nil end
     local locks = locks_by(rule, first)
-    if not locks then return nil, first end
+    if not locks then
+      -- Another spelling, by somebody's hand, would be asked for again and again.
+      return nil, is_at_home(first, home) and first or nil
+    end
     local status, state = take(first, process, token, ttl, locks)
     if status ~= 'taken' and status ~= 'busy' and status ~= 'paused' then return nil end
     if not has_message then spare_message(first) end
@@ -134,14 +139,30 @@ local function follow(lane, process, token, ttl, rules, has_message)
   return nil
 end
 
--- The reply of a script that ends a lease. With ARGV[6] its thread goes on with another key, if it is
--- really this call that ends it: of a repeated one the first reply may have been read. ARGV[6] is
--- 'token ttl_ms' and, each in a line of its own, rules.
+-- What an earlier copy of this call went on with: the state of its lease, nil for nothing.
+local function followed(lane, process, token, rules)
+  local driver = string.match(lane, '^[^|]*|(.*)$') or ''
+  for kind in string.gmatch(rules, EACH_RULE) do
+    for _, key in ipairs(redis.call('ZRANGE', K.leased .. kind .. '|' .. driver, 0, -1)) do
+      local lease = lease_of(key)
+      if lease and lease.process == process and lease.token == token then
+        return state_of(key, lease, 0)
+      end
+    end
+  end
+  return nil
+end
+
+-- The reply of a script that ends a lease. With ARGV[6] its thread goes on with another key: with the
+-- same one if the call is repeated because the first reply was lost, for only one of them is read.
+-- ARGV[6] is 'token ttl_ms' and, each in a line of its own, rules.
 local function ended(lease, is_ok, lane, ...)
   local state = nil
   local token, ttl, rules = string.match(ARGV[6], '^(%S+) (%d+)\n(.*)$')
-  if lease and token and life() then
+  if token and lease and life() then
     state = follow(lane, ARGV[3], token, tonumber(ttl), rules, false)
+  elseif token and is_ok then
+    state = followed(lane, ARGV[3], token, rules)
   end
   return { tickets, state or false, is_ok and 1 or 0, ... }
 end
