@@ -81,17 +81,35 @@ def run(context: Context, controllers: Mapping[str, Controller], text: str) -> N
     except ValueError as error:
         _log.warning("ticket dropped", err=error)
         return
-    following: Lease | Key | None = key
-    while following is not None:
-        lease = None if isinstance(following, Key) else following
-        key = following if isinstance(following, Key) else following.key
-        work = pass_of(context, controllers, key)
+    way: Way | None = Way(key, has_task=True)
+    while way is not None:
+        work = pass_of(context, controllers, way.key)
         if work is None:
-            if lease is not None:
-                give_back(context, lease)
+            if way.lease is not None:
+                give_back(context, way.lease)
             return
-        with context.seats.seat(key.driver), context.cpu.taken(key.tenant):
-            following = work.run() if lease is None else work.go_on(lease)
+        with context.seats.seat(way.key.driver), context.cpu.taken(way.key.tenant):
+            way = work.go(way)
+        if way is not None and way.awaits:
+            following = context.next_ticket(way.key)
+            way = Way(following) if following is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What a thread goes on with.
+
+    Attributes:
+        key: to be worked on.
+        lease: of that key, None if it is to be taken.
+        has_task: Celery shows it; all others are shown by us.
+        awaits: nothing: the key was ended, and the thread waits a moment for another of its driver.
+    """
+
+    key: Key
+    lease: Lease | None = None
+    has_task: bool = False
+    awaits: bool = False
 
 
 def pass_of(context: Context, controllers: Mapping[str, Controller], key: Key) -> Pass | None:
@@ -126,8 +144,32 @@ class Pass:
         """As metrics and logs have it, "" without a driver."""
         return self.driver.name if self.driver is not None else ""
 
-    def run(self) -> Lease | Key | None:
-        """Take the key, reconcile, give it back; returns what its thread goes on with."""
+    def go(self, way: Way) -> Way | None:
+        """Take the key unless that is done, reconcile, give it back; returns how to go on."""
+        lease = way.lease
+        if lease is not None:
+            if set(lease.locks) != set(self.controller.locks(self.key, self.driver)):
+                # The driver's settings changed in this moment.
+                _log.warning("key given back, it has other locks", key=self.key.text)
+                give_back(self.context, lease)
+                return None
+        else:
+            found = self.take()
+            if found is None:
+                return None
+            if isinstance(found, Key):
+                return Way(found)
+            if found.key != self.key:
+                return Way(found.key, found)
+            lease = found
+        if way.has_task:
+            return self.work(lease)
+        _log.v(4, "goes on with the next key", key=self.key.text)
+        with self.context.shown(self.kind.task, self.key):
+            return self.work(lease)
+
+    def take(self) -> Lease | Key | None:
+        """The lease of this key or another one, or a key to take instead, see `WorkQueue`."""
         context, key = self.context, self.key
         permit = self.permit()
         if permit is not None and not permit():
@@ -146,23 +188,10 @@ class Pass:
             return None
         is_taken = found is not None and not isinstance(found, Key)
         context.metrics.tickets.labels(key.kind, "taken" if is_taken else "dropped").inc()
-        if found is None or isinstance(found, Key) or found.key != key:
-            return found
-        return self.work(found)
+        return found
 
-    def go_on(self, lease: Lease) -> Lease | None:
-        """Work on a key that was taken without a ticket of its own."""
-        if set(lease.locks) != set(self.controller.locks(self.key, self.driver)):
-            # The driver's settings changed in this moment.
-            _log.warning("key given back, it has other locks", key=self.key.text)
-            give_back(self.context, lease)
-            return None
-        _log.v(4, "goes on with the next key", key=self.key.text)
-        with self.context.shown(self.kind.task, self.key):
-            return self.work(lease)
-
-    def work(self, lease: Lease) -> Lease | None:
-        """Reconcile and give the key back; returns the lease of the next one."""
+    def work(self, lease: Lease) -> Way | None:
+        """Reconcile and give the key back; returns how to go on."""
         context, key, name = self.context, self.key, self.kind.work_queue
         lease.permit = self.permit()
         context.metrics.work_adds.labels(name).inc()
@@ -188,7 +217,9 @@ class Pass:
             except Exception as error:  # noqa: BLE001 - a lease nobody releases would hold the key
                 self.unexpected(error)
                 give_back(context, lease)
-        return lease.successor
+        if lease.successor is not None:
+            return Way(lease.successor.key, lease.successor)
+        return Way(self.key, awaits=True) if lease.rules else None
 
     def rules(self) -> str:
         """The locks of the keys that this thread may work on as well, see `WorkQueue.take`."""

@@ -358,7 +358,7 @@ def test_a_ticket_may_stand_for_another_key(world, found):
     world.run(done())
     assert asked == ([WORK, NEXT] if found == "key" else [WORK])
     assert [lease.key for _, lease in world.seen] == [NEXT]
-    assert len(following.shown) == (found == "lease")
+    assert [key for _, key in following.shown] == [NEXT]
 
 
 def test_what_fails_around_a_pass_gives_back_what_would_follow(world, monkeypatch):
@@ -374,3 +374,21 @@ def test_what_fails_around_a_pass_gives_back_what_would_follow(world, monkeypatc
     with pytest.raises(OSError, match="ours"):
         world.run(done())
     assert world.queue.ended[-1] == ("release", {"delay_seconds": AWAY_SECONDS, "count": True})
+
+
+def test_a_thread_that_has_nothing_to_go_on_with_waits_for_a_ticket(world):
+    """Outside of the driver's seat, and only after an end that was to be gone on from."""
+    following, asked, tickets = Following(world), [], [NEXT, None]
+
+    def next_ticket(key):
+        asked.append((key, world.context.seats.taken("d")))
+        return tickets.pop(0)
+
+    world.context.next_ticket = next_ticket
+    world.run(done())
+    assert asked == [(WORK, 0), (NEXT, 0)]
+    assert [lease.key for _, lease in world.seen] == [NEXT, NEXT]
+    assert [key for _, key in following.shown] == [NEXT]
+    world.context.wants_next, world.queue.lease.rules = lambda lease: False, ""
+    world.run(done())
+    assert len(asked) == 2
