@@ -72,7 +72,7 @@ class Tickets:
 
 
 def ticket_key(message: bytes) -> Key | None:
-    """The key that a message of Celery's list names; None, and a log line, for no ticket of ours."""
+    """The key that a message of Celery's list names; None, told in the log, for none of ours."""
     try:
         found: Any = msgspec.json.decode(message)
         return Key.parse(msgspec.json.decode(b64decode(found["body"]))[0][0])
