@@ -9,15 +9,25 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from workers.errors import QueueUnavailable
+from workers.observability.logging import get_logger
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from workers.cli.consumers import CeleryConsumers
     from workers.drivers.seats import Seats
+    from workers.queue.keys import Key
     from workers.queue.leases import Lease
+
+_log = get_logger(__name__)
 
 FREE_EACH: Final = 8
 """Each so many ends leave their thread to whatever else waits: ticks, tickets of no driver."""
 QUICK_SECONDS: Final = 1.0
 """After a longer pass the thread is shared anew: there latency matters, not the processor."""
+WAIT_SECONDS: Final = 0.05
+"""While others of its driver are at work, a thread waits so long for the driver's next ticket."""
 
 
 class NextTickets:
@@ -26,11 +36,18 @@ class NextTickets:
     Args:
         consumers: know whose tickets this process fetches.
         seats: threads inside each driver.
+        await_ticket: of a key's driver, for so many seconds; see `WorkQueue.await_ticket`.
     """
 
-    def __init__(self, consumers: CeleryConsumers, seats: Seats) -> None:
+    def __init__(
+        self,
+        consumers: CeleryConsumers,
+        seats: Seats,
+        await_ticket: Callable[[Key, float], Key | None],
+    ) -> None:
         self._consumers = consumers
         self._seats = seats
+        self._await_ticket = await_ticket
         self._ends = count(1)
 
     def wanted(self, lease: Lease) -> bool:
@@ -41,3 +58,17 @@ class NextTickets:
             and self._seats.has_room(lease.key.driver)
             and self._consumers.fetches(lease.key)
         )
+
+    def awaited(self, key: Key) -> Key | None:
+        """The key of the driver's next ticket, if it comes at once while others are at work.
+
+        In a burst tickets follow each other so soon that Celery's way to a thread costs more than
+        the wait; at rest its consumer is there first.
+        """
+        if not self._seats.taken(key.driver):
+            return None
+        try:
+            return self._await_ticket(key, WAIT_SECONDS)
+        except QueueUnavailable as error:
+            _log.v(2, "no ticket read", err=error)
+            return None

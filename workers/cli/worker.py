@@ -167,6 +167,7 @@ class WorkerProcess:
     def make_context(self, means: Means, lasting: Lasting) -> Context:
         """What every pass is handed."""
         settings = self.settings
+        following = NextTickets(self.consumers, self.seats, self.queue.await_ticket)
         return Context(
             settings=settings,
             kube=self.kube,
@@ -182,7 +183,8 @@ class WorkerProcess:
             passes=Passes(lambda: longest_pass(self.fleet.longest_call())),
             tracing=self.tracing,
             may_work=self.leadership.may_work if self.leadership is not None else None,
-            wants_next=NextTickets(self.consumers, self.seats).wanted,
+            wants_next=following.wanted,
+            next_ticket=following.awaited,
             shown=self.consumers.shown,
         )
 

@@ -47,6 +47,7 @@ class Context:
             moment. None: always, there are no elections.
         wants_next: told a lease that is about to end; whether its thread goes on with another key
             of the driver.
+        next_ticket: waits a moment for another ticket of a key's driver; None: none came.
         shown: around a pass without a ticket of its own, told task and key: who watches tasks sees
             it all the same.
         now: unix seconds, for moments that several machines talk about.
@@ -68,6 +69,7 @@ class Context:
     passes: Passes = field(default_factory=Passes)
     may_work: Callable[[str, str], bool] | None = None
     wants_next: Callable[[Lease], bool] = field(default=lambda _: False)
+    next_ticket: Callable[[Key], Key | None] = field(default=lambda _: None)
     shown: Callable[[str, Key], AbstractContextManager[None]] = field(
         default=lambda *_: nullcontext()
     )

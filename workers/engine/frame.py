@@ -55,12 +55,12 @@ def _current(lease: Lease) -> Iterator[None]:
 
 
 @contextmanager
-def _given_back(context: Context, lease: Lease) -> Iterator[None]:
+def _given_back(context: Context, lease: Lease, *, is_begun: bool = True) -> Iterator[None]:
     """Whatever fails around a pass: a lease that nobody ends would be renewed for ever."""
     try:
         yield
     except BaseException:
-        give_back(context, lease)
+        give_back(context, lease, is_begun=is_begun)
         if lease.successor is not None:
             give_back(context, lease.successor, is_begun=False)
         raise
@@ -81,23 +81,41 @@ def run(context: Context, controllers: Mapping[str, Controller], text: str) -> N
     except ValueError as error:
         _log.warning("ticket dropped", err=error)
         return
-    following: Lease | Key | None = key
+    way: Way | None = Way(key, has_task=True)
     try:
-        while following is not None:
-            lease = None if isinstance(following, Key) else following
-            key = following if isinstance(following, Key) else following.key
-            work = pass_of(context, controllers, key)
+        while way is not None:
+            work = pass_of(context, controllers, way.key)
             if work is None:
-                if lease is not None:
-                    give_back(context, lease, is_begun=False)
+                if way.lease is not None:
+                    give_back(context, way.lease, is_begun=False)
                 return
-            with context.seats.seat(key.driver), context.cpu.taken(key.tenant):
-                following = work.run() if lease is None else work.go_on(lease)
+            with context.seats.seat(way.key.driver), context.cpu.taken(way.key.tenant):
+                way = work.go(way)
+            if way is not None and way.awaits:
+                following = context.next_ticket(way.key)
+                way = Way(following) if following is not None else None
     except BaseException:
         # Between two passes, where no pass gives back what it leaves behind.
-        if following is not None and not isinstance(following, Key):
-            give_back(context, following, is_begun=False)
+        if way is not None and way.lease is not None:
+            give_back(context, way.lease, is_begun=False)
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What a thread goes on with.
+
+    Attributes:
+        key: to be worked on.
+        lease: of that key, None if it is to be taken.
+        has_task: Celery shows it; all others are shown by us.
+        awaits: nothing: the key was ended, and the thread waits a moment for another of its driver.
+    """
+
+    key: Key
+    lease: Lease | None = None
+    has_task: bool = False
+    awaits: bool = False
 
 
 def pass_of(context: Context, controllers: Mapping[str, Controller], key: Key) -> Pass | None:
@@ -132,8 +150,31 @@ class Pass:
         """As metrics and logs have it, "" without a driver."""
         return self.driver.name if self.driver is not None else ""
 
-    def run(self) -> Lease | Key | None:
-        """Take the key, reconcile, give it back; returns what its thread goes on with."""
+    def go(self, way: Way) -> Way | None:
+        """Take the key unless that is done, reconcile, give it back; returns how to go on."""
+        lease = way.lease
+        if lease is not None:
+            if not self.may_go_on(lease):
+                give_back(self.context, lease, is_begun=False)
+                return None
+        else:
+            found = self.take()
+            if found is None:
+                return None
+            if isinstance(found, Key):
+                return Way(found)
+            if found.key != self.key:
+                return Way(found.key, found)
+            lease = found
+        with _given_back(self.context, lease, is_begun=False):
+            if way.has_task:
+                return self.work(lease)
+            _log.v(4, "goes on with the next key", key=self.key.text)
+            with self.context.shown(self.kind.task, self.key):
+                return self.work(lease)
+
+    def take(self) -> Lease | Key | None:
+        """The lease of this key or another one, or a key to take instead, see `WorkQueue`."""
         context, key = self.context, self.key
         permit = self.permit()
         if permit is not None and not permit():
@@ -152,29 +193,25 @@ class Pass:
             return None
         if isinstance(found, Key):
             return found  # its ticket is this one, and counted with it
-        with nullcontext() if found is None else _given_back(context, found):
+        with nullcontext() if found is None else _given_back(context, found, is_begun=False):
             fate = "dropped" if found is None else "taken"
             context.metrics.tickets.labels(key.kind, fate).inc()
-            return found if found is None or found.key != key else self.work(found)
+        return found
 
-    def go_on(self, lease: Lease) -> Lease | None:
-        """Work on a key that was taken without a ticket of its own."""
+    def may_go_on(self, lease: Lease) -> bool:
+        """Whether a key that came with the end of another may still be worked on here."""
         permit = self.permit()
         if permit is not None and not permit():
             _log.v(2, "key left to others, the lease is not ours", key=self.key.text)
-            give_back(self.context, lease, is_begun=False)
-            return None
+            return False
         if set(lease.locks) != set(self.controller.locks(self.key, self.driver)):
             # The driver's settings changed in this moment.
             _log.warning("key given back, it has other locks", key=self.key.text)
-            give_back(self.context, lease, is_begun=False)
-            return None
-        _log.v(4, "goes on with the next key", key=self.key.text)
-        with self.context.shown(self.kind.task, self.key):
-            return self.work(lease)
+            return False
+        return True
 
-    def work(self, lease: Lease) -> Lease | None:
-        """Reconcile and give the key back; returns the lease of the next one."""
+    def work(self, lease: Lease) -> Way | None:
+        """Reconcile and give the key back; returns how to go on."""
         context, key, name = self.context, self.key, self.kind.work_queue
         lease.permit = self.permit()
         context.metrics.work_adds.labels(name).inc()
@@ -200,7 +237,9 @@ class Pass:
             except Exception as error:  # noqa: BLE001 - a lease nobody releases would hold the key
                 self.unexpected(error)
                 give_back(context, lease)
-        return lease.successor
+        if lease.successor is not None:
+            return Way(lease.successor.key, lease.successor)
+        return Way(self.key, awaits=True) if lease.rules else None
 
     def rules(self) -> str:
         """The locks of the keys that this thread may work on as well, see `WorkQueue.take`."""

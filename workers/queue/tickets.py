@@ -5,9 +5,12 @@ A ticket that cannot be sent is only logged: the key stays ticketed and the swee
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from workers.errors import QueueUnavailable
 from workers.observability.logging import get_logger
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _log = get_logger(__name__)
+
+_UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 class Tickets:
@@ -64,3 +69,13 @@ class Tickets:
             while True:
                 taken.append(self._held.popleft())
         return taken
+
+
+def ticket_key(message: bytes) -> Key | None:
+    """The key that a message of Celery's list names; None, told in the log, for none of ours."""
+    try:
+        found: Any = msgspec.json.decode(message)
+        return Key.parse(msgspec.json.decode(b64decode(found["body"]))[0][0])
+    except _UNREADABLE as error:
+        _log.warning("ticket dropped, it is none of ours", err=type(error).__name__)
+        return None

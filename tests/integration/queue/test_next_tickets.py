@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from workers.app import _message, make_app, ticket
+from workers.config.settings import Settings
+from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
 from workers.queue.intents import IntentStore
 from workers.queue.keys import Key, claim_key, volume_key
+from workers.queue.kinds import place_of
 from workers.queue.leases import Lease
 from workers.queue.locks import Lock
 from workers.queue.names import NAMES, celery_queue
@@ -316,3 +320,28 @@ def test_a_message_that_stands_for_nothing_is_dropped(bench, queue):
 def test_the_key_of_a_ticket_comes_before_older_ones(bench, queue):
     queue.add([claim("a"), claim("b")])
     assert queue.take_any(claim("b"), [Lock("pvc-b")], RULES).key == claim("b")
+
+
+def test_a_ticket_is_awaited_as_celery_would_read_it(bench, queue, caplog):
+    """The oldest first; what is no ticket is dropped, and an empty list is no error."""
+    app = make_app(Settings())
+    for name in "ab":
+        wanted = ticket(app, catalogue.kinds()["claims"], claim(name))
+        bench.client.lpush(LIST, _message(wanted, LIST))
+    bench.client.lpush(LIST, "nonsense")
+    app.close()
+    found = [queue.await_ticket(volume_key("d", "any"), 0.01) for _ in range(4)]
+    assert found == [claim("a"), claim("b"), None, None]
+    assert caplog.text.count("ticket dropped") == 1
+
+
+def test_of_another_list_none_is_awaited(bench, queue):
+    bench.client.lpush(celery_queue("e"), "another driver's")
+    bench.client.lpush(celery_queue(place_of("d", "attachments")), "another controller's")
+    assert queue.await_ticket(claim("a"), 0.01) is None
+
+
+def test_a_list_of_a_wrong_type_ends_the_wait(bench, queue):
+    bench.client.set(LIST, "somebody's")
+    with pytest.raises(QueueUnavailable):
+        queue.await_ticket(claim("a"), 0.01)

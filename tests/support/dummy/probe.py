@@ -76,7 +76,7 @@ def main() -> None:
                 "tasks": sorted(name for name in app.tasks if name.endswith(".sync")),
                 "work_queue": catalogue.work_queues()["echoes"],
                 "operation": catalogue.lanes()["list-volumes"],
-                "lua": source("take")[1].splitlines()[1:4],
+                "lua": source("take")[1].splitlines()[1:5],
                 "noun": nouns.nouns()["echo"].example,
                 "words": completion.words(Command.EXPLAIN).split()[:20],
                 "docs": [line for line in flags_markdown().splitlines() if "echo" in line],

@@ -94,10 +94,23 @@ class Known:
         folder = Path(mutant.path).parent
         if not Path(mutant.path).stem.startswith("lib"):
             return [mutant.path]
-        # A shared function: the scripts that name it.
-        named = re.compile(rf"\b{mutant.scope or 'now'}\(")
+        # A shared function: the scripts that name it, or one that leads to it.
+        named = re.compile(rf"\b({'|'.join(_ways_to(mutant.scope or 'now', ROOT / folder))})\(")
         scripts = (ROOT / folder).glob("*.lua")
         return [str(folder / one.name) for one in scripts if named.search(one.read_text("utf-8"))]
+
+
+def _ways_to(name: str, folder: Path) -> set[str]:
+    """A function of the scripts' library and those of it that call it, at any remove."""
+    text = "\n".join(one.read_text("utf-8") for one in folder.glob("lib*.lua"))
+    parts = re.split(r"^local function (\w+)", text, flags=re.MULTILINE)[1:]
+    bodies = dict(zip(parts[::2], parts[1::2], strict=True))
+    found, fresh = {name}, {name}
+    while fresh:
+        calls = re.compile(rf"\b({'|'.join(fresh)})\(")
+        fresh = {one for one, body in bodies.items() if calls.search(body)} - found
+        found |= fresh
+    return found
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from workers.cli.nexttickets import FREE_EACH, QUICK_SECONDS, NextTickets
+from workers.cli.nexttickets import FREE_EACH, QUICK_SECONDS, WAIT_SECONDS, NextTickets
 from workers.drivers.seats import Seats
+from workers.errors import QueueUnavailable
 from workers.queue.keys import claim_key
 from workers.queue.leases import CatalogState, Lease, Session
 
 KEY = claim_key("d", "ns", "a", "uid-1")
+NEXT = claim_key("d", "ns", "b", "uid-2")
 
 
 class Consumers:
@@ -33,8 +35,20 @@ def seats():
 
 
 @pytest.fixture
-def tickets(consumers, seats):
-    return NextTickets(consumers, seats)
+def asked():
+    """What was waited for; an exception in front is raised."""
+    return []
+
+
+@pytest.fixture
+def tickets(consumers, seats, asked):
+    def await_ticket(key, seconds):
+        asked.append((key, seconds))
+        if isinstance(asked[0], Exception):
+            raise asked[0]
+        return NEXT
+
+    return NextTickets(consumers, seats, await_ticket)
 
 
 def lease(age=0.0):
@@ -83,3 +97,24 @@ def test_scarce_threads_are_not_kept():
     opened[-1].__exit__(None, None, None)
     opened[-2].__exit__(None, None, None)
     assert seats.has_room("d")
+
+
+def test_while_others_of_its_driver_are_at_work_a_thread_waits_for_the_next_ticket(
+    tickets, seats, asked
+):
+    with seats.seat("d"):
+        assert tickets.awaited(KEY) == NEXT
+    assert asked == [(KEY, WAIT_SECONDS)]
+
+
+def test_at_rest_nobody_waits(tickets, seats, asked):
+    """Celery's consumer is there first, and a thread less is busy for nothing."""
+    with seats.seat("e"):
+        assert tickets.awaited(KEY) is None
+    assert asked == []
+
+
+def test_a_redis_that_is_away_ends_the_wait(tickets, seats, asked):
+    asked.append(QueueUnavailable("away"))
+    with seats.seat("d"):
+        assert tickets.awaited(KEY) is None
