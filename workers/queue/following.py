@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 _telemetry = sys.modules.get("opentelemetry")
 sys.modules["opentelemetry"] = None  # type: ignore[assignment]  # the documented way to forbid it
 import redis  # noqa: E402
+from redis.client import Pipeline  # noqa: E402
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection  # noqa: E402
 
 if _telemetry is None:
@@ -37,6 +38,8 @@ _ONE_PART: Final = 16_384
 
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     _Mixed = Connection
 else:
     _Mixed = object
@@ -151,7 +154,41 @@ def reading_password(kind: type[_Class], path: str) -> type[_Class]:
     return type(kind.__name__, (kind,), {"password_file": path}) if path else kind
 
 
-class Client(redis.Redis):
+def _settled(connection: Any, exchange: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    try:
+        return exchange(connection, *args, **kwargs)
+    except (redis.ResponseError, redis.WatchError):  # all answers were read
+        raise
+    except BaseException:
+        connection.disconnect()
+        raise
+
+
+class _SettledMixin:
+    """Its exchanges close the connection when they are interrupted (KeyboardInterrupt, SystemExit).
+
+    The library gives it back to the pool with an answer to come, which the next command, of any
+    thread, would take for its own. Its look for such answers is off where the protocol has pushes.
+    """
+
+    def _send_command_parse_response(self, conn: Any, *args: Any, **options: Any) -> Any:
+        untyped: Any = super()
+        return _settled(conn, untyped._send_command_parse_response, *args, **options)  # noqa: SLF001 - our own base's
+
+
+class ClientPipeline(_SettledMixin, Pipeline):
+    """Commands that go together."""
+
+    def _execute_pipeline(self, connection: Any, *args: Any) -> Any:
+        untyped: Any = super()
+        return _settled(connection, untyped._execute_pipeline, *args)  # noqa: SLF001 - our own base's
+
+    def _execute_transaction(self, connection: Any, *args: Any) -> Any:
+        untyped: Any = super()
+        return _settled(connection, untyped._execute_transaction, *args)  # noqa: SLF001 - our own base's
+
+
+class Client(_SettledMixin, redis.Redis):
     """A thread-safe client of one cluster's Redis.
 
     Attributes:
@@ -161,3 +198,8 @@ class Client(redis.Redis):
 
     names = USUAL
     shard = Shard()
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> ClientPipeline:
+        """As the base's."""
+        pool, callbacks = self.connection_pool, self.response_callbacks
+        return ClientPipeline(pool, callbacks, transaction, shard_hint)
