@@ -179,7 +179,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.model.enqueue(key)  # it is put back, for nobody else may know of it
         process = [one._leases.session for one in self.queues].index(lease.session)
         following = None
-        if goes_on and is_owner and not replay:
+        if goes_on and is_owner:
             lease.rules = rules_beside(lease.key)
             following = Following(self.queues[process], lease.key, lambda: lease.successor)
         in_model, for_real = ENDS[how]
