@@ -89,11 +89,13 @@ def run(context: Context, controllers: Mapping[str, Controller], text: str) -> N
                 if way.lease is not None:
                     give_back(context, way.lease, is_begun=False)
                 return
-            with context.seats.seat(way.key.driver), context.cpu.taken(way.key.tenant):
-                way = work.go(way)
-            if way is not None and way.awaits:
-                following = context.next_ticket(way.key)
-                way = Way(following) if following is not None else None
+            with context.seats.seat(way.key.driver):
+                with context.cpu.taken(way.key.tenant):
+                    way = work.go(way)
+                if way is not None and way.awaits:
+                    # In its seat: Celery's consumer would give that to another ticket.
+                    following = context.next_ticket(way.key)
+                    way = Way(following) if following is not None else None
     except BaseException:
         # Between two passes, where no pass gives back what it leaves behind.
         if way is not None and way.lease is not None:

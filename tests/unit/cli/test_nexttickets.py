@@ -102,19 +102,19 @@ def test_scarce_threads_are_not_kept():
 def test_while_others_of_its_driver_are_at_work_a_thread_waits_for_the_next_ticket(
     tickets, seats, asked
 ):
-    with seats.seat("d"):
+    with seats.seat("d"), seats.seat("d"):
         assert tickets.awaited(KEY) == NEXT
     assert asked == [(KEY, WAIT_SECONDS)]
 
 
 def test_at_rest_nobody_waits(tickets, seats, asked):
     """Celery's consumer is there first, and a thread less is busy for nothing."""
-    with seats.seat("e"):
+    with seats.seat("d"), seats.seat("e"):
         assert tickets.awaited(KEY) is None
     assert asked == []
 
 
 def test_a_redis_that_is_away_ends_the_wait(tickets, seats, asked):
     asked.append(QueueUnavailable("away"))
-    with seats.seat("d"):
+    with seats.seat("d"), seats.seat("d"):
         assert tickets.awaited(KEY) is None
