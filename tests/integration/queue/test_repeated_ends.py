@@ -226,6 +226,28 @@ def test_a_lease_that_is_asked_for_twice_is_one(bench, start_queue, scripts):
     assert bench.client.zscore(NAMES["leased"].full + "claims|d", claim("a").text) == NOW + 4000
 
 
+def test_a_message_that_stands_for_another_key_leads_to_one_however_often_it_is_told(
+    bench, start_queue, scripts
+):
+    """Else each copy would hold a key that nobody works on; one that comes late holds none."""
+    queue = start_queue()
+    queue.add([claim("a"), claim("b"), claim("c")])
+    queue.done(bench.run_next(queue))
+    rules = "claims x:pvc-\2\nvolumes x:\1"
+    ask = ("take", claim("a").text, "process", "token", 4000, rules, "x:pvc-uid-a")
+    first = scripts.run(*ask)
+    bench.now_ms += 300
+    again = scripts.run(*ask)
+    assert first[0] == again[0] == b"taken"
+    assert first[2][0] == claim("b").text.encode()
+    assert again[2][:4] == first[2][:4]
+    assert scripts.run("done", claim("b").text, "process", "token", first[2][8], "", "", "")[2] == 1
+    assert scripts.run(*ask) == [b"none", [], None]
+    assert bench.client.hlen(NAMES["leases"].full) == 0
+    (led_to,) = bench.client.keys(NAMES["led_to"].full + "*")
+    assert 59_000 < bench.client.pttl(led_to) <= 60_000
+
+
 def test_records_come_with_the_name_of_the_first_lock(bench, start_queue, scripts):
     queue = start_queue()
     queue.add([claim("a"), claim("b")])

@@ -126,7 +126,6 @@ class QueueMachine(RuleBasedStateMachine):
             self.client.lpush(tickets_of(raw.decode()), raw)
         key = Key.parse(raw.decode())
         queue, locks = self.queues[process], LOCKS[key.text]
-        goes_on = goes_on and not replay
         is_begun = key.text in self.model.leases or key.text not in self.model.ticketed
         process_id = queue._leases.session.process_id
         expected = self.model.take(process_id, key.text, modes(locks), self.now)
@@ -134,7 +133,7 @@ class QueueMachine(RuleBasedStateMachine):
             found: list[Lease | Key | None] = []
             self._do(
                 process,
-                False,
+                replay,
                 lambda queue: found.append(queue.take_any(key, locks, rules_beside(key))),
                 following=Following(queue, key, lambda: found[0], has_message=True),
             )
