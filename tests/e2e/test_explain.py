@@ -400,6 +400,8 @@ def test_api_server_refuses_the_volume(tool, scene, plain, api, fleet):
     finally:
         api.delete(f"{policies}ybindings/{scene.name}")
         api.delete(f"{policies}ies/{scene.name}")
+    # It holds for a moment more; a try that it refuses would be followed by a long pause.
+    wait_until(lambda: not is_refused(), 30, "the policy is gone", interval_seconds=0.5)
     tool.ok("retry", "pvc", f"{scene.namespace}/data")
     scene.wait_bound("data")
 
