@@ -95,7 +95,9 @@ class Known:
         if not Path(mutant.path).stem.startswith("lib"):
             return [mutant.path]
         # A shared function: the scripts that name it, or one that leads to it.
-        named = re.compile(rf"\b({'|'.join(_ways_to(mutant.scope or 'now', ROOT / folder))})\(")
+        named = re.compile(
+            rf"\b({'|'.join(_ways_to(str(mutant.scope or 'now'), ROOT / folder))})\("
+        )
         scripts = (ROOT / folder).glob("*.lua")
         return [str(folder / one.name) for one in scripts if named.search(one.read_text("utf-8"))]
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.frame_world import NEXT, NOT_BEGUN, WORK, Following, World, follower
+from tests.unit.engine.frame_world import NEXT, NOT_BEGUN, WORK, Following, World, follower
 from workers.engine.outcome import done
 from workers.queue.keys import Key
 from workers.queue.locks import Lock

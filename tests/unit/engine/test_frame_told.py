@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.frame_world import LOOSE, World
+from tests.unit.engine.frame_world import LOOSE, World
 from workers.engine import frame
 from workers.engine.frame import AWAY_SECONDS, FULL_SECONDS, RETRY_MAX_SECONDS
 from workers.engine.outcome import Action, Outcome, blocked, done, retry, wait
