@@ -399,8 +399,7 @@ def test_api_server_refuses_the_volume(tool, scene, plain, api, fleet):
     finally:
         api.delete(f"{policies}ybindings/{scene.name}")
         api.delete(f"{policies}ies/{scene.name}")
-    # A try that it still refuses would be followed by a long pause.
-    wait_until(lambda: not is_refused(), 30, "the policy is gone", interval_seconds=0.5)
+    wait_until(lambda: not is_refused(), 30, "the policy is gone: a refused try has a long pause")
     tool.ok("retry", "pvc", f"{scene.namespace}/data")
     scene.wait_bound("data")
 
