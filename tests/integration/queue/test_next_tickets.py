@@ -175,12 +175,14 @@ def test_a_paused_lane_is_not_gone_on_with(bench, queue):
     [
         pytest.param("claims -\nvolumes x:\1", claim("b"), id="no rule"),
         pytest.param(RULES, claim_key("d", "ns", "b", "b%"), id="unusual letters"),
-        pytest.param(RULES, claim_key("d", "ns", "b", ""), id="nothing for a mark"),
+        pytest.param(RULES, claim_key("d", "ns", "b", ""), id="no uid"),
+        pytest.param(RULES, Key("volumes", "d", "", "u"), id="no object"),
     ],
 )
 def test_a_key_whose_locks_no_rule_says_is_left_to_a_message(bench, queue, rules, second):
     """Any message: who has read one of a key that is gone is told which key it stands for."""
-    queue.add([claim("a"), second])
+    queue.add([claim("a")])
+    queue.add([second])
     lease = bench.run_next(queue, "pvc-a")
     send_all(bench)
     assert end(queue, lease, rules=rules) is None
@@ -345,3 +347,65 @@ def test_a_list_of_a_wrong_type_ends_the_wait(bench, queue):
     bench.client.set(LIST, "somebody's")
     with pytest.raises(QueueUnavailable):
         queue.await_ticket(claim("a"), 0.01)
+
+
+# One message for each ticketed key, no more and no less.
+
+
+def messages(bench, name=LIST):
+    return [raw.decode() for raw in bench.client.lrange(name, 0, -1)]
+
+
+def test_a_message_that_was_read_is_used_up_by_the_key_that_it_led_to(bench, queue):
+    """Those that wait are other keys'."""
+    lease = begun(bench, queue, "abcd")
+    queue.done(queue.take(claim("b"), [Lock("pvc-b")]))
+    send_all(bench)
+    before = messages(bench)
+    assert queue.take_any(claim("b"), [Lock("pvc-b")], RULES).key == claim("c")
+    assert (messages(bench), bench.tickets) == (before, [])
+    assert lease.is_held()
+
+
+def test_a_message_that_was_read_pays_for_one_key_only(bench, queue):
+    """It led to one that waits for a lock, and the thread went on: that one's message goes."""
+    queue.set_limits("claims|d", 3)
+    holder = bench.process()
+    holder.add([volume_key("d", "pvc-b")])
+    assert holder.take(bench.tickets.pop(0), [Lock("pvc-b")])
+    begun(bench, queue, "abc")
+    assert len(messages(bench)) == 2
+    assert queue.take_any(claim("a"), [Lock("pvc-a")], RULES).key == claim("c")
+    assert len(messages(bench)) == 1
+
+
+def test_no_message_goes_while_as_many_keys_wait(bench, queue):
+    """That of the key that follows is in somebody's hand."""
+    lease = begun(bench, queue, "ab")
+    bench.client.delete(LIST)
+    queue.add([volume_key("d", "pv")])
+    send_all(bench)
+    assert end(queue, lease) == claim("b")
+    assert messages(bench) == [volume_key("d", "pv").text]
+
+
+def test_keys_of_no_driver_have_a_list_for_each_kind(bench, queue):
+    keys = [Key("snapshots", "", f"ns/{name}", name) for name in "abc"]
+    queue.set_limits("snapshots|", 3)
+    queue.add(keys)
+    lease = queue.take(bench.tickets[0])
+    name = celery_queue(place_of("", "snapshots"))
+    bench.client.lpush(name, keys[2].text)
+    assert end(queue, lease, rules="snapshots") == keys[1]
+    assert messages(bench, name) == [keys[2].text]
+
+
+def test_of_several_that_an_end_admits_the_one_that_follows_is_not_sent(bench, queue):
+    """Its message would lead somebody to a key that is worked on."""
+    queue.set_limits("claims|d", 3)
+    queue.add([claim(name) for name in "abc"])
+    lease = bench.run_next(queue, "pvc-a")
+    for _ in range(2):
+        assert queue.take(bench.tickets.pop(0), [Lock("pvc-a")]) is None
+    assert end(queue, lease) == claim("b")
+    assert bench.tickets == [claim("c")]
