@@ -19,15 +19,17 @@ def update_with_retry(
     change: Callable[[JsonObject], JsonObject | None],
     update: Callable[[JsonObject], JsonObject],
     *,
+    known: JsonObject | None = None,
     attempts: int = _MAX_ATTEMPTS,
 ) -> JsonObject:
     """Read, change and update an object; on a conflict again with a fresh read.
 
     Args:
-        get: reads the object live; may hand out a known copy the first time.
+        get: reads the object live.
         change: returns the changed object (its input untouched), or None when nothing is to
             be changed any more; may raise to stop.
         update: PUTs it; its resourceVersion is the precondition.
+        known: the object as the caller has read it, for the first attempt.
         attempts: updates tried in all.
 
     Returns:
@@ -38,7 +40,7 @@ def update_with_retry(
         ApiError: any other refusal, at once.
     """
     for attempts_left in range(attempts - 1, -1, -1):
-        current = get()
+        current, known = known or get(), None
         changed = change(current)
         if changed is None:
             return current

@@ -10,11 +10,11 @@ Source: client-go tools/record/events_cache.go.
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from workers.queue.scripts import Scripts, text
+from workers.queue.tokens import new_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +83,7 @@ class Occurrence:
     def arguments(self) -> tuple[str | int, ...]:
         """What the script is told."""
         reference = [self.object_ref.get(name, "") for name in _REFERENCE_FIELDS]
-        token = os.urandom(16).hex()
+        token = new_token()
         return (
             token,
             _digest(self.source, *reference),

@@ -42,10 +42,9 @@ def sync_cloning(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Ou
     needed = references_of(claims, _HOLDING) | references_under_way(runtime)
     if (KIND_CLAIM, namespace, name) in needed:
         return retry("a clone is still being made")
-    known: list[JsonObject] = [source]
 
     def read() -> JsonObject:
-        return known.pop() if known else kube.get_claim(namespace, name)
+        return kube.get_claim(namespace, name)
 
     def change(claim: JsonObject) -> JsonObject | None:
         if not _is_waiting(claim, key.uid):
@@ -54,7 +53,7 @@ def sync_cloning(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Ou
         return without_finalizer(claim, FINALIZER_CLONE_SOURCE)
 
     try:
-        update_with_retry(read, change, runtime.effects.kube.update_claim)
+        update_with_retry(read, change, runtime.effects.kube.update_claim, known=source)
     except NotFoundError:
         return done("claim is gone")
     return done("protection removed")

@@ -32,10 +32,9 @@ def clear_selected_node(work: ClaimWork, claim: JsonObject) -> bool:
         return False
     namespace, name = metadata["namespace"], metadata["name"]
     kube = work.runtime.effects.kube
-    first = [claim]
 
     def read() -> JsonObject:
-        return first.pop() if first else kube.get_claim(namespace, name)
+        return kube.get_claim(namespace, name)
 
     def change(current: JsonObject) -> JsonObject | None:
         annotations = dict(current["metadata"].get("annotations") or {})
@@ -48,7 +47,7 @@ def clear_selected_node(work: ClaimWork, claim: JsonObject) -> bool:
 
     work.runtime.effects.reach(Step.CLEAR_NODE, work.lease)
     try:
-        update_with_retry(read, change, kube.update_claim)
+        update_with_retry(read, change, kube.update_claim, known=claim)
     except NotFoundError:
         return True
     except ApiError as error:

@@ -116,7 +116,7 @@ def _snapshot(
         prevent_mode_conversion=work.driver.settings.provision.prevent_volume_mode_conversion,
     )
     if protect and snapshots.needs_finalizer(snapshot):
-        _protect_snapshot(work, source)
+        _protect_snapshot(work, source, snapshot)
     return result
 
 
@@ -131,7 +131,7 @@ def _hold_content(work: ClaimWork, name: str) -> None:
         raise TransientError(f"snapshot content {name} is being deleted")
 
 
-def _protect_snapshot(work: ClaimWork, source: DataSource) -> None:
+def _protect_snapshot(work: ClaimWork, source: DataSource, snapshot: JsonObject) -> None:
     """Adds the source-protection finalizer; without the right to it, goes on (P-217)."""
     kube = work.runtime.effects.kube
     work.runtime.effects.reach(Step.PROTECT_SOURCE, work.lease)
@@ -140,6 +140,7 @@ def _protect_snapshot(work: ClaimWork, source: DataSource) -> None:
             lambda: kube.get_snapshot(source.namespace, source.name),
             lambda found: with_finalizer(found, k.FINALIZER_SNAPSHOT_SOURCE),
             kube.update_snapshot,
+            known=snapshot,
         )
     except ForbiddenError as error:
         _log.info(
@@ -236,17 +237,13 @@ def _claim(
 def _protect_claim(work: ClaimWork, source: DataSource, source_claim: JsonObject) -> None:
     """Adds the cloning-protection finalizer (P-226); a conflict is read and tried again (D-021)."""
     kube = work.runtime.effects.kube
-    known = [source_claim]
-
-    def read() -> JsonObject:
-        return known.pop() if known else kube.get_claim(source.namespace, source.name)
-
     work.runtime.effects.reach(Step.PROTECT_SOURCE, work.lease)
     try:
         update_with_retry(
-            read,
+            lambda: kube.get_claim(source.namespace, source.name),
             lambda found: with_finalizer(found, k.FINALIZER_CLONE_SOURCE),
             kube.update_claim,
+            known=source_claim,
         )
     except RefusedError as error:
         raise AttemptError(str(error), State.NO_CHANGE) from error

@@ -40,6 +40,10 @@ def source_volume(work: ObjectPass, claim_name: str) -> JsonObject:
     if claim is None:
         missing = objects.not_listed("persistentvolumeclaim", claim_name)
         raise _fail(f"failed to retrieve PVC {claim_name} from the lister: {quote(missing)}")
+    return _volume_of(work, claim)
+
+
+def _volume_of(work: ObjectPass, claim: Json) -> JsonObject:
     volume = bound_volume(work, claim, "a snapshot")
     return volume_to_csi(volume) if in_tree_source(volume) is not None else volume
 
@@ -86,17 +90,16 @@ def create_content(work: BindingPass) -> JsonObject:
         Busy: the claim or its volume is being worked on.
     """
     try:
-        claims.protect(work)
-        return _create(work, work.chosen_class)
+        return _create(work, claims.protect(work), work.chosen_class)
     except AttemptError as error:
         words = f"Failed to create snapshot content with error {error.message}"
         raise Refusal("SnapshotContentCreationFailed", words) from error
 
 
-def _create(work: BindingPass, snapshot_class: JsonObject | None) -> JsonObject:
+def _create(work: BindingPass, claim: Json, snapshot_class: JsonObject | None) -> JsonObject:
     key = work.key.object
     try:
-        volume, secret = _input(work, snapshot_class)
+        volume, secret = _input(work, claim, snapshot_class)
     except AttemptError as error:
         name = objects.name_of(work.item)
         raise _fail(
@@ -124,14 +127,13 @@ def _create(work: BindingPass, snapshot_class: JsonObject | None) -> JsonObject:
 
 
 def _input(
-    work: ObjectPass, snapshot_class: JsonObject | None
+    work: ObjectPass, claim: Json, snapshot_class: JsonObject | None
 ) -> tuple[JsonObject, SecretRef | None]:
     """Rows 2 to 6 of SNC-043."""
     if snapshot_class is None:
         name = objects.name_of(work.item)
         raise _fail(f"failed to take snapshot {name} without a snapshot class")
-    volume = source_volume(work, objects.source_claim(work.item) or "")
-    return volume, contents.secret_of(work.item, snapshot_class)
+    return _volume_of(work, claim), contents.secret_of(work.item, snapshot_class)
 
 
 def _post(work: BindingPass, body: JsonObject) -> JsonObject:

@@ -103,6 +103,6 @@ def test_a_snapshot_under_restore_is_kept_where_that_is_allowed(error):
     effects = SimpleNamespace(kube=kube, reach=lambda *_: None)
     work: Any = SimpleNamespace(runtime=SimpleNamespace(effects=effects), lease=None)
     source: Any = SimpleNamespace(namespace="ns", name="s")
-    sourcing._protect_snapshot(work, source)
+    sourcing._protect_snapshot(work, source, kube.body)
     wanted = None if error else [FINALIZER_SNAPSHOT_SOURCE]
     assert kube.body["metadata"].get("finalizers") == wanted
