@@ -43,6 +43,20 @@ def test_without_a_password_file_nothing_is_read() -> None:
     assert current_password("") == ""
 
 
+def test_a_connection_looks_at_its_health_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The library's own signature, but for the repetition."""
+    asked = []
+    base = redis.connection.Connection
+    monkeypatch.setattr(base, "connect_check_health", lambda _, **how: asked.append(how))
+    connection = TcpConnection()
+    connection.connect_check_health()
+    connection.connect_check_health(check_health=False, retry_socket_connect=True)
+    once = {"retry_socket_connect": False}
+    assert asked == [once | {"check_health": True}, once | {"check_health": False}]
+
+
 def test_only_a_class_with_a_file_reads_one(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("of the file")
