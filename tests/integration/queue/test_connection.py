@@ -158,14 +158,15 @@ def test_a_host_that_drops_packets_costs_a_command_its_retries_only(
 def test_a_server_that_stands_still_costs_one_time_out(redis_binary, tmp_path, address, size):
     """COR-10: the kernel measures each part of a command, and the bound is one of all of it."""
     server = RedisServer(redis_binary, tmp_path).start()
-    client = connect(getattr(server, address), socket_timeout_seconds=0.5, retries=0)
+    client = connect(getattr(server, address), socket_timeout_seconds=2, retries=0)
     assert execute(client, "PING") == b"PONG"
     os.kill(server.process.pid, signal.SIGSTOP)
     try:
         begin = time.monotonic()
         with pytest.raises(redis.TimeoutError):
             execute(client, "SET", "csifleet:epoch", "x" * size)
-        assert 0.4 < time.monotonic() - begin < 0.9
+        # Two would be four seconds; in between lies what a slow machine takes for all else.
+        assert 1.9 < time.monotonic() - begin < 3.9
     finally:
         server.kill()
     client.close()
