@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import re
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
 
+from workers.config import load
 from workers.config.flagdocs import flags_markdown
 from workers.config.flagfields import read
 from workers.config.flagsets import flag_set
+from workers.config.flagtable import COMMON_FLAGS, OWN_FLAGS
 from workers.config.load import parse
 from workers.config.settings import Settings
+from workers.config.toolflags import ToolSettings
 from workers.controllers import catalogue
 from workers.drivers import driversfile
 from workers.errors import ConfigError
@@ -35,6 +39,17 @@ def test_a_controllers_settings_default_to_its_rows(name):
     assert found
     for settings in found.values():
         assert settings == type(settings)()
+
+
+def test_each_row_of_all_controllers_is_kept_somewhere_or_read_by_name():
+    """The same of the flags that are no controller's own."""
+    parts = [part for part in vars(load.settings).values() if is_dataclass(part)]
+    kept = {one.metadata.get("flag") for part in [*parts, ToolSettings] for one in fields(part)}
+    source = Path(load.__file__).read_text()
+    read_by_name = set(re.findall(r'(?:values|FLAGS)\["([a-z-]+)"\]', source))
+    files = {f"{whose}-password-file" for whose in re.findall(r'_password\("([a-z-]+)"', source)}
+    rows = {flag.name for flag in (*COMMON_FLAGS, *OWN_FLAGS) if not flag.ignored}
+    assert rows - kept - read_by_name - files == set()
 
 
 @pytest.mark.parametrize("spec", catalogue.SPECS, ids=lambda spec: spec.name)
