@@ -204,6 +204,17 @@ def overlaps_without_fault(system: System, lease_ends: list[float]) -> list[str]
     return found
 
 
+class Stages:
+    """How long did each stage on the way to rest take? A long rest says what it waited for."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.seconds: dict[str, int] = {}
+
+    def reach(self, stage: str) -> None:
+        self.seconds[stage] = round(time.monotonic() - self.started)
+
+
 @pytest.mark.timeout(3600)
 def test_nothing_is_lost_and_nothing_is_left(own_plane, redis_binary, tmp_path, capsys):
     """MR-060, G1 to G9, I-6, I-7: C-056, C-057, C-147, C-148, C-149, C-150 all at once."""
@@ -239,12 +250,17 @@ def test_nothing_is_lost_and_nothing_is_left(own_plane, redis_binary, tmp_path, 
             )
             chaos.run()
             broken_for = time.monotonic() - chaos.started
+            rested = Stages()
             wait_until(lambda: set(scene.claims()) == set(chaos.alive), SETTLE_SECONDS, "claims")
+            rested.reach("claims are gone")
             scene.wait_bound(*chaos.alive, timeout_seconds=SETTLE_SECONDS)
+            rested.reach("all are bound")
             # kube-controller-manager may have been cut off too when the last claims were deleted.
             left = CLAIMS - DELETES
             wait_until(lambda: len(system.volumes()) == left, SETTLE_SECONDS, "volumes")
+            rested.reach("volumes are gone")
             wait_until(chaos.changes.are_at_rest, SETTLE_SECONDS, "sizes and classes agree")
+            rested.reach("changes are done")
             system.assert_at_rest(SETTLE_SECONDS)
             # A copy looked at last may have made one more, which goes again.
             wait_until(lambda: len(system.volumes()) == left, SETTLE_SECONDS, "volumes")
@@ -253,6 +269,7 @@ def test_nothing_is_lost_and_nothing_is_left(own_plane, redis_binary, tmp_path, 
             figures = {
                 "seconds of faults": round(broken_for),
                 "seconds to rest after them": round(settled - broken_for),
+                "of which until": rested.seconds,
                 "CreateVolume calls": len(system.driver.calls("CreateVolume")),
                 "distinct volume names": len(created),
                 "DeleteVolume calls": len(system.driver.calls("DeleteVolume")),

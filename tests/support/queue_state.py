@@ -84,7 +84,7 @@ def check(client: Any, model: QueueModel, lanes: Iterable[str]) -> None:
 RESTING = {
     *("epoch", "procs", "fence", "limits", "declared", "paused", "class_pauses", "said"),
     *("saved", "seen", "ghosts", "breakers", "check_guard", "sweep_guard", "recovery_guard"),
-    *("quiet", "patience", "swept", "lost"),
+    *("quiet", "patience", "swept", "lost", "led_to"),
 }
 LEAVING = {"queue", "counters", "intents"}
 
