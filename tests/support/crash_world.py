@@ -260,6 +260,16 @@ class CrashWorld:
         self.client.flushall()
         self.tickets.clear()
 
+    def hide_class(self) -> None:
+        """Its chart is uninstalled."""
+        self.kube.drop("storageclasses.storage.k8s.io", "fast")
+        self.catalog_writer.replace("classes", [], "2")
+
+    def show_class(self) -> None:
+        """Its chart is installed again."""
+        self.kube.add("storageclasses.storage.k8s.io", self.storage_class)
+        self.fill_catalog()
+
     def fill_catalog(self) -> None:
         writer = self.catalog_writer
         epoch = writer.epoch()
@@ -347,8 +357,8 @@ class CrashWorld:
         )
         return Owner(queue, runtime, steps)
 
-    def live(self, owner: Owner, *, seconds: float = 1200) -> None:
-        """Let time pass until all is at rest, or the owner is dead."""
+    def live(self, owner: Owner, *, seconds: float = 1200, passes: int = 10**6) -> None:
+        """Let time pass until all is at rest, the owner is dead or has made so many passes."""
         end = self.now_ms + seconds * 1000
         quiet = 0
         while self.now_ms < end and quiet < 3:
@@ -360,7 +370,8 @@ class CrashWorld:
                 quiet = 0
             while self.tickets:
                 self._work(owner, self.tickets.pop(0))
-                if owner.is_dead:
+                passes -= 1
+                if owner.is_dead or not passes:
                     return
             if not self.waiting():
                 self.recover()

@@ -91,14 +91,22 @@ class ClaimPass(ClaimWork):
     """One pass over one claim, under its lease."""
 
     def run(self) -> Outcome:
-        """Decides and acts; raises only for failures of the system itself."""
+        """Decides and acts; raises only for failures of the system itself.
+
+        An attempt that stays without an end, whatever it waits for, is known outside of Redis too.
+        """
+        outcome = self.decide()
+        if outcome.action is not Action.DONE:
+            self.keep_copy()
+        return outcome
+
+    def decide(self) -> Outcome:
+        """The pass itself."""
         record, unsaved, was_saved = self.own.intents.opened(self.lease)
-        intent = Intent.from_record(record, self.key.uid)
-        self.has_copy = intent is not None and intent.has_copy
+        self.record = intent = Intent.from_record(record, self.key.uid)
         self.started = time.monotonic()
         live = self.read_claim()
         self.is_orphaned = live is None or self.has_another(live)
-        self.record = intent
         self.had_failed = intent is not None and intent.is_failed
         if unsaved is not None and saving.claim_uid(unsaved) == self.key.uid:
             return self.backend.resume(self, unsaved, live)
@@ -285,7 +293,6 @@ class ClaimPass(ClaimWork):
         else:
             self.runtime.effects.reach(Step.FORGET_INTENT, self.lease)
             self.record = self.own.safekeeping.keep_failed(self.lease, attempt.current)
-            self.has_copy = False
 
     def forget_unless_failed(self) -> None:
         """This attempt asked nothing; what an earlier one may have left stays known."""

@@ -2,12 +2,13 @@
 
 Shape in Redis and, for slow or background attempts, in a ConfigMap (JSON); what is empty is absent:
 `{"key": key text, "driver": name, "claim": claim object, "selected_node": name or "",
-"pin": topology pin or null, "stage": see below, "has_copy": bool, "since": unix seconds of the
-first attempt, "source": {"snapshot_id" or "volume_id": handle} the driver copies from,
-"class": the StorageClass, "attributes": parameters of the VolumeAttributesClass, "deadline": unix
-seconds of the call's end, "epoch": life of Redis in which it began, "overtaken": unix seconds until
-which calls of dead processes may go on, "problem": why it is stranded, "store": progress of a
-plug-in's backoff store}`.
+"pin": topology pin or null, "stage": see below, "has_copy": whether there may be a ConfigMap,
+"is_copied": whether there surely is one, "since": unix seconds of the first attempt, "source":
+{"snapshot_id" or "volume_id": handle} the driver copies from, "class": the StorageClass,
+"attributes": parameters of the VolumeAttributesClass, "deadline": unix seconds of the call's end,
+"epoch": life of Redis in which it began, "overtaken": unix seconds until which calls of dead
+processes may go on, "problem": why it is stranded, "store": progress of a plug-in's backoff
+store}`.
 
 With class, source and attributes the same request can be asked again when all of them are gone.
 Secrets are not in it: only the class's words for where they are.
@@ -149,6 +150,7 @@ class Intent:
     overtaken: float = 0.0
     epoch: str = ""
     problem: str = ""
+    is_copied: bool = False
 
     @classmethod
     def begin(
@@ -179,6 +181,7 @@ class Intent:
             deadline=now + request.timeout_seconds if request.timeout_seconds else 0.0,
             overtaken=previous.may_run_until if previous else 0.0,
             epoch=epoch,
+            is_copied=previous.is_copied if previous else False,
         )
 
     @classmethod
@@ -212,6 +215,7 @@ class Intent:
             overtaken=_seconds(record.get("overtaken")),
             epoch=str(record.get("epoch") or ""),
             problem=str(record.get("problem") or ""),
+            is_copied=bool(record.get("is_copied")),
         )
 
     def record(self) -> JsonObject:
@@ -238,6 +242,7 @@ class Intent:
             "overtaken": self.overtaken,
             "epoch": self.epoch,
             "problem": self.problem,
+            "is_copied": self.is_copied,
         }
 
     @property
@@ -271,9 +276,14 @@ class Intent:
         """The same after a final error of the driver."""
         return replace(self, stage=STAGE_FAILED)
 
-    def with_copy(self) -> Self:
+    @property
+    def is_open(self) -> bool:
+        """A volume without a PV may be there, or may still be made."""
+        return self.stage not in {STAGE_FAILED, STAGE_SAVED}
+
+    def copied(self) -> Self:
         """The same, known to stand in a ConfigMap too."""
-        return replace(self, has_copy=True)
+        return replace(self, has_copy=True, is_copied=True)
 
     def with_store(self, store: JsonObject) -> Self:
         """The same with the progress of a backoff store (L-081)."""

@@ -117,14 +117,11 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
     def remember(self, intent: Intent) -> None:
         """From here on everybody in this pass goes by this record."""
         self.intent = self.work.record = intent
-        self.work.has_copy = intent.has_copy
 
     def keep_copy(self) -> None:
         """The call takes long: keep the intent outside of Redis too."""
-        work = self.work
-        if work.lease.is_held() and not self.current.has_copy:
-            work.runtime.effects.reach(Step.COPY_INTENT, work.lease)
-            self.remember(work.own.safekeeping.copy(work.lease, self.current))
+        self.work.keep_copy()
+        self.intent = self.work.record
 
     def remember_background(self) -> None:
         """The end is not known: the record says so, in Redis and in a ConfigMap (P-401)."""

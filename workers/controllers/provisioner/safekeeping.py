@@ -1,7 +1,7 @@
 """What must outlive this process: intents in Redis and their copies in ConfigMaps (M-010).
 
-A copy is written when an attempt runs longer than `SLOW_AFTER_SECONDS` or ends with an unknown
-result, so that even a Redis that lost everything cannot make us forget a volume. It lives in the
+A copy is written when an attempt runs longer than `SLOW_AFTER_SECONDS` or a pass leaves it without
+an end, so that even a Redis that lost everything cannot make us forget a volume. It lives in the
 system's own namespace and is removed when the outcome is final.
 """
 
@@ -77,7 +77,7 @@ class Safekeeping:
         Never raises, for it is called while the driver works: a refusal is logged and costs only
         this safety. A write without an answer counts as done, so that the copy is removed later.
         """
-        kept = intent.with_copy()
+        kept = intent.copied()
         domain = lease.domain
         sealed = self._intents.sealed(domain, kept.record(), lease)
         record = content(sealed)
@@ -99,6 +99,7 @@ class Safekeeping:
             self._kube.apply_config_map(body)
         except AwayError as error:
             _log.warning("intent is perhaps not copied to a ConfigMap", volume=domain, err=error)
+            kept = replace(intent, has_copy=True)
         except ApiError as error:
             _log.warning("intent is not copied to a ConfigMap", volume=domain, err=error)
             kept = intent
@@ -112,7 +113,7 @@ class Safekeeping:
         """Marks the attempt as failed for good; its copy goes, for nothing is in progress."""
         if intent.has_copy and not self.drop_copy(lease.domain):
             return intent
-        kept = replace(intent, has_copy=False).failed()
+        kept = replace(intent, has_copy=False, is_copied=False).failed()
         self._intents.begin(lease.domain, kept.record(), lease)
         return kept
 
@@ -120,14 +121,16 @@ class Safekeeping:
         """Keeps the record for an operator to find, in both places; nobody works on it now."""
         return self.copy(lease, intent)
 
-    def keep_saved(self, lease: Lease, intent: Intent) -> None:
+    def keep_saved(self, lease: Lease, intent: Intent) -> Intent:
         """The PV is there; the record stays for as long as an overtaken call may run.
 
         Raises:
             LeaseLost: the volume has another owner.
         """
-        self._intents.begin(lease.domain, intent.saved().record(), lease)
+        kept = intent.saved()
+        self._intents.begin(lease.domain, kept.record(), lease)
         self._intents.delete_pv(lease.domain)
+        return kept
 
     def drop_copy(self, domain: str) -> bool:
         """Removes the ConfigMap; False if it must be tried again later."""

@@ -19,7 +19,6 @@ from workers.kube.errors import (
     AlreadyExistsError,
     AwayError,
     NotFoundError,
-    Unreachable,
 )
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
@@ -64,17 +63,11 @@ def save(
                 f"persistentvolumes {name!r} already exists and belongs to another "
                 "claim or volume; delete it or change --volume-name-uuid-length",
             )
-    except Unreachable as error:
-        return later(f"failed to save volume {name}: {error}")
-    except AwayError as error:
-        text = f"failed to save volume {name}: {error}"
-        if error.status == INTERNAL_ERROR:
-            outcome = refused(work, claim, text)
-            return unsavable(work, volume, live) if is_about_volume(error) else outcome
-        keep_copy(work)
-        return later(text)
     except ApiError as error:
-        outcome = refused(work, claim, f"failed to save volume {name}: {error}")
+        text = f"failed to save volume {name}: {error}"
+        if isinstance(error, AwayError) and error.status != INTERNAL_ERROR:
+            return later(text)
+        outcome = refused(work, claim, text)
         return unsavable(work, volume, live) if is_about_volume(error) else outcome
     return saved(work, claim, name, live)
 
@@ -89,7 +82,7 @@ def saved(work: ClaimWork, claim: JsonObject, name: str, live: JsonObject | None
     work.runtime.effects.reach(Step.FORGET_INTENT, work.lease)
     seconds = work.overtaken_seconds()
     if seconds > 0 and work.record is not None:
-        work.own.safekeeping.keep_saved(work.lease, work.record)
+        work.record = work.own.safekeeping.keep_saved(work.lease, work.record)
         return wait(seconds, "saved; the call of a dead process may still run")
     return _finished(work, "provisioned")
 
@@ -156,7 +149,6 @@ def is_still_there(work: ClaimWork, live: JsonObject | None) -> bool:
 def refused(work: ClaimWork, claim: JsonObject, message: str) -> Outcome:
     """The API server said no: the user sees it, the save goes on (D-040)."""
     work.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
-    keep_copy(work)
     return later(message)
 
 
@@ -187,17 +179,10 @@ def unsavable(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> O
 
 def _finished(work: ClaimWork, reason: str) -> Outcome:
     """The record goes with the key, but never before its copy: that one would come back."""
-    if work.has_copy and not work.own.safekeeping.drop_copy(work.lease.domain):
+    has_copy = work.record is not None and work.record.has_copy
+    if has_copy and not work.own.safekeeping.drop_copy(work.lease.domain):
         return later("copy of the intent stays")
     return done(reason, finish_intent=True)
-
-
-def keep_copy(work: ClaimWork) -> None:
-    """Remembers an unsaved volume outside of Redis too: saving it may take hours."""
-    if work.record is not None and not work.has_copy:
-        work.runtime.effects.reach(Step.COPY_INTENT, work.lease)
-        work.record = work.own.safekeeping.copy(work.lease, work.record)
-        work.has_copy = work.record.has_copy
 
 
 def later(message: str) -> Outcome:

@@ -53,14 +53,12 @@ class ClaimWork(Work):
     """One pass over one claim.
 
     Attributes:
-        has_copy: the record of the attempt stands outside of Redis too.
         started: monotonic.
         record: of the attempt, as it is in Redis.
         is_orphaned: nobody waits for the volume: the claim is gone, or has another one.
         had_failed: the record at the start was of an attempt that failed for good.
     """
 
-    has_copy: bool = False
     started: float = 0.0
     record: Intent | None = None
     is_orphaned: bool = False
@@ -87,11 +85,23 @@ class ClaimWork(Work):
             _log.warning("attempt failed", reason=reason, err=message)
         self.runtime.effects.event(claim, kind, reason, message, component=self.driver.event_source)
 
+    def keep_copy(self) -> None:
+        """A volume may be there or come, and it may take long until its PV is saved.
+
+        So what is known of it must not stand in Redis alone.
+        """
+        record = self.record
+        if record is None or not record.is_open or record.is_copied:
+            return
+        if self.lease.is_held():
+            self.runtime.effects.reach(Step.COPY_INTENT, self.lease)
+            self.record = self.own.safekeeping.copy(self.lease, record)
+
     def forget_intent(self) -> None:
         """The storage holds nothing of this claim: drop what was remembered."""
         if self.record is not None:
             self.runtime.effects.reach(Step.FORGET_INTENT, self.lease)
-            self.own.safekeeping.forget(self.lease, has_copy=self.has_copy)
+            self.own.safekeeping.forget(self.lease, has_copy=self.record.has_copy)
             self.record = None
 
 

@@ -219,6 +219,32 @@ def test_the_one_bound_death_wipe_and_deletion_at_once(redis_client, scenario):
         settled(world)
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("goes_first", ["claim", "class", "both"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_pass_that_leaves_an_attempt_without_end_copies_it(
+    redis_client, scenario, goes_first, passes
+):
+    """M-010: the first owner died; the second waits, or cannot ask yet, and then Redis is empty.
+
+    It may wait for the dead call's deadline or for a class to come back; that is far longer than
+    a lease, so chance must not be what keeps the record.
+    """
+    for world in lives(redis_client, scenario):
+        if goes_first != "class":
+            world.delete_claim()
+        if goes_first != "claim":
+            world.hide_class()
+        second = world.owner()
+        for _ in range(passes):
+            world.live(second, passes=1)
+        world.wipe()
+        world.delete_claim()
+        world.show_class()
+        world.live(world.owner())
+        settled(world, is_redis_kept=False)
+
+
 def wipe_before(
     world: CrashWorld, owner: Owner, effect: int, *, is_deleted: bool, is_noticed: bool
 ) -> list[Step]:

@@ -165,5 +165,5 @@ def test_a_pass_that_has_read_nothing_remembers_nothing():
     """As for a rehearsal, which has no record: no copy, no failure, and the claim is waited for."""
     fields = dict.fromkeys(("runtime", "driver", "key", "lease", "backend", "own"))
     work = ClaimWork(**fields)
-    assert (work.has_copy, work.is_orphaned, work.had_failed) == (False, False, False)
+    assert (work.is_orphaned, work.had_failed) == (False, False)
     assert (work.record, work.started) == (None, 0.0)

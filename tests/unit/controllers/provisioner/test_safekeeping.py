@@ -105,17 +105,20 @@ def test_record_and_copy_go_together(world, keeping, lease, has_copy, errors, le
 
 
 @pytest.mark.parametrize(
-    ("error", "has_copy"),
+    ("error", "has_copy", "is_copied"),
     [
-        pytest.param(None, True, id="written"),
-        pytest.param(Unreachable("no answer"), True, id="perhaps written: to be removed"),
-        pytest.param(ForbiddenError(403, "Forbidden", "no"), False, id="not written"),
+        pytest.param(None, True, True, id="written"),
+        pytest.param(Unreachable("no answer"), True, False, id="perhaps written: to be removed"),
+        pytest.param(ForbiddenError(403, "Forbidden", "no"), False, False, id="not written"),
     ],
 )
-def test_a_copy_is_known_wherever_there_may_be_one(world, keeping, lease, error, has_copy):
+def test_a_copy_is_known_wherever_there_may_be_one(
+    world, keeping, lease, error, has_copy, is_copied
+):
     world.kube.fail["apply_config_map"] = [error]
-    assert keeping.copy(lease, INTENT).has_copy is has_copy
-    assert world.intents.intents[DOMAIN]["has_copy"] is has_copy
+    kept = keeping.copy(lease, INTENT)
+    assert (kept.has_copy, kept.is_copied) == (has_copy, is_copied)
+    assert Intent.from_record(world.intents.intents[DOMAIN]) == kept
 
 
 def test_a_class_is_taken_from_the_catalog_else_live(world, keeping):
