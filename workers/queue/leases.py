@@ -119,8 +119,12 @@ class Lease:
 
     def is_held(self) -> bool:
         """Whether a write is still allowed."""
-        is_ours = not (self.is_released or self.is_lost)
-        return is_ours and self.session.clock() < self.valid_until and self.is_permitted()
+        return self.is_ours() and self.is_permitted()
+
+    def is_ours(self) -> bool:
+        """Whether no other worker may have the key, permitted or not."""
+        is_over = self.is_released or self.is_lost
+        return not is_over and self.session.clock() < self.valid_until
 
     def is_permitted(self) -> bool:
         """Whether this process may work on the key, whoever's it is among us."""

@@ -46,6 +46,7 @@ from workers.errors import AttemptError, IgnoredError, State
 from workers.explain.facts import Cause
 from workers.explain.lasting import LASTING_SECONDS
 from workers.explain.words import stamp
+from workers.kube.errors import TooManyRequestsError, Unreachable
 from workers.observability import trail
 from workers.observability.logging import get_logger
 from workers.translate import claims as rules
@@ -95,7 +96,13 @@ class ClaimPass(ClaimWork):
 
         An attempt that stays without an end, whatever it waits for, is known outside of Redis too.
         """
-        outcome = self.decide()
+        try:
+            outcome = self.decide()
+        except (Unreachable, TooManyRequestsError):
+            raise  # the API server takes no copy either
+        except Exception:
+            self.keep_copy()
+            raise
         if outcome.action is not Action.DONE:
             self.keep_copy()
         return outcome
@@ -164,9 +171,9 @@ class ClaimPass(ClaimWork):
         trail.note("error", problem)
         if self.record is None or self.lease.fails < TRIES_BEFORE_STRANDED:
             return retry("cannot be asked for")
-        self.runtime.effects.reach(Step.COPY_INTENT, self.lease)
-        self.record = self.own.safekeeping.strand(self.lease, self.record.stranded(problem))
-        return done("stranded")
+        self.record = self.record.stranded(problem)
+        self.keep_copy()
+        return done("stranded") if self.record.is_copied else retry("cannot be asked for")
 
     def sync(
         self, claim: JsonObject, live: JsonObject | None, intent: Intent | None, *, was_saved: bool

@@ -3,7 +3,7 @@
 Shape in Redis and, for slow or background attempts, in a ConfigMap (JSON); what is empty is absent:
 `{"key": key text, "driver": name, "claim": claim object, "selected_node": name or "",
 "pin": topology pin or null, "stage": see below, "has_copy": whether there may be a ConfigMap,
-"is_copied": whether there surely is one, "since": unix seconds of the first attempt, "source":
+"is_copied": whether one surely says so, "since": unix seconds of the first attempt, "source":
 {"snapshot_id" or "volume_id": handle} the driver copies from, "class": the StorageClass,
 "attributes": parameters of the VolumeAttributesClass, "deadline": unix seconds of the call's end,
 "epoch": life of Redis in which it began, "overtaken": unix seconds until which calls of dead
@@ -165,7 +165,10 @@ class Intent:
         now: float,
         epoch: str,
     ) -> Self:
-        """The record written just before CreateVolume; keeps the first attempt's time and copy."""
+        """The record written just before CreateVolume; keeps the first attempt's time.
+
+        Its copy may be there and has to go; it says nothing of this attempt.
+        """
         return cls(
             key=key,
             driver=driver,
@@ -181,7 +184,6 @@ class Intent:
             deadline=now + request.timeout_seconds if request.timeout_seconds else 0.0,
             overtaken=previous.may_run_until if previous else 0.0,
             epoch=epoch,
-            is_copied=previous.is_copied if previous else False,
         )
 
     @classmethod
@@ -295,7 +297,7 @@ class Intent:
 
     def in_background(self) -> Self:
         """The same after an attempt whose end is not known."""
-        return replace(self, stage=STAGE_BACKGROUND)
+        return replace(self, stage=STAGE_BACKGROUND, is_copied=False)
 
     def saved(self) -> Self:
         """The same after its PV was saved, while an overtaken call may still run."""
@@ -303,7 +305,7 @@ class Intent:
 
     def stranded(self, problem: str) -> Self:
         """The same once only an operator can help; `problem` says with what."""
-        return replace(self, stage=STAGE_STRANDED, problem=problem)
+        return replace(self, stage=STAGE_STRANDED, problem=problem, is_copied=False)
 
 
 def may_run_until(record: Mapping[str, Any] | None) -> float:

@@ -118,15 +118,13 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
         """From here on everybody in this pass goes by this record."""
         self.intent = self.work.record = intent
 
-    def keep_copy(self) -> None:
+    def keep_copy(self, *, for_others: bool = False) -> None:
         """The call takes long: keep the intent outside of Redis too."""
-        self.work.keep_copy()
+        self.work.keep_copy(for_others=for_others)
         self.intent = self.work.record
 
     def remember_background(self) -> None:
         """The end is not known: the record says so, in Redis and in a ConfigMap (P-401)."""
         if self.intent is not None:
-            work = self.work
-            work.runtime.effects.reach(Step.COPY_INTENT, work.lease)
-            known = self.intent.in_background()
-            self.remember(work.own.safekeeping.copy(work.lease, known))
+            self.remember(self.intent.in_background())
+            self.keep_copy(for_others=True)

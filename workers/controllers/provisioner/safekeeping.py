@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from workers.constants import ANN_RECORD_DRIVER, LABEL_INTENT
-from workers.errors import ApiError, RecordTooLarge, TransientError
+from workers.errors import ApiError, NamespaceFull, RecordTooLarge, TransientError
 from workers.kube.errors import AwayError, NotFoundError
 from workers.observability.logging import get_logger
 from workers.queue.catalogkinds import KIND_CLASSES
@@ -105,7 +105,7 @@ class Safekeeping:
             kept = intent
         try:
             self._intents.put(domain, kept.record(), lease)
-        except TransientError as error:
+        except (TransientError, NamespaceFull) as error:
             _log.warning("intent is not updated in Redis", volume=domain, err=error)
         return kept
 
@@ -116,10 +116,6 @@ class Safekeeping:
         kept = replace(intent, has_copy=False, is_copied=False).failed()
         self._intents.begin(lease.domain, kept.record(), lease)
         return kept
-
-    def strand(self, lease: Lease, intent: Intent) -> Intent:
-        """Keeps the record for an operator to find, in both places; nobody works on it now."""
-        return self.copy(lease, intent)
 
     def keep_saved(self, lease: Lease, intent: Intent) -> Intent:
         """The PV is there; the record stays for as long as an overtaken call may run.

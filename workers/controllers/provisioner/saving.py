@@ -149,6 +149,7 @@ def is_still_there(work: ClaimWork, live: JsonObject | None) -> bool:
 def refused(work: ClaimWork, claim: JsonObject, message: str) -> Outcome:
     """The API server said no: the user sees it, the save goes on (D-040)."""
     work.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
+    work.keep_copy()
     return later(message)
 
 

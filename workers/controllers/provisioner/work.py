@@ -57,12 +57,14 @@ class ClaimWork(Work):
         record: of the attempt, as it is in Redis.
         is_orphaned: nobody waits for the volume: the claim is gone, or has another one.
         had_failed: the record at the start was of an attempt that failed for good.
+        tried: the record after the last try to copy it, which another one would not change.
     """
 
     started: float = 0.0
     record: Intent | None = None
     is_orphaned: bool = False
     had_failed: bool = False
+    tried: Intent | None = None
 
     def overtaken_seconds(self) -> float:
         """How long a call that ours overtook may still run."""
@@ -85,17 +87,21 @@ class ClaimWork(Work):
             _log.warning("attempt failed", reason=reason, err=message)
         self.runtime.effects.event(claim, kind, reason, message, component=self.driver.event_source)
 
-    def keep_copy(self) -> None:
+    def keep_copy(self, *, for_others: bool = False) -> None:
         """A volume may be there or come, and it may take long until its PV is saved.
 
         So what is known of it must not stand in Redis alone.
+
+        Args:
+            for_others: also when the key is another worker's by now, who may have ended the attempt
+                before our call was over.
         """
         record = self.record
-        if record is None or not record.is_open or record.is_copied:
+        if record is None or not record.is_open or record.is_copied or record is self.tried:
             return
-        if self.lease.is_held():
+        if for_others or self.lease.is_ours():
             self.runtime.effects.reach(Step.COPY_INTENT, self.lease)
-            self.record = self.own.safekeeping.copy(self.lease, record)
+            self.record = self.tried = self.own.safekeeping.copy(self.lease, record)
 
     def forget_intent(self) -> None:
         """The storage holds nothing of this claim: drop what was remembered."""

@@ -77,8 +77,9 @@ def test_a_claim_that_nobody_began_with_says_why_it_is_done(world, claim, volume
 def test_an_unsaved_volume_is_copied_by_whoever_is_refused(world, claim):
     """M-011: the successor of a fast attempt knows that its record has no copy yet."""
 
-    def reach(step, _lease):
+    def reach(step, lease):
         if step is Step.SAVE_VOLUME:
+            lease.is_lost = True
             raise LeaseLost("lost")
 
     world.runtime.effects.steps = SimpleNamespace(reach=reach)

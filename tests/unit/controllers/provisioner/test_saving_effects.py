@@ -87,7 +87,7 @@ def test_m010_a_copy_that_was_perhaps_not_written_is_written_again(world, claim)
     [
         pytest.param(QUOTA, [Step.COPY_INTENT], id="refused"),
         pytest.param(BUSY, [Step.COPY_INTENT], id="busy"),
-        pytest.param(BAD, [Step.RECORD_VOLUME, Step.COPY_INTENT], id="unsavable"),
+        pytest.param(BAD, [Step.COPY_INTENT, Step.RECORD_VOLUME], id="unsavable"),
         pytest.param(AWAY, [Step.COPY_INTENT], id="away"),
     ],
 )

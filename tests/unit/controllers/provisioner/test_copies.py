@@ -1,0 +1,406 @@
+"""Whatever keeps an attempt from its end: its copy is there, is its own, and goes again (M-010).
+
+Found by attacking the rule of `ClaimWork.keep_copy`; each test was red once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from csi_client import errors
+from csi_client.errors import CsiError
+from tests.support.crash_world import DRIVER, VOLUME, CrashWorld, Owner
+from tests.support.fake_cluster import World
+from workers.config.settings import Settings
+from workers.custom import Options, ProvisionResult
+from workers.custom.driver import custom_driver
+from workers.engine.outcome import Action
+from workers.engine.steps import Step
+from workers.errors import DriverAway, LeaseLost
+from workers.kube.errors import ForbiddenError, InvalidError, ServerError, Unreachable
+from workers.queue.intents import IntentStore
+
+COPY = f"csi-fleet-intent-{VOLUME}"
+INTERNAL = CsiError(errors.INTERNAL, "told to fail")
+TIMEOUT = CsiError(errors.DEADLINE_EXCEEDED, "late")
+BUSY = ServerError(503, "ServiceUnavailable", "busy")
+BROKEN = ServerError(500, "InternalError", "conversion webhook")
+AWAY = Unreachable("no answer")
+NO = ForbiddenError(403, "Forbidden", "no")
+BAD = InvalidError(422, "Invalid", "bad label")
+
+
+class PatientWorld(CrashWorld):
+    """With `--timeout=60s`, and time that passes while a call of a dead process goes on."""
+
+    late_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        patient = replace(self.settings.driver, timeout_seconds=60.0)
+        self.settings = replace(self.settings, driver=patient)
+        self.driver = replace(self.driver, settings=self.settings)
+
+    def cluster(self) -> None:
+        if self.late_at and self.now_ms >= self.late_at:
+            self.late_at = 0.0
+            self.storage.volumes.setdefault(VOLUME, "id-late")
+        super().cluster()
+
+
+def plain(world: CrashWorld) -> None:
+    world.add_claim()
+
+
+def topology(world: CrashWorld) -> None:
+    world.add_claim()
+
+
+def restore(world: CrashWorld) -> None:
+    world.add_snapshot()
+    world.add_claim(
+        dataSource={"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "snap"}
+    )
+
+
+def dead_before(
+    client: Any,
+    step: Step,
+    scenario: Callable[[CrashWorld], None] = plain,
+    kind: type[CrashWorld] = CrashWorld,
+) -> CrashWorld:
+    """A world whose first owner died right before that step."""
+    for effect in range(20):
+        client.flushall()
+        world = kind(client, has_topology=scenario is topology)
+        scenario(world)
+        world.live(world.owner(dies_before=effect))
+        if world.died_at == step:
+            world.pass_away()
+            return world
+    raise AssertionError(step)
+
+
+def dies_before(owner: Owner, step: Step) -> None:
+    """From now on."""
+    real = owner.steps.reach
+
+    def reach(name, lease):
+        if name == step:
+            owner.steps._dies_before = len(owner.steps.reached)
+        real(name, lease)
+
+    owner.runtime.effects.steps.reach = reach
+
+
+def copied(world: CrashWorld) -> dict[str, Any]:
+    """The record in the ConfigMap."""
+    return msgspec.json.decode(world.kube.kind("configmaps")[COPY]["data"]["record"])
+
+
+def during_the_call(world: CrashWorld, look: Callable[[], object]) -> list[object]:
+    """What was seen after the call became slow and before it ended."""
+    seen, real = [], world.storage.create_volume
+
+    def create(request, **options):
+        try:
+            return real(request, **options)
+        finally:
+            seen.append(look())
+
+    world.storage.create_volume = create
+    return seen
+
+
+def nothing_left(world: CrashWorld) -> None:
+    assert world.storage.volumes == {}
+    assert world.kube.kind("persistentvolumes") == {}
+    assert world.left_in_redis() == []
+    assert world.kube.kind("configmaps") == {}
+
+
+def lost_and_deleted(world: CrashWorld) -> None:
+    """Redis is empty and the claim gone; another worker is all there is."""
+    world.wipe()
+    world.delete_claim()
+    world.live(world.owner())
+    nothing_left(world)
+
+
+# The copy is that of the present attempt.
+
+
+def test_a_slow_call_has_the_deadline_of_its_own_in_its_copy(redis_client):
+    """The driver serves two calls of a name side by side and ends the second after a minute."""
+    world = dead_before(redis_client, Step.RECORD_VOLUME, kind=PatientWorld)
+    world.storage.volumes.clear()  # the first call made nothing
+    world.hide_class()
+    second = world.owner()
+    world.live(second, passes=1)  # its class is missing: it copies what it knows
+    world.show_class()
+    world.now_ms += 60_000
+    world.storage.plans = ["slow"]
+    dies_before(second, Step.RECORD_VOLUME)
+    world.live(second)
+    assert second.is_dead
+    assert copied(world)["deadline"] == IntentStore(redis_client).get(VOLUME)["deadline"]
+    world.storage.volumes.clear()
+    world.late_at = world.now_ms + 58_000
+    world.pass_away()
+    lost_and_deleted(world)
+    assert not world.late_at
+
+
+def test_a_slow_call_has_its_class_in_its_copy(redis_client):
+    """The class was made anew with other parameters before it."""
+    world = dead_before(redis_client, Step.CREATE_VOLUME)
+    world.hide_class()
+    second = world.owner()
+    world.live(second, passes=1)
+    world.storage_class = {**world.storage_class, "parameters": {"type": "new"}}
+    world.show_class()
+    world.storage.plans = ["slow"]
+    seen = during_the_call(world, lambda: copied(world)["class"].get("parameters"))
+    world.live(second)
+    assert seen == [{"type": "new"}]
+
+
+@pytest.mark.parametrize("first", [TIMEOUT, ("after", TIMEOUT)], ids=["nothing made", "made"])
+def test_a_slow_call_after_an_unknown_end_has_a_copy_of_its_own(redis_client, first):
+    world = CrashWorld(redis_client)
+    world.add_claim()
+    world.storage.plans = [first, "slow"]
+    owner = world.owner()
+    world.live(owner, passes=1)
+    intents = IntentStore(redis_client)
+    seen = during_the_call(
+        world, lambda: copied(world)["deadline"] == intents.get(VOLUME)["deadline"]
+    )
+    world.live(owner)
+    assert seen == [True]
+
+
+def test_a_copy_that_was_perhaps_removed_is_written_again(redis_client):
+    """The removal had no answer; the next call is slow, and its worker dies in it."""
+    world = CrashWorld(redis_client)
+    world.add_claim()
+    world.storage.plans = [TIMEOUT, INTERNAL, "slow"]
+    remove, lost = world.kube.delete_config_map, [AWAY]
+
+    def removed(*args):
+        remove(*args)
+        if lost:
+            raise lost.pop()
+
+    world.kube.delete_config_map = removed
+    owner = world.owner()
+    world.live(owner, passes=2)
+    assert not lost
+    dies_before(owner, Step.RECORD_VOLUME)
+    seen = during_the_call(world, lambda: COPY in world.kube.kind("configmaps"))
+    world.live(owner)
+    assert seen == [True]
+    world.pass_away()
+    lost_and_deleted(world)
+
+
+# Every way out of a pass.
+
+
+@pytest.mark.parametrize("error", [DriverAway("gone"), BUSY], ids=["driver", "its secret"])
+def test_a_volume_that_makes_no_pv_of_a_gone_claim_is_copied(redis_client, error):
+    """Its deletion fails by an error that ends the pass."""
+    world = dead_before(redis_client, Step.SAVE_VOLUME)
+    world.delete_claim()
+    world.kube.fail["create_volume"] = [BAD] * 3
+    delete, away = world.storage.delete_volume, [error] * 3
+
+    def deleted(*args, **options):
+        if away:
+            raise away.pop()
+        return delete(*args, **options)
+
+    world.storage.delete_volume = deleted
+    world.live(world.owner(), passes=2)
+    lost_and_deleted(world)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "call", "error"),
+    [
+        pytest.param(restore, "get_snapshot", BROKEN, id="the source cannot be read"),
+        pytest.param(plain, "get_claim", NO, id="the claim may not be read"),
+        pytest.param(topology, "", None, id="the catalog is not complete"),
+    ],
+)
+def test_an_error_that_ends_the_pass_leaves_a_copy(redis_client, scenario, call, error):
+    """The rest of the API server is well, so this may last for hours."""
+    world = dead_before(redis_client, Step.RECORD_VOLUME, scenario)
+    if call:
+        world.kube.fail[call] = [error] * 9
+    else:
+        redis_client.hdel("csifleet:complete", "nodes")
+    world.live(world.owner(), passes=2)
+    assert COPY in world.kube.kind("configmaps")
+    world.kube.fail.clear()
+    lost_and_deleted(world)
+
+
+def test_an_api_server_that_is_away_is_not_asked_for_a_copy(world, claim):
+    """It would take none, each second and for each key."""
+    world.client.answers = [TIMEOUT]
+    world.claim_pass(claim)
+    world.intents.intents[VOLUME]["is_copied"] = False
+    world.kube.fail["get_claim"] = [AWAY]
+    world.kube.fail["apply_config_map"] = [NO]
+    with pytest.raises(Unreachable):
+        world.claim_pass(claim)
+    assert world.kube.fail["apply_config_map"] == [NO]
+
+
+class Plugin:
+    """Returns what is no PV."""
+
+    name = DRIVER
+
+    def __init__(self, volume):
+        self.options, self.volume = Options(), volume
+
+    def provision(self, options):
+        return ProvisionResult(self.volume)
+
+    def delete(self, volume):
+        pass
+
+
+@pytest.mark.parametrize("volume", [None, {"metadata": VOLUME}], ids=["none", "a name"])
+def test_the_volume_of_a_plugin_that_names_no_pv_is_copied(volume):
+    """No worker has to die: it is there, and the pass ends with an error of the plug-in's."""
+    world = World()
+    world.driver = custom_driver(Plugin(volume), Settings())
+    world.add_class()
+    with pytest.raises((TypeError, AttributeError)):
+        world.claim_pass(world.add_claim())
+    assert COPY in world.kube.kind("configmaps")
+
+
+def test_a_call_that_is_cancelled_for_a_go_sidecar_is_copied(world, claim):
+    """--leader-election: the sidecar works now, and knows nothing of this call."""
+    is_permitted, lease_of = [True], world.lease
+
+    def lease(*args):
+        lease = lease_of(*args)
+        lease.permit = lambda: bool(is_permitted)
+        return lease
+
+    def cancelled(_request):
+        is_permitted.clear()
+        return LeaseLost("CreateVolume was cancelled: others may work now")
+
+    world.lease = lease
+    world.client.answers = [cancelled]
+    with pytest.raises(LeaseLost):
+        world.claim_pass(claim)
+    assert COPY in world.kube.kind("configmaps")
+
+
+def test_nobody_strands_a_record_without_its_copy(world, claim):
+    """Its key rests for good, and audit shows what Redis lost as well."""
+    world.client.answers = [TIMEOUT]
+    world.kube.fail["apply_config_map"] = [NO] * 3
+    world.claim_pass(claim)
+    world.drop_claim()
+    world.kube.drop("storageclasses.storage.k8s.io", "fast")
+    world.intents.intents[VOLUME]["class"] = None
+    lease_of = world.lease
+
+    def lease(*args):
+        lease = lease_of(*args)
+        lease.fails = 8
+        return lease
+
+    world.lease = lease
+    actions = [world.claim_pass(claim).action for _ in range(3)]
+    assert actions == [Action.RETRY, Action.RETRY, Action.DONE]
+    assert copied(world)["stage"] == "stranded"
+
+
+# What it costs.
+
+
+@pytest.mark.parametrize("is_slow", [False, True], ids=["fast", "slow"])
+@pytest.mark.parametrize("error", [NO, AWAY], ids=["refused", "away"])
+def test_a_pass_tries_each_copy_once(world, claim, error, is_slow):
+    """A second try at once would fail as well, with thread and slot held for so long."""
+    world.client.answers = [TIMEOUT]
+    world.client.is_slow = is_slow
+    world.kube.fail["apply_config_map"] = [error] * 9
+    world.claim_pass(claim)
+    assert 9 - len(world.kube.fail["apply_config_map"]) == 1 + is_slow
+
+
+@pytest.mark.parametrize(
+    ("plans", "requests"),
+    [
+        pytest.param([], [], id="happy"),
+        pytest.param(["slow"], ["apply_config_map", "delete_config_map"], id="slow"),
+        pytest.param([INTERNAL], [], id="a final error"),
+        pytest.param([CsiError(3, "never")], [], id="infeasible"),
+    ],
+)
+def test_a_claim_without_a_fault_needs_no_copy(redis_client, plans, requests):
+    world = CrashWorld(redis_client)
+    world.add_claim()
+    world.storage.plans = list(plans)
+    seen: list[str] = []
+    for name in ("apply_config_map", "delete_config_map"):
+        real = getattr(world.kube, name)
+
+        def call(*args, name=name, real=real):
+            seen.append(name)
+            return real(*args)
+
+        setattr(world.kube, name, call)
+    world.live(world.owner())
+    world.delete_claim()
+    world.live(world.owner())
+    assert seen == requests
+
+
+def test_a_full_namespace_does_not_turn_a_wait_into_a_failure(redis_client):
+    """Somebody's hand took the record away under a pass; the copy brings it back."""
+    world = dead_before(redis_client, Step.RECORD_VOLUME)
+    world.delete_claim()
+    owner = world.owner()
+    owner.runtime.parts["provisioner"].intents._namespace_bytes = 10
+    real = owner.steps.reach
+
+    def reach(step, lease):
+        if step is Step.COPY_INTENT:
+            redis_client.hdel("csifleet:intents", VOLUME)
+        real(step, lease)
+
+    owner.runtime.effects.steps.reach = reach
+    world.live(owner, passes=1)
+    assert COPY in world.kube.kind("configmaps")
+    failures = owner.runtime.metrics.unexpected_errors
+    assert failures.labels("claims", DRIVER)._value.get() == 0
+
+
+@pytest.mark.parametrize("record", ["of before", "of now"])
+def test_records_of_both_versions_end(world, claim, record):
+    """A rolling upgrade: one knows nothing of `is_copied`, the other is read by who does not."""
+    world.client.answers = [TIMEOUT, TIMEOUT]
+    world.claim_pass(claim)
+    kept = world.intents.intents[VOLUME]
+    assert kept["is_copied"] is True
+    if record == "of before":
+        del kept["is_copied"]
+    world.claim_pass(claim)
+    assert world.claim_pass(claim).action is Action.DONE
+    assert (world.kube.kind("configmaps"), world.intents.intents) == ({}, {})
