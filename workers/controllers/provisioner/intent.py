@@ -1,6 +1,7 @@
 """The write-ahead record of one attempt: enough to finish it after any crash (M-010).
 
-Shape in Redis and, for slow or background attempts, in a ConfigMap (JSON); what is empty is absent:
+Shape in Redis and, for attempts that are slow or stay without an end, in a ConfigMap (JSON); what
+is empty is absent:
 `{"key": key text, "driver": name, "claim": claim object, "selected_node": name or "",
 "pin": topology pin or null, "stage": see below, "has_copy": whether there may be a ConfigMap,
 "is_copied": whether one surely says so, "since": unix seconds of the first attempt, "source":
@@ -265,6 +266,11 @@ class Intent:
         return 0.0
 
     @property
+    def is_open(self) -> bool:
+        """A volume without a PV may be there, or may still be made."""
+        return not (self.is_failed or self.is_saved)
+
+    @property
     def is_failed(self) -> bool:
         """The last attempt ended with a final error: nothing is in progress."""
         return self.stage == STAGE_FAILED
@@ -277,11 +283,6 @@ class Intent:
     def failed(self) -> Self:
         """The same after a final error of the driver."""
         return replace(self, stage=STAGE_FAILED)
-
-    @property
-    def is_open(self) -> bool:
-        """A volume without a PV may be there, or may still be made."""
-        return self.stage not in {STAGE_FAILED, STAGE_SAVED}
 
     def copied(self) -> Self:
         """The same, known to stand in a ConfigMap too."""

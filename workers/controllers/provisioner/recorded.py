@@ -119,7 +119,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
         self.intent = self.work.record = intent
 
     def keep_copy(self, *, for_others: bool = False) -> None:
-        """The call takes long: keep the intent outside of Redis too."""
+        """Keep the intent outside of Redis too; the call takes long, or its end is not known."""
         self.work.keep_copy(for_others=for_others)
         self.intent = self.work.record
 

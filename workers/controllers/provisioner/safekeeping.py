@@ -75,7 +75,8 @@ class Safekeeping:
         """Puts the intent into a ConfigMap too.
 
         Never raises, for it is called while the driver works: a refusal is logged and costs only
-        this safety. A write without an answer counts as done, so that the copy is removed later.
+        this safety. After a write without an answer there may be a copy, which is removed later,
+        and it is written again.
         """
         kept = intent.copied()
         domain = lease.domain
