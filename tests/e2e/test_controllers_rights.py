@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.life import CAPABILITIES, CONTROLLERS, Life
-from tests.support.redis_server import is_seven
+from tests.support.redis_server import is_as_shipped
 from tests.support.shipped import K8S, NAMESPACE
 from tests.support.shipped_fleet import ShippedFleet
 from tests.support.waiting import wait_until
@@ -24,7 +24,7 @@ def driver():
 
 @pytest.fixture
 def fleet(request, tmp_path, api, driver, redis_binary):
-    if os.environ.get("CSI_FLEET_TEST_KUBECONFIG") or not is_seven(redis_binary):
+    if os.environ.get("CSI_FLEET_TEST_KUBECONFIG") or not is_as_shipped(redis_binary):
         pytest.skip("needs a control plane with RBAC of its own, and Redis 7")
     plane = request.getfixturevalue("control_plane")
     fleet = ShippedFleet(

