@@ -18,13 +18,15 @@ def make_ca(folder: Path, name: str) -> None:
     openssl(folder, "req", "-x509", *_KEY, *subject, "-out", f"{name}.pem")
 
 
-def make_certificate(folder: Path, ca: str, name: str, host: str, *, days: int = 2) -> None:
-    """`<name>.pem` and `<name>.key`, signed by a CA of `make_ca`; negative days: expired."""
+def make_certificate(
+    folder: Path, ca: str, name: str, host: str, *, days: int = 2, extensions: str = ""
+) -> None:
+    """`<name>.pem` and `<name>.key`, signed by a CA of `make_ca`; 0 days: expired."""
     openssl(
         folder,
         *("req", *_KEY, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr"),
     )
-    (folder / f"{name}.ext").write_text(f"subjectAltName=DNS:{host}\n")
+    (folder / f"{name}.ext").write_text(f"subjectAltName=DNS:{host}\n{extensions}")
     openssl(
         folder,
         *("x509", "-req", "-in", f"{name}.csr", "-CA", f"{ca}.pem", "-CAkey", f"{ca}.key"),

@@ -7,11 +7,13 @@ models stay unused: they are slow and lose unknown fields.
 from __future__ import annotations
 
 import os
+import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from urllib3 import ProxyManager
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.util import ssl_
 
 from workers.errors import ConfigError
 from workers.kube import official
@@ -81,6 +83,8 @@ def connect(
     if not configuration.verify_ssl:
         pool.pool_classes_by_scheme = {"http": HTTPConnectionPool, "https": _UnverifiedPool}
     base_url = configuration.host.rstrip("/")
+    if base_url.startswith("https:"):
+        pool.connection_pool_kw["ssl_context"] = _tls_context(configuration)
     # The official client has already looked at no_proxy.
     proxy = configuration.proxy if isinstance(pool, ProxyManager) else ""
     transport = Transport(
@@ -90,6 +94,21 @@ def connect(
         server_name=configuration.tls_server_name or "",
     )
     return Connection(base_url, pool, configuration, transport)
+
+
+def _tls_context(configuration: Any) -> ssl.SSLContext:
+    """For watches; urllib3 adds the files. It judges as Go and libcurl do.
+
+    Since Python 3.13 a default context refuses authorities without key identifiers or key usage,
+    such as those of EKS and MicroK8s: https://github.com/kubernetes-client/python/issues/2394.
+    """
+    needed = ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE
+    context = ssl_.create_urllib3_context(cert_reqs=needed)
+    context.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
+    # urllib3 does so only in a context of its own.
+    if not (configuration.ssl_ca_cert or configuration.ca_cert_data):
+        context.load_default_certs()
+    return context
 
 
 def _load(kubeconfig: str, master: str) -> Any:

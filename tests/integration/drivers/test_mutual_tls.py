@@ -43,8 +43,8 @@ def folder(tmp_path_factory):
     make_ca(folder, "stranger")
     make_certificate(folder, "ca", "driver", "driver.example.org")
     make_certificate(folder, "ca", "fleet", "fleet.example.org")
-    make_certificate(folder, "ca", "old", "fleet.example.org", days=-1)
-    make_certificate(folder, "ca", "old-driver", "driver.example.org", days=-1)
+    make_certificate(folder, "ca", "old", "fleet.example.org", days=0)
+    make_certificate(folder, "ca", "old-driver", "driver.example.org", days=0)
     return folder
 
 

@@ -36,9 +36,20 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs t
     ],
 )
 def test_a_server_that_goes_on_after_the_handshake_has_no_trouble_with_tls(
-    tmp_path: Path, answer: bytes, found: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes, found: str
 ) -> None:
-    """gRPC's servers refuse a client without a certificate by hanging up, without a reason."""
+    """gRPC's servers refuse a client without a certificate by hanging up, without a reason.
+
+    What gRPC accepts is accepted: the authority of `make_ca` is none to Python 3.13.
+    """
+    made = ssl.create_default_context
+
+    def strict(*args: Any, **options: Any) -> ssl.SSLContext:
+        context = made(*args, **options)
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(tlscheck.ssl, "create_default_context", strict)
     make_ca(tmp_path, "ca")
     make_certificate(tmp_path, "ca", "driver", "driver.example.org")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -71,7 +82,7 @@ def test_the_own_certificate_is_judged_without_the_driver(
     """gRPC's servers refuse it without a reason."""
     make_ca(tmp_path, "ca")
     make_certificate(tmp_path, "ca", "fleet", "fleet.example.org")
-    make_certificate(tmp_path, "ca", "old", "fleet.example.org", days=-1)
+    make_certificate(tmp_path, "ca", "old", "fleet.example.org", days=0)
     told = own_certificate_trouble(tmp_path / f"{certificate}.pem", tmp_path / f"{key}.key")
     assert told.startswith(found)
     assert bool(told) is bool(found)
@@ -79,6 +90,8 @@ def test_the_own_certificate_is_judged_without_the_driver(
 
 class Handshake:
     """The context of a handshake, the socket, and what is read from it; `ends` may be raised."""
+
+    verify_flags = 0
 
     def __init__(self, ends: Exception | bytes) -> None:
         self.ends, self.told = ends, []
