@@ -68,9 +68,11 @@ def _role(pid: int) -> str:
         words = {*line, *Path(f"/proc/{pid}/comm").read_text().split()}
     except OSError:
         return "gone"
-    for name in ("redis-server", "watcher", "beat", "worker"):  # beat is `workers beat`
-        if any(name in word for word in words if "/" not in word or name == "redis-server"):
-            return {"redis-server": "redis", "worker": "workers"}.get(name, name)
+    if any(word.endswith(("redis-server", "valkey-server")) for word in words):
+        return "redis"
+    for name in ("watcher", "beat", "worker"):  # beat is `workers beat`
+        if any(name in word for word in words if "/" not in word):
+            return "workers" if name == "worker" else name
     return "other"
 
 

@@ -314,9 +314,10 @@ def _children(pid: int) -> list[int]:
 
 
 def _names(pid: int) -> list[str]:
-    """Arguments of a started part, words of a forked one's name."""
+    """Arguments of a started part, words of a forked one's name; Valkey counts as Redis."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-        return arguments + Path(f"/proc/{pid}/comm").read_text().split()
+        command = Path(f"/proc/{pid}/comm").read_text().replace("valkey-", "redis-")
+        return arguments + command.split()
     except OSError:
         return []
