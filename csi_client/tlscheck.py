@@ -56,7 +56,7 @@ def refusal(host: str, port: int, tls: TlsFiles) -> str:
         reason = (error.reason or "").upper()
         if "ALERT" not in reason and ("VERSION" in reason or "RECORD" in reason):
             return NOT_TLS
-    except ConnectionResetError:
+    except (ConnectionResetError, BrokenPipeError):
         pass
     except OSError:
         return ""

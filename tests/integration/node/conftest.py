@@ -55,4 +55,5 @@ def get(port: int, path: str = "/healthz", *, host: str = "127.0.0.1") -> tuple[
         with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=20) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+        with error:
+            return error.code, error.read().decode()

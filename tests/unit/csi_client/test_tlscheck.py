@@ -143,6 +143,7 @@ OURS = "ours"
         pytest.param(b"x", "", id="it goes on"),
         pytest.param(b"", OURS, id="it hangs up"),
         pytest.param(ConnectionResetError(), OURS, id="it hangs up at once"),
+        pytest.param(BrokenPipeError(), OURS, id="it hung up before we spoke"),
         pytest.param(TimeoutError(), "", id="no answer is no trouble of TLS"),
         pytest.param(failed("WRONG_VERSION_NUMBER"), NOT_TLS, id="plain text"),
         pytest.param(failed("RECORD_LAYER_FAILURE"), NOT_TLS, id="no record"),
