@@ -47,6 +47,7 @@ from workers.explain.facts import Cause
 from workers.explain.lasting import LASTING_SECONDS
 from workers.explain.words import stamp
 from workers.kube.errors import TooManyRequestsError, Unreachable
+from workers.nodemode.ownership import selected_node
 from workers.observability import trail
 from workers.observability.logging import get_logger
 from workers.translate import claims as rules
@@ -99,7 +100,9 @@ class ClaimPass(ClaimWork):
         try:
             outcome = self.decide()
         except (Unreachable, TooManyRequestsError):
-            raise  # the API server takes no copy either
+            if self.has_read:  # else the API server takes no copy either
+                self.keep_copy()
+            raise
         except Exception:
             self.keep_copy()
             raise
@@ -113,8 +116,13 @@ class ClaimPass(ClaimWork):
         self.record = intent = Intent.from_record(record, self.key.uid)
         self.started = time.monotonic()
         live = self.read_claim()
+        self.has_read = True
         self.is_orphaned = live is None or self.has_another(live)
         self.had_failed = intent is not None and intent.is_failed
+        self.had_doubt = intent is not None
+        if intent is not None and intent.is_open and self.is_of_another_node(intent, live):
+            self.record = None
+            return done("another node's attempt")
         if unsaved is not None and saving.claim_uid(unsaved) == self.key.uid:
             return self.backend.resume(self, unsaved, live)
         seconds = self.hold_seconds(intent)
@@ -129,6 +137,13 @@ class ClaimPass(ClaimWork):
             intent = None
         claim = live if live is not None else {}
         return self.sync(claim, live, intent, was_saved=was_saved)
+
+    def is_of_another_node(self, intent: Intent, live: JsonObject | None) -> bool:
+        """True for an attempt whose call another node made, in a storage of its own."""
+        node = self.driver.settings.node
+        if not node.enabled or intent.key in {"", self.key.text}:
+            return False
+        return live is None or selected_node(live) != node.node_name
 
     def has_another(self, live: JsonObject) -> bool:
         """True if the claim was bound to a volume that is not ours to make."""
@@ -268,12 +283,12 @@ class ClaimPass(ClaimWork):
         if error.code == INVALID_ARGUMENT:
             text = "Volume provisioning failed with infeasible error. Retries will be delayed. "
             self.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, text + message)
-            self.keep_failed(claim, attempt, is_over=not self.had_failed)
+            self.keep_failed(claim, attempt, is_over=not self.had_doubt)
             return self.slow_retry(storage_class)
         self.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
         if state is State.RESCHEDULE:
             # First: a record that outlived the annotation would provision without the scheduler.
-            self.keep_failed(claim, attempt, is_over=not self.had_failed)
+            self.keep_failed(claim, attempt, is_over=not self.had_doubt)
             if clear_selected_node(self, claim):
                 return done("rescheduled")
         if state is State.BACKGROUND:
@@ -292,10 +307,11 @@ class ClaimPass(ClaimWork):
             attempt: that failed.
             is_over: the error leaves no doubt, and there was none before.
         """
-        was_last = self.is_orphaned and self.had_failed
+        was_last = "deletionTimestamp" in claim["metadata"] and self.overtaken_seconds() <= 0
+        was_last = was_last or (self.is_orphaned and self.had_failed)
         if not attempt.was_sent:
             self.forget_unless_failed()
-        elif is_over or was_last or "deletionTimestamp" in claim["metadata"]:
+        elif is_over or was_last:
             self.forget_intent()
         else:
             self.runtime.effects.reach(Step.FORGET_INTENT, self.lease)

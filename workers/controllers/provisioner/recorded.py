@@ -102,7 +102,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
             claim=self.claim,
             storage_class=self.storage_class,
             request=request,
-            previous=self.intent,
+            previous=self.intent or work.record,  # of a failed one: what it overtook
             now=work.runtime.now(),
             epoch=work.lease.session.epoch,
         )

@@ -112,9 +112,8 @@ class Safekeeping:
 
     def keep_failed(self, lease: Lease, intent: Intent) -> Intent:
         """Marks the attempt as failed for good; its copy goes, for nothing is in progress."""
-        if intent.has_copy and not self.drop_copy(lease.domain):
-            return intent
-        kept = replace(intent, has_copy=False, is_copied=False).failed()
+        stays = intent.has_copy and not self.drop_copy(lease.domain)
+        kept = replace(intent, has_copy=stays, is_copied=False).failed()
         self._intents.begin(lease.domain, kept.record(), lease)
         return kept
 
@@ -138,10 +137,13 @@ class Safekeeping:
             return False
         return True
 
-    def forget(self, lease: Lease, *, has_copy: bool) -> None:
+    def forget(self, lease: Lease, intent: Intent) -> None:
         """Drops the intent, the unsaved volume and the copy; safe to call twice."""
-        if not has_copy or self.drop_copy(lease.domain):
+        if not intent.has_copy or self.drop_copy(lease.domain):
             self._intents.finish(lease.domain, lease)
+        elif intent.is_open:  # nobody goes on with it as if its call were out
+            kept = replace(intent, is_copied=False).failed()
+            self._intents.begin(lease.domain, kept.record(), lease)
 
     def storage_class(self, name: str, state: CatalogState | None) -> JsonObject | None:
         """The class from the catalog, else live: the catalog may be a moment behind."""

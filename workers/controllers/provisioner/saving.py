@@ -166,6 +166,8 @@ def unsavable(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> O
     """
     policy = volume["spec"].get("persistentVolumeReclaimPolicy")
     if live is None and policy in (None, "", "Delete"):
+        if (seconds := work.overtaken_seconds()) > 0:
+            return wait(seconds, "the call of a dead process may make it once more")
         try:
             work.backend.delete(work, volume)
         except (AttemptError, IgnoredError) as error:
@@ -180,8 +182,10 @@ def unsavable(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> O
 
 def _finished(work: ClaimWork, reason: str) -> Outcome:
     """The record goes with the key, but never before its copy: that one would come back."""
-    has_copy = work.record is not None and work.record.has_copy
-    if has_copy and not work.own.safekeeping.drop_copy(work.lease.domain):
+    record, keeping = work.record, work.own.safekeeping
+    if record is not None and record.has_copy and not keeping.drop_copy(work.lease.domain):
+        # The PV must not be saved again: it may be deleted before the copy goes.
+        work.record = keeping.keep_saved(work.lease, record)
         return later("copy of the intent stays")
     return done(reason, finish_intent=True)
 

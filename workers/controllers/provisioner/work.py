@@ -57,6 +57,8 @@ class ClaimWork(Work):
         record: of the attempt, as it is in Redis.
         is_orphaned: nobody waits for the volume: the claim is gone, or has another one.
         had_failed: the record at the start was of an attempt that failed for good.
+        had_doubt: there was a record at the start: an earlier call may have left a volume.
+        has_read: the API server told of the claim.
         tried: the record after the last try to copy it, which another one would not change.
     """
 
@@ -64,6 +66,8 @@ class ClaimWork(Work):
     record: Intent | None = None
     is_orphaned: bool = False
     had_failed: bool = False
+    had_doubt: bool = False
+    has_read: bool = False
     tried: Intent | None = None
 
     def overtaken_seconds(self) -> float:
@@ -107,7 +111,7 @@ class ClaimWork(Work):
         """The storage holds nothing of this claim: drop what was remembered."""
         if self.record is not None:
             self.runtime.effects.reach(Step.FORGET_INTENT, self.lease)
-            self.own.safekeeping.forget(self.lease, has_copy=self.record.has_copy)
+            self.own.safekeeping.forget(self.lease, self.record)
             self.record = None
 
 

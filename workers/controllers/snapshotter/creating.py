@@ -224,7 +224,14 @@ class Creation:
         work, known = self.work, self.work.intent
         was_open = work.is_announced() or known is not None
         may_have_copy = work.is_announced() if known is None else known.has_copy
-        begun = replace(wanted, is_open=True, is_failed=self.is_last, has_copy=may_have_copy)
+        is_copied = known is not None and known.is_copied and known.asks_as(wanted)
+        begun = replace(
+            wanted,
+            is_open=True,
+            is_failed=self.is_last,
+            has_copy=may_have_copy,
+            is_copied=is_copied,
+        )
         work.remember(begun)
         if self.is_last:
             return True  # nobody else has to know

@@ -54,6 +54,7 @@ class Intent:
             end, or the answer was INTERNAL, as drivers say after a time-out of their own. Who
             deletes the object then asks once more; while that last call is out, both are set.
         has_copy: a ConfigMap may exist.
+        is_copied: one surely says so, of this very call.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Intent:
     is_open: bool = True
     is_failed: bool = False
     has_copy: bool = False
+    is_copied: bool = False
 
     @classmethod
     def read(cls, record: Mapping[str, Any] | None) -> Self | None:
@@ -78,6 +80,7 @@ class Intent:
             is_open=bool(record["open"]),
             is_failed=bool(record.get("failed")),
             has_copy=bool(record.get("copy")),
+            is_copied=bool(record.get("copied")),
         )
 
     def record(self) -> dict[str, Any]:
@@ -91,6 +94,7 @@ class Intent:
             "open": self.is_open,
             "failed": self.is_failed,
             "copy": self.has_copy,
+            "copied": self.is_copied,
         }
 
     @property
@@ -100,7 +104,13 @@ class Intent:
 
     def with_copy(self) -> Self:
         """The same, known to stand in a ConfigMap too."""
-        return replace(self, has_copy=True)
+        return replace(self, has_copy=True, is_copied=True)
+
+    def asks_as(self, other: Self) -> bool:
+        """Whether both are the same request."""
+        return (self.name, self.volumes, self.parameters, self.secret) == (
+            (other.name, other.volumes, other.parameters, other.secret)
+        )
 
     def as_full(self) -> Self:
         """The same after a call that found no space and made nothing."""
@@ -108,7 +118,7 @@ class Intent:
 
     def as_failed(self) -> Self:
         """The same after a final answer that proves nothing; nobody is at work, so no copy."""
-        return replace(self, is_open=False, is_failed=True, has_copy=False)
+        return replace(self, is_open=False, is_failed=True, has_copy=False, is_copied=False)
 
 
 def copy_name(key: Key) -> str:
@@ -116,8 +126,11 @@ def copy_name(key: Key) -> str:
     return f"{COPY_PREFIX}{key.kind}-{key.object}"[:253]
 
 
-def write_copy(kube: KubeResources, namespace: str, key: Key, intent: Intent) -> None:
-    """Put the record into a ConfigMap; never raises, for the driver may be at work."""
+def write_copy(kube: KubeResources, namespace: str, key: Key, intent: Intent) -> bool:
+    """Put the record into a ConfigMap; False if it is perhaps not there.
+
+    Never raises, for the driver may be at work.
+    """
     body = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -135,8 +148,11 @@ def write_copy(kube: KubeResources, namespace: str, key: Key, intent: Intent) ->
         kube.apply_config_map(body)
     except (Unreachable, ServerError) as error:
         _log.warning("attempt is perhaps not copied to a ConfigMap", err=error)
+        return False
     except ApiError as error:
         _log.warning("attempt is not copied to a ConfigMap", err=error)
+        return False
+    return True
 
 
 def read_copy(kube: KubeReader, namespace: str, key: Key) -> Intent | None:

@@ -186,18 +186,24 @@ class ContentPass:
     def copy_intent(self) -> None:
         """Let a ConfigMap know of the attempt too; called while the driver works.
 
-        The mark says so first: a copy nobody knows of would stay for ever. Without the lease or
-        Redis it is written all the same: what may exist is a fact, whoever owns the content by now.
+        The mark says first that there may be one: a copy nobody knows of would stay for ever. That
+        there is one it says once it was written. Without the lease or Redis it is written all the
+        same: what may exist is a fact, whoever owns the content by now.
         """
         known = self.intent
-        if known is None or known.has_copy:
+        if known is None or known.is_copied:
             return
-        known = known.with_copy()
+        if not known.has_copy:
+            known = replace(known, has_copy=True)
+            with suppress(TransientError):
+                self.remember(known, polls=self.polls)
         with suppress(TransientError):
-            self.remember(known)
             self.reach("copy-intent")
-        self.intent = known
-        intents.write_copy(self.context.effects.kube, self.namespace, self.key, known)
+        self.intent, copied = known, known.with_copy()
+        if intents.write_copy(self.context.effects.kube, self.namespace, self.key, copied):
+            self.intent = copied
+            with suppress(TransientError):
+                self.remember(copied, polls=self.polls)
 
     def close(self) -> None:
         """Nobody is at work any more, but a snapshot may be there: only the record stays."""
@@ -218,6 +224,8 @@ class ContentPass:
         is_unknown = self.intent is None and bool(self.content) and self.is_announced()
         if is_unknown or (self.intent is not None and self.intent.has_copy):
             self.reach("drop-copy")
+            if self.intent is not None and self.intent.is_copied:  # the answer may get lost
+                self.remember(replace(self.intent, is_copied=False), polls=self.polls)
             intents.drop_copy(self.context.effects.kube, self.namespace, self.key)
         if self.content:
             try:
@@ -342,8 +350,11 @@ class ContentPass:
     def settle(self, outcome: Outcome) -> Outcome:
         """The pass' outcome, unless the object is to go and nothing holds it any more.
 
-        Its deletion was told while a call ran, and no event tells it again (SND-006).
+        Its deletion was told while a call ran, and no event tells it again (SND-006). Whatever keeps
+        a call from its end, Redis alone must not know of it.
         """
+        if outcome.action is not Action.DONE and self.intent is not None and self.intent.is_open:
+            self.copy_intent()
         if outcome.action is Action.RETRY or not self.content:
             return outcome
         if self.is_wanted_gone() and not self.is_announced():

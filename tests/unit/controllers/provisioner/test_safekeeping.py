@@ -67,12 +67,13 @@ def test_a_failed_attempt_has_no_copy(world, keeping, lease):
     assert world.kube.kind("configmaps") == {}
 
 
-def test_while_its_copy_cannot_be_removed_an_attempt_is_not_marked_as_failed(world, keeping, lease):
-    """Otherwise nobody would remove that copy any more."""
+def test_while_its_copy_cannot_be_removed_a_failed_attempt_knows_of_it(world, keeping, lease):
+    """It says that there is one, so that it is removed later."""
     kept = keeping.copy(lease, INTENT)
     world.kube.fail["delete_config_map"] = [REFUSED]
-    assert keeping.keep_failed(lease, kept) == kept
-    assert world.intents.intents[DOMAIN] == kept.record()
+    failed = replace(kept, is_copied=False).failed()
+    assert keeping.keep_failed(lease, kept) == failed
+    assert world.intents.intents[DOMAIN] == failed.record()
 
 
 def test_a_saved_volume_leaves_the_record_of_a_call_that_may_still_run(world, keeping, lease):
@@ -100,7 +101,7 @@ def test_record_and_copy_go_together(world, keeping, lease, has_copy, errors, le
         keeping.begin(lease, INTENT)
         world.kube.fail["delete_config_map"] = [REFUSED]
     world.kube.fail["delete_config_map"] += errors
-    keeping.forget(lease, has_copy=has_copy)
+    keeping.forget(lease, replace(INTENT, has_copy=has_copy))
     assert ([*world.intents.intents], [*world.kube.kind("configmaps")]) == left
 
 
