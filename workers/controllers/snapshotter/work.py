@@ -350,8 +350,8 @@ class ContentPass:
     def settle(self, outcome: Outcome) -> Outcome:
         """The pass' outcome, unless the object is to go and nothing holds it any more.
 
-        Its deletion was told while a call ran, and no event tells it again (SND-006). Whatever keeps
-        a call from its end, Redis alone must not know of it.
+        Its deletion was told while a call ran, and no event tells it again (SND-006). What keeps a
+        call from its end leaves a copy: Redis alone must not know of it.
         """
         if outcome.action is not Action.DONE and self.intent is not None and self.intent.is_open:
             self.copy_intent()
