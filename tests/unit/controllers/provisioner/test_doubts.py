@@ -60,6 +60,14 @@ def overtaking(client, *plans: Any) -> tuple[CrashWorld, Any]:
     return world, owner
 
 
+def first_call_ends(world: CrashWorld, owner: Any) -> None:
+    """Its volume is made by now, and nothing stays of it."""
+    world.now_ms += 60_000
+    world.live(owner)
+    assert not world.late_at
+    nothing_left(world)
+
+
 @pytest.mark.parametrize("error", [INFEASIBLE, INTERNAL], ids=["infeasible", "internal"])
 def test_a_final_error_to_the_second_call_forgets_nothing_of_the_first(redis_client, error):
     """The claim is deleted after the answer; the first call makes its volume later."""
@@ -68,10 +76,7 @@ def test_a_final_error_to_the_second_call_forgets_nothing_of_the_first(redis_cli
     assert world.storage.calls == ["create", "create"]
     world.delete_claim()
     world.live(owner)
-    world.now_ms += 60_000
-    world.live(owner)
-    assert not world.late_at
-    nothing_left(world)
+    first_call_ends(world, owner)
 
 
 def test_a_third_call_remembers_the_first_one(redis_client):
@@ -83,10 +88,7 @@ def test_a_third_call_remembers_the_first_one(redis_client):
     assert world.late_at, "too late for this test"
     world.delete_claim()
     world.live(owner)
-    world.now_ms += 60_000
-    world.live(owner)
-    assert not world.late_at
-    nothing_left(world)
+    first_call_ends(world, owner)
 
 
 def test_a_claim_that_is_being_deleted_waits_for_the_first_call(redis_client):
@@ -95,10 +97,7 @@ def test_a_claim_that_is_being_deleted_waits_for_the_first_call(redis_client):
     world.live(owner, passes=1)
     world.delete_claim()
     world.live(owner)
-    world.now_ms += 60_000
-    world.live(owner)
-    assert not world.late_at
-    nothing_left(world)
+    first_call_ends(world, owner)
 
 
 def test_a_volume_that_makes_no_pv_is_not_deleted_before_the_first_call_is_over(redis_client):
@@ -108,10 +107,7 @@ def test_a_volume_that_makes_no_pv_is_not_deleted_before_the_first_call_is_over(
     # The second answer's PV is recorded; the next call is asked once more, and refused again.
     world.delete_claim()
     world.live(owner)
-    world.now_ms += 60_000
-    world.live(owner)
-    assert not world.late_at
-    nothing_left(world)
+    first_call_ends(world, owner)
 
 
 # The copy cannot be removed.
@@ -176,7 +172,4 @@ def test_an_unsavable_volume_of_a_gone_claim_waits_for_the_first_call(redis_clie
     third = world.owner()
     world.live(third)
     world.kube.fail.clear()
-    world.now_ms += 60_000
-    world.live(third)
-    assert not world.late_at
-    nothing_left(world)
+    first_call_ends(world, third)
