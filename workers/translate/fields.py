@@ -140,6 +140,11 @@ def has_finalizer(obj: Json, finalizer: str) -> bool:
     return finalizer in text_list(obj, "metadata", "finalizers")
 
 
+def version_of(obj: Json) -> str:
+    """Return the resourceVersion, "" for an answer without one (a Status)."""
+    return text(obj, "metadata", "resourceVersion")
+
+
 def is_deleting(obj: Json) -> bool:
     """Tell whether the object has a deletionTimestamp."""
     return bool(text(obj, "metadata", "deletionTimestamp"))

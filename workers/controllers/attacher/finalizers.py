@@ -18,6 +18,7 @@ from workers.kube import paths
 from workers.kube.client import MERGE_PATCH
 from workers.kube.errors import ConflictError, NotFoundError, RefusedError
 from workers.migration.plugins import in_tree_source
+from workers.translate.fields import version_of
 
 if TYPE_CHECKING:
     from workers.controllers.attacher.settings import AttacherSettings
@@ -44,7 +45,7 @@ def release_volume(
         return done("an attachment names it")
     context.effects.reach("release-volume", lease)
     try:
-        context.effects.kube.patch_volume(key.object, body, MERGE_PATCH)
+        left = context.effects.kube.patch_volume(key.object, body, MERGE_PATCH)
     except NotFoundError:
         return done("volume is gone")
     except ConflictError:
@@ -56,7 +57,8 @@ def release_volume(
             cap_seconds=settings.retry_interval_max_seconds,
             reason=f"finalizer not removed: {error}",
         )
-    return done("released")
+    # What others wrote before us came back as events; it asks for no second pass (COR-15).
+    return done("released", known=version_of(left))
 
 
 def may_go(volume: JsonObject, driver: str) -> bool:

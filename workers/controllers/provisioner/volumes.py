@@ -30,6 +30,7 @@ from workers.observability import trail
 from workers.observability.logging import get_logger
 from workers.queue.locks import stored_volume
 from workers.translate import volumes as rules
+from workers.translate.fields import version_of
 from workers.translate.volume_facts import FinalizerAction
 
 if TYPE_CHECKING:
@@ -144,4 +145,4 @@ class VolumePass(Work):
             with contextlib.suppress(NotFoundError, ConflictError):
                 left = kube.remove_volume_finalizer(name, k.FINALIZER_VOLUME, uid=uid)
         # What we did to the object comes back as events; one pass for a deletion is enough.
-        return done("deleted", known=(left.get("metadata") or {}).get("resourceVersion", ""))
+        return done("deleted", known=version_of(left))

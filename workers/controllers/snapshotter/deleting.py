@@ -21,7 +21,7 @@ from workers.kube.errors import NotFoundError, RefusedError
 from workers.queue import locks
 from workers.translate import snapshot_objects as objects
 from workers.translate import snapshot_secrets
-from workers.translate.fields import annotations_of
+from workers.translate.fields import annotations_of, version_of
 from workers.translate.go_text import quote
 from workers.translate.snapshot_status import cleared, error_of
 
@@ -36,7 +36,8 @@ def release(work: ContentPass) -> Outcome:
     with suppress(Gone):
         work.remove_finalizer()
     work.forget()
-    return done("released")
+    # What we wrote comes back as events; one pass for a deletion is enough (COR-15).
+    return done("released", known=version_of(work.content))
 
 
 def delete(work: ContentPass, handle: str) -> Outcome:

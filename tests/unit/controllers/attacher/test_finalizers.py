@@ -40,6 +40,14 @@ def test_ta071_finalizers_of_others_stay(world):
     assert world.volume_finalizers() == ["a", "b"]
 
 
+def test_what_was_written_before_ours_asks_for_no_second_pass(world):
+    """COR-15: the provisioner's write of the same PV comes back as an event during the pass."""
+    deleted_volume(world, ["a", FIN])
+    outcome = world.release()
+    left = world.api.of(paths.VOLUMES, "pv1")
+    assert outcome.known == left["metadata"]["resourceVersion"] != ""
+
+
 def test_ta072_list_changed_meanwhile(world):
     deleted_volume(world, ["a", FIN])
     change = {"metadata": {"finalizers": ["b", FIN]}}

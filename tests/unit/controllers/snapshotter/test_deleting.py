@@ -204,6 +204,17 @@ def test_snt077_a_status_that_is_not_cleared():
     assert world.content() is None
 
 
+def test_what_it_wrote_asks_for_no_second_pass():
+    """COR-15: status and finalizer come back as events, while the pass runs and later."""
+    world = SnapshotWorld()
+    finalizers = [k.FINALIZER_CONTENT, "of/another"]
+    going(world, status=dict(STATUS), metadata={"finalizers": finalizers})
+    outcome = world.run_content()
+    left = world.content()
+    assert left["metadata"]["finalizers"] == ["of/another"]
+    assert outcome.known == left["metadata"]["resourceVersion"] != ""
+
+
 def test_snt078_deleted_by_hand():
     """SNS-011: the snapshot lives, so nothing is done until its side wants it."""
     world = SnapshotWorld()
