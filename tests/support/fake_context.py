@@ -33,10 +33,13 @@ from workers.observability.metrics import Metrics
 from workers.queue.keys import Key
 from workers.queue.leases import CatalogState
 from workers.queue.locks import Lock, Mode
+from workers.queue.seal import Seal
 
 DRIVER = "csi/test"
 PLUGIN = frozenset({"CONTROLLER_SERVICE"})
 _NUMBERS = {_name.upper(): _number for _number, _name in errors.CODE_NAMES.items()}
+
+SEAL = Seal.of_lines(["0" * 64])
 
 Step = Mapping[str, Any] | Exception | Callable[[Any], Any]
 
@@ -188,6 +191,14 @@ class FakeQueue:
         else:
             self.marks.pop(lease.key.text, None)
 
+    def sealed_copy(self, key: Key, record: bytes) -> bytes:
+        """As in production, with a key of this worker."""
+        return SEAL.close("marks", key.text, key.tenant, record)
+
+    def is_our_copy(self, key: Key, stored: bytes) -> bool:
+        """As in production."""
+        return SEAL.is_ours("marks", key.text, stored)
+
     def marks_of(self, keys: Iterable[Key]) -> list[dict[str, Any]]:
         """What is remembered of several keys."""
         return [dict(self.marks.get(key.text, {})) for key in keys]
@@ -251,6 +262,7 @@ class FakeWorld:
         self.steps, self.events, self.catalog = Steps(), FakeEvents(), FakeCatalog()
         self.fails: dict[str, int] = {}
         self.memos: dict[str, str] = {}
+        self.passed = 0.0  # seconds that the tests let go by
         names = frozenset(self.capabilities) | frozenset(self.plugin)
         self.driver: Any = (
             SimpleNamespace(
@@ -288,6 +300,7 @@ class FakeWorld:
             settings=SimpleNamespace(controllers=dict(self.settings)),
             metrics=Metrics(),
             pauses=None,
+            now=lambda: time.time() + self.passed,
         )
 
     def lease(self, key: Key) -> FakeLease:

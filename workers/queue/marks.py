@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from workers.errors import RecordTooLarge
 from workers.queue.names import redis_key
 from workers.queue.records import encode, quarantine_forged, unseal
 from workers.queue.scripts import reading, text
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.queue.seal import Seal
 
-# Bytes of one mark.
-LONGEST_MARK: Final = 16 * 1024
+# Bytes of one mark, as of a claim's record: a group of some hundred volumes has all their handles.
+LONGEST_MARK: Final = 64 * 1024
 
 
 class Remembered:
@@ -56,14 +57,25 @@ class Remembered:
         """A mark to be stored, empty for none.
 
         Raises:
-            ValueError: the record is larger than 16 KiB.
+            RecordTooLarge: the record is larger than 64 KiB.
         """
         if not record:
             return b""
         raw = encode(record)
         if len(raw) > LONGEST_MARK:
-            raise ValueError(f"mark of {key.text} has {len(raw)} bytes, over {LONGEST_MARK}")
-        return self._seal.close(self._marks, key.text, key.tenant, raw)
+            raise RecordTooLarge(
+                f"what csi-fleet keeps of {key.object} would have {len(raw) // 1024} KiB, and may "
+                f"have {LONGEST_MARK // 1024} KiB"
+            )
+        return self.sealed_copy(key, raw)
+
+    def sealed_copy(self, key: Key, record: bytes) -> bytes:
+        """A key's record with the proof in front of it, to be kept elsewhere too."""
+        return self._seal.close(self._marks, key.text, key.tenant, record)
+
+    def is_our_copy(self, key: Key, stored: bytes) -> bool:
+        """Whether a worker with our key made it, for this key."""
+        return self._seal.is_ours(self._marks, key.text, stored)
 
     def memo_of(self, key: Key, raw: bytes | None) -> str:
         """The memo of a key; "" for none and for one that is not ours."""

@@ -248,13 +248,21 @@ class WorkQueue:
 
         Raises:
             LeaseLost: nothing was written.
-            ValueError: the record is larger than 16 KiB.
+            RecordTooLarge: the record is larger than 64 KiB.
         """
         raw = self._remembered.sealed_mark(lease.key, record)
         lease.check()
         if not self._scripts.run("mark", *owner_of(lease), raw):
             raise LeaseLost(f"lease of {lease.key.text} is lost, its mark is not written")
         lease.mark = dict(record)
+
+    def sealed_copy(self, key: Key, record: bytes) -> bytes:
+        """A record of the key as its mark would be, to be kept elsewhere too."""
+        return self._remembered.sealed_copy(key, record)
+
+    def is_our_copy(self, key: Key, stored: bytes) -> bool:
+        """Whether a worker with our key made it, for this key."""
+        return self._remembered.is_our_copy(key, stored)
 
     def marks_of(self, keys: Iterable[Key]) -> list[dict[str, Any]]:
         """What is remembered of other keys, in their order; {} for nothing.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workers.errors import NamespaceFull, ProvisionerError
+from workers.errors import NamespaceFull, ProvisionerError, RecordTooLarge
 from workers.queue.intents import IntentStore
 from workers.queue.keys import claim_key
 from workers.queue.leases import CatalogState, Lease, Session
@@ -50,14 +50,15 @@ def test_no_memo_and_no_mark_are_nothing_to_store(redis_client):
 
 
 @pytest.mark.parametrize(("over", "fits"), [(0, True), (1, False)])
-def test_a_mark_has_16_kib_at_most(redis_client, over, fits):
+def test_a_mark_has_64_kib_at_most(redis_client, over, fits):
     remembered = Remembered(redis_client, OURS)
     record = {"text": "x" * (LONGEST_MARK - len(encode({"text": ""})) + over)}
     if fits:
         raw = remembered.sealed_mark(KEY, record)
         assert remembered.mark_of(KEY.text, raw) == record
     else:
-        with pytest.raises(ValueError, match="16385 bytes"):
+        record["text"] += "x" * 1024
+        with pytest.raises(RecordTooLarge, match="65 KiB, and may have 64 KiB"):
             remembered.sealed_mark(KEY, record)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from csi_client import errors
 from csi_client.errors import CsiError
 from workers.controllers.snapshotter import orphans, request
+from workers.controllers.snapshotter.content import Gone
 from workers.controllers.snapshotter.decide import (
     Action,
     is_final,
@@ -20,9 +21,9 @@ from workers.controllers.snapshotter.decide import (
     may_have_made,
 )
 from workers.controllers.snapshotter.intent import SLOW_AFTER_SECONDS, Intent
-from workers.controllers.snapshotter.work import ContentPass, Gone, busy, poll
+from workers.controllers.snapshotter.work import ContentPass, busy, held_back, poll
 from workers.engine.outcome import Outcome, done, wait
-from workers.errors import AttemptError, LeaseLost, State
+from workers.errors import AttemptError, RecordTooLarge, State
 from workers.kube.errors import RefusedError
 from workers.queue.locks import Mode, stored_volume
 from workers.translate import snapshot_objects as objects
@@ -80,23 +81,25 @@ class Creation:
         if self.is_last and known is not None:  # with other parameters it may be refused
             wanted, secrets = known, orphans.secrets_of(work, known)
         # Volumes are deleted under the same locks, alone (workers.controllers.provisioner).
+        if known is not None and known.handle and work.is_wanted_gone() and self.handle() is None:
+            return orphans.discard(work, self.calls, known.handle, known.members, blame=self.blame)
         locks = [stored_volume(work.driver.name, one, Mode.SHARED) for one in wanted.volumes]
         if (taken := work.context.queue.acquire(work.lease, *locks)) is not None:
             return busy(taken)
         before = work.intent
         if self.handle() is not None:
             work.forget(polls=work.polls)  # of a life before: what was reported is not taken back
-        elif not self.announce(wanted):
-            return wait(0, "deleted before the call")
+        else:
+            try:
+                if not self.announce(wanted):
+                    return wait(0, "deleted before the call")
+            except RecordTooLarge as error:
+                self.blame(str(error))
+                return work.failed("not recorded")
         try:
             answer = self.call(wanted, secrets)
         except CsiError as error:
             return self.failed(error, before)
-        try:
-            work.lease.check()
-        except LeaseLost:
-            work.copy_intent()  # whoever comes next must learn of it, object or not
-            raise
         return self.created(answer)
 
     def blame(self, message: str) -> None:
@@ -224,14 +227,17 @@ class Creation:
         work, known = self.work, self.work.intent
         was_open = work.is_announced() or known is not None
         may_have_copy = work.is_announced() if known is None else known.has_copy
-        is_copied = known is not None and known.is_copied and known.asks_as(wanted)
         begun = replace(
             wanted,
             is_open=True,
             is_failed=self.is_last,
             has_copy=may_have_copy,
-            is_copied=is_copied,
+            deadline=work.deadline(),
+            is_retained=not objects.is_deleted_with_snapshot(work.content),
         )
+        if known is not None:
+            begun = replace(begun, handle=known.handle, members=known.members)
+            work.overtaken = max(work.overtaken, known.deadline)
         work.remember(begun)
         if self.is_last:
             return True  # nobody else has to know
@@ -267,8 +273,9 @@ class Creation:
         """The snapshot may be in the making."""
         if not made_nothing(error):
             self.work.copy_intent()
-        elif before is None or before.is_full:
-            self.work.remember(known.as_full())
+        else:
+            is_first = before is None or before.is_full
+            self.work.remember(known.as_full() if is_first else known)
 
     def may_give_up(self, error: CsiError, before: Intent | None) -> bool:
         """True if the object is to go and the pool was full each time (SND-032)."""
@@ -293,6 +300,7 @@ class Creation:
         A snapshot is taken back if nobody was told of it; one that was reported is the user's.
         """
         work, is_reported = self.work, self.handle() is not None
+        work.record_answer(handle, members)
         if self.is_last:  # also with policy Retain: who keeps it would not know of it
             return orphans.discard(work, self.calls, handle, members, blame=self.blame)
         try:
@@ -309,4 +317,5 @@ class Creation:
             words = f"error updating status for volume {work.names.words} {work.name}: {error}"
             self.blame(words)
             return work.failed("status not written")
-        return done("ready")
+        # The record of an overtaken call goes in a later pass.
+        return held_back(work) or done("ready")

@@ -34,6 +34,10 @@ class Action(Enum):
     NOTHING = "its group does it"
 
 
+# After these nobody asks the driver again.
+ENDS: Final = frozenset({Action.DELETE, Action.RELEASE, Action.LAST_CALL})
+
+
 def is_ours(content: Json, snapshot_class: Json | None, driver_name: str) -> bool:
     """SNS-003; a class that is named but missing does not matter here."""
     if objects.volume_handle(content) is None and objects.source_handle(content) is None:

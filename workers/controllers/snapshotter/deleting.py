@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING
 from csi_client import errors
 from csi_client import messages as csi
 from csi_client.errors import CsiError
-from workers.controllers.snapshotter.work import (
-    ContentPass,
-    Gone,
-    busy,
-    snapshot_lock,
-)
+from workers.controllers.snapshotter.content import Gone
+from workers.controllers.snapshotter.work import ContentPass, busy, snapshot_lock
 from workers.engine.outcome import Outcome, done
 from workers.errors import ApiError, AttemptError
 from workers.kube.errors import NotFoundError, RefusedError
@@ -31,11 +27,11 @@ if TYPE_CHECKING:
 _REASON = "SnapshotDeleteError"
 
 
-def release(work: ContentPass) -> Outcome:
+def release(work: ContentPass, *, has_strays: bool = False) -> Outcome:
     """The snapshot stays or never was: only the finalizer goes."""
     with suppress(Gone):
         work.remove_finalizer()
-    work.forget()
+    work.forget(has_strays=has_strays)
     # What we wrote comes back as events; one pass for a deletion is enough (COR-15).
     return done("released", known=version_of(work.content))
 
@@ -55,12 +51,8 @@ def delete(work: ContentPass, handle: str) -> Outcome:
         return work.failed("no credentials")
     work.reach("delete-snapshot")
     try:
-        work.context.effects.client(work.driver).call(
-            "Controller/DeleteSnapshot",
-            csi.DeleteSnapshotRequest(snapshot_id=handle, secrets=secrets),
-            csi.DeleteSnapshotResponse,
-            timeout_seconds=work.settings.timeout_seconds,
-        )
+        request = csi.DeleteSnapshotRequest(snapshot_id=handle, secrets=secrets)
+        work.call("Controller/DeleteSnapshot", request, csi.DeleteSnapshotResponse)
     except CsiError as error:
         return refused(work, error, _REASON, "Failed to delete snapshot")
     try:

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.snapshotter import orphans, request
+from workers.controllers.snapshotter.content import GROUP_CONTENTS, Gone
 from workers.controllers.snapshotter.creating import CREATES, Creation
-from workers.controllers.snapshotter.decide import Action
+from workers.controllers.snapshotter.decide import ENDS, Action
 from workers.controllers.snapshotter.deleting import refused, release, secrets_for_deletion
 from workers.controllers.snapshotter.intent import SLOW_AFTER_SECONDS, Intent
 from workers.controllers.snapshotter.work import (
-    GROUP_CONTENTS,
     ContentPass,
-    Gone,
     busy,
+    held_back,
     poll,
     snapshot_lock,
+    tidied,
 )
 from workers.engine.outcome import Outcome, done
 from workers.errors import ApiError, AttemptError, State
@@ -136,13 +137,18 @@ def decide(work: ContentPass) -> Action:
 
 def sync_group_content(context: Context, driver: Driver, key: Key, lease: Lease) -> Outcome:
     """One pass."""
-    work = ContentPass(context, driver, key, lease, GROUP_CONTENTS)
+    return ContentPass(context, driver, key, lease, GROUP_CONTENTS).run(_sync)
+
+
+def _sync(work: ContentPass) -> Outcome:
     if not work.settings.groups:
         return done("group snapshots are switched off")
     if not work.read():
         return orphans.finish(work, GROUPS)
     group_class = work.read_class(class_name(work.content))
-    if not is_ours(work.content, group_class, driver.name):
+    # As for single contents (SND-004).
+    judged = None if is_deleting(work.content) else group_class
+    if not is_ours(work.content, judged, work.driver.name):
         return done("not ours")
     try:
         return _act(work, decide(work), group_class)
@@ -151,13 +157,15 @@ def sync_group_content(context: Context, driver: Driver, key: Key, lease: Lease)
 
 
 def _act(work: ContentPass, action: Action, group_class: JsonObject | None) -> Outcome:
+    if action in ENDS and (held := held_back(work)) is not None:
+        return held
     if action is Action.DELETE:
         return _delete(work)
+    is_cut = bool(volumes_of(work.content))
     if action is Action.RELEASE:
-        return release(work)
+        return release(work, has_strays=is_cut)
     if action is Action.TIDY:
-        work.forget()
-        return done("ready")
+        return tidied(work, has_strays=is_cut)
     if action is Action.QUERY:
         return _query(work, group_class)
     if action in CREATES:
@@ -274,7 +282,7 @@ def _query(work: ContentPass, group_class: JsonObject | None) -> Outcome:
         lock = snapshot_lock(work, handle)
         if (taken := work.context.queue.acquire(work.lease, lock)) is not None:
             return busy(taken)
-        answer = work.context.effects.client(work.driver).call(
+        answer = work.call(
             "GroupController/GetVolumeGroupSnapshot",
             csi.GetVolumeGroupSnapshotRequest(
                 group_snapshot_id=handle,
@@ -282,7 +290,6 @@ def _query(work: ContentPass, group_class: JsonObject | None) -> Outcome:
                 secrets=secrets,
             ),
             csi.GetVolumeGroupSnapshotResponse,
-            timeout_seconds=work.settings.timeout_seconds,
         )
     except AttemptError as error:
         work.blame(_CHECK[0], f"{_CHECK[1]}: {error.message}")
@@ -359,22 +366,15 @@ def _ask_for_group(
     work: ContentPass, wanted: Intent, secrets: dict[str, str], **options: Any
 ) -> Any:
     """CreateVolumeGroupSnapshot as an intent has it; `options` go to the call."""
-    return (
-        work.context.effects.client(work.driver)
-        .call(
-            "GroupController/CreateVolumeGroupSnapshot",
-            csi.CreateVolumeGroupSnapshotRequest(
-                name=wanted.name,
-                source_volume_ids=wanted.volumes,
-                parameters=wanted.parameters,
-                secrets=secrets,
-            ),
-            csi.CreateVolumeGroupSnapshotResponse,
-            timeout_seconds=work.settings.timeout_seconds,
-            **options,
-        )
-        .group_snapshot
+    request = csi.CreateVolumeGroupSnapshotRequest(
+        name=wanted.name,
+        source_volume_ids=wanted.volumes,
+        parameters=wanted.parameters,
+        secrets=secrets,
     )
+    method = "GroupController/CreateVolumeGroupSnapshot"
+    answer = work.call(method, request, csi.CreateVolumeGroupSnapshotResponse, **options)
+    return answer.group_snapshot
 
 
 def _create_call(
@@ -387,14 +387,11 @@ def _create_call(
 def _delete_call(
     work: ContentPass, handle: str, members: Sequence[str], secrets: dict[str, str]
 ) -> None:
-    work.context.effects.client(work.driver).call(
-        "GroupController/DeleteVolumeGroupSnapshot",
-        csi.DeleteVolumeGroupSnapshotRequest(
-            group_snapshot_id=handle, snapshot_ids=members, secrets=secrets
-        ),
-        csi.DeleteVolumeGroupSnapshotResponse,
-        timeout_seconds=work.settings.timeout_seconds,
+    request = csi.DeleteVolumeGroupSnapshotRequest(
+        group_snapshot_id=handle, snapshot_ids=members, secrets=secrets
     )
+    method = "GroupController/DeleteVolumeGroupSnapshot"
+    work.call(method, request, csi.DeleteVolumeGroupSnapshotResponse)
 
 
 GROUPS = orphans.Calls(_create_call, _delete_call)

@@ -10,7 +10,7 @@ follows when a call is slow or its result unknown, so that Redis may lose everyt
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import msgspec
 
@@ -34,9 +34,20 @@ _log = get_logger(__name__)
 # The watcher brings back what such a ConfigMap remembers by adding its key (watcher.intents).
 COPY_PREFIX: Final = "csi-fleet-snapshot-intent-"
 FIELD_RECORD: Final = "record"
+FIELD_SEAL: Final = "seal"
 SLOW_AFTER_SECONDS: Final = 2.0
 # Larger parameters are not remembered: a mark holds 16 KiB.
 _MAX_PARAMETERS_BYTES: Final = 12 * 1024
+
+
+class Proof(Protocol):
+    """The part of workers.queue.WorkQueue that is used here."""
+
+    def sealed_copy(self, key: Key, record: bytes) -> bytes:
+        """A record with the proof in front of it."""
+
+    def is_our_copy(self, key: Key, stored: bytes) -> bool:
+        """Whether a worker with our key wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +66,10 @@ class Intent:
             deletes the object then asks once more; while that last call is out, both are set.
         has_copy: a ConfigMap may exist.
         is_copied: one surely says so, of this very call.
+        handle, members: what the driver answered; "" before it did. Asking again may bring nothing
+            to light once the source is gone (G8).
+        deadline: unix seconds until which the call may run; 0 once its end is known.
+        is_retained: the object's policy was Retain.
     """
 
     name: str
@@ -65,6 +80,10 @@ class Intent:
     is_failed: bool = False
     has_copy: bool = False
     is_copied: bool = False
+    handle: str = ""
+    members: tuple[str, ...] = ()
+    deadline: float = 0.0
+    is_retained: bool = False
 
     @classmethod
     def read(cls, record: Mapping[str, Any] | None) -> Self | None:
@@ -81,6 +100,10 @@ class Intent:
             is_failed=bool(record.get("failed")),
             has_copy=bool(record.get("copy")),
             is_copied=bool(record.get("copied")),
+            handle=str(record.get("handle") or ""),
+            members=tuple(record.get("members") or ()),
+            deadline=float(record.get("deadline") or 0),
+            is_retained=bool(record.get("retained")),
         )
 
     def record(self) -> dict[str, Any]:
@@ -95,6 +118,10 @@ class Intent:
             "failed": self.is_failed,
             "copy": self.has_copy,
             "copied": self.is_copied,
+            "handle": self.handle,
+            "members": list(self.members),
+            "deadline": self.deadline,
+            "retained": self.is_retained,
         }
 
     @property
@@ -106,19 +133,18 @@ class Intent:
         """The same, known to stand in a ConfigMap too."""
         return replace(self, has_copy=True, is_copied=True)
 
-    def asks_as(self, other: Self) -> bool:
-        """Whether both are the same request."""
-        return (self.name, self.volumes, self.parameters, self.secret) == (
-            (other.name, other.volumes, other.parameters, other.secret)
-        )
+    def as_ended(self) -> Self:
+        """The same, and its call does not run any more."""
+        return replace(self, deadline=0.0)
 
     def as_full(self) -> Self:
         """The same after a call that found no space and made nothing."""
-        return replace(self, is_open=False)
+        return replace(self.as_ended(), is_open=False)
 
     def as_failed(self) -> Self:
         """The same after a final answer that proves nothing; nobody is at work, so no copy."""
-        return replace(self, is_open=False, is_failed=True, has_copy=False, is_copied=False)
+        ended = self.as_ended()
+        return replace(ended, is_open=False, is_failed=True, has_copy=False, is_copied=False)
 
 
 def copy_name(key: Key) -> str:
@@ -126,11 +152,12 @@ def copy_name(key: Key) -> str:
     return f"{COPY_PREFIX}{key.kind}-{key.object}"[:253]
 
 
-def write_copy(kube: KubeResources, namespace: str, key: Key, intent: Intent) -> bool:
+def write_copy(kube: KubeResources, queue: Proof, namespace: str, key: Key, intent: Intent) -> bool:
     """Put the record into a ConfigMap; False if it is perhaps not there.
 
     Never raises, for the driver may be at work.
     """
+    record = msgspec.json.encode({"key": key.text, **intent.record()})
     body = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -141,7 +168,8 @@ def write_copy(kube: KubeResources, namespace: str, key: Key, intent: Intent) ->
             "annotations": {ANN_RECORD_DRIVER: key.driver_name},
         },
         "data": {
-            FIELD_RECORD: msgspec.json.encode({"key": key.text, **intent.record()}).decode(),
+            FIELD_RECORD: record.decode(),
+            FIELD_SEAL: queue.sealed_copy(key, record).removesuffix(record).decode(),
         },
     }
     try:
@@ -155,8 +183,8 @@ def write_copy(kube: KubeResources, namespace: str, key: Key, intent: Intent) ->
     return True
 
 
-def read_copy(kube: KubeReader, namespace: str, key: Key) -> Intent | None:
-    """What a ConfigMap remembers of the object's last attempt."""
+def read_copy(kube: KubeReader, queue: Proof, namespace: str, key: Key) -> Intent | None:
+    """What a ConfigMap remembers of the object's last attempt; what is not ours is no record."""
     try:
         found = kube.get(paths.CONFIG_MAPS, copy_name(key), namespace=namespace)
     except NotFoundError:
@@ -165,16 +193,30 @@ def read_copy(kube: KubeReader, namespace: str, key: Key) -> Intent | None:
         _log.warning("ConfigMap of another driver is not believed", config_map=copy_name(key))
         return None
     try:
-        record = msgspec.json.decode(found["data"][FIELD_RECORD], type=dict[str, Any])
+        text, seal = found["data"][FIELD_RECORD], found["data"].get(FIELD_SEAL, "")
+        record = msgspec.json.decode(text, type=dict[str, Any])
+        is_ours = queue.is_our_copy(key, (seal + text).encode()) and record["key"] == key.text
         intent = Intent.read(record)
     except (KeyError, TypeError, ValueError, msgspec.DecodeError) as error:
         _log.warning(
             "copied attempt is unreadable, look at it", config_map=copy_name(key), err=error
         )
         return None
+    if not is_ours:
+        _log.warning(
+            "copied attempt is not by a worker with our key and not believed: look at it and "
+            "delete it (docs/security.md)",
+            config_map=copy_name(key),
+        )
+        return None
     return intent.with_copy() if intent is not None else None
 
 
-def drop_copy(kube: KubeResources, namespace: str, key: Key) -> None:
-    """Remove the ConfigMap; an absent one is fine."""
-    kube.delete_config_map(namespace, copy_name(key))
+def drop_copy(kube: KubeResources, namespace: str, key: Key) -> bool:
+    """Remove the ConfigMap, an absent one is fine; False if it must be tried again later."""
+    try:
+        kube.delete_config_map(namespace, copy_name(key))
+    except ApiError as error:
+        _log.warning("copy of the attempt stays for now", config_map=copy_name(key), err=error)
+        return False
+    return True

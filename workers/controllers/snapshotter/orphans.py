@@ -6,14 +6,15 @@ the first one made (it is idempotent by name), and then it is deleted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.snapshotter import intent as intents
 from workers.controllers.snapshotter.decide import is_final, made_nothing
-from workers.engine.outcome import Outcome, done
+from workers.controllers.snapshotter.work import held_back
+from workers.engine.outcome import Outcome, done, wait
 from workers.errors import AttemptError
 from workers.kube.errors import RefusedError
 from workers.observability.logging import get_logger
@@ -44,14 +45,27 @@ class Calls:
 
 def finish(work: ContentPass, calls: Calls) -> Outcome:
     """End what is known of an object that is gone."""
-    known = work.intent or intents.read_copy(work.context.kube, work.namespace, work.key)
-    if known is None:
-        if work.polls:
+    known = work.intent
+    if known is None and not work.has_stale_copy:
+        known = work.intent = intents.read_copy(
+            work.context.kube, work.context.queue, work.namespace, work.key
+        )
+        if known is not None and known.is_retained:
+            # A copy alone does not prove that nobody was told of the snapshot.
+            _log.warning("a snapshot of policy Retain may be left in the storage", name=known.name)
             work.forget()
+            return done("retained")
+    if known is None:
+        work.forget()
         return done("gone")
-    work.intent = known
+    if known.handle:
+        return discard(work, calls, known.handle, known.members)
+    seconds = work.hold_seconds()
+    if seconds > 0:
+        return wait(seconds, "the call of another process may still run")
     _log.warning("gone, asking for what its call left")
     secrets = secrets_of(work, known)
+    work.remember(replace(known, is_copied=False, deadline=work.deadline()), polls=work.polls)
     work.reach("ask-orphan")
     try:
         handle, members = calls.create(work, known, secrets)
@@ -64,6 +78,7 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
             return done("nothing was left")
         work.copy_intent()
         return work.failed(error.code_name)
+    work.record_answer(handle, members)
     return discard(work, calls, handle, members)
 
 
@@ -76,6 +91,8 @@ def discard(
     blame: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Delete a snapshot that was reported to no object; `blame` tells one why it stays."""
+    if (held := held_back(work)) is not None:
+        return held
     secrets = secrets_of(work, work.intent)
     work.reach("delete-orphan")
     try:
@@ -104,11 +121,10 @@ def is_volume_without_snapshots(work: ContentPass) -> bool:
     if not work.driver.supports("LIST_SNAPSHOTS"):
         return False
     try:
-        answer = work.context.effects.client(work.driver).call(
+        answer = work.call(
             "Controller/ListSnapshots",
             csi.ListSnapshotsRequest(source_volume_id=objects.volume_handle(work.content) or ""),
             csi.ListSnapshotsResponse,
-            timeout_seconds=work.settings.timeout_seconds,
         )
     except CsiError:
         return False
@@ -117,22 +133,14 @@ def is_volume_without_snapshots(work: ContentPass) -> bool:
 
 def ask_for_snapshot(work: ContentPass, wanted: Intent, secrets: Any, **options: Any) -> Any:
     """CreateSnapshot as an intent has it; `options` go to the call."""
-    return (
-        work.context.effects.client(work.driver)
-        .call(
-            "Controller/CreateSnapshot",
-            csi.CreateSnapshotRequest(
-                name=wanted.name,
-                source_volume_id=wanted.volumes[0],
-                parameters=wanted.parameters,
-                secrets=secrets,
-            ),
-            csi.CreateSnapshotResponse,
-            timeout_seconds=work.settings.timeout_seconds,
-            **options,
-        )
-        .snapshot
+    request = csi.CreateSnapshotRequest(
+        name=wanted.name,
+        source_volume_id=wanted.volumes[0],
+        parameters=wanted.parameters,
+        secrets=secrets,
     )
+    method = "Controller/CreateSnapshot"
+    return work.call(method, request, csi.CreateSnapshotResponse, **options).snapshot
 
 
 def _create(work: ContentPass, known: Intent, secrets: Any) -> tuple[str, tuple[str, ...]]:
@@ -140,12 +148,8 @@ def _create(work: ContentPass, known: Intent, secrets: Any) -> tuple[str, tuple[
 
 
 def _delete(work: ContentPass, handle: str, _members: Sequence[str], secrets: Any) -> None:
-    work.context.effects.client(work.driver).call(
-        "Controller/DeleteSnapshot",
-        csi.DeleteSnapshotRequest(snapshot_id=handle, secrets=secrets),
-        csi.DeleteSnapshotResponse,
-        timeout_seconds=work.settings.timeout_seconds,
-    )
+    request = csi.DeleteSnapshotRequest(snapshot_id=handle, secrets=secrets)
+    work.call("Controller/DeleteSnapshot", request, csi.DeleteSnapshotResponse)
 
 
 SNAPSHOTS = Calls(_create, _delete)

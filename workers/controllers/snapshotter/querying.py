@@ -96,22 +96,19 @@ def _secrets(work: ContentPass, snapshot_class: JsonObject | None) -> dict[str, 
 
 def _ask(work: ContentPass, handle: str, secrets: dict[str, str]) -> csi.Snapshot:
     """The driver's view; a driver that cannot list is believed the handle (SNS-031)."""
-    call, seconds = work.context.effects.client(work.driver).call, work.settings.timeout_seconds
     try:
         if work.driver.supports("GET_SNAPSHOT"):
-            return call(
+            return work.call(
                 "Controller/GetSnapshot",
                 csi.GetSnapshotRequest(snapshot_id=handle, secrets=secrets),
                 csi.GetSnapshotResponse,
-                timeout_seconds=seconds,
             ).snapshot
         if not work.driver.supports("LIST_SNAPSHOTS"):
             return csi.Snapshot(snapshot_id=handle, ready_to_use=True)
-        answer = call(
+        answer = work.call(
             "Controller/ListSnapshots",
             csi.ListSnapshotsRequest(snapshot_id=handle, secrets=secrets),
             csi.ListSnapshotsResponse,
-            timeout_seconds=seconds,
         )
     except CsiError as error:
         is_missing = error.code == errors.NOT_FOUND and work.driver.supports("GET_SNAPSHOT")

@@ -8,13 +8,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workers.controllers.snapshotter import orphans
+from workers.controllers.snapshotter.content import CONTENTS, Gone
 from workers.controllers.snapshotter.creating import CREATES, Creation
-from workers.controllers.snapshotter.decide import Action, decide, handle_to_delete, is_ours
+from workers.controllers.snapshotter.decide import (
+    ENDS,
+    Action,
+    decide,
+    handle_to_delete,
+    is_ours,
+)
 from workers.controllers.snapshotter.deleting import delete, release
 from workers.controllers.snapshotter.querying import query
-from workers.controllers.snapshotter.work import CONTENTS, ContentPass, Gone, poll
+from workers.controllers.snapshotter.work import ContentPass, held_back, poll, tidied
 from workers.engine.outcome import Outcome, done
 from workers.translate import snapshot_objects as objects
+from workers.translate.fields import is_deleting
 
 if TYPE_CHECKING:
     from workers.drivers.driver import Driver
@@ -26,11 +34,16 @@ if TYPE_CHECKING:
 
 def sync_content(context: Context, driver: Driver, key: Key, lease: Lease) -> Outcome:
     """One pass; SNS-010."""
-    work = ContentPass(context, driver, key, lease, CONTENTS)
+    return ContentPass(context, driver, key, lease, CONTENTS).run(_sync)
+
+
+def _sync(work: ContentPass) -> Outcome:
     if not work.read():
         return orphans.finish(work, orphans.SNAPSHOTS)
     snapshot_class = work.read_class(objects.class_name(work.content))
-    if not is_ours(work.content, snapshot_class, driver.name):
+    # Whatever became of its class, nobody else deletes it (SND-004).
+    judged = None if is_deleting(work.content) else snapshot_class
+    if not is_ours(work.content, judged, work.driver.name):
         return done("not ours")
     action = decide(
         work.content,
@@ -45,14 +58,16 @@ def sync_content(context: Context, driver: Driver, key: Key, lease: Lease) -> Ou
 
 
 def _act(work: ContentPass, action: Action, snapshot_class: JsonObject | None) -> Outcome:
+    if action in ENDS and (held := held_back(work)) is not None:
+        return held
     if action is Action.DELETE:
         takes = work.settings.deletes_unread
         return delete(work, handle_to_delete(work.content, takes_source_handle=takes))
+    is_cut = objects.volume_handle(work.content) is not None
     if action is Action.RELEASE:
-        return release(work)
+        return release(work, has_strays=is_cut)
     if action is Action.TIDY:
-        work.forget()
-        return done("ready")
+        return tidied(work, has_strays=is_cut)
     if action is Action.QUERY:
         return query(work, snapshot_class)
     if action is Action.NOTHING:

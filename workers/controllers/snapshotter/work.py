@@ -1,187 +1,139 @@
-"""One pass over one content: what it works on, and each of its effects.
+"""One pass over one content: its records, its calls, its end.
 
-Used by snapshots and group snapshots alike; they differ in the names of a `Protocol` (annotations,
-finalizer, resources), not in what is done when. Every effect is announced by a step.
+What it knows of an attempt stands in the key's mark and, for calls that are slow or without an end,
+in a ConfigMap (`intent.py`).
 """
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from workers import constants as k
 from workers.controllers.snapshotter import intent as intents
+from workers.controllers.snapshotter.content import Gone, LiveContent
 from workers.controllers.snapshotter.decide import poll_seconds
 from workers.controllers.snapshotter.intent import Intent
-from workers.engine.outcome import Action, Outcome, blocked, retry, wait
-from workers.errors import TransientError
-from workers.kube import paths
-from workers.kube.errors import ConflictError, NotFoundError, RefusedError
-from workers.kube.merging import difference
-from workers.observability import trail
-from workers.observability.logging import get_logger
+from workers.engine.outcome import Action, Outcome, blocked, done, retry, wait
+from workers.errors import LeaseLost, TransientError
 from workers.queue.locks import Lock
-from workers.translate import secrets
-from workers.translate import snapshot_objects as objects
-from workers.translate.fields import annotations_of, is_deleting, text_list
-from workers.translate.snapshot_status import error_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from workers.controllers.snapshotter.settings import SnapshotterSettings
-    from workers.drivers.driver import Driver
-    from workers.engine.context import Context
-    from workers.kube.objects import JsonObject
-    from workers.kube.paths import Resource
-    from workers.queue.keys import Key
-    from workers.queue.leases import Lease
-    from workers.translate.secrets import SecretRef
+    from google.protobuf.message import Message
 
-_log = get_logger(__name__)
-
-_MAX_ATTEMPTS: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What contents of snapshots and of group snapshots are called."""
-
-    resource: Resource
-    class_resource: Resource
-    class_words: str
-    being_created: str
-    being_deleted: str
-    finalizer: str
-    secret_name: str
-    secret_namespace: str
-    words: str
-
-
-CONTENTS: Final = Names(
-    resource=paths.SNAPSHOT_CONTENTS,
-    class_resource=paths.SNAPSHOT_CLASSES,
-    class_words="volumesnapshotclass.snapshot.storage.k8s.io",
-    being_created=k.ANN_BEING_CREATED,
-    being_deleted=k.ANN_BEING_DELETED,
-    finalizer=k.FINALIZER_CONTENT,
-    secret_name=k.ANN_SNAPSHOT_SECRET_NAME,
-    secret_namespace=k.ANN_SNAPSHOT_SECRET_NAMESPACE,
-    words="snapshot content",
-)
-GROUP_CONTENTS: Final = Names(
-    resource=paths.GROUP_SNAPSHOT_CONTENTS,
-    class_resource=paths.GROUP_SNAPSHOT_CLASSES,
-    class_words="volumegroupsnapshotclass.groupsnapshot.storage.k8s.io",
-    being_created=k.ANN_GROUP_BEING_CREATED,
-    being_deleted=k.ANN_GROUP_BEING_DELETED,
-    finalizer=k.FINALIZER_GROUP_CONTENT,
-    secret_name=k.ANN_GROUP_SECRET_NAME,
-    secret_namespace=k.ANN_GROUP_SECRET_NAMESPACE,
-    words="group snapshot content",
-)
-
-
-class Gone(Exception):  # noqa: N818 - an end of the pass, not a failure
-    """The object is not there any more; somebody removed it by force."""
+AnswerT = TypeVar("AnswerT", bound="Message")
+# After the deadline of a call: what the driver needs to notice it, and clocks that differ.
+MARGIN_SECONDS: Final = 1.0
 
 
 @dataclass
-class ContentPass:
-    """A content of ours while one pass lasts; `content` is always as last read or written."""
+class ContentPass(LiveContent):
+    """One pass over one content, under its lease.
 
-    context: Context
-    driver: Driver
-    key: Key
-    lease: Lease
-    names: Names
-    content: JsonObject = field(default_factory=dict)
+    Attributes:
+        intent: what is known of its attempt.
+        polls: looks at a snapshot that is not ready.
+        overtaken: unix seconds until which calls of dead processes may run that a later one
+            overtook.
+        has_stale_copy: a copy may be left of an attempt that is over.
+    """
+
     intent: Intent | None = None
+    polls: int = 0
+    overtaken: float = 0.0
+    has_stale_copy: bool = False
 
     def __post_init__(self) -> None:
-        self.intent = Intent.read(self.lease.mark.get("intent"))
-        self.polls = int(self.lease.mark.get("polls") or 0)
+        mark = self.lease.mark
+        self.intent = Intent.read(mark.get("intent"))
+        self.polls = int(mark.get("polls") or 0)
+        self.overtaken = float(mark.get("overtaken") or 0)
+        self.has_stale_copy = bool(mark.get("stale"))
 
-    @property
-    def settings(self) -> SnapshotterSettings:
-        """The controller's own settings for this driver."""
-        found: SnapshotterSettings = self.driver.settings.controllers["snapshotter"]
-        return found
+    def run(self, decide: Callable[[Self], Outcome]) -> Outcome:
+        """One pass; what leaves a call without its end leaves a copy (M-010).
 
-    @property
-    def namespace(self) -> str:
-        """Our own namespace, for copies of attempts."""
-        return self.driver.settings.kube.namespace
-
-    @property
-    def name(self) -> str:
-        """The content's name."""
-        return self.key.object
-
-    def reach(self, step: str) -> None:
-        """Announce an effect; raises LeaseLost if the content has another owner by now."""
-        self.context.effects.reach(step, self.lease)
-
-    def is_announced(self) -> bool:
-        """Whether the object says that a call may be under way."""
-        return self.names.being_created in annotations_of(self.content)
-
-    def is_wanted_gone(self) -> bool:
-        """Whether the object is being deleted, and its snapshot's side wants that."""
-        return is_deleting(self.content) and self.names.being_deleted in annotations_of(
-            self.content
-        )
-
-    # Reading.
-
-    def read(self) -> bool:
-        """Read the content live; False if it is gone.
-
-        Raises:
-            ApiError: it cannot be read; also while its kind is not served.
+        For Redis alone must not know of it.
         """
         try:
-            self.content = self.context.kube.get(self.names.resource, self.name)
-        except NotFoundError as error:
-            if not error.is_about(self.name):
-                raise
-            return False
-        return True
+            outcome = decide(self)
+        except Exception:
+            if self.intent is not None:  # no call of this process runs any more
+                self.intent = self.intent.as_ended()
+            self.keep_copy()
+            raise
+        if outcome.action is not Action.DONE:
+            self.keep_copy()
+        return outcome
 
-    def read_class(self, name: str | None) -> JsonObject | None:
-        """The class of that name, None if there is none."""
-        if name is None:
-            return None
-        try:
-            return self.context.kube.get(self.names.class_resource, name)
-        except NotFoundError:
-            return None
-
-    def read_secret(self, ref: SecretRef | None) -> dict[str, str]:
-        """What a secret says; nothing without a reference.
-
-        Raises:
-            ApiError: it cannot be read.
-            AttemptError: it is no text.
-        """
-        if ref is None:
-            return {}
-        return secrets.decode(self.context.kube.get_secret(ref.namespace, ref.name), ref)
-
-    # Records of ours.
+    def keep_copy(self) -> None:
+        """Copy an attempt that is open; not that of another owner, who may have ended it."""
+        if self.intent is not None and self.intent.is_open and self.lease.is_held():
+            self.copy_intent()
 
     def remember(self, intent: Intent | None, *, polls: int = 0) -> None:
         """Write the key's mark."""
         self.reach("record-intent")
-        mark: dict[str, Any] = {}
-        if intent is not None:
-            mark["intent"] = intent.record()
-        if polls:
-            mark["polls"] = polls
-        self.context.effects.mark(self.lease, mark)
+        self.context.effects.mark(self.lease, self._mark(intent, polls))
         self.intent, self.polls = intent, polls
+
+    def _mark(self, intent: Intent | None, polls: int) -> dict[str, Any]:
+        parts = {
+            "intent": intent.record() if intent is not None else None,
+            "polls": polls,
+            "overtaken": self.overtaken if self.overtaken_seconds() > 0 else 0,
+            "stale": self.has_stale_copy,
+        }
+        return {name: part for name, part in parts.items() if part}
+
+    def record_answer(self, handle: str, members: Sequence[str]) -> None:
+        """Record what the driver made before anything else is done with it (G8).
+
+        Raises:
+            LeaseLost: the content has another owner; there is a copy.
+        """
+        if self.intent is not None:
+            ended = self.intent.as_ended()
+            self.intent = replace(ended, handle=handle, members=tuple(members))
+            try:
+                self.remember(self.intent, polls=self.polls)
+            except LeaseLost:  # whoever comes next must learn of it, object or not
+                self.copy_intent()
+                raise
+
+    def deadline(self) -> float:
+        """Until when a call that begins now may run."""
+        return self.context.now() + self.settings.timeout_seconds
+
+    def call(
+        self, method: str, request: Message, answer_type: type[AnswerT], **options: Any
+    ) -> AnswerT:
+        """Ask the driver; whatever the answer, who got one knows that this call is over.
+
+        Raises:
+            CsiError: its answer, or none.
+            DriverAway: it is not connected.
+        """
+        client, seconds = self.context.effects.client(self.driver), self.settings.timeout_seconds
+        try:
+            return client.call(method, request, answer_type, timeout_seconds=seconds, **options)
+        finally:
+            if self.intent is not None:
+                self.intent = self.intent.as_ended()
+
+    def overtaken_seconds(self) -> float:
+        """How long a call of a dead process may still make the snapshot once more."""
+        return self._seconds_until(self.overtaken)
+
+    def hold_seconds(self) -> float:
+        """The same, with the call of the record itself."""
+        known = self.intent.deadline if self.intent is not None else 0.0
+        return self._seconds_until(max(known, self.overtaken))
+
+    def _seconds_until(self, deadline: float) -> float:
+        return max(0.0, deadline + MARGIN_SECONDS - self.context.now()) if deadline else 0.0
 
     def copy_intent(self) -> None:
         """Let a ConfigMap know of the attempt too; called while the driver works.
@@ -190,17 +142,19 @@ class ContentPass:
         there is one it says once it was written. Without the lease or Redis it is written all the
         same: what may exist is a fact, whoever owns the content by now.
         """
-        known = self.intent
-        if known is None or known.is_copied:
+        if self.intent is None:
             return
-        if not known.has_copy:
-            known = replace(known, has_copy=True)
+        known = self.intent = replace(self.intent, has_copy=True)
+        if self._mark(known, self.polls) != self.lease.mark:
             with suppress(TransientError):
                 self.remember(known, polls=self.polls)
+        if known.is_copied:
+            return
         with suppress(TransientError):
             self.reach("copy-intent")
         self.intent, copied = known, known.with_copy()
-        if intents.write_copy(self.context.effects.kube, self.namespace, self.key, copied):
+        kube, queue = self.context.effects.kube, self.context.queue
+        if intents.write_copy(kube, queue, self.namespace, self.key, copied):
             self.intent = copied
             with suppress(TransientError):
                 self.remember(copied, polls=self.polls)
@@ -211,150 +165,51 @@ class ContentPass:
         self.forget(kept=self.intent.as_failed())
 
     def forget(
-        self, *, polls: int = 0, kept: Intent | None = None, must_exist: bool = False
+        self,
+        *,
+        polls: int = 0,
+        kept: Intent | None = None,
+        must_exist: bool = False,
+        has_strays: bool = False,
     ) -> None:
         """Nothing is under way any more: the copy goes, the annotation, then the record.
 
         In this order, so that a copy never outlives what points to it. An announcement without a
-        record means that Redis lost it; there may be a copy.
+        record means that Redis lost it; there may be a copy. One that may not be removed now is
+        remembered, and holds nothing up.
+
+        Args:
+            polls: to be remembered.
+            kept: what stays of the record.
+            must_exist: the object.
+            has_strays: a worker that lost its lease may have written a copy that nobody knows of.
 
         Raises:
             Gone: the object must exist and does not; the record stays.
         """
         is_unknown = self.intent is None and bool(self.content) and self.is_announced()
-        if is_unknown or (self.intent is not None and self.intent.has_copy):
+        has_copy = self.intent is not None and self.intent.has_copy
+        if is_unknown or has_copy or has_strays or self.has_stale_copy:
             self.reach("drop-copy")
             if self.intent is not None and self.intent.is_copied:  # the answer may get lost
                 self.remember(replace(self.intent, is_copied=False), polls=self.polls)
-            intents.drop_copy(self.context.effects.kube, self.namespace, self.key)
+            kube = self.context.effects.kube
+            self.has_stale_copy = not intents.drop_copy(kube, self.namespace, self.key)
         if self.content:
             try:
                 self.clear_annotation()
             except Gone:
                 if must_exist:
                     raise
-        if self.intent is not None or polls != self.polls:
+        if self._mark(kept, polls) != self.lease.mark:
             self.remember(kept, polls=polls)
-
-    # Writing. Single members are merged in, so that what others write meanwhile stays (SND-003).
-
-    def _write(
-        self, step: str, change: Callable[[JsonObject], JsonObject | None], *, status: bool = False
-    ) -> None:
-        """Change the object as it is now; on a conflict read and decide again (SNQ-006).
-
-        Raises:
-            Gone: it is not there any more.
-            ApiError: the API server refused.
-        """
-        for attempts_left in range(_MAX_ATTEMPTS - 1, -1, -1):
-            patch = change(self.content)
-            if patch is None:
-                return
-            self.reach(step)
-            try:
-                self.content = self.context.effects.kube.merge(
-                    self.names.resource, self.content, patch, status=status, is_exact=True
-                )
-            except NotFoundError as error:
-                if error.is_about(self.name):
-                    raise Gone from None
-                raise
-            except ConflictError:
-                if not attempts_left:
-                    raise
-                self._read_again()
-            else:
-                return
-
-    def _read_again(self) -> None:
-        known = self.content
-        if not self.read() or objects.uid_of(self.content) != objects.uid_of(known):
-            self.content = known  # another one of its name is none of this pass
-            raise Gone
-
-    def annotate(self) -> None:
-        """Tell everybody that a call is about to be made (SNQ-011 b)."""
-        self._write(
-            "mark-created",
-            lambda item: (
-                None
-                if self.names.being_created in annotations_of(item)
-                else {"metadata": {"annotations": {self.names.being_created: "yes"}}}
-            ),
-        )
-
-    def clear_annotation(self) -> None:
-        """No call is under way any more (part of `forget`)."""
-        self._write(
-            "unmark-created",
-            lambda item: (
-                {"metadata": {"annotations": {self.names.being_created: None}}}
-                if self.names.being_created in annotations_of(item)
-                else None
-            ),
-        )
-
-    def write_status(self, step: str, change: Callable[[JsonObject], JsonObject | None]) -> None:
-        """Write a new status; `change` gets the object and returns all of the status, or None."""
-
-        def patch(item: JsonObject) -> JsonObject | None:
-            new = change(item)
-            return None if new is None else {"status": difference(item.get("status") or {}, new)}
-
-        self._write(step, patch, status=True)
-
-    def remove_finalizer(self) -> None:
-        """Let the object go; the last write of its life (SNQ-011 d)."""
-
-        def patch(item: JsonObject) -> JsonObject | None:
-            finalizers = text_list(item, "metadata", "finalizers")
-            if self.names.finalizer not in finalizers:
-                return None
-            kept = [name for name in finalizers if name != self.names.finalizer]
-            return {"metadata": {"finalizers": kept}}
-
-        self._write("remove-finalizer", patch)
-
-    # Telling.
-
-    def event(self, kind: Any, reason: str, message: str) -> None:
-        """An event on the content, in the driver's name."""
-        if kind == "Warning":
-            trail.note("error", message)
-            _log.warning("attempt failed", reason=reason, err=message)
-        self.context.effects.event(
-            {"apiVersion": self.names.resource.api_version, "kind": self.names.resource.kind}
-            | self.content,
-            kind,
-            reason,
-            message,
-            component=f"csi-snapshotter {self.driver.name}",
-        )
-
-    def blame(self, reason: str, message: str) -> None:
-        """Error status and event; silent when the same text is stored already (SNS-026)."""
-        if objects.error_message(self.content) == message:
-            trail.note("error", message)
-            return
-        self.event("Warning", reason, message)
-        error = error_of(message, time.time())
-        try:
-            self.write_status(
-                "write-error",
-                lambda item: {**(item.get("status") or {}), "error": error, "readyToUse": False},
-            )
-        except RefusedError as problem:
-            _log.warning("error not stored", err=problem)
+        self.intent, self.polls = kept, polls
 
     def settle(self, outcome: Outcome) -> Outcome:
         """The pass' outcome, unless the object is to go and nothing holds it any more.
 
-        Its deletion was told while a call ran, and no event tells it again (SND-006). What keeps a
-        call from its end leaves a copy: Redis alone must not know of it.
+        Its deletion was told while a call ran, and no event tells it again (SND-006).
         """
-        if outcome.action is not Action.DONE and self.intent is not None and self.intent.is_open:
-            self.copy_intent()
         if outcome.action is Action.RETRY or not self.content:
             return outcome
         if self.is_wanted_gone() and not self.is_announced():
@@ -370,11 +225,23 @@ class ContentPass:
         )
 
 
+def held_back(work: ContentPass) -> Outcome | None:
+    """Nothing is deleted while a call of a dead process may still make it once more."""
+    seconds = work.overtaken_seconds()
+    return wait(seconds, "the call of another process may still run") if seconds > 0 else None
+
+
 def poll(work: ContentPass, *, must_exist: bool = False) -> Outcome:
     """Not ready: look again after growing times that no error makes longer (SND-001)."""
     polls = work.polls
     work.forget(polls=polls + 1, must_exist=must_exist)
     return wait(poll_seconds(polls), "not ready")
+
+
+def tidied(work: ContentPass, *, has_strays: bool) -> Outcome:
+    """A snapshot that is ready, and whose attempt another pass did not end."""
+    work.forget(has_strays=has_strays)
+    return held_back(work) or work.settle(done("ready"))
 
 
 def busy(lock: Lock) -> Outcome:

@@ -25,6 +25,7 @@ from tests.support.snapshot_world import (
 from workers import constants as k
 from workers.controllers.snapshotter.intent import (
     FIELD_RECORD,
+    FIELD_SEAL,
     Intent,
     copy_name,
     read_copy,
@@ -95,7 +96,9 @@ def test_parameters_that_are_too_large_are_not_remembered(more, is_kept):
 def put(world: SnapshotWorld, record: dict[str, Any], driver: str = DRIVER) -> None:
     body = {"metadata": {"name": copy_name(CONTENT_KEY), "namespace": "fleet"}}
     body["metadata"]["annotations"] = {k.ANN_RECORD_DRIVER: driver} if driver else {}
-    data = {FIELD_RECORD: msgspec.json.encode(record).decode()}
+    text = msgspec.json.encode({"key": CONTENT_KEY.text, **record})
+    seal = world.queue.sealed_copy(CONTENT_KEY, text).removesuffix(text)
+    data = {FIELD_RECORD: text.decode(), FIELD_SEAL: seal.decode()}
     world.api.add(paths.CONFIG_MAPS, body | {"data": data})
 
 
@@ -113,7 +116,7 @@ def test_a_copy_is_believed_if_it_is_the_drivers(record, driver, is_read):
     """And if it can be read; it is known to be a copy then."""
     world = SnapshotWorld()
     put(world, record, driver)
-    found = read_copy(world.api.kube, "fleet", CONTENT_KEY)
+    found = read_copy(world.api.kube, world.queue, "fleet", CONTENT_KEY)
     assert found == (BEGUN.with_copy() if is_read else None)
 
 
@@ -121,12 +124,12 @@ def test_a_copy_that_cannot_be_written_stops_nobody():
     """The driver may be at work."""
     world = SnapshotWorld()
     world.api.fail("patch", "configmaps", ForbiddenError(403, "Forbidden", "no"))
-    write_copy(world.api.kube, "fleet", CONTENT_KEY, BEGUN)
-    assert read_copy(world.api.kube, "fleet", CONTENT_KEY) is None
-    write_copy(world.api.kube, "fleet", CONTENT_KEY, BEGUN)
+    write_copy(world.api.kube, world.queue, "fleet", CONTENT_KEY, BEGUN)
+    assert read_copy(world.api.kube, world.queue, "fleet", CONTENT_KEY) is None
+    write_copy(world.api.kube, world.queue, "fleet", CONTENT_KEY, BEGUN)
     other = Key(CONTENT_KEY.kind, "other.test", CONTENT)
-    assert read_copy(world.api.kube, "fleet", CONTENT_KEY) == BEGUN.with_copy()
-    assert read_copy(world.api.kube, "fleet", other) is None
+    assert read_copy(world.api.kube, world.queue, "fleet", CONTENT_KEY) == BEGUN.with_copy()
+    assert read_copy(world.api.kube, world.queue, "fleet", other) is None
 
 
 # What an answer makes of the record.
@@ -162,8 +165,8 @@ def test_the_record_after_each_answer(answers, expected):
     assert (copied is not None) is bool(expected and expected[2])
 
 
-def test_an_open_call_is_copied_once():
-    """The second answer is no news."""
+def test_each_open_call_is_copied():
+    """A copy says how long its very call may run."""
     world = SnapshotWorld()
     world.add_content()
     world.client.respond({"CreateSnapshot": [refused(AWAY)]})
@@ -172,13 +175,10 @@ def test_an_open_call_is_copied_once():
     assert world.steps.reached[-4:] == [*copying, "write-error"]
     for _ in range(2):
         world.run_content()
-    assert world.steps.reached.count("copy-intent") == 1
-    assert len([one for one in world.api.writes if "configmaps" in one.path]) == 2
+    assert world.steps.reached.count("copy-intent") == 3
     world.client.respond({"CreateSnapshot": [CUT]})
     world.run_content()
-    assert world.steps.reached[-4:] == [
-        *("drop-copy", "record-intent", "unmark-created", "record-intent"),
-    ]
+    assert world.steps.reached[-3:] == ["drop-copy", "unmark-created", "record-intent"]
 
 
 def test_a_class_that_changes_is_taken_as_it_is():
@@ -329,7 +329,9 @@ def test_what_a_last_question_found_goes_with_the_attempts_secret(has_secret):
     for _, request in world.client.calls:
         assert dict(request.secrets) == ({"a": "b"} if has_secret else {})
     assert world.client.requests("DeleteSnapshot")[0].snapshot_id == "sh"
-    assert world.steps.reached == ["ask-orphan", "delete-orphan", "record-intent"]
+    assert world.steps.reached == [
+        *("record-intent", "ask-orphan", "record-intent", "delete-orphan", "record-intent"),
+    ]
     assert world.queue.marks == {}
 
 
@@ -339,8 +341,9 @@ def test_a_found_snapshot_that_cannot_be_deleted_is_tried_again():
     world.queue.marks[CONTENT_KEY.text] = {"intent": BEGUN.record()}
     world.client.respond({"CreateSnapshot": [CUT], "DeleteSnapshot": [refused(NO), {}]})
     assert world.run_content().action.value == "retry"
-    assert recorded(world) == BEGUN
+    assert recorded(world) == replace(BEGUN.with_copy(), handle="sh")
     assert world.run_content().reason == "cleaned up"
+    assert world.client.methods == ["CreateSnapshot", "DeleteSnapshot", "DeleteSnapshot"]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tests.support.snapshot_world import (
 )
 from workers import constants as k
 from workers.controllers.snapshotter import groups
+from workers.controllers.snapshotter.content import GROUP_CONTENTS
 from workers.controllers.snapshotter.decide import (
     Action,
     decide,
@@ -29,7 +30,7 @@ from workers.controllers.snapshotter.decide import (
 )
 from workers.controllers.snapshotter.intent import Intent
 from workers.controllers.snapshotter.rules import KIND_GROUP_CONTENTS
-from workers.controllers.snapshotter.work import GROUP_CONTENTS, ContentPass
+from workers.controllers.snapshotter.work import ContentPass
 from workers.kube import paths
 from workers.queue.keys import Key
 

@@ -50,12 +50,13 @@ def test_each_effect_of_a_group_is_announced():
     world = dynamic_world(ready())
     assert run(world).reason == "ready"
     assert world.steps.reached == [
-        *("record-intent", "mark-created", "create-snapshot", "write-status"),
-        *("unmark-created", "record-intent"),
+        *("record-intent", "mark-created", "create-snapshot", "record-intent"),
+        *("write-status", "unmark-created", "record-intent"),
     ]
     world.steps.reached.clear()
     assert run(world).reason == "ready"
-    assert world.steps.reached == [], "there is nothing left to do"
+    assert world.steps.reached == ["drop-copy"], "there is nothing else left to do"
+    world.steps.reached.clear()
     user_deletes(world)
     assert run(world).reason == "released"
     assert world.steps.reached == ["delete-snapshot", "clear-status", "remove-finalizer"]

@@ -15,7 +15,7 @@ from workers.kube import paths
 from workers.kube.errors import NotFoundError
 
 REQUESTS, LATER_REQUESTS = 5, 3
-BEFORE_UNMARKING = 4
+BEFORE_UNMARKING = 5
 NO_ANSWER = {"code": "UNAVAILABLE", "message": "x"}
 
 

@@ -1,0 +1,52 @@
+"""A group of many volumes has a record that fits; one of too many is told so."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.controllers.snapshotter import test_group_contents as groups
+from workers.errors import RecordTooLarge
+from workers.kube import paths
+from workers.queue.marks import LONGEST_MARK
+from workers.queue.records import encode
+
+# As disk.csi.azure.com names them: 166 characters.
+AZURE = (
+    "/subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/mc_production_westeurope"
+    "/providers/Microsoft.Compute/disks/pvc-00000000-0000-0000-0000-{:012d}"
+)
+# As rbd.csi.ceph.com names them: 79 characters.
+CEPH = (
+    "0001-0024-00000000-0000-0000-0000-000000000000-000000000000000a"
+    "-00000000-0000-0000-0000-{:012d}"
+)
+
+
+@pytest.mark.parametrize(("handle", "volumes"), [(AZURE, 100), (CEPH, 170)], ids=["azure", "ceph"])
+def test_a_group_of_many_volumes_is_cut(handle, volumes):
+    world = new_world(handle, volumes)
+    assert groups.run(world).reason == "ready"
+
+
+def test_a_group_of_too_many_volumes_is_told_so():
+    world = new_world(AZURE, 500)
+    assert groups.run(world).action.value == "retry"
+    assert "may have 64 KiB" in str(groups.content(world)["status"]["error"])
+    assert world.client.methods == []
+
+
+def new_world(handle, volumes):
+    ready = {"group_snapshot": groups.MADE["group_snapshot"] | {"ready_to_use": True}}
+    world = groups.dynamic_world(ready)
+    source = {"volumeHandles": [handle.format(number) for number in range(volumes)]}
+    world.api.change(paths.GROUP_SNAPSHOT_CONTENTS, "gc", {"spec": {"source": source}})
+    real = world.queue.mark
+
+    def mark(lease, record):
+        """With the bound of production (workers.queue.marks)."""
+        if (size := len(encode(record))) > LONGEST_MARK:
+            raise RecordTooLarge(f"{size // 1024} KiB, and may have {LONGEST_MARK // 1024} KiB")
+        real(lease, record)
+
+    world.queue.mark = mark
+    return world
