@@ -50,6 +50,7 @@ class ExpandStep:
     name: str = effects.EXPAND_VOLUME
     operation: str = "expand"
     _request: csi.ControllerExpandVolumeRequest | None = None
+    _exhausted: int = 0
 
     @property
     def target(self) -> tuple[str, str]:
@@ -77,10 +78,14 @@ class ExpandStep:
         return None
 
     def take_back(self) -> None:
-        """Forget a result of an earlier call for this size: from now on a new one may run."""
+        """Forget what an earlier call for this size came to: from now on a new one may run.
+
+        Answers "full" too: they tell nothing once a later call's end was not heard (MR-031).
+        """
         marks = self.work.marks
         call = marks.expansion_of(self.plan.target.size_bytes)
-        if call is not None and call.result is not Result.UNCERTAIN:
+        if call is not None:
+            self._exhausted = call.exhausted
             self.work.marks = replace(marks, expand=None)
 
     def answer(self) -> csi.ControllerExpandVolumeResponse | CsiError:
@@ -196,14 +201,12 @@ class ExpandStep:
 
     def _remember(self, result: Result, error: CsiError | None) -> None:
         work, size_bytes = self.work, self.plan.target.size_bytes
+        is_full = error is not None and error.code == errors.RESOURCE_EXHAUSTED
         call: Call | None = None
         if not result.may_run:
             call = Call(str(size_bytes), result, work.now)
-        elif work.settings.exhausted_is_final and error is not None:
-            known = work.marks.expansion_of(size_bytes)
-            is_full = error.code == errors.RESOURCE_EXHAUSTED
-            count = (known.exhausted if known else 0) + 1 if is_full else 0
-            call = Call(str(size_bytes), result, work.now, exhausted=count) if is_full else None
+        elif work.settings.exhausted_is_final and is_full:
+            call = Call(str(size_bytes), result, work.now, exhausted=self._exhausted + 1)
         in_use = work.marks.in_use or (error is not None and is_in_use(error))
         work.marks = replace(work.marks, expand=call, in_use=in_use)
 
