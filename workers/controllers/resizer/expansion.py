@@ -77,10 +77,11 @@ class ExpandStep:
             return self._unsent(error.message)
         return None
 
-    def take_back(self) -> None:
-        """Forget what an earlier call for this size came to: from now on a new one may run.
+    def record_call(self) -> None:
+        """From now on a call may run, whatever an earlier one came to (MR-010).
 
-        Answers "full" too: they tell nothing once a later call's end was not heard (MR-031).
+        That is what no mark means, as the size stands in the claim. Answers "full" go too: they
+        tell nothing once a later call's end was not heard (MR-031).
         """
         marks = self.work.marks
         call = marks.expansion_of(self.plan.target.size_bytes)

@@ -1,13 +1,15 @@
 """What is remembered of a claim between two reconciles (MR-020), and how it is spelled in Redis?
 
-Only what the claim itself cannot say (MR-010). Lost marks cost nothing but time: without one, a
-call for the size in `allocatedResources` or the class in `modifyVolumeStatus` counts as one that
-may still run, as after a restart of the reference (MR-021). So a mark that says less than that is
-taken back before the next call, and no mark is written on the way of a call that simply succeeds.
+Only what the claim itself cannot say (MR-010). Without a mark a call for the size in
+`allocatedResources` or the class in `modifyVolumeStatus` counts as one that may still run, as after
+a restart of the reference (MR-021). So what an earlier expansion came to is taken back before the
+next one, and no mark is written on the way of one that simply succeeds. A modification has one from
+before its call to its end: the claim names the class, but not its parameters (DR-027).
 """
 
 from __future__ import annotations
 
+import json
 import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 # MR-050: an unchanged event is not repeated within this time.
 QUIET_SECONDS: Final = 600.0
 _MAX_SAID: Final = 16
-# Parameters of a class that are larger are not kept (DR-027); a mark has 16 KiB.
+# Parameters of a class that are larger as JSON are not kept (DR-027); a mark has 16 KiB.
 _MAX_PARAMETERS: Final = 8192
 
 
@@ -47,8 +49,9 @@ class Call:
         found: dict[str, Any] = {"target": self.target, "result": str(self.result), "at": self.at}
         if self.exhausted:
             found["exhausted"] = self.exhausted
-        if self.parameters is not None and len(str(self.parameters)) <= _MAX_PARAMETERS:
-            found["parameters"] = dict(self.parameters)
+        parameters = None if self.parameters is None else dict(self.parameters)
+        if parameters is not None and len(json.dumps(parameters)) <= _MAX_PARAMETERS:
+            found["parameters"] = parameters
         return found
 
     @classmethod

@@ -120,12 +120,13 @@ class ModifyStep:
         self._request = request.modify_request(volume, parameters, secrets)
         return None
 
-    def take_back(self) -> None:
-        """Forget a result of an earlier call for this class: from now on a new one may run."""
-        marks = self.work.marks
-        call = marks.modification_of(self._class)
-        if call is not None and call.result is not Result.UNCERTAIN:
-            self.work.marks = replace(marks, modify=None)
+    def record_call(self) -> None:
+        """From now on a call may run, whatever an earlier one came to (MR-010).
+
+        With the parameters: who does not hear its end may find the class deleted (DR-027).
+        """
+        call = Call(self._class, Result.UNCERTAIN, self.work.now, parameters=self._parameters)
+        self.work.marks = replace(self.work.marks, modify=call)
 
     def answer(self) -> csi.ControllerModifyVolumeResponse | CsiError:
         """The call."""

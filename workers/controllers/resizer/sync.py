@@ -34,7 +34,7 @@ from workers.observability.logging import get_logger
 from workers.translate.fields import text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from workers.controllers.resizer.claim import ClaimView
     from workers.controllers.resizer.decide import Expansion
@@ -267,12 +267,8 @@ class Reconcile:
                 ready.append(step)
             else:
                 outcomes.append(ended)
-        for step in ready:
-            step.take_back()
-        if ready:
-            work.keep(effects.TAKE_BACK_MARK)
         away: TransientError | None = None
-        for step, answer in self._answers(ready):
+        for step, answer in self._answers(work, ready):
             if isinstance(answer, TransientError):
                 away = answer
             else:
@@ -293,17 +289,19 @@ class Reconcile:
         _log.warning("claim not marked", err=message)
         return retry("not marked")
 
-    def _answers(self, steps: Sequence[Step]) -> Iterator[tuple[Step, Any]]:
-        """The steps with what the driver answered, as it comes.
+    def _answers(self, work: Work, steps: Sequence[Step]) -> Iterator[tuple[Step, Any]]:
+        """The steps with what the driver answered, as it comes; each is recorded before (MR-010).
 
         Two calls run side by side: some drivers merge such a pair into one change with a long rest
         afterwards (MR-011).
         """
         if len(steps) < 2 or self._settings.serializes:
             for step in steps:
+                _record_calls(work, (step,))
                 self._context.effects.reach(step.name, self._lease)
                 yield step, _answer(step)
             return
+        _record_calls(work, steps)
         for step in steps:
             self._context.effects.reach(step.name, self._lease)
         with waiting(), ThreadPoolExecutor(len(steps), thread_name_prefix="resizer-call") as pool:
@@ -353,6 +351,12 @@ def pruned(marks: Marks, claim: ClaimView) -> Marks:
     if claim.wanted.size_bytes <= claim.actual.size_bytes:
         marks = replace(marks, expand=None, in_use=False)
     return marks
+
+
+def _record_calls(work: Work, steps: Iterable[Step]) -> None:
+    for step in steps:
+        step.record_call()
+    work.keep(effects.RECORD_CALL)
 
 
 def _answer(step: Step) -> Any:

@@ -36,7 +36,7 @@ _log = get_logger(__name__)
 # Effects, in the order of a full reconcile with both steps.
 DROP_PRE_RESIZE: Final = "drop-pre-resize"
 MARK_STARTED: Final = "mark-started"
-TAKE_BACK_MARK: Final = "take-back-mark"
+RECORD_CALL: Final = "record-call"
 EXPAND_VOLUME: Final = "expand-volume"
 MODIFY_VOLUME: Final = "modify-volume"
 SAVE_SIZE: Final = "save-size"

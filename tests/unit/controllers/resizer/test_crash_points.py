@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.fake_context import Death
 from tests.support.resizer_world import GIB, ResizerWorld
+from workers.kube import paths
 
 NOTE = "volume.alpha.kubernetes.io/pre-resize-capacity"
 UNCERTAIN = {"code": "DEADLINE_EXCEEDED"}
@@ -209,6 +210,23 @@ def test_death_and_the_user_wants_another_size(scenario, size, is_kept):
             life.world.queue.marks.clear()
         if size > life.world.state().cap:
             life.world.resize(size)
+        life.live()
+        life.settled()
+
+
+@pytest.mark.parametrize("scenario", [name for name, o in SCENARIOS.items() if "class" in o])
+def test_death_and_the_class_is_deleted(scenario):
+    """DR-027: its parameters are known from before the call on.
+
+    Between the claim's state and the record nobody has them: then the class is needed once more.
+    """
+    for life, died_at in lives(scenario):
+        life.world.api.drop(paths.ATTRIBUTES_CLASSES, "b")
+        life.world.choose("c")
+        is_open = life.world.seen["status"].get("modifyVolumeStatus", {}).get("status")
+        if is_open == "InProgress" and not life.world.queue.marks:
+            assert died_at == "record-call"
+            life.world.attributes_class("b", tier="b")
         life.live()
         life.settled()
 

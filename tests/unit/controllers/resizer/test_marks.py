@@ -49,6 +49,12 @@ def test_dr027_parameters_that_are_too_large_are_not_kept(size, is_kept):
     assert ("parameters" in data) is is_kept
 
 
+def test_dr027_parameters_are_as_large_as_redis_has_them():
+    """DR-027: characters of several bytes count as such, or the mark would be refused."""
+    parameters = {"k": "\u20ac" * 4000}
+    assert "parameters" not in Call("b", Result.UNCERTAIN, 7.0, parameters=parameters).data()
+
+
 @pytest.mark.parametrize(
     "data",
     [

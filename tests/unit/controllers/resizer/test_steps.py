@@ -39,21 +39,27 @@ def test_a_growth_has_four_effects_and_no_mark():
     assert steps(wanting(2, 1)) == ["mark-started", "expand-volume", *EXPANDED]
 
 
-def test_a_class_has_four_effects_and_no_mark():
-    assert steps(wanting(1, 1, spec="b")) == ["mark-started", "modify-volume", *MODIFIED]
+def test_a_class_has_four_effects_and_a_mark_until_its_end():
+    """MR-010, DR-027: what the claim does not say stands in Redis before the call."""
+    world = wanting(1, 1, spec="b")
+    found = ["mark-started", "record-call", "modify-volume", *MODIFIED, "keep-mark"]
+    assert steps(world) == found
+    assert world.queue.marks == {}
 
 
 def test_both_are_begun_with_one_write_and_called_together():
     """MR-001, MR-011: both calls are announced before either is made."""
     found = steps(wanting(2, 1, spec="b"))
-    assert found[:3] == ["mark-started", "expand-volume", "modify-volume"]
-    assert sorted(found[3:]) == sorted([*EXPANDED, *MODIFIED])
+    assert found[:4] == ["mark-started", "record-call", "expand-volume", "modify-volume"]
+    assert sorted(found[4:-1]) == sorted([*EXPANDED, *MODIFIED])
+    assert found[-1] == "keep-mark"
 
 
 def test_with_serialize_expand_modify_the_second_call_follows_the_first_result():
     """`--serialize-expand-modify`: what the first did is written before the second begins."""
     found = steps(wanting(2, 1, spec="b", serializes=True))
-    assert found == ["mark-started", "expand-volume", *EXPANDED, "modify-volume", *MODIFIED]
+    modified = ["record-call", "modify-volume", *MODIFIED, "keep-mark"]
+    assert found == ["mark-started", "expand-volume", *EXPANDED, *modified]
 
 
 @pytest.mark.parametrize("spec", ["b", None], ids=["two, kept apart", "one"])
@@ -74,7 +80,7 @@ def test_a_failure_is_kept_and_taken_back_before_the_next_call():
     called = ["mark-started", "expand-volume", "record-expansion", "keep-mark"]
     assert steps(world) == called
     # Nothing new is to be said before the second call.
-    assert steps(world) == ["take-back-mark", "expand-volume", *EXPANDED, "keep-mark"]
+    assert steps(world) == ["record-call", "expand-volume", *EXPANDED, "keep-mark"]
 
 
 def test_the_note_of_before_goes_first():
@@ -105,8 +111,9 @@ def test_mr033_who_lost_its_lease_does_nothing_more(spec):
             world.run()
         assert world.steps.reached == reached[: number + 1]
         calls = [one for one in reached[:number] if one.endswith("-volume")]
+        marks = [one for one in reached[:number] if one in {"record-call", "keep-mark"}]
         assert len(world.client.methods) == len(calls), step
-        assert len(world.api.writes) == number - len(calls), step
+        assert len(world.api.writes) == number - len(calls) - len(marks), step
 
 
 @pytest.mark.parametrize("has_failed", [False, True], ids=["small", "failing"])
