@@ -188,6 +188,13 @@ class ResizerWorld(FakeWorld):
         """What ControllerModifyVolume answers from now on."""
         self.client.respond({"ControllerModifyVolume": list(steps)})
 
+    def let_pass(self, seconds: float) -> None:
+        """Time passes for whatever is remembered of calls."""
+        for mark in self.queue.marks.values():
+            for call in filter(None, (mark.get("expand"), mark.get("modify"))):
+                for name in call.keys() & {"at", "deadline", "overtaken"}:
+                    call[name] -= seconds
+
     # What happened.
 
     def run(self) -> Any:

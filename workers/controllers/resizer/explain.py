@@ -257,6 +257,14 @@ def _failed(facts: ChangeFacts, claim: ClaimView) -> Cause:
         return queueing.defect(facts.state, error[0], again) or Cause(
             "change-failed", f"The last attempt failed: {error[0]}", again, facts.state.due
         )
+    if facts.state is not None and facts.state.due:
+        return Cause(
+            "change-waits",
+            "Nothing failed; it waits, as for the end of a call whose worker died.",
+            again,
+            facts.state.due,
+            is_problem=False,
+        )
     what = f"{claim.actual.text} of {claim.wanted.text}"
     return Cause(
         "change-unseen",

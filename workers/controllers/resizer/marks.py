@@ -24,6 +24,9 @@ QUIET_SECONDS: Final = 600.0
 _MAX_SAID: Final = 16
 # Parameters of a class that are larger as JSON are not kept (DR-027); a mark has 16 KiB.
 _MAX_PARAMETERS: Final = 8192
+# After the deadline of a call: what the driver needs to notice it, and clocks that differ.
+MARGIN_SECONDS: Final = 1.0
+_NUMBERS: Final = ("exhausted", "deadline", "overtaken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class Call:
         at: seconds since 1970.
         exhausted: how often in a row it ended with RESOURCE_EXHAUSTED (MR-031).
         parameters: of the class, while the call may run (DR-027).
+        deadline: unix seconds of the end of a call whose end nobody saw yet (MR-010).
+        overtaken: unix seconds until which calls of dead workers for the same target may go on.
     """
 
     target: str
@@ -43,12 +48,24 @@ class Call:
     at: float
     exhausted: int = 0
     parameters: Mapping[str, str] | None = None
+    deadline: float = 0.0
+    overtaken: float = 0.0
+
+    @property
+    def may_run_until(self) -> float:
+        """Unix seconds until which a call may run whose end nobody saw; 0 for none."""
+        return max(self.deadline, self.overtaken)
+
+    def answered(self) -> Self:
+        """The same after the end of its call: nobody has to wait for its deadline."""
+        return replace(self, deadline=0.0)
 
     def data(self) -> dict[str, Any]:
         """JSON of it, without what is empty."""
         found: dict[str, Any] = {"target": self.target, "result": str(self.result), "at": self.at}
-        if self.exhausted:
-            found["exhausted"] = self.exhausted
+        for name in _NUMBERS:
+            if value := getattr(self, name):
+                found[name] = value
         parameters = None if self.parameters is None else dict(self.parameters)
         if parameters is not None and len(json.dumps(parameters)) <= _MAX_PARAMETERS:
             found["parameters"] = parameters
@@ -67,6 +84,8 @@ class Call:
                 parameters=None
                 if parameters is None
                 else {str(key): str(value) for key, value in parameters.items()},
+                deadline=float(data.get("deadline", 0.0)),
+                overtaken=float(data.get("overtaken", 0.0)),
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
@@ -123,6 +142,11 @@ class Marks:
         """The last modify call if it was for that class."""
         call = self.modify
         return call if call is not None and call.target == class_name else None
+
+    def overtaken_seconds(self, now: float) -> float:
+        """How long a modification of a dead worker may still run after its successor's end."""
+        until = self.modify.overtaken if self.modify is not None else 0.0
+        return max(0.0, until + MARGIN_SECONDS - now) if until else 0.0
 
     def has_said(self, reason: str, message: str, now: float) -> bool:
         """Whether this event was written lately."""

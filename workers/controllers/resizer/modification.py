@@ -96,8 +96,7 @@ class ModifyStep:
         if self._refusal:
             work.complain(words.REASON_MODIFY_FAILED, self._refusal)
             if self._is_hopeless and not self.plan.is_again:
-                call = Call(self._class, Result.INFEASIBLE, work.now)
-                work.marks = replace(work.marks, modify=call)
+                self._remember(Result.INFEASIBLE)
                 longest = work.settings.retry_interval_max_seconds
                 return retry("infeasible", not_before_seconds=longest)
             # A class that comes wakes the claim (DR-018).
@@ -123,10 +122,20 @@ class ModifyStep:
     def record_call(self) -> None:
         """From now on a call may run, whatever an earlier one came to (MR-010).
 
-        With the parameters: who does not hear its end may find the class deleted (DR-027).
+        With the parameters: who does not hear its end may find the class deleted (DR-027). And
+        with its deadline: another class would be undone by a call that ends after its successor.
         """
-        call = Call(self._class, Result.UNCERTAIN, self.work.now, parameters=self._parameters)
-        self.work.marks = replace(self.work.marks, modify=call)
+        work, now = self.work, self.work.now
+        known = work.marks.modification_of(self._class)
+        call = Call(
+            self._class,
+            Result.UNCERTAIN,
+            now,
+            parameters=self._parameters,
+            deadline=now + work.timeout_seconds(self.operation),
+            overtaken=known.may_run_until if known is not None else 0.0,
+        )
+        work.marks = replace(work.marks, modify=call)
 
     def answer(self) -> csi.ControllerModifyVolumeResponse | CsiError:
         """The call."""
@@ -158,8 +167,7 @@ class ModifyStep:
         """A failure of ours, which the reference keeps to itself (DR-020)."""
         work = self.work
         if not self.plan.is_again and work.marks.modification_of(self._class) is None:
-            call = Call(self._class, Result.UNSENT, work.now)
-            work.marks = replace(work.marks, modify=call)
+            self._remember(Result.UNSENT)
         problem = self._record_failure(Result.UNCERTAIN, _INTERNAL, message)
         work.complain(words.REASON_MODIFY_FAILED, problem or message)
         return retry("not sent")
@@ -168,9 +176,7 @@ class ModifyStep:
         """R-111."""
         work, result = self.work, modify_result(error)
         problem = self._record_failure(result, error.code_name, error.details)
-        kept = self._parameters if result.may_run else None
-        call = Call(self._class, result, work.now, parameters=kept)
-        work.marks = replace(work.marks, modify=call)
+        self._remember(result, is_heard=not error.from_transport)
         suffix = f". Still modifying to VAC {self._class}" if result.may_run else ""
         work.complain(words.REASON_MODIFY_FAILED, problem or f"{error}{suffix}")
         if result is Result.INFEASIBLE:
@@ -179,6 +185,26 @@ class ModifyStep:
             cap = work.settings.retry_interval_start_seconds
             return Outcome(Action.RETRY, cap_seconds=cap, reason="aborted")
         return retry(str(result))
+
+    def _remember(self, result: Result, *, is_heard: bool = True) -> None:
+        """What the call came to; an overtaken one may go on whatever that is (MR-010).
+
+        Args:
+            result: of the last call.
+            is_heard: the driver itself told its end, so nobody has to wait for its deadline.
+        """
+        work = self.work
+        known = work.marks.modification_of(self._class)
+        call = Call(
+            self._class,
+            result,
+            work.now,
+            parameters=self._parameters if result.may_run else None,
+            deadline=0.0 if is_heard or known is None else known.deadline,
+            overtaken=known.overtaken if known is not None else 0.0,
+        )
+        is_over = result is Result.OK and not work.marks.overtaken_seconds(work.now)
+        work.marks = replace(work.marks, modify=None if is_over else call)
 
     def _record_failure(self, result: Result, reason: str, message: str) -> str:
         """State and conditions; returns the text of a failure to write them."""
@@ -232,7 +258,7 @@ class ModifyStep:
                 message = f"cannot get error status from modify volume err: {error}"
                 work.complain(words.REASON_MODIFY_FAILED, message)
             return work.end(error, "not recorded")
-        work.marks = replace(work.marks, modify=None)
+        self._remember(Result.OK)
         claim = work.claim
         message = f"external resizer modified volume {claim.name} with vac {name} successfully"
         work.say(words.REASON_MODIFIED, message)

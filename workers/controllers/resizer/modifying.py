@@ -1,7 +1,8 @@
 """Is another class to be applied to this claim's volume (R-100 to R-115)?
 
 Pure: the live claim, the marks and the time in; what to do out. A class that the driver may still
-be applying is never given up for another one (I-2).
+be applying is never given up for another one (I-2), nor while a call of a dead worker for it may go
+on although a later one ended (MR-010).
 """
 
 from __future__ import annotations
@@ -70,8 +71,13 @@ def modification(
             return Skip("the class was taken back")
         return Cancel()
     if claim.modify_state == ModifyState.IN_PROGRESS and (may_run or not claim.wanted_class):
-        return Modify(claim.modify_target, is_again=True)
-    return Modify(claim.wanted_class, is_again=False)
+        found = Modify(claim.modify_target, is_again=True)
+    else:
+        found = Modify(claim.wanted_class, is_again=False)
+    # The same class at once: however often and in whichever order, it comes to the same.
+    if marks.modification_of(found.class_name) is None and (held := marks.overtaken_seconds(now)):
+        return Skip("an overtaken call for another class may still run", held)
+    return found
 
 
 def skipping(claim: ClaimView) -> str:

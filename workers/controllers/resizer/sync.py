@@ -7,6 +7,7 @@ may still be at work, so the next owner repeats them, never others (MR-033).
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextvars import copy_context
@@ -22,6 +23,7 @@ from workers.controllers.resizer.expansion import ExpandStep
 from workers.controllers.resizer.marks import Marks
 from workers.controllers.resizer.modification import ModifyStep
 from workers.controllers.resizer.modifying import Cancel, Modification, Modify
+from workers.controllers.resizer.words import ModifyState
 from workers.controllers.resizer.work import Work, patch_failed
 from workers.controllers.resizer.writing import ATTEMPTS, Writer
 from workers.cpuslots import waiting
@@ -171,7 +173,7 @@ class Reconcile:
             settings=self._settings,
             lease=self._lease,
             writer=Writer(self._context, self._lease, claim, volume),
-            marks=pruned(Marks.parse(self._lease.mark), read_claim(claim)),
+            marks=pruned(Marks.parse(self._lease.mark), read_claim(claim), time.time()),
         )
         if not decide.is_ours(work.claim, work.volume, self._driver.name):
             return done("not our volume")
@@ -209,8 +211,8 @@ class Reconcile:
     def _nothing(self, work: Work, plans: Sequence[Expansion | Modification]) -> Outcome:
         """Nothing to do now."""
         skips = [plan for plan in plans if isinstance(plan, Skip)]
-        delays = [plan.delay_seconds for plan in skips if plan.delay_seconds is not None]
         reason = "; ".join(plan.reason for plan in skips)
+        delays = _delays(work, skips)
         if delays:
             return wait(min(delays), reason)
         work.keep()
@@ -336,21 +338,31 @@ class Reconcile:
                 cap_seconds=min(caps) if caps else None,
                 reason=reason,
             )
-        delays = [
-            plan.delay_seconds
-            for plan in plans
-            if isinstance(plan, Skip) and plan.delay_seconds is not None
-        ]
+        delays = _delays(work, plans)
         return wait(min(delays), reason) if delays else done(reason)
 
 
-def pruned(marks: Marks, claim: ClaimView) -> Marks:
+def pruned(marks: Marks, claim: ClaimView, now: float) -> Marks:
     """What still matters: a result goes with what it was for."""
-    if claim.modify_state is None:
+    call = marks.modify
+    if call is not None and (claim.modify_state, claim.modify_target) != (
+        ModifyState.IN_PROGRESS,
+        call.target,
+    ):
+        # The claim says so while a call runs: this one's end stands in it.
+        marks = replace(marks, modify=call.answered())
+    if claim.modify_state is None and not marks.overtaken_seconds(now):
         marks = replace(marks, modify=None)
     if claim.wanted.size_bytes <= claim.actual.size_bytes:
         marks = replace(marks, expand=None, in_use=False)
     return marks
+
+
+def _delays(work: Work, plans: Iterable[Expansion | Modification]) -> list[float]:
+    """When to look again: at what rests, and to forget a call that was overtaken."""
+    skips = [plan.delay_seconds for plan in plans if isinstance(plan, Skip)]
+    overtaken = work.marks.overtaken_seconds(work.now) or None
+    return [seconds for seconds in (*skips, overtaken) if seconds is not None]
 
 
 def _record_calls(work: Work, steps: Iterable[Step]) -> None:

@@ -15,6 +15,7 @@ from workers.controllers.resizer.results import Result
 
 NOW = 50_000.0
 APPLIED, TAKEN_BACK = Skip("the class is applied"), Skip("the class was taken back")
+OVERTAKEN = "an overtaken call for another class may still run"
 LEAVING = Skip("the claim is being deleted")
 RESTS = (
     f"skipping volume modification for pvc {NAMESPACE}/{NAME}, because modification previously "
@@ -77,6 +78,26 @@ def plan(claim, volume, call=None, now=NOW):
 )
 def test_r100_the_class_that_is_asked_for(start, call, expected):
     """R-100: what may be at work is brought to its end before another class follows."""
+    assert plan(*views(*start), call) == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "result", "left", "expected"),
+    [
+        pytest.param(("c", "b"), Result.OK, 5, Skip(OVERTAKEN, 6.0), id="another class"),
+        pytest.param(("c", "b"), Result.OK, -1, fresh("c"), id="the deadline passed"),
+        pytest.param(
+            ("c", "a", "InProgress", "b"), Result.FINAL, 5, Skip(OVERTAKEN, 6.0), id="final"
+        ),
+        pytest.param(("b", "a", "InProgress", "b"), Result.FINAL, 5, fresh("b"), id="the same"),
+        pytest.param(("c", "a", "InProgress", "b"), Result.UNCERTAIN, 5, again("b"), id="pinned"),
+        pytest.param(("b", "b"), Result.OK, 5, APPLIED, id="nothing to do"),
+        pytest.param(("", "a", "Infeasible", "b"), Result.INFEASIBLE, 5, TAKEN_BACK, id="none"),
+    ],
+)
+def test_mr010_another_class_waits_for_an_overtaken_call(start, result, left, expected):
+    """MR-010, I-2: it could end last; the same class again comes to the same."""
+    call = Call("b", result, NOW, overtaken=NOW + left)
     assert plan(*views(*start), call) == expected
 
 

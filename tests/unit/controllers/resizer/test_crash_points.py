@@ -106,9 +106,7 @@ class Life:
             finally:
                 self._never_shrinks()
             self.storage.heard({"expand", "modify"})
-            for mark in self.world.queue.marks.values():
-                for call in filter(None, (mark.get("expand"), mark.get("modify"))):
-                    call["at"] -= outcome.delay_seconds + 1
+            self.world.let_pass(outcome.delay_seconds + 1)
             if outcome.action.value == "done" and not self._node_part():
                 return
         raise AssertionError(f"it does not come to rest: {outcome}")

@@ -185,6 +185,15 @@ def test_what_is_tried_again_says_when(monkeypatch, what, due):
     assert found.advice.startswith(start) if due else found.advice == ""
 
 
+def test_mr010_a_class_that_waits_for_a_dead_workers_call_says_until_when(monkeypatch):
+    """MR-010: no error tells of it."""
+    asked = Asked(monkeypatch, due=DUE)
+    of_class(asked, "c")
+    found = asked.cause()
+    assert (found.code, found.until) == ("change-waits", DUE)
+    assert found.advice.startswith(f"Attempt 1 comes at {moment(DUE)}, in ")
+
+
 @pytest.mark.parametrize("state", [None, "Pending", "InProgress"])
 def test_a_class_that_is_at_work_waits_for_no_other(monkeypatch, state):
     """R-101: only a target that is another one pins."""

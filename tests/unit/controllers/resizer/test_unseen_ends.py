@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from csi_client import errors
+from csi_client.errors import CsiError
 from tests.support.fake_context import Death
 from tests.support.resizer_world import GIB, ResizerWorld
 from tests.unit.controllers.resizer.test_modify import classes, progress, wanting
@@ -15,12 +17,6 @@ UNSEEN = [
     pytest.param(DriverAway("the driver is away"), id="the driver goes away"),
     pytest.param(Death("call"), id="the worker dies"),
 ]
-
-
-def age(world, seconds):
-    """The last answer, if one is remembered, came that much earlier."""
-    for mark in world.queue.marks.values():
-        mark.get("expand", {"at": 0.0})["at"] -= seconds
 
 
 def fails(end):
@@ -49,7 +45,7 @@ def test_mr031_a_call_without_an_end_is_no_answer_full(end):
     world.client.respond({"ControllerExpandVolume": [{**FULL, "times": 3}, grows_unheard, {}]})
     for _ in range(3):
         world.run()
-    age(world, 60)
+    world.let_pass(60)
     with pytest.raises(type(end)):
         world.run()
     assert storage == [10]
@@ -70,10 +66,10 @@ def test_mr031_after_a_call_without_an_end_it_takes_three_answers_again(end):
         world.run()
     world.resize(5)
     for _ in range(3):
-        age(world, 60)
+        world.let_pass(60)
         world.run()
     assert world.sizes() == [10] * 6
-    age(world, 60)
+    world.let_pass(60)
     world.run()
     assert world.sizes()[-1] == 5
 
@@ -91,6 +87,138 @@ def test_dr027_a_deleted_class_does_not_block_its_claim(end):
     assert progress(world) == ("InProgress", "b")
     world.api.drop(paths.ATTRIBUTES_CLASSES, "b")
     world.choose("c")
-    world.settle()
+    world.run()
+    world.let_pass(12)
+    world.run()
     assert classes(world) == ["b", "b", "c"]
     assert world.seen["status"]["currentVolumeAttributesClassName"] == "c"
+
+
+def current(world):
+    return world.seen["status"]["currentVolumeAttributesClassName"]
+
+
+def overtaken(*answers, timeout_seconds=10.0):
+    """A claim whose first call for class b has a dead worker, and what its successors hear."""
+    world = wanting("b", "a", timeout_seconds=timeout_seconds)
+    world.modifies(fails(Death("modify")), *answers)
+    with pytest.raises(Death):
+        world.run()
+    return world
+
+
+def test_mr010_the_storage_has_the_class_that_the_claim_tells():
+    """MR-010, I-2: the dead worker's call for b ends within its deadline, after b and c."""
+    world = wanting("b", "a")
+    storage, out = {"tier": "a"}, []
+
+    def dies(request):
+        out.append(request)
+        raise Death("modify")
+
+    def applies(request):
+        storage["tier"] = request.mutable_parameters["tier"]
+        return {}
+
+    world.modifies(dies, applies)
+    with pytest.raises(Death):
+        world.run()
+    world.run()
+    assert (current(world), progress(world)) == ("b", (None, None))
+    world.choose("c")
+    for _ in range(3):
+        if world.run().delay_seconds > 0:
+            break
+    applies(out[0])
+    for _ in range(3):
+        world.run()
+    assert storage["tier"] == current(world)
+
+
+def test_mr010_another_class_waits_for_the_deadline_and_no_longer():
+    """MR-010: a second more than that, for clocks that differ; the same class waits for nothing."""
+    world = overtaken({}, timeout_seconds=7.0)
+    outcome = world.run()
+    assert current(world) == "b"
+    assert (outcome.action.value, 7 < outcome.delay_seconds <= 8) == ("wait", True)
+    world.choose("c")
+    outcome = world.run()
+    assert (outcome.action.value, 7 < outcome.delay_seconds <= 8) == ("wait", True)
+    assert progress(world) == (None, None)
+    world.let_pass(8)
+    assert world.run().action.value == "done"
+    assert (classes(world), current(world)) == (["b", "b", "c"], "c")
+    assert world.queue.marks == {}
+
+
+def test_mr010_what_was_overtaken_is_forgotten_after_its_deadline():
+    """MR-020: the key comes once more for that."""
+    world = overtaken({})
+    outcome = world.run()
+    world.let_pass(outcome.delay_seconds)
+    assert world.run().action.value == "done"
+    assert classes(world) == ["b", "b"]
+    assert world.queue.marks == {}
+
+
+@pytest.mark.parametrize("code", ["INTERNAL", "INVALID_ARGUMENT"])
+def test_mr010_a_final_answer_to_a_successor_says_nothing_of_the_first_call(code):
+    """R-101, MR-010: b is no longer pinned, and c waits all the same."""
+    world = overtaken({"code": code}, {})
+    world.run()
+    world.choose("c")
+    assert world.run().action.value == "wait"
+    world.let_pass(12)
+    world.run()
+    assert (classes(world), current(world)) == (["b", "b", "c"], "c")
+
+
+def test_mr010_the_last_of_several_dead_calls_counts():
+    """MR-010: whatever later ones came to, and whoever had no time of his own."""
+    world = overtaken(fails(Death("modify")), {"code": "UNAVAILABLE"}, {})
+    world.let_pass(5)
+    with pytest.raises(Death):
+        world.run()
+    world.run()
+    world.run()
+    assert current(world) == "b"
+    world.choose("c")
+    assert 10 < world.run().delay_seconds <= 11
+
+
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "ABORTED", "INTERNAL"])
+def test_mr010_after_calls_that_ended_nobody_waits(code):
+    """MR-010: the driver's own word ends a call, whatever it says of the class."""
+    world = wanting("b", "a")
+    world.modifies({"code": code}, {})
+    world.run()
+    assert world.run().action.value == "done"
+    world.choose("c")
+    assert world.run().action.value == "done"
+    assert classes(world) == ["b", "b", "c"]
+
+
+def test_mr010_an_answer_that_is_not_the_drivers_ends_nothing():
+    """MR-010: the stream broke, and the call may go on."""
+    world = wanting("b", "a")
+    broken = CsiError(errors.INTERNAL, "broken", from_transport=True, is_final=False)
+    world.modifies(broken, {})
+    world.run()
+    world.run()
+    world.choose("c")
+    assert world.run().delay_seconds > 9
+    assert classes(world) == ["b", "b"]
+
+
+@pytest.mark.parametrize("answer", [{}, {"code": "INVALID_ARGUMENT"}])
+def test_mr010_an_end_that_stands_in_the_claim_needs_no_mark(answer):
+    """MR-010: the worker dies between the claim and the mark; another class follows at once."""
+    world = wanting("b", "a")
+    world.modifies(answer, {})
+    world.steps.dies_before = 4 if answer else 5
+    with pytest.raises(Death, match="keep-mark"):
+        world.run()
+    world.steps.dies_before = None
+    world.choose("c")
+    assert world.run().action.value == "done"
+    assert classes(world) == ["b", "c"]
