@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from csi_client import messages as csi
 from workers.controllers.attacher import records, texts, writes
-from workers.controllers.attacher.nodes import annotated_id, registered_id
+from workers.controllers.attacher.nodes import annotated_id, registered_id, with_earlier
 from workers.controllers.attacher.request import capability, is_multi_node, publish_request
 from workers.controllers.attacher.source import (
     AttachError,
@@ -212,9 +212,11 @@ def mark(work: Work, source: Source, node_id: str) -> None:
 
 
 def save_mark(work: Work, node_id: str, extra: dict[str, str]) -> None:
-    """Finalizer and node id on the attachment, unless it is deleted meanwhile."""
+    """Finalizer and node ids on the attachment, unless it is deleted meanwhile."""
     for _ in range(CONFLICT_TRIES):
-        body = writes.mark_patch(work.attachment, work.finalizer, node_id, extra)
+        # Without our finalizer nothing was published with the id that stands there.
+        earlier = with_earlier(work.attachment, node_id) if work.has_finalizer else {}
+        body = writes.mark_patch(work.attachment, work.finalizer, node_id, extra | earlier)
         try:
             return work.patch("mark-attachment", body)
         except NotFoundError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from csi_client import messages as csi
 from workers.controllers.attacher import records, texts, writes
 from workers.controllers.attacher.attach import CONFLICT_TRIES, Busy, reread
-from workers.controllers.attacher.nodes import annotated_id, registered_id
+from workers.controllers.attacher.nodes import annotated_id, earlier_ids, registered_id
 from workers.controllers.attacher.request import is_multi_node, unpublish_request
 from workers.controllers.attacher.source import (
     AttachError,
@@ -183,7 +183,8 @@ def find_secrets(work: Work, reference: tuple[str, str] | None) -> dict[str, str
 
 def find_node_ids(work: Work, remembered: Mapping[str, Any]) -> list[str]:
     """What the publish was sent with; the node's present id only where nobody knows that."""
-    known = [annotated_id(work.attachment), *remembered.get("nodes", ())]
+    known = [annotated_id(work.attachment), *earlier_ids(work.attachment)]
+    known += remembered.get("nodes", ())
     node_ids = [one for one in dict.fromkeys(known) if one]
     return node_ids or [registered_id(work.node, work.read_node(), work.driver.name)]
 

@@ -13,6 +13,10 @@ from workers.queue.keys import Key
 NODE_ID: Final = "csi.alpha.kubernetes.io/node-id"
 """Annotation of an attachment: the node id of its last publish (A-021)."""
 
+EARLIER_IDS: Final = "csi-fleet.io/earlier-node-ids"
+"""Annotation of our own, only where there are any: ids that publishes before the last one were sent
+with, a JSON list (MA-032)."""
+
 ATTACHMENTS: Final = "attachments"
 DETACHMENTS: Final = "detachments"
 FORCED: Final = "forced-attachments"

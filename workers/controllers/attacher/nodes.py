@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from workers.controllers.attacher import texts
-from workers.controllers.attacher.names import NODE_ID
+from workers.controllers.attacher.names import EARLIER_IDS, NODE_ID
 from workers.controllers.attacher.source import AttachError
 
 if TYPE_CHECKING:
@@ -32,3 +33,25 @@ def registered_id(node: str, csi_node: Mapping[str, Any] | None, driver: str) ->
 def annotated_id(attachment: JsonObject) -> str:
     """The id that the last publish was sent with, "" when none is known."""
     return str((attachment["metadata"].get("annotations") or {}).get(NODE_ID) or "")
+
+
+def earlier_ids(attachment: JsonObject) -> list[str]:
+    """The ids that publishes before the last one were sent with, none if nobody can read them.
+
+    Anybody may write an annotation.
+    """
+    text = (attachment["metadata"].get("annotations") or {}).get(EARLIER_IDS)
+    try:
+        found = json.loads(text) if text else []
+    except (ValueError, RecursionError):
+        found = []
+    return [one for one in found if one and isinstance(one, str)] if isinstance(found, list) else []
+
+
+def with_earlier(attachment: JsonObject, node_id: str) -> dict[str, str]:
+    """The annotation that keeps the id of the last publish, {} unless `node_id` is another one."""
+    last = annotated_id(attachment)
+    if last in ("", node_id):
+        return {}
+    ids = dict.fromkeys((*earlier_ids(attachment), last))
+    return {EARLIER_IDS: json.dumps(list(ids), separators=(",", ":"))}

@@ -16,6 +16,7 @@ import msgspec
 from workers.constants import ANN_MIGRATED_TO
 from workers.controllers.attacher import texts
 from workers.controllers.attacher.names import (
+    EARLIER_IDS,
     NODE_ID,
     attachment_key,
     detachment_key,
@@ -265,7 +266,8 @@ def fingerprint(item: Attachment, driver: DriverView) -> int:
     """All of an attachment that somebody else may have changed (A-031, TA-116, TA-117)."""
     meta = item.metadata
     annotations = dict(meta.annotations or {})
-    annotations.pop(NODE_ID, None)
+    for name in (NODE_ID, EARLIER_IDS):
+        annotations.pop(name, None)
     return hash(
         (
             meta.uid,

@@ -1,7 +1,7 @@
 """What attach, detach and their errors have in common: one attachment's pass under its lease.
 
 Everything is read live; the catalog only says where to look. What must outlive this process stands
-in the attachment (finalizer, node id) and, for convenience, in the key's mark:
+in the attachment (finalizer, node ids) and, for convenience, in the key's mark:
 
     {"record": {...},            what a detach needs once the PV is gone (MA-030)
      "nodes": ["old-id"],        earlier node ids that a publish was sent with (MA-032)

@@ -1,8 +1,8 @@
 """The bodies of the attacher's writes (A-024, A-057, A-058, DA-014, DA-017). Pure.
 
 Each patch names the object's uid, so that an attachment made again under the same name is never
-touched by a late worker (MA-031); lists of finalizers also name the resourceVersion they were read
-at, so that nobody else's change is lost.
+touched by a late worker (MA-031); lists of finalizers and of node ids also name the resourceVersion
+they were read at, so that nobody else's change is lost.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from workers.controllers.attacher.names import NODE_ID
+from workers.controllers.attacher.names import EARLIER_IDS, NODE_ID
 from workers.kube import finalizers
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ def mark_patch(
         return None
     body: dict[str, Any] = _identity(metadata)
     if is_new:
-        body |= {"finalizers": names, "resourceVersion": metadata["resourceVersion"]}
+        body["finalizers"] = names
+    if is_new or EARLIER_IDS in changed:
+        body["resourceVersion"] = metadata["resourceVersion"]
     if changed:
         body["annotations"] = changed
     return {"metadata": body}

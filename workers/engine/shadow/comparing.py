@@ -50,7 +50,9 @@ _DRIVERS: Final = {
     r"|metadata\.annotations\.kubernetes\.io/azure-file-resource-group",
     "persistentvolumeclaims": r"|status\.(capacity|conditions|allocatedResourceStatuses).*"
     r"|status\.phase",
-    "volumeattachments": r"|status\.attachmentMetadata.*",
+    # Besides what the driver answers: an annotation that no sidecar writes (MA-032).
+    "volumeattachments": r"|status\.attachmentMetadata.*"
+    r"|metadata\.annotations\.csi-fleet\.io/earlier-node-ids",
     "volumesnapshotcontents": r"|status\.(creationTime|restoreSize|snapshotHandle|readyToUse).*",
     "volumesnapshots": r"|status\.(creationTime|restoreSize|readyToUse).*",
     "volumegroupsnapshotcontents": r"|status\.(creationTime|readyToUse|.*Handle.*)",

@@ -122,6 +122,8 @@ def settled(world, scenario):
             assert found is None
     else:
         assert nodes == {"nodeID1"}
+        earlier = found["metadata"]["annotations"].get(names.EARLIER_IDS)
+        assert earlier == ('["old"]' if scenario == "attach_again" else None)
         assert found["status"] == {"attached": True}
         assert FIN in found["metadata"]["finalizers"]
         assert FIN in world.volume_finalizers()

@@ -136,6 +136,49 @@ def test_ma032_every_node_id_that_a_publish_was_sent_with(world):
     assert world.is_gone()
 
 
+@pytest.mark.parametrize("is_lost", [False, True], ids=["Redis kept", "Redis lost"])
+def test_ma032_earlier_node_ids_outlive_redis(world, is_lost):
+    """MA-032, DA-003: the attachment itself knows them, in the order of its publishes."""
+    key = world.add_attachment()
+
+    def published_unheard(request):
+        world.client.published.setdefault("handle1", set()).add(request.node_id)
+        raise DriverAway("the driver is away")
+
+    world.client.respond({"ControllerPublishVolume": [published_unheard, published_unheard, {}]})
+    for node_id in ("nodeID2", "nodeID3"):
+        with pytest.raises(DriverAway):
+            world.run(key)
+        world.add_node(node_id=node_id)
+    assert world.run(key).action.value == "done"
+    assert world.client.published["handle1"] == {"nodeID1", "nodeID2", "nodeID3"}
+    annotations = world.attachment()["metadata"]["annotations"]
+    assert annotations[names.EARLIER_IDS] == '["nodeID1","nodeID2"]'
+    if is_lost:
+        world.queue.marks.clear()
+    world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
+    world.run(key)
+    assert world.client.published["handle1"] == set()
+    assert [node for _, _, node in world.calls[3:]] == ["nodeID3", "nodeID1", "nodeID2"]
+    assert world.is_gone()
+
+
+def test_ma032_one_node_id_needs_no_other_annotation(world):
+    """A-041: the attachment of a node that stays itself looks as csi-attacher leaves it."""
+    world.client.respond({"ControllerPublishVolume": [{"code": "INTERNAL"}, {}]})
+    key = world.add_attachment()
+    world.run(key)
+    world.run(key)
+    assert world.attachment()["metadata"]["annotations"] == {names.NODE_ID: "nodeID1"}
+
+
+def test_ma032_a_node_id_without_our_finalizer_was_never_published_to(world):
+    """MA-051: finalizer and node id come in one write."""
+    key = world.add_attachment(node_id="old")
+    world.run(key)
+    assert world.attachment()["metadata"]["annotations"] == {names.NODE_ID: "nodeID1"}
+
+
 def kcm_name(handle="handle1"):
     return f"csi-{hashlib.sha256(f'{handle}csi/testnode1'.encode()).hexdigest()}"
 

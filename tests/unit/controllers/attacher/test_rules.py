@@ -108,12 +108,14 @@ def test_unsettled_attachment_is_work(rules, item, key):
 
 
 ANN = {names.NODE_ID: "n"}
+EARLIER = ANN | {names.EARLIER_IDS: '["m"]'}
 
 
 @pytest.mark.parametrize(
     "echo",
     [
         pytest.param(attachment(finalizers=[FIN], annotations=ANN), id="finalizer and node id"),
+        pytest.param(attachment(finalizers=[FIN], annotations=EARLIER), id="earlier node ids"),
         pytest.param(attachment(**error("boom")), id="TA-116 error"),
         pytest.param(attachment(**error("boom", "2026-01-02T00:00:00Z")), id="TA-116 its time"),
     ],

@@ -123,6 +123,15 @@ def test_changed_object(base, wanted, live, verdict):
     assert compare(CLAIM, base, wanted, live)[0] is verdict
 
 
+def test_ma032_an_annotation_of_our_own_is_no_difference():
+    """MA-032: no sidecar writes the earlier node ids."""
+    path = "/apis/storage.k8s.io/v1/volumeattachments/va"
+    ids = {"csi.alpha.kubernetes.io/node-id": "n"}
+    base = claim(annotations={"csi.alpha.kubernetes.io/node-id": "m"})
+    ours = claim(annotations=ids | {"csi-fleet.io/earlier-node-ids": '["m"]'})
+    assert compare(path, base, ours, claim(annotations=ids)) == (Verdict.AGREES, ())
+
+
 def test_members_of_a_list_are_known_by_their_names():
     """In which order they stand is no difference."""
     owners = [{"name": "a", "uid": "1"}, {"name": "b", "uid": "2"}]
