@@ -14,16 +14,17 @@ if TYPE_CHECKING:
     from workers.translate.fields import Json
 
 
-def snapshot_cause(snapshot: Json, content: Json | None) -> Cause:
+def snapshot_cause(snapshot: Json, content: Json | None, group: Json | None = None) -> Cause:
     """What a VolumeSnapshot waits for.
 
     Args:
         snapshot: read live.
         content: the content it is bound to, or will be; None if there is none.
+        group: the group snapshot of the name that a member has; None if there is none.
     """
     error = objects.error_message(snapshot)
     if is_deleting(snapshot):
-        return _deletion_cause(snapshot, content)
+        return _deletion_cause(snapshot, content, group)
     if objects.is_ready(snapshot):
         return Cause("ready", "It is ready to use.", is_problem=False)
     if error:
@@ -35,19 +36,19 @@ def snapshot_cause(snapshot: Json, content: Json | None) -> Cause:
     return Cause(found.code, f"It waits for its content {name}: {found.text}", found.advice)
 
 
-def _deletion_cause(snapshot: Json, content: Json | None) -> Cause:
+def _deletion_cause(snapshot: Json, content: Json | None, group: Json | None) -> Cause:
     if is_being_restored(snapshot):
         return Cause(
             "being-restored",
             "A volume is being made from it; it goes afterwards.",
             "Look at the claims that restore from it: csi-fleet explain pvc NAMESPACE/NAME.",
         )
-    group = objects.group_name(snapshot)
-    if group:
+    if group is not None and objects.is_member_of(snapshot, group):
+        name = objects.name_of(group)
         return Cause(
             "in-group",
-            f"It belongs to the group snapshot {group} and goes with it.",
-            f"kubectl delete volumegroupsnapshot {group}",
+            f"It belongs to the group snapshot {name} and goes with it.",
+            f"kubectl delete volumegroupsnapshot {name}",
         )
     if content is not None and objects.is_deleted_with_snapshot(content):
         found = content_cause(content)

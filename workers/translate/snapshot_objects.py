@@ -98,18 +98,42 @@ def content_name(snapshot: Json) -> str:
     return f"snapcontent-{uid_of(snapshot)}"
 
 
+def owning_groups(snapshot: Json) -> list[Json]:
+    """Return the owner references to VolumeGroupSnapshots."""
+    return [
+        owner
+        for owner in object_list(snapshot, "metadata", "ownerReferences")
+        if text(owner, "kind") == "VolumeGroupSnapshot"
+        and text(owner, "apiVersion").partition("/")[0] == GROUP_GROUP_SNAPSHOT
+    ]
+
+
 def is_group_member(snapshot: Json) -> bool:
     """Tell whether a VolumeGroupSnapshot owns the snapshot (SNC-011)."""
-    return any(
-        text(owner, "kind") == "VolumeGroupSnapshot"
-        and text(owner, "apiVersion").partition("/")[0] == GROUP_GROUP_SNAPSHOT
-        for owner in object_list(snapshot, "metadata", "ownerReferences")
-    )
+    return bool(owning_groups(snapshot))
 
 
 def group_name(snapshot: Json) -> str | None:
     """Return the group snapshot the status names."""
     return optional_text(snapshot, "status", "volumeGroupSnapshotName")
+
+
+def holding_group(snapshot: Json) -> str:
+    """Return the group that a member goes with, empty for none.
+
+    By the status, and by the owner for a member that has no status yet (SND-022).
+    """
+    names = (text(owner, "name") for owner in owning_groups(snapshot))
+    return group_name(snapshot) or next(names, "")
+
+
+def is_member_of(snapshot: Json, group: Json) -> bool:
+    """Tell whether a member that names the group is of that one, not of an earlier one.
+
+    A member that no group owns yet (SNC-055) has nothing but the name.
+    """
+    owners = owning_groups(snapshot)
+    return not owners or any(text(owner, "uid") == uid_of(group) for owner in owners)
 
 
 def is_deletion_candidate(snapshot: Json) -> bool:

@@ -19,6 +19,7 @@ from workers.explain import generic
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
 from workers.explain.snapshots import content_cause, snapshot_cause
+from workers.kube import paths
 
 GOING = {"deletionTimestamp": "t"}
 
@@ -74,16 +75,32 @@ def test_a_content_deleted_by_hand_names_its_snapshot():
             content_body(),
             "being-restored",
         ),
-        (
-            {"metadata": {"name": "s", **GOING}, "status": {"volumeGroupSnapshotName": "g"}},
-            content_body(),
-            "in-group",
-        ),
     ],
 )
 def test_snapshots(item, content, code):
     """The first cause that holds; a content's cause is its snapshot's."""
     assert snapshot_cause(item, content).code == code
+
+
+@pytest.mark.parametrize(
+    ("uid", "code"),
+    [("gu", "in-group"), ("another", "waits-for-content"), (None, "waits-for-content")],
+    ids=["its own", "made anew under the name", "gone"],
+)
+def test_a_member_is_said_to_go_with_its_own_group(monkeypatch, uid, code):
+    """SNC-058 row 3: nobody is advised to delete another group."""
+    monkeypatch.setattr(generic, "explain", lambda *_, **__: Explained(Cause("nothing-to-do", "")))
+    world = SnapshotWorld()
+    owner = {"apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot"}
+    metadata = {"ownerReferences": [owner | {"name": "g", "uid": "gu"}], "finalizers": ["x"]}
+    world.add_snapshot(metadata=metadata, status={"volumeGroupSnapshotName": "g"})
+    world.add_content()
+    world.api.mark_deleted(paths.SNAPSHOTS, "s", "ns")
+    if uid:
+        group = {"name": "g", "namespace": "ns", "uid": uid}
+        world.api.add(paths.GROUP_SNAPSHOTS, {"metadata": group})
+    tools = SimpleNamespace(kube=world.api.kube)
+    assert explain(tools, "snapshot", "ns", "s").cause.code == code
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from workers.translate import snapshot_objects as objects
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.explain.generic import Explained
+    from workers.kube.objects import JsonObject
+    from workers.kube.paths import Resource
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
@@ -33,11 +35,9 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
     except NotFoundError:
         return found
     wanted = objects.bound_content(snapshot) or expected_content(snapshot)
-    try:
-        content = tools.kube.get(paths.SNAPSHOT_CONTENTS, wanted)
-    except NotFoundError:
-        content = None
-    cause = snapshot_cause(snapshot, content)
+    content = _find(tools, paths.SNAPSHOT_CONTENTS, wanted)
+    group = _find(tools, paths.GROUP_SNAPSHOTS, objects.holding_group(snapshot), namespace)
+    cause = snapshot_cause(snapshot, content, group)
     if content is not None and cause.is_problem:
         # What holds the content's key holds the snapshot: a pause of the driver for example.
         held = generic.explain(tools, known["content"], namespace="", name=wanted).cause
@@ -46,3 +46,10 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
                 found, cause=replace(held, text=f"It waits for its content {wanted}: {held.text}")
             )
     return replace(found, cause=replace(cause, until=found.cause.until))
+
+
+def _find(tools: Tools, resource: Resource, name: str, namespace: str = "") -> JsonObject | None:
+    try:
+        return tools.kube.get(resource, name, namespace=namespace) if name else None
+    except NotFoundError:
+        return None

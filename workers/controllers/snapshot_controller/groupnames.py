@@ -13,7 +13,7 @@ from workers.errors import AttemptError, State
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
 from workers.translate import snapshot_objects as objects
-from workers.translate.fields import Json, object_list, text
+from workers.translate.fields import Json, text
 
 if TYPE_CHECKING:
     from workers.controllers.snapshot_controller.work import ObjectPass
@@ -76,17 +76,11 @@ def own(work: ObjectPass) -> bool:
 def living_group(work: ObjectPass) -> str:
     """The name of the group that keeps a member from being deleted alone, "" for none.
 
-    By the status, and by the owner for a member that has no status yet (SND-022).
+    A group that was made anew under the name is none: it never deletes the members of the old one.
     """
-    name = objects.group_name(work.item) or next(
-        (
-            text(owner, "name")
-            for owner in object_list(work.item, "metadata", "ownerReferences")
-            if text(owner, "kind") == OWNER_KIND
-        ),
-        "",
-    )
-    return name if _find(work, name) is not None else ""
+    name = objects.holding_group(work.item)
+    group = _find(work, name)
+    return name if group is not None and objects.is_member_of(work.item, group) else ""
 
 
 def _find(work: ObjectPass, name: str) -> JsonObject | None:

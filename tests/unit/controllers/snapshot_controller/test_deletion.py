@@ -240,7 +240,8 @@ def test_snt051_a_member_with_only_the_group_finalizer(owner):
     world = SnapshotWorld()
     member(world, k.FINALIZER_SNAPSHOT_IN_GROUP, owner=owner)
     if owner:
-        world.api.add(paths.GROUP_SNAPSHOTS, {"metadata": {"name": "g", "namespace": "ns"}})
+        group = {"name": "g", "namespace": "ns", "uid": "g-uid"}
+        world.api.add(paths.GROUP_SNAPSHOTS, {"metadata": group})
         assert world.run_snapshot().action.value == "retry"
         world.api.drop(paths.GROUP_SNAPSHOTS, "g", "ns")
     world.run_snapshot()

@@ -1,4 +1,4 @@
-"""SND-043: contents of a group's members that no snapshot leads to go with the group."""
+"""Members go with the group that has them; so do contents that no snapshot leads to (SND-043)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.unit.controllers.snapshot_controller.test_groups import (
     taken,
 )
 from workers import constants as k
+from workers.controllers.snapshot_controller.keys import snapshot_key
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError
 from workers.translate.fields import is_deleting
@@ -101,3 +102,27 @@ def test_members_are_made_once_the_driver_told_both_group_and_members(lacks):
         made = [one.path for one in world.api.requests[before:] if one.verb == "create"]
         looked = [one for one in world.api.requests[before:] if "persistentvolumes" in one.path]
         assert (len(made), bool(looked)) == (4 * is_made, is_made)
+
+
+@pytest.mark.parametrize("has_status", [True, False], ids=["ready", "no status yet"])
+def test_a_group_made_anew_under_the_name_does_not_hold_the_members_of_the_old_one(has_status):
+    """SNG-004, SNC-058 row 3: they go once their own group went; the new one would not take them.
+
+    The reference looks for the name alone: they stay Terminating while the new group lives.
+    """
+    world = taken()
+    name = f"snapshot-{digest('ha')}"
+    if not has_status:
+        world.api.change(paths.SNAPSHOTS, name, {"status": {"volumeGroupSnapshotName": None}}, "ns")
+    world.api.mark_deleted(paths.GROUP_SNAPSHOTS, "g", "ns")
+    run_group(world)
+    run_content(world)
+    assert world.run_snapshot(snapshot_key("ns", name)).reason == "its group exists"
+    run_group(world)
+    assert world.api.of(paths.GROUP_SNAPSHOTS, "g", "ns") is None
+    add_group(world)
+    world.api.change(paths.GROUP_SNAPSHOTS, "g", {"metadata": {"uid": "another"}}, "ns")
+    told = len(world.reasons)
+    assert world.run_snapshot(snapshot_key("ns", name)).reason == "waits for its content"
+    assert is_deleting(world.content(OWN))
+    assert "SnapshotDeletePending" not in world.reasons[told:]

@@ -398,7 +398,8 @@ def test_a_group_content_that_may_not_be_deleted():
 def test_which_group_keeps_a_member(status, owner, is_held):
     """SNC-058 row 3, SND-022: the one in the status, else its owner."""
     world = SnapshotWorld()
-    world.api.add(paths.GROUP_SNAPSHOTS, {"metadata": {"name": "g", "namespace": "ns"}})
+    metadata: dict[str, Any] = {"name": "g", "namespace": "ns", "uid": "gu"}
+    world.api.add(paths.GROUP_SNAPSHOTS, {"metadata": metadata})
     owners = [OWNER | {"kind": owner, "name": "g", "uid": "gu"}] if owner else []
     metadata = {"name": MEMBER, "ownerReferences": owners}
     metadata["finalizers"] = [k.FINALIZER_SNAPSHOT_IN_GROUP]
