@@ -49,6 +49,9 @@ class FakeIntents:
         intent = peek(sealed) or {}
         return self.intents.setdefault(domain, intent) == intent
 
+    def all(self) -> dict[str, JsonObject]:
+        return dict(self.intents)
+
     def delete_pv(self, name: str) -> None:
         self.unsaved.pop(name, None)
 

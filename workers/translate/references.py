@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.constants import FINALIZER_SNAPSHOT_SOURCE, GROUP_SNAPSHOT
-from workers.translate.fields import Json, has_finalizer
+from workers.translate.fields import Json, has_finalizer, optional_mapping, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,14 +28,12 @@ def source_references(claim: Mapping[str, Any]) -> set[Reference]:
     The snapshot rule is the reference's (P-242): dataSource wins over dataSourceRef, and the group
     must be absent or the snapshot group. Claims by dataSourceRef count as well (CL-009, D-018).
     """
-    namespace = claim["metadata"].get("namespace") or ""
-    spec = claim.get("spec") or {}
     found: set[Reference] = set()
     has_snapshot = False
-    for source in (spec.get("dataSource") or {}, spec.get("dataSourceRef") or {}):
-        kind, group = source.get("kind"), source.get("apiGroup") or ""
-        name = source.get("name") or ""
-        place = source.get("namespace") or namespace
+    for field in ("dataSource", "dataSourceRef"):
+        source = optional_mapping(claim, "spec", field) or {}
+        kind, group, name = (text(source, part) for part in ("kind", "apiGroup", "name"))
+        place = text(source, "namespace") or text(claim, "metadata", "namespace")
         if kind == KIND_CLAIM and not group:
             found.add((KIND_CLAIM, place, name))
         elif kind == KIND_SNAPSHOT and group in {"", GROUP_SNAPSHOT} and not has_snapshot:

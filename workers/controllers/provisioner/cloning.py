@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workers.constants import FINALIZER_CLONE_SOURCE
-from workers.controllers.provisioner.references import references_under_way
+from workers.controllers.provisioner.references import needed_references
 from workers.engine.outcome import Outcome, done, retry
 from workers.kube.errors import NotFoundError
 from workers.kube.finalizers import has_finalizer, without_finalizer
 from workers.kube.retry import update_with_retry
-from workers.translate.references import KIND_CLAIM, references_of
+from workers.translate.references import KIND_CLAIM
 
 if TYPE_CHECKING:
     from workers.drivers.driver import Driver
@@ -37,10 +37,7 @@ def sync_cloning(runtime: Runtime, driver: Driver, key: Key, lease: Lease) -> Ou
         return done("claim is gone")
     if not _is_waiting(source, key.uid):
         return done("nothing to do")
-    crosses = driver.settings.gates.cross_namespace_volume_data_source
-    claims = kube.list_claims("" if crosses else namespace)
-    needed = references_of(claims, _HOLDING) | references_under_way(runtime)
-    if (KIND_CLAIM, namespace, name) in needed:
+    if (KIND_CLAIM, namespace, name) in needed_references(runtime, driver, namespace, _HOLDING):
         return retry("a clone is still being made")
 
     def read() -> JsonObject:

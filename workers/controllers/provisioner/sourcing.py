@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workers import constants as k
+from workers.controllers.provisioner.references import needed_references
 from workers.engine.steps import Step
-from workers.errors import ApiError, AttemptError, State, TransientError
+from workers.errors import ApiError, AttemptError, QueueUnavailable, State, TransientError
 from workers.kube.errors import ForbiddenError, NotFoundError, RefusedError
 from workers.kube.finalizers import with_finalizer, without_finalizer
 from workers.kube.retry import update_with_retry
@@ -19,6 +20,8 @@ from workers.observability.logging import get_logger
 from workers.queue.locks import Mode, snapshot_content
 from workers.translate import clones, snapshots, sources
 from workers.translate.claims import claim_class_name
+from workers.translate.fields import text
+from workers.translate.references import KIND_SNAPSHOT, UNBOUND
 
 if TYPE_CHECKING:
     from csi_client import messages as csi
@@ -157,7 +160,8 @@ def unprotect_snapshot(work: ClaimWork, claim: JsonObject) -> None:
     """Takes the finalizer off once the volume is saved (P-218); the sweep does what fails here.
 
     Unlike the reference by the normalised source, so cross-namespace restores are covered (D-017),
-    and not while another pending claim still restores from the snapshot (D-015).
+    and not while another pending claim, or an attempt whose claim is gone, still restores from the
+    snapshot (D-015, D-016).
     """
     gates = work.driver.settings.gates
     try:
@@ -168,7 +172,14 @@ def unprotect_snapshot(work: ClaimWork, claim: JsonObject) -> None:
         return
     kube = work.runtime.effects.kube
     try:
-        if _is_needed_by_others(work, claim, source):
+        needed = needed_references(
+            work.runtime,
+            work.driver,
+            source.namespace,
+            UNBOUND,
+            except_uid=text(claim, "metadata", "uid"),
+        )
+        if (KIND_SNAPSHOT, source.namespace, source.name) in needed:
             return
         work.runtime.effects.reach(Step.UNPROTECT_SOURCE, work.lease)
         update_with_retry(
@@ -184,25 +195,12 @@ def unprotect_snapshot(work: ClaimWork, claim: JsonObject) -> None:
             snapshot=f"{source.namespace}/{source.name}",
             err=error,
         )
-    except ApiError as error:
+    except (ApiError, AttemptError, QueueUnavailable) as error:
         _log.warning(
             "Failed to remove snapshot finalizer",
             snapshot=f"{source.namespace}/{source.name}",
             err=error,
         )
-
-
-def _is_needed_by_others(work: ClaimWork, claim: JsonObject, source: DataSource) -> bool:
-    """True if another unbound claim of the namespace restores from the same snapshot."""
-    for other in work.runtime.kube.list_claims(source.claim_namespace):
-        if other["metadata"].get("uid") == claim["metadata"].get("uid"):
-            continue
-        if (other.get("status") or {}).get("phase") not in (None, "", "Pending"):
-            continue
-        reference = (other.get("spec") or {}).get("dataSource") or {}
-        if (reference.get("kind"), reference.get("name")) == (source.kind, source.name):
-            return True
-    return False
 
 
 def _claim(

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.constants import FINALIZER_SNAPSHOT_SOURCE
-from workers.controllers.provisioner.references import references_under_way
+from workers.controllers.provisioner.references import needed_references, references_under_way
 from workers.engine.outcome import Outcome, done
 from workers.errors import ApiError
 from workers.kube import paths
@@ -74,7 +74,7 @@ def sweep_snapshots(runtime: Runtime, driver: Driver, key: Key, lease: Lease) ->
         if reference in needed or is_young(snapshot, young_seconds, time.time):
             continue
         # SN-005: once more, just before; a claim may have come meanwhile.
-        if reference in references_of(kube.list_claims(metadata["namespace"]), UNBOUND):
+        if reference in needed_references(runtime, driver, metadata["namespace"], UNBOUND):
             continue
         lease.check()
         _unprotect(runtime, snapshot)

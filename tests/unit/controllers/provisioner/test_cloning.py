@@ -19,7 +19,6 @@ from workers.queue.keys import Key
 @pytest.fixture
 def world():
     world = World()
-    world.intents.all = lambda: world.intents.intents
     world.reads = []
     get_claim = world.kube.get_claim
 
@@ -92,7 +91,6 @@ def test_cl009_cross_namespace_clone_holds_with_the_gate(world):
     """D-018: the reference lets go in the middle of such a clone."""
     gates = FeatureGates(cross_namespace_volume_data_source=True)
     world = World(Settings(gates=gates))
-    world.intents.all = lambda: world.intents.intents
     add_source(world)
     clone = add_clone(world, "clone", "Pending", namespace="elsewhere", field="dataSourceRef")
     clone["spec"]["dataSourceRef"]["namespace"] = "default"

@@ -12,12 +12,14 @@ from csi_client import messages as csi
 from tests.support.crash_world import SnapshotKube
 from tests.support.fake_cluster import DRIVER, World
 from tests.support.fake_context import FakeQueue
+from workers.config.gates import FeatureGates
+from workers.config.settings import Settings
 from workers.constants import FINALIZER_CLONE_SOURCE, FINALIZER_SNAPSHOT_SOURCE
 from workers.controllers.provisioner import sourcing
 from workers.controllers.provisioner.backend import backend_of
 from workers.controllers.provisioner.work import ClaimWork
 from workers.engine.steps import Step
-from workers.errors import AttemptError, State
+from workers.errors import AttemptError, QueueUnavailable, State
 from workers.kube.errors import ForbiddenError, NotFoundError
 from workers.queue.keys import claim_key
 from workers.translate.sources import ContentSource, normalise
@@ -226,6 +228,12 @@ def other(phase="Pending", source=SNAPSHOT, namespace="default"):
     }
 
 
+def by_reference(namespace="default"):
+    """A claim that names the snapshot as one of another namespace has to, by `dataSourceRef`."""
+    claim = other(source=None, namespace=namespace)
+    return claim | {"spec": {"dataSourceRef": SNAPSHOT | {"namespace": "default"}}}
+
+
 @pytest.mark.parametrize(
     ("others", "is_needed"),
     [
@@ -239,6 +247,7 @@ def other(phase="Pending", source=SNAPSHOT, namespace="default"):
         pytest.param([other(source={**SNAPSHOT, "kind": "X"})], False, id="of another kind"),
         pytest.param([other(source=None)], False, id="an empty volume"),
         pytest.param([other(namespace="else")], False, id="of that name elsewhere"),
+        pytest.param([by_reference()], True, id="D-015 by dataSourceRef"),
     ],
 )
 def test_d015_a_snapshot_is_let_go_of_by_the_last_that_needs_it(world, others, is_needed):
@@ -250,6 +259,59 @@ def test_d015_a_snapshot_is_let_go_of_by_the_last_that_needs_it(world, others, i
     sourcing.unprotect_snapshot(work_of(world, claim), claim)
     assert finalizers_of(world, "VolumeSnapshot") == [FINALIZER_SNAPSHOT_SOURCE] * is_needed
     assert world.reached == [Step.UNPROTECT_SOURCE] * (not is_needed)
+
+
+@pytest.mark.parametrize("crosses", [True, False], ids=["gate on", "gate off"])
+def test_d015_a_claim_of_another_namespace_counts_where_it_may_restore(world, crosses):
+    """D-015, D-017: with the gate off no such claim is ever served, and one namespace is listed."""
+    gates = FeatureGates(cross_namespace_volume_data_source=crosses)
+    world.driver = replace(world.driver, settings=Settings(gates=gates))
+    add_snapshot(world, FINALIZER_SNAPSHOT_SOURCE)
+    claim, _ = claim_from(world, SNAPSHOT)
+    world.kube.add("persistentvolumeclaims", by_reference("else"))
+    sourcing.unprotect_snapshot(work_of(world, claim), claim)
+    assert finalizers_of(world, "VolumeSnapshot") == [FINALIZER_SNAPSHOT_SOURCE] * crosses
+
+
+def test_d015_a_restore_from_elsewhere_looks_for_others_where_the_snapshot_is(world):
+    """D-015, D-017: a claim beside the snapshot needs it no less."""
+    gates = FeatureGates(cross_namespace_volume_data_source=True)
+    world.driver = replace(world.driver, settings=Settings(gates=gates))
+    add_snapshot(world, FINALIZER_SNAPSHOT_SOURCE)
+    claim = by_reference("else")
+    claim["metadata"]["uid"] = "u1"
+    world.kube.add("persistentvolumeclaims", other())
+    sourcing.unprotect_snapshot(work_of(world, claim), claim)
+    assert finalizers_of(world, "VolumeSnapshot") == [FINALIZER_SNAPSHOT_SOURCE]
+
+
+@pytest.mark.parametrize(
+    ("stage", "is_needed"), [("calling", True), ("background", True), ("failed", False)]
+)
+def test_d016_a_snapshot_is_left_to_the_restore_of_a_claim_that_is_gone(world, stage, is_needed):
+    """D-015, D-016, SNC-058: its CreateVolume may still copy. Its own record is no other's."""
+    add_snapshot(world, FINALIZER_SNAPSHOT_SOURCE)
+    claim, _ = claim_from(world, SNAPSHOT)
+    world.intents.intents["pvc-u1"] = {"claim": claim, "stage": "calling"}
+    world.intents.intents["pvc-u2"] = {"claim": other(), "stage": stage}
+    sourcing.unprotect_snapshot(work_of(world, claim), claim)
+    assert finalizers_of(world, "VolumeSnapshot") == [FINALIZER_SNAPSHOT_SOURCE] * is_needed
+
+
+@pytest.mark.parametrize("away", [True, False], ids=["Redis is away", "a record of nothing"])
+def test_d016_nothing_is_concluded_from_attempts_that_are_not_known(world, away):
+    """P-218, D-016: the sweep asks again; the volume is saved all the same."""
+    add_snapshot(world, FINALIZER_SNAPSHOT_SOURCE)
+    claim, _ = claim_from(world, SNAPSHOT)
+    world.intents.intents["pvc-u2"] = {"claim": {"metadata": "x"}, "stage": "calling"}
+
+    def all_of_them():
+        raise QueueUnavailable("redis: away")
+
+    if away:
+        world.intents.all = all_of_them
+    sourcing.unprotect_snapshot(work_of(world, claim), claim)
+    assert finalizers_of(world, "VolumeSnapshot") == [FINALIZER_SNAPSHOT_SOURCE]
 
 
 @pytest.mark.parametrize("source", [None, CLONE], ids=["empty volume", "clone"])

@@ -43,7 +43,6 @@ def world():
     world.kube = SnapshotKube()
     effects = replace(world.effects, kube=world.kube)
     world.runtime = replace(world.runtime, kube=world.kube, effects=effects)
-    world.intents.all = lambda: world.intents.intents
     return world
 
 
@@ -200,6 +199,17 @@ def test_sn005_claim_that_comes_meanwhile_protects(world):
     world.kube.list_claims = list_claims
     sweep(world)
     assert calls == ["", "default"]
+    assert is_protected(world)
+
+
+def test_sn005_a_restore_that_begins_meanwhile_protects_though_its_claim_is_gone(world):
+    """SN-005, D-016: the second look asks for attempts under way as well."""
+    add_snapshot(world)
+    claim = add_claim(world, "Pending")
+    world.kube.drop("persistentvolumeclaims", claim["metadata"]["name"], "default")
+    looks = iter([{}, {"pv": {"claim": claim, "stage": "background"}}])
+    world.intents.all = lambda: next(looks)
+    sweep(world)
     assert is_protected(world)
 
 
