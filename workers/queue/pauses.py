@@ -125,28 +125,26 @@ class Pauses:
 
     def resume_class(self, name: str) -> bool:
         """End it; False when there was none. Keys that waited start within their delay."""
+        was_paused = name in self.classes()
         self._say(_class(name), "", None)
         with reading(self._client):
-            found = self._client.hdel(self._classes, name)
+            self._client.hdel(self._classes, name)
         self._forget()
-        return bool(found)
+        return was_paused
 
     def classes(self) -> dict[str, Pause]:
-        """Paused classes by name; drops those whose time is over."""
+        """Paused classes by name.
+
+        Those whose time is over stay in Redis until the next word about the class: who reads and
+        then deletes could delete what an operator said in between.
+        """
         with reading(self._client):
             raw = self._client.hgetall(self._classes)
             if not raw:
                 return {}
-            now, found, over = self._now_ms(), {}, []
-            for name, value in raw.items():
-                pause = read_pause(value, now)
-                if pause is not None:
-                    found[text(name)] = Pause(*pause)
-                else:
-                    over.append(name)
-            if over:
-                self._client.hdel(self._classes, *over)
-            return found
+            now = self._now_ms()
+        pauses = {text(name): read_pause(value, now) for name, value in raw.items()}
+        return {name: Pause(*pause) for name, pause in pauses.items() if pause is not None}
 
     def of_class(self, name: str) -> Pause | None:
         """The pause of a class; at most a second old, and one round trip a second per process."""
