@@ -9,19 +9,16 @@ exit code (F-014); a part that dies later is started again with back-off, the em
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from workers.cli import embedded_redis, forking
+from workers.cli import embedded_redis, forking, statefolder
 from workers.cli.processes import RESTART_BASE_SECONDS, Child, stop_all
 from workers.config.flags import Command
 from workers.config.flagsets import flag_set
-from workers.config.load import controllers_of, temporary
+from workers.config.load import controllers_of
 from workers.controllers import catalogue
 from workers.errors import ConfigError
 from workers.observability.logging import get_logger
@@ -30,6 +27,7 @@ from workers.queue.seal import new_key
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
+    from pathlib import Path
 
     from workers.config.settings import Settings
     from workers.observability.exposition import SharedMetrics
@@ -164,7 +162,9 @@ class Supervisor:
         flags = arguments_for(command, self.argv)
         state = [f"--state-dir={directory}"]
         live = directory / LIVE_FILE
-        live.unlink(missing_ok=True)
+        # What a run before this one left here says nothing about this one.
+        for old in (live, *directory.glob("*.ready")):
+            old.unlink(missing_ok=True)
         self.children.append(Child(name, [*module, *flags, *state], env, live=live))
 
     def watch(self) -> int:
@@ -256,14 +256,9 @@ class Supervisor:
 
 def run(settings: Settings, argv: Sequence[str]) -> int:
     """The command; returns the exit code."""
-    given = settings.process.state_dir if "state-dir" in settings.explicit else ""
-    # The image names one, which a container with a read-only root and no mount cannot write to.
-    is_own = not given or (Path(given).is_dir() and not os.access(given, os.W_OK))
-    directory = Path(
-        tempfile.mkdtemp(prefix="csi-fleet-", dir=temporary(os.environ)) if is_own else given
-    )
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    supervisor = Supervisor(settings, argv, directory)
+    folder = statefolder.take(settings)
+    _log.info("files and Redis of this run", folder=str(folder.path))
+    supervisor = Supervisor(settings, argv, folder.path)
 
     def on_signal(signum: int, frame: object) -> None:
         del signum, frame
@@ -276,8 +271,7 @@ def run(settings: Settings, argv: Sequence[str]) -> int:
         return supervisor.watch()
     finally:
         supervisor.stop()
-        if is_own:
-            shutil.rmtree(directory, ignore_errors=True)
+        folder.close()
 
 
 def replace_by_module(module: str, argv: Sequence[str]) -> NoReturn:

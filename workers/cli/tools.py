@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.cli.embedded_redis import SOCKET, url_of
+from workers.cli.statefolder import is_private, is_unwritable
 from workers.config.flags import Command
+from workers.config.load import default_state_dir
 from workers.config.settings import RedisSettings
 from workers.config.shard import Shard, place
 from workers.errors import ConfigError
@@ -72,11 +74,15 @@ def with_redis(settings: Settings) -> Settings:
     """The settings with the Redis of a `csi-fleet run` on this machine, if none was named."""
     if settings.redis.url:
         return settings
-    directory = Path(settings.process.state_dir)
-    if not (directory / SOCKET).exists():
-        return settings
-    redis = RedisSettings(url=url_of(directory))
-    return replace(settings, redis=redis, redis_shards=(redis,))
+    directory, is_safe = Path(settings.process.state_dir), True
+    if "state-dir" not in settings.explicit or is_unwritable(directory):
+        directory = default_state_dir(os.environ)
+        # Others may have made a folder of that name.
+        is_safe = is_private(directory)
+    if is_safe and (directory / SOCKET).exists():
+        redis = RedisSettings(url=url_of(directory))
+        return replace(settings, redis=redis, redis_shards=(redis,))
+    return settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -357,6 +357,11 @@ def temporary(environ: Mapping[str, str]) -> Path:
         return Path("/dev/shm")  # noqa: S108 - of the container alone
 
 
+def default_state_dir(environ: Mapping[str, str]) -> Path:
+    """The folder of a run that names none, if it is free."""
+    return temporary(environ) / f"csi-fleet-{os.getuid()}"
+
+
 def _process(
     values: Mapping[str, Any],
     environ: Mapping[str, str],
@@ -370,7 +375,7 @@ def _process(
         workers=values["workers"] or _default_workers(values, driver),
         concurrency=values["concurrency"]
         or max(1, min(2 * threads or MAX_DEFAULT_CONCURRENCY, MAX_DEFAULT_CONCURRENCY)),
-        state_dir=values["state-dir"] or str(temporary(environ) / f"csi-fleet-{os.getuid()}"),
+        state_dir=values["state-dir"] or str(default_state_dir(environ)),
     )
 
 

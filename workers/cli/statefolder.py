@@ -1,0 +1,135 @@
+"""Which folder does a `csi-fleet run` live in, alone, and where do the operator commands look?
+
+The named one; else the default, csi-fleet-<uid> in the temporary folder, where a command finds its
+Redis without a flag; else, while another run has that, one of its own. A lock on a file in it is
+held for life.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from workers.config.load import default_state_dir, temporary
+from workers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workers.config.settings import Settings
+
+LOCK: Final = "run.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class StateFolder:
+    """The folder of one run, locked.
+
+    Args:
+        path: the folder.
+        lock: descriptor of the locked file, which must stay open.
+        is_kept: whether it outlives the run.
+    """
+
+    path: Path
+    lock: int
+    is_kept: bool
+
+    def close(self) -> None:
+        """Remove what is ours, then let others in."""
+        if not self.is_kept:
+            shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self.lock)
+
+
+def take(settings: Settings, environ: Mapping[str, str] = os.environ) -> StateFolder:
+    """The folder for this run.
+
+    Raises:
+        ConfigError: the named one cannot be made, or another run has it.
+    """
+    given = settings.process.state_dir if "state-dir" in settings.explicit else ""
+    if given and not is_unwritable(Path(given)):
+        return _named(Path(given))
+    return _usual(default_state_dir(environ)) or _random(temporary(environ))
+
+
+def is_unwritable(path: Path) -> bool:
+    """The image names one, which a container with a read-only root and no mount cannot write to."""
+    return path.is_dir() and not os.access(path, os.W_OK)
+
+
+def is_private(path: Path) -> bool:
+    """Whether nobody but us can have put something into this folder."""
+    with contextlib.suppress(OSError):
+        found = path.lstat()
+        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        return is_ours and not found.st_mode & 0o077
+    return False
+
+
+def _named(path: Path) -> StateFolder:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = _locked(path)
+    except OSError as error:
+        raise ConfigError(f"--state-dir: cannot use {path}: {error.strerror}") from error
+    if lock is None:
+        raise ConfigError(
+            f"folder {path} is in use by pid {_holder(path)}; give another --state-dir",
+            exit_code=1,
+        )
+    return StateFolder(path, lock, is_kept=True)
+
+
+def _holder(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return (path / LOCK).read_text().strip() or "?"
+    return "?"
+
+
+def _usual(path: Path) -> StateFolder | None:
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        if not is_private(path) or (lock := _locked(path)) is None:
+            return None
+    except OSError:
+        return None
+    return StateFolder(path, lock, is_kept=False)
+
+
+def _random(parent: Path) -> StateFolder:
+    path = Path(tempfile.mkdtemp(prefix="csi-fleet-", dir=parent))
+    lock = _locked(path)
+    if lock is None:
+        raise ConfigError(f"folder {path} is new and locked by another process", exit_code=1)
+    return StateFolder(path, lock, is_kept=False)
+
+
+def _locked(path: Path) -> int | None:
+    """The lock of a folder; None while another process has it.
+
+    A POSIX lock: our children, which are forks, do not inherit it.
+    """
+    file = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The run that had it may have removed the folder meanwhile.
+        if (path / LOCK).stat().st_ino != os.fstat(file).st_ino:
+            raise FileNotFoundError(str(path / LOCK))
+        os.ftruncate(file, 0)
+        os.write(file, f"{os.getpid()}\n".encode())
+    except (BlockingIOError, PermissionError):
+        os.close(file)
+        return None
+    except OSError:
+        os.close(file)
+        raise
+    return file
