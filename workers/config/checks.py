@@ -239,8 +239,6 @@ def _check_flower(settings: Settings) -> None:
     if settings.command != Command.FLOWER:
         return
     flower = settings.flower
-    if not 0 < flower.port <= 65535:
-        raise ConfigError("--flower-port must be 1 to 65535")
     if any(not all(entry.partition(":")[::2]) for entry in flower.basic_auth):
         raise ConfigError("Flower's login must be lines of user:password")
     _check_flower_oidc(flower)

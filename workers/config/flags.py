@@ -141,6 +141,16 @@ _PARSERS: dict[Kind, Callable[[str], Any]] = {
 }
 
 
+_WANTED: Final = {
+    Kind.BOOL: "true or false",
+    Kind.INT: "a whole number",
+    Kind.UINT: "a whole number, 0 or more",
+    Kind.FLOAT: "a number",
+    Kind.DURATION: "a time such as 30s, 5m or 1h30m",
+    Kind.QUANTITY: "a size such as 512Mi or 10Gi",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """Which values a flag may have; `says` goes on after "must"."""
@@ -201,6 +211,13 @@ class Flag:
             ValueError: Go's text for a bad value of this kind.
         """
         return _PARSERS[self.kind](text)
+
+    def refusal(self, error: ValueError) -> str:
+        """What is wrong with a text: Go's words for upstream's flags, what is wanted for ours."""
+        wanted = "" if self.upstream else _WANTED.get(self.kind, "")
+        if not wanted:
+            return str(error)
+        return f"give {wanted}" + (f"; it must {self.bound.says}" if self.bound else "")
 
     def merge(self, earlier: Any, text: str) -> Any:
         """Read one more value after `earlier` (None: the first); lists and maps grow.

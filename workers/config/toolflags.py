@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from workers.config.flagfields import setting
-from workers.config.flags import Command, Flag, Kind
+from workers.config.flags import NOT_NEGATIVE, Bound, Command, Flag, Kind
 
 _REPORTS: Final = frozenset(
     {
@@ -44,15 +44,15 @@ TOOL_FLAGS: Final = (
          frozenset({Command.PAUSE, Command.RESUME}), upstream=False),
     Flag("reason", Kind.STRING, "", "Why; shown by explain and status.", _TIMED, upstream=False),
     Flag("for", Kind.DURATION, "0s", "End of the pause by itself; 0 for none.", _TIMED,
-         upstream=False),
+         upstream=False, bound=NOT_NEGATIVE),
     Flag("wait", Kind.DURATION, "5m", "How long to wait for running work to end.",
-         frozenset({Command.DRAIN}), upstream=False),
+         frozenset({Command.DRAIN}), upstream=False, bound=NOT_NEGATIVE),
     Flag("replay", Kind.BOOL, "false", "Try all of the listed ones again now.", _FAILED,
          upstream=False),
     Flag("filename", Kind.STRING, "", "YAML or JSON file with the claim (`-` for standard input).",
          _DRY_RUN, upstream=False, shorthand="f"),
     Flag("grace", Kind.DURATION, "1m", "Time between the two looks of an audit.", _AUDIT,
-         upstream=False),
+         upstream=False, bound=NOT_NEGATIVE),
     Flag("delete", Kind.STRING, "", "Delete this volume, if the audit finds it without a PV.",
          _AUDIT, upstream=False),
     Flag("confirm", Kind.STRING, "", "The id given to --delete once more; without it a terminal is "
@@ -64,7 +64,7 @@ TOOL_FLAGS: Final = (
     Flag("parameter", Kind.STRINGS, "", "KEY=VALUE of the storage class for the check. May be "
          "repeated.", _CONFORMANCE, upstream=False),
     Flag("size", Kind.QUANTITY, "1Gi", "Size of each volume the check makes.", _CONFORMANCE,
-         upstream=False),
+         upstream=False, bound=Bound(lambda text: not text.startswith("-"), "not be negative")),
 )  # fmt: skip
 
 
