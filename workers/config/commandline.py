@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from workers.config.flags import SUMMARIES, TOOLS, Command, Flag, Kind
 from workers.config.flagtable import REMOVED_BOOLS, REMOVED_VALUES
+from workers.config.spelling import meant
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from workers.config.flagsets import FlagSet
 
@@ -164,7 +165,8 @@ def _store(line: CommandLine, flag: Flag, text: str) -> None:
         line.values[flag.name] = flag.merge(earlier, text)
     except ValueError as error:
         shown = f"-{flag.shorthand}, --{flag.name}" if flag.shorthand else f"--{flag.name}"
-        raise ConfigError(f'invalid argument "{text}" for "{shown}" flag: {error}') from error
+        reason = flag.refusal(error)
+        raise ConfigError(f'invalid argument "{text}" for "{shown}" flag: {reason}') from error
     if flag.ignored and flag.name not in line.explicit:
         line.warnings.append(f"flag --{flag.name} has no effect: {flag.ignored}")
     line.explicit.add(flag.name)
@@ -194,11 +196,3 @@ def _unknown(line: CommandLine, name: str, flag: Flag | None) -> ConfigError:
         )
     users = ", ".join(sorted(flag.commands))
     return ConfigError(f"unknown flag: --{name} is a flag of {users}, not of {command}")
-
-
-def meant(word: str, known: Iterable[str]) -> str:
-    """` did you mean --x?` for a word that is nearly one of the known ones, else nothing."""
-    import difflib  # noqa: PLC0415 - only for who mistyped
-
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.75)
-    return f" did you mean {found[0]}?" if found else ""

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from workers.config.spelling import meant
 from workers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -136,7 +137,9 @@ def build_gates(
         elif not _NAME.fullmatch(name):
             raise ConfigError(f"unrecognized feature gate: {name}", exit_code=255)
         elif name not in {_ALL_ALPHA, _ALL_BETA}:
-            warnings.append(f"feature gate {name} has no effect in csi-fleet and is ignored")
+            hint = meant(name, stages)
+            text = f"feature gate {name} has no effect in csi-fleet and is ignored"
+            warnings.append(f"{text};{hint}" if hint else text)
     gates = FeatureGates(
         topology=values[TOPOLOGY],
         cross_namespace_volume_data_source=values[CROSS_NAMESPACE],

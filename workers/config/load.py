@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from workers.config import checks as configchecks
 from workers.config import commandline, settings
-from workers.config.commandline import CommandLine, HelpRequested, meant, read_arguments
+from workers.config.commandline import CommandLine, HelpRequested, read_arguments
 from workers.config.flagfields import read, with_flags
 from workers.config.flags import Command
 from workers.config.flagsets import flag_set
@@ -24,6 +24,7 @@ from workers.config.flagtable import FLAGS
 from workers.config.gates import COMMON_GATES, build_gates, gate_values
 from workers.config.redisurl import split_sentinel_login
 from workers.config.settings import Settings
+from workers.config.spelling import meant
 from workers.config.toolflags import ToolSettings
 from workers.controllers import catalogue
 from workers.cpuquota import available_cpus
@@ -212,7 +213,7 @@ def _read_environment(line: CommandLine, environ: Mapping[str, str]) -> None:
             try:
                 line.values[name] = flag.parse(text)
             except ValueError as error:
-                raise ConfigError(f"{flag.env}={text}: {error}") from error
+                raise ConfigError(f"{flag.env}={text}: {flag.refusal(error)}") from error
             line.explicit.add(name)
 
 

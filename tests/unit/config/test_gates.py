@@ -44,6 +44,20 @@ def test_gate_of_the_api_server_library_is_ignored_with_a_warning():
     assert [w.split()[2] for w in settings.warnings] == ["WatchList", "APIServerTracing"]
 
 
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("Topologies", "is ignored; did you mean Topology?"),
+        ("topology", "is ignored; did you mean Topology?"),
+        ("VolumeAttributeClass", "is ignored; did you mean VolumeAttributesClass?"),
+        ("WatchList", "is ignored"),
+    ],
+)
+def test_a_gate_that_is_nearly_one_gets_a_hint(name, end):
+    (warning,) = gates(f"{name}=true").warnings
+    assert warning.endswith(end)
+
+
 def test_all_alpha_sets_what_is_not_named():
     settings = gates("AllAlpha=true,ReleaseLeaderElectionOnExit=false,AllBeta=true")
     assert settings.gates.cross_namespace_volume_data_source
