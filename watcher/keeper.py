@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from watcher.known import merged
+from workers.explain.words import named
 from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
@@ -115,6 +116,6 @@ class Keeper:
         records = merged(self._records, alive)
         if records != self._records:
             self._records = records
-            names = sorted({record["name"] for record in records.values()})
+            names = named(record["name"] for record in records.values())
             _log.info("drivers changed", drivers=names)
             self._on_drivers(records)

@@ -13,6 +13,7 @@ from workers.cli import drivertools, terminal
 from workers.controllers import catalogue
 from workers.drivers.link import tls_trouble
 from workers.errors import ApiError, ConfigError, ProvisionerError
+from workers.explain.words import named
 from workers.kube import paths
 from workers.queue.inspect import read_redis, read_time
 from workers.spec import Permission
@@ -215,7 +216,7 @@ def _parts(tools: Tools) -> Iterator[Finding]:
     workers = tools.presence.workers()
     yield Finding("watchers", OK if watchers else FAIL, f"{len(watchers)} alive")
     yield Finding("workers", OK if workers else FAIL, f"{len(workers)} alive")
-    served = sorted(tools.registry.alive())
+    served = named(tools.registry.alive())
     yield Finding("drivers", OK if served else WARN, ", ".join(served) or "none is served")
     for name, one in tools.breakers.states().items():
         if one.is_open:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from workers.cli import terminal
+from workers.cli import knowndrivers, terminal
 from workers.cli.retry import retry_now
 from workers.explain.stranded import stranded
 from workers.explain.words import duration, moment
@@ -30,6 +30,8 @@ def run(tools: Tools) -> int:
         if (not driver or one.key.driver.partition("@")[0] == driver)
         and (not namespaces or one.key.tenant in namespaces)
     ]
+    if driver and not found:
+        knowndrivers.served(tools, driver)  # raises for a name that is a mistake
     now = read_time(tools.of("").redis)
     if tools.is_json:
         terminal.write_json([_json(one) for one in found])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from workers.cli import terminal
+from workers.cli import knowndrivers, terminal
 from workers.config.flags import Command
 from workers.engine.pausecopies import CLASS, DRIVER, Copy, PauseCopies
 from workers.errors import ApiError, ConfigError
@@ -76,31 +76,13 @@ def queue_names(tools: Tools, driver: str) -> list[str]:
     """Queue names of a driver: one, or one per node. One that is not served can be paused too.
 
     Raises:
-        ConfigError: nobody knows this name, so it is a mistake: the right one would go on.
+        ConfigError: nobody knows this name.
     """
-    records = tools.registry.alive()
-    found = [name for name, record in sorted(records.items()) if record.get("name") == driver]
-    if found:
-        return found
-    served = ", ".join(sorted(records)) or "none"
-    waiting = {lane.partition("|")[2] for lane in tools.of(driver).queue.stats()}
-    if driver not in waiting and driver not in (named := _provisioners(tools)) and named:
-        hint = nearest(driver, {*records, *waiting, *named})
-        raise ConfigError(
-            f'driver "{driver}" is not known: no worker serves it and no storage class names it '
-            f"(served: {served}).{hint}",
-            exit_code=1,
-        )
-    terminal.write(f"note: no worker serves driver {driver} now (served: {served})")
+    if found := knowndrivers.served(tools, driver):
+        return list(found)
+    now = knowndrivers.shown(tools.registry.alive())
+    terminal.write(f"note: no worker serves driver {driver} now (served: {now})")
     return [driver]
-
-
-def _provisioners(tools: Tools) -> set[str]:
-    """Those that classes name; nothing when the API server cannot be asked: a pause must work."""
-    try:
-        return {str(one.get("provisioner")) for one in tools.kube.list(paths.STORAGE_CLASSES)}
-    except (ApiError, ConfigError):
-        return set()
 
 
 def _check_class(tools: Tools, name: str) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from workers.controllers import catalogue
 from workers.drivers.operations import RPCS
 from workers.explain.facts import Cause
-from workers.explain.words import duration, moment
+from workers.explain.words import duration, moment, named
 from workers.observability.trail import UNEXPECTED
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _FOLLOW_UP: Final = "Nothing; ask again in a moment."
 
 def unserved(name: str, known: tuple[str, ...], *, workers: int, is_driver: bool = True) -> Cause:
     """No worker serves the driver; `is_driver` False: perhaps there is none of this name."""
-    served = ", ".join(known) or "none"
+    served = ", ".join(named(known)) or "none"
     if workers == 0:
         return Cause(
             "no-worker",

@@ -34,6 +34,11 @@ def moment(at: float) -> str:
     return when.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
+def named(names: Iterable[str]) -> list[str]:
+    """Names of drivers for people, in order: the record of what belongs to no driver has none."""
+    return sorted({name for name in names if name})
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """` Did you mean "x"?` for a name that is nearly one of the known ones, else nothing."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)

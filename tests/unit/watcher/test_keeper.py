@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from watcher import keeper
 from watcher.keeper import Keeper
 from workers.errors import QueueUnavailable
 
@@ -51,6 +52,15 @@ class Scene:
 @pytest.fixture
 def scene():
     return Scene()
+
+
+def test_the_record_of_what_belongs_to_no_driver_is_not_told_as_one(scene, monkeypatch):
+    """The snapshot-controller alone makes one without a name."""
+    said = []
+    monkeypatch.setattr(keeper._log, "info", lambda _, **fields: said.append(fields["drivers"]))
+    scene.redis.records = {"": {"name": ""}, "alpha": {"name": "alpha"}}
+    scene.step()
+    assert said == [["alpha"]]
 
 
 def test_first_sight_and_lost_data_are_told_apart(scene):

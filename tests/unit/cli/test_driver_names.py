@@ -1,0 +1,76 @@
+"""Names of drivers: those that are served, and one that nobody knows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.memory_api import MemoryApi
+from workers.cli import doctor, failed, pause
+from workers.cli.tools import Tools
+from workers.config.flags import Command
+from workers.config.load import parse
+from workers.errors import ConfigError
+from workers.explain import queueing
+from workers.kube import paths
+from workers.queue.registry import DriverRegistry
+
+# Made by controllers that need no driver, such as the snapshot-controller.
+DRIVERLESS = ""
+
+
+@pytest.fixture
+def tools(redis_client, redis_server):
+    """A command at a Redis with these drivers, in a cluster with one class, of `alpha`."""
+    api = MemoryApi()
+    api.add(paths.STORAGE_CLASSES, {"metadata": {"name": "fast"}, "provisioner": "alpha"})
+
+    def make(command, *flags, served=("", "alpha")):
+        for name in served:
+            DriverRegistry(redis_client).register(name, {"name": name}, ttl_seconds=60)
+        made = Tools(parse(command, [f"--redis-url={redis_server.url}", *flags], {}))
+        made.kube = api.kube
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("served", "said"),
+    [
+        ((DRIVERLESS, "alpha"), ("ok", "alpha")),
+        ((DRIVERLESS,), ("warn", "none is served")),
+        ((), ("warn", "none is served")),
+    ],
+)
+def test_doctor_tells_drivers_alone(tools, served, said):
+    found = list(doctor.system(tools(Command.DOCTOR, served=served)))
+    assert [(one.state, one.text) for one in found if one.check == "drivers"] == [said]
+
+
+def test_pause_names_what_is_served(tools, capsys):
+    made = tools(Command.PAUSE, "--driver=beta", served=(DRIVERLESS, "alpha"))
+    made.kube.list = lambda *_, **__: []
+    assert pause.queue_names(made, "beta") == ["beta"]
+    assert capsys.readouterr().out == "note: no worker serves driver beta now (served: alpha)\n"
+
+
+def test_explain_names_what_is_served():
+    cause = queueing.unserved("beta", (DRIVERLESS, "alpha"), workers=1)
+    assert "Served now: alpha." in cause.advice
+
+
+@pytest.mark.parametrize("function", [failed.run, pause.run])
+def test_a_driver_that_nobody_knows_is_a_mistake(tools, function):
+    command = Command.FAILED if function is failed.run else Command.PAUSE
+    with pytest.raises(ConfigError) as caught:
+        function(tools(command, "--driver=alpa"))
+    assert caught.value.exit_code == 1
+    assert str(caught.value) == (
+        'driver "alpa" is not known: no worker serves it and no storage class names it '
+        '(served: alpha). Did you mean "alpha"?'
+    )
+
+
+def test_a_known_driver_without_failures_is_well(tools, capsys):
+    assert failed.run(tools(Command.FAILED, "--driver=alpha")) == 0
+    assert capsys.readouterr().out == "nothing fails of driver alpha\n"
