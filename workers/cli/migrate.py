@@ -85,7 +85,11 @@ def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
     for name, holder in ours.items():
         yield Finding("lease", OK, f"{name}: csi-fleet in {holder} works now, in its place")
     found = sidecars(tools, sorted({pod} if pod else set(held.values())))
-    if not found and not ours:
+    if pod and not _is_there(tools, pod):
+        yield Finding("pod", FAIL, f"pod {pod} not found")
+    elif pod and not found:
+        yield Finding("sidecars", WARN, f"pod {pod} has no container of a Go sidecar")
+    elif not found and not ours:
         yield Finding(
             "sidecars",
             WARN,
@@ -132,6 +136,15 @@ def sidecars(tools: Tools, pods: list[str]) -> list[Sidecar]:
             if spec is not None:
                 found.append(Sidecar(spec, pod, container))
     return found
+
+
+def _is_there(tools: Tools, place: str) -> bool:
+    namespace, _, name = place.partition("/")
+    try:
+        tools.kube.get(paths.PODS, name, namespace=namespace)
+    except NotFoundError:
+        return False
+    return True
 
 
 def _programs(container: JsonObject) -> list[str]:

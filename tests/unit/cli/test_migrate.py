@@ -171,6 +171,19 @@ def test_both_at_once(world):
     assert states(world.check("check"), "both") == ["ok"]
 
 
+def test_a_named_pod_that_is_not_there_stands_in_the_way(world):
+    world.lease(PROVISIONER_LEASE)
+    found = world.check("check", "a/nopod")
+    assert ("pod", "FAIL", "pod a/nopod not found") in found
+    assert states(found, "sidecars") == []
+
+
+def test_a_named_pod_without_a_sidecar_is_told(world):
+    world.pod["spec"]["containers"] = world.pod["spec"]["containers"][:1]
+    found = world.check("check", "kube-system/ebs-1")
+    assert texts(found, "sidecars") == "pod kube-system/ebs-1 has no container of a Go sidecar"
+
+
 def test_unknown_driver_is_said(world):
     assert states(world.check("check", driver="other"), "driver") == ["warn"]
 
