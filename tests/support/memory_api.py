@@ -194,12 +194,16 @@ class MemoryApi:
         namespace, plural = inner.partition("/")[0], path.rpartition("/")[2]
         root = root.removesuffix(f"/{plural}")
         wanted = [one for one in str(query.get("labelSelector", "")).split(",") if one]
+        # The one field that is ever asked for here; others let everything pass.
+        field, _, name = str(query.get("fieldSelector", "")).partition("=")
+        name = name if field == "metadata.name" else ""
         return [
             item
             for place, item in self.objects.items()
             if place.startswith(root + "/")
             and place.split("/")[-2] == plural
             and namespace in {"", item["metadata"].get("namespace", "")}
+            and name in {"", item["metadata"]["name"]}
             and _has_labels(item["metadata"].get("labels") or {}, wanted)
         ]
 

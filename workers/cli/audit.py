@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from csi_client.client import CsiClient
     from workers.cli.tools import Tools
+    from workers.config.toolflags import ToolSettings
     from workers.kube.objects import JsonObject
 
 # As the provisioner's safekeeping writes them; importing it would load far more than this needs.
@@ -56,6 +57,7 @@ SNAPSHOTS: Final = Words("snapshot", "content")
 
 def run(tools: Tools) -> int:
     """The command; 0 when nothing is wrong, 1 when something was found."""
+    check_confirmed(tools.settings.tool)
     client, driver = connect(tools)
     tools = tools.of(driver)
     try:
@@ -76,6 +78,18 @@ def run(tools: Tools) -> int:
         client.close()
     is_clean = not (report.stranded or any(r.orphans or r.missing for r in (report, snapshots)))
     return 0 if is_clean else 1
+
+
+def check_confirmed(tool: ToolSettings) -> None:
+    """Before anything is asked and waited for.
+
+    Raises:
+        ConfigError: --delete without its --confirm, and nobody is there who could be asked.
+    """
+    if tool.confirm == tool.delete or (not tool.confirm and terminal.can_ask()):
+        return
+    what = f"--confirm={tool.delete} too" if tool.delete else "--delete with --confirm"
+    raise ConfigError(f"not confirmed: give {what}; nothing is deleted")
 
 
 def write_json(driver: str, report: Report, snapshots: Report, obstacle: str) -> None:

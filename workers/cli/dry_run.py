@@ -14,7 +14,7 @@ from workers.cli import terminal
 from workers.cli.tools import named_object
 from workers.controllers.provisioner.rehearsal import rehearse
 from workers.errors import ConfigError, IgnoredError
-from workers.explain.gather import find_driver
+from workers.explain.gather import elsewhere, find_driver
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
 from workers.queue.catalog import CatalogReader
@@ -60,7 +60,11 @@ def _from_cluster(tools: Tools) -> JsonObject:
     _, namespace, name = named_object(
         tools.settings.arguments, "dry-run", frozenset({"pvc"}), "-f FILE"
     )
-    return tools.kube.get_claim(namespace, name)
+    try:
+        return tools.kube.get_claim(namespace, name)
+    except NotFoundError as error:
+        hint = elsewhere(tools.kube, namespace, name)
+        raise ConfigError(f"{error}.{hint}" if hint else str(error), exit_code=1) from error
 
 
 def _from_file(name: str, documents: list[JsonObject]) -> JsonObject:
@@ -86,7 +90,9 @@ def _documents(name: str) -> list[JsonObject]:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
         documents = list(yaml.safe_load_all(text))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"--filename {name}: {' '.join(str(error).split())}") from error
+        # Python's own words have the path once more.
+        text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise ConfigError(f"--filename {name}: {' '.join(text.split())}") from error
     return [one for one in documents if isinstance(one, dict)]
 
 

@@ -10,7 +10,7 @@ from workers.cli import terminal
 from workers.cli.tools import named_object
 from workers.errors import ConfigError
 from workers.explain import generic, nouns
-from workers.explain.gather import claim_namespace, find_driver, find_owner
+from workers.explain.gather import claim_namespace, elsewhere, find_driver, find_owner
 from workers.kube.errors import NotFoundError
 from workers.queue.intents import IntentStore
 from workers.queue.keys import Key, claim_key, volume_key
@@ -33,7 +33,8 @@ def run(tools: Tools) -> int:
     except NotFoundError as error:
         keys = _orphans(tools, f"{namespace}/{name}") if kind == "pvc" else []
         if not keys:
-            raise ConfigError(str(error), exit_code=1) from error
+            hint = elsewhere(tools.kube, namespace, name) if kind == "pvc" else ""
+            raise ConfigError(f"{error}.{hint}" if hint else str(error), exit_code=1) from error
         for key in keys:
             retry_now(tools, key)
         terminal.write(f"pvc {namespace}/{name} is gone; its volume is asked for once more")

@@ -99,9 +99,14 @@ def clear() -> None:
     sys.stdout.write("\x1b[2J\x1b[H")
 
 
+def can_ask() -> bool:
+    """Whether a person can answer."""
+    return sys.stdin.isatty() and is_terminal()
+
+
 def ask(question: str) -> str:
     """The answer of the person at the terminal, "" when there is none."""
-    if not (sys.stdin.isatty() and is_terminal()):
+    if not can_ask():
         return ""
     sys.stdout.write(question)
     sys.stdout.flush()

@@ -236,7 +236,9 @@ def named_object(
     if noun is None or (only and noun.word not in only):
         taken = [one for one in nouns.nouns().values() if not only or one.word in only]
         examples = [*(one.example for one in taken), *([also] if also else [])]
-        raise ConfigError("give " + " or ".join(f"`csi-fleet {command} {one}`" for one in examples))
+        wrong = f'{command} does not know "{words[0]}": ' if noun is None and words[1:] else ""
+        choices = " or ".join(f"`csi-fleet {command} {one}`" for one in examples)
+        raise ConfigError(f"{wrong}give {choices}")
     namespace, slash, name = words[1].partition("/")
     if not noun.resource.namespaced:
         if slash:

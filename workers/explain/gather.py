@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from workers.cli.tools import Tools
     from workers.kube.objects import JsonObject
+    from workers.kube.resources import KubeResources
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ class Gatherer:
             return replace(
                 facts,
                 quotas=_quietly(lambda: self._quotas(namespace), nothing),
-                hint=_quietly(lambda: self._elsewhere(namespace, name), ""),
+                hint=elsewhere(self._kube, namespace, name),
             )
         class_name = claim_class_name(claim)
         storage_class = self._class(class_name)
@@ -154,15 +155,6 @@ class Gatherer:
 
     def _class_hint(self, name: str) -> str:
         return nearest(name, _names(self._kube.list(paths.STORAGE_CLASSES)))
-
-    def _elsewhere(self, namespace: str, name: str) -> str:
-        """Where a claim of this name is, or what this namespace has instead."""
-        same = self._kube.list(paths.CLAIMS, fieldSelector=f"metadata.name={name}")
-        others = sorted(one["metadata"]["namespace"] for one in same)
-        if others:
-            more = ", ..." if len(others) > _OTHERS else ""
-            return f" A claim of this name is in {', '.join(others[:_OTHERS])}{more}."
-        return nearest(name, _names(self._kube.list(paths.CLAIMS, namespace=namespace)))
 
     def _volume(self, name: str) -> JsonObject | None:
         try:
@@ -280,6 +272,20 @@ def _holds(here: Tools, queue_name: str, class_name: str) -> dict[str, Any]:
         "class_pause": None if pause is None else pause.reason,
         "class_pause_until": 0.0 if pause is None else pause.until_ms / 1000,
     }
+
+
+def elsewhere(kube: KubeResources, namespace: str, name: str) -> str:
+    """Where a claim of this name is, or what this namespace has instead; "" for neither."""
+    return _quietly(lambda: _elsewhere(kube, namespace, name), "")
+
+
+def _elsewhere(kube: KubeResources, namespace: str, name: str) -> str:
+    same = kube.list(paths.CLAIMS, fieldSelector=f"metadata.name={name}")
+    others = sorted(one["metadata"]["namespace"] for one in same)
+    if others:
+        more = ", ..." if len(others) > _OTHERS else ""
+        return f" A claim of this name is in {', '.join(others[:_OTHERS])}{more}."
+    return nearest(name, _names(kube.list(paths.CLAIMS, namespace=namespace)))
 
 
 def find_driver(

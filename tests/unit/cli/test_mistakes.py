@@ -30,6 +30,43 @@ REDIS = "--redis-url=redis://127.0.0.1:1"
             "give --driver or --class, not both",
         ),
         (["pause", "--reason=r", REDIS], "give --driver=NAME or --class=NAME"),
+        (
+            ["explain", "pod", "x", REDIS],
+            'explain does not know "pod": give `csi-fleet explain pvc NAMESPACE/NAME` or ',
+        ),
+        (
+            ["dry-run", "-f", "/nonexistent", REDIS],
+            "csi-fleet dry-run: --filename /nonexistent: No such file or directory\n",
+        ),
+        (
+            ["worker", "--concurrency=-1"],
+            'invalid argument "-1" for "--concurrency" flag: give a whole number, 0 or more\n',
+        ),
+        (
+            ["flower", "--flower-port=x"],
+            "flag: give a whole number, 0 or more; it must be 1 to 65535\n",
+        ),
+        (["flower", "--flower-port=65536", REDIS], "--flower-port must be 1 to 65535\n"),
+        (
+            ["worker", "--lease-ttl=soon"],
+            "flag: give a time such as 30s, 5m or 1h30m; it must be at least 1s\n",
+        ),
+        (
+            ["worker", "--worker-threads=-1"],
+            'flag: strconv.ParseUint: parsing "-1": invalid syntax\n',
+        ),
+        (
+            ["audit", "--csi-address=/x", "--delete=v", REDIS],
+            "not confirmed: give --confirm=v too; nothing is deleted\n",
+        ),
+        (
+            ["audit", "--csi-address=/x", "--delete=v", "--confirm=w", REDIS],
+            "not confirmed: give --confirm=v too; nothing is deleted\n",
+        ),
+        (
+            ["audit", "--csi-address=/x", "--confirm=w", REDIS],
+            "not confirmed: give --delete with --confirm; nothing is deleted\n",
+        ),
         (["conformance", "--endpoint=foo"], "--endpoint is needed: unix:///csi/csi.sock or tcp://"),
     ],
 )
