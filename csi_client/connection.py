@@ -45,7 +45,11 @@ _READY: Final = 2
 
 _NEVER_MS: Final = 2**31 - 1
 _UNIX: Final = "unix://"
-_REFUSED: Final = "OnConnectionLoss callback only supported for unix:// addresses"
+# The Go sidecar's words, then what to do.
+_REFUSED: Final = (
+    "OnConnectionLoss callback only supported for unix:// addresses: "
+    "give an absolute path, such as /run/csi/socket"
+)
 _TCP: Final = re.compile(r"(dns:///)?(?P<host>\[[0-9a-fA-F:.]+\]|[\w.-]+):(?P<port>\d{1,5})")
 
 
@@ -89,7 +93,7 @@ def parse_address(address: str, *, allow_tcp: bool = False) -> str:
     `host:port` and `dns:///host:port` give `dns:///host:port`.
 
     Raises:
-        CsiAddressError: anything else, with the text of the Go sidecar where it has one.
+        CsiAddressError: anything else, beginning with the text of the Go sidecar where it has one.
     """
     if address.startswith("/"):
         address = _UNIX + address

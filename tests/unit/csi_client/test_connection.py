@@ -29,7 +29,10 @@ def test_p002_unix_addresses(address: str, target: str) -> None:
 def test_p002_other_schemes_are_refused_beside_the_driver(address: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_address(address)
-    assert str(caught.value) == "OnConnectionLoss callback only supported for unix:// addresses"
+    assert str(caught.value) == (
+        "OnConnectionLoss callback only supported for unix:// addresses: "
+        "give an absolute path, such as /run/csi/socket"
+    )
 
 
 @pytest.mark.parametrize(
