@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _log = get_logger("workers")
 
 COMMANDS = ", ".join(Command)
+MISTAKE: Final = 2
+FATAL: Final = 255
 _MODULES: Final = {
     Command.RUN: "run",
     Command.WORKER: "worker",
@@ -47,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments[0] = "version"
     command, rest = drop_in(arguments)
     try:
-        settings = parse(command, rest, os.environ)
+        settings = parse(command, rest, os.environ, is_drop_in=command != arguments[0])
         if settings.show_version or command == Command.VERSION:
             from importlib.metadata import version as version_of  # noqa: PLC0415 - slow
 
@@ -62,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except ConfigError as error:
         sys.stderr.write(f"csi-fleet {command}: {error}\n")
-        return error.exit_code
+        # The sidecars' code for what is fatal at their start (F-014) is none of these commands'.
+        return MISTAKE if command in TOOLS and error.exit_code == FATAL else error.exit_code
     except ProvisionerError as error:
         if command not in TOOLS:
             raise

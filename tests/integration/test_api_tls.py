@@ -106,7 +106,7 @@ def test_watches_trust_whom_requests_trust(server, certificates, tmp_path, host,
             }
         )
     )
-    connection = connect(str(kubeconfig), "", pool_size=1, environ={})
+    connection = connect(str(kubeconfig), "", pool_size=1)
     is_trusted = authority == "not asked" or (authority == "its own" and host == HOST)
     assert requests_work(connection) == is_trusted
     assert watches_work(connection) == is_trusted

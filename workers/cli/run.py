@@ -104,6 +104,9 @@ class Supervisor:
         if self.redis is not None and not self.settings.redis.record_keys:
             # Lives as long as that Redis; of the parts only workers read it.
             env["CSI_FLEET_RECORDS_KEY"] = new_key()
+        if self.settings.kube.kubeconfig:
+            # Of the flag and the variable the one that holds; the parts would take the variable.
+            env["KUBECONFIG"] = self.settings.kube.kubeconfig
         if self.settings.http.endpoint:
             env[MULTIPROCESS_VARIABLE] = self.serve(url)
         self.add("watcher", Command.WATCHER, ["watcher"], env)

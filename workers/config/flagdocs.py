@@ -35,7 +35,7 @@ _ENVIRONMENT = """## Environment
 
 | Variable | Meaning |
 |---|---|
-| `KUBECONFIG` | overrides `--kubeconfig` |
+| `KUBECONFIG` | overrides `--kubeconfig` of the sidecars' commands; is the default of the others' |
 | `NODE_NAME` | needed with `--node-deployment` |
 | `NAMESPACE` | needed with `--enable-capacity`: where the objects live |
 | `POD_NAME` | needed with `--enable-capacity`, unless `--capacity-ownerref-level=-1` |

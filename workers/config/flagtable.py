@@ -47,7 +47,8 @@ COMMON_FLAGS: Final = (
          _RUN_WORKER | _DRIVER_TOOLS),
     # The API server.
     Flag("kubeconfig", _STRING, "", "Client configuration file. The environment variable "
-         "KUBECONFIG, when set, overrides it.", _CLUSTER),
+         "KUBECONFIG, when set, overrides it for the sidecars' commands (worker, watcher, csi-...) "
+         "as upstream; for the others it is the default.", _CLUSTER),
     Flag("master", _STRING, "", "URL of the API server. Without this and kubeconfig the in-cluster "
          "configuration is used.", _CLUSTER),
     Flag("kube-api-qps", _FLOAT, "50", "Requests per second to the API server, per process; 0 "

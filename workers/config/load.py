@@ -18,7 +18,7 @@ from workers.config import checks as configchecks
 from workers.config import commandline, settings
 from workers.config.commandline import CommandLine, HelpRequested, read_arguments
 from workers.config.flagfields import read, with_flags
-from workers.config.flags import Command
+from workers.config.flags import TOOLS, Command
 from workers.config.flagsets import flag_set
 from workers.config.flagtable import FLAGS
 from workers.config.gates import COMMON_GATES, build_gates, gate_values
@@ -42,6 +42,9 @@ __all__ = ["Command", "HelpRequested", "Settings", "parse", "usage"]
 
 SERVICE_ACCOUNT_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
+# What is no sidecar: a --kubeconfig that somebody typed goes before the variable, as in kubectl.
+FLAG_FIRST: Final = TOOLS | {Command.RUN}
+
 DEFAULT_CONTROLLERS: Final = FLAGS["controllers"].default
 
 # Threads of one worker process when nobody says otherwise: idle threads are cheap, but more than
@@ -58,6 +61,7 @@ def parse(
     environ: Mapping[str, str],
     *,
     namespace_file: Path = SERVICE_ACCOUNT_NAMESPACE,
+    is_drop_in: bool = False,
 ) -> Settings:
     """Read the flags after the subcommand, and the environment.
 
@@ -66,6 +70,7 @@ def parse(
         argv: the arguments after it.
         environ: the environment; nothing else of the process is looked at.
         namespace_file: where the service account's namespace is mounted.
+        is_drop_in: the arguments are a Go sidecar's, and mean what they mean to it.
 
     Raises:
         ConfigError: one line and the exit code of F-014.
@@ -97,6 +102,8 @@ def parse(
     )
     if result.show_version or line.command is Command.VERSION:
         return result
+    if "kubeconfig" in line.explicit and line.command in FLAG_FIRST and not is_drop_in:
+        environ = {**environ, "KUBECONFIG": line.values["kubeconfig"]}
     result = replace(result, **_parts(line, specs, environ, namespace_file))
     configchecks.check(result, line.values, line.flags)
     warnings = (*line.warnings, *gate_warnings, *configchecks.advise(result))
@@ -247,7 +254,7 @@ def _kube(
     values: Mapping[str, Any], environ: Mapping[str, str], namespace: str
 ) -> settings.KubeSettings:
     found = settings.KubeSettings(
-        # Upstream's order, the reverse of every other variable (F-002).
+        # Upstream's order, the reverse of every other variable (F-002), see FLAG_FIRST.
         kubeconfig=environ.get("KUBECONFIG") or values["kubeconfig"],
         namespace=namespace,
     )

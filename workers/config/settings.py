@@ -48,7 +48,7 @@ class KubeSettings:
     """How to reach the API server."""
 
     kubeconfig: str = ""
-    """Path of the client configuration; the variable KUBECONFIG wins; "" means in-cluster."""
+    """Path of the client configuration; from KUBECONFIG or the flag; "" means in-cluster."""
 
     master: str = setting("master", FLAGS)
     """URL of the API server; "" takes it from the kubeconfig or the cluster."""

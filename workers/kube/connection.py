@@ -6,7 +6,6 @@ models stay unused: they are slow and lose unknown fields.
 
 from __future__ import annotations
 
-import os
 import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -20,8 +19,6 @@ from workers.kube import official
 from workers.kube.transport import Transport, options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from urllib3 import PoolManager
 
 # "fatal" start-up errors of the reference end with 255 (F-014).
@@ -66,17 +63,15 @@ def connect(
     master: str,
     *,
     pool_size: int,
-    environ: Mapping[str, str] = os.environ,
 ) -> Connection:
     """Load the client configuration and prepare the pool; opens no connection yet.
 
-    The environment's KUBECONFIG overrides `kubeconfig`; `master` overrides the address found;
-    with none of them the pod's service account is used (F-010).
+    `master` overrides the address found; without both the pod's service account is used (F-010).
 
     Raises:
         ConfigError: nothing usable; exit code 255.
     """
-    configuration = _load(environ.get("KUBECONFIG") or kubeconfig, master)
+    configuration = _load(kubeconfig, master)
     configuration.connection_pool_maxsize = pool_size
     configuration.keep_alive = True
     pool = official.RESTClientObject(configuration).pool_manager

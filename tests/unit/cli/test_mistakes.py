@@ -67,6 +67,10 @@ REDIS = "--redis-url=redis://127.0.0.1:1"
             ["audit", "--csi-address=/x", "--confirm=w", REDIS],
             "not confirmed: give --delete with --confirm; nothing is deleted\n",
         ),
+        (
+            ["retry", "pvc", "a/b", "--kubeconfig=/nonexistent", REDIS],
+            "cannot load the Kubernetes client configuration (--kubeconfig /nonexistent): ",
+        ),
         (["conformance", "--endpoint=foo"], "--endpoint is needed: unix:///csi/csi.sock or tcp://"),
     ],
 )

@@ -57,6 +57,16 @@ def part(tmp_path, monkeypatch):
         process.wait()
 
 
+def test_the_parts_take_the_kubeconfig_that_somebody_typed(tmp_path, monkeypatch):
+    """They are sidecars' commands, to which KUBECONFIG goes before the flag."""
+    given = ["--redis-url=redis://127.0.0.1:1/0", "--kubeconfig=/flag"]
+    supervisor = Supervisor(parse(Command.RUN, given, {"KUBECONFIG": "/env"}), given, tmp_path)
+    monkeypatch.setattr(supervisor, "begin", lambda _: None)
+    monkeypatch.setattr(supervisor, "preload", lambda *_: None)
+    supervisor.start()
+    assert {one.env.get("KUBECONFIG") for one in supervisor.children} == {"/flag"}
+
+
 def test_both_sides_mean_the_same_file():
     assert LOOKED_AT == LIVE_FILE
 

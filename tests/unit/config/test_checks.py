@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from workers.config.flags import TOOLS, Command
 from workers.config.load import parse
 from workers.cpuquota import available_cpus
 from workers.errors import ConfigError
@@ -136,9 +137,20 @@ def test_c143_leader_health_needs_election_and_http_endpoint(argv, expected):
 
 def test_kubeconfig_variable_overrides_the_flag():
     """F-002: the reverse of our own variables, which only fill in."""
-    assert parse("run", ["--kubeconfig=/flag"], {"KUBECONFIG": "/env"}).kube.kubeconfig == "/env"
+    given = (["--kubeconfig=/flag", "--redis-url=redis://h"], {"KUBECONFIG": "/env"})
+    assert parse("worker", *given).kube.kubeconfig == "/env"
+    assert parse("watcher", *given).kube.kubeconfig == "/env"
+    assert parse("run", *given, is_drop_in=True).kube.kubeconfig == "/env"
     redis = parse("run", ["--redis-url=redis://flag"], {"CSI_FLEET_REDIS_URL": "redis://env"}).redis
     assert redis.url == "redis://flag"
+
+
+@pytest.mark.parametrize("command", sorted({Command.RUN, *TOOLS} - {Command.COMPLETION}))
+def test_a_kubeconfig_that_somebody_typed_is_the_one(command):
+    """As in kubectl: `pause` must not hold another cluster's driver."""
+    environ = {"KUBECONFIG": "/env"}
+    assert parse(command, ["--kubeconfig=/flag"], environ).kube.kubeconfig == "/flag"
+    assert parse(command, [], environ).kube.kubeconfig == "/env"
 
 
 def test_namespaces_come_from_pod_then_service_account_then_default(tmp_path):

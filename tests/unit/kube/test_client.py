@@ -211,21 +211,20 @@ def test_refused_credentials_are_loaded_once_more(api, tmp_path, monkeypatch):
     assert len(api.requests) == 3
 
 
-def test_f010_environment_overrides_the_flag_and_master_the_address(tmp_path):
+def test_f010_master_overrides_the_address(tmp_path, monkeypatch):
+    """KUBECONFIG is looked at where flags are read, not once more here."""
     flag = kubeconfig(tmp_path, "http://flag:1", "t", "flag")
-    environment = kubeconfig(tmp_path, "http://env:1", "t", "env")
+    monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path, "http://env:1", "t", "env"))
     options = {"pool_size": 4}
-    assert connect(flag, "", environ={}, **options).base_url == "http://flag:1"
-    chosen = connect(flag, "", environ={"KUBECONFIG": environment}, **options)
-    assert chosen.base_url == "http://env:1"
-    assert connect(flag, "http://m:2/", environ={}, **options).base_url == "http://m:2"
-    assert connect("", "m:2", environ={}, **options).base_url == "http://m:2"
+    assert connect(flag, "", **options).base_url == "http://flag:1"
+    assert connect(flag, "http://m:2/", **options).base_url == "http://m:2"
+    assert connect("", "m:2", **options).base_url == "http://m:2"
 
 
 @pytest.mark.parametrize("path", ["/does/not/exist", ""])
 def test_f014_unusable_configuration_is_one_line_and_exit_code_255(path):
     with pytest.raises(ConfigError) as caught:
-        connect(path, "", pool_size=4, environ={})
+        connect(path, "", pool_size=4)
     assert caught.value.exit_code == 255
     assert "--kubeconfig" in str(caught.value)
     assert "\n" not in str(caught.value)

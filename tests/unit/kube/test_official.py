@@ -90,7 +90,7 @@ def connect(tmp_path, monkeypatch, issuer):
                 }
             )
         )
-        return connection.connect(str(path), "", pool_size=1, environ={})
+        return connection.connect(str(path), "", pool_size=1)
 
     return connect
 

@@ -231,7 +231,7 @@ def test_requests_go_through_the_proxy(monkeypatch, serve):
         monkeypatch.setenv(name, address)
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    found = connect("", "http://api.example.org", pool_size=1, environ={})
+    found = connect("", "http://api.example.org", pool_size=1)
     assert get(found.transport, "/api").data == b"hi"
     assert proxy.requests[0].startswith(b"GET http://api.example.org/api HTTP/1.1\r\n")
     found.transport.close()
@@ -244,7 +244,7 @@ def test_no_proxy_holds(monkeypatch, serve):
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, "127.0.0.1")
     address = f"http://127.0.0.1:{server.listener.getsockname()[1]}"
-    found = connect("", address, pool_size=1, environ={})
+    found = connect("", address, pool_size=1)
     assert get(found.transport).data == b"hi"
     found.transport.close()
 
@@ -252,7 +252,7 @@ def test_no_proxy_holds(monkeypatch, serve):
 def test_master_with_a_path_in_front():
     with FakeApi() as api:
         api.other = lambda _request: Reply(body=b"[]")
-        found = connect("", f"{api.url}/front/", pool_size=1, environ={})
+        found = connect("", f"{api.url}/front/", pool_size=1)
         found.transport.send("GET", "/api", [], None, timeout_seconds=5)
         found.transport.close()
         assert api.requests[0].path == "/front/api"
