@@ -11,6 +11,7 @@ from celery.signals import beat_init
 from workers.app import beat_settings, make_app
 from workers.observability.logging import get_logger
 from workers.process import mark_ready
+from workers.queue.remedies import told
 
 if TYPE_CHECKING:
     from workers.config.settings import Settings
@@ -31,7 +32,7 @@ def run(settings: Settings) -> int:
     except (KeyboardInterrupt, SystemExit):
         return 0
     except Exception as error:  # noqa: BLE001 - redbeat raises whatever its connection does
-        _log.warning("beat ended and wants to be started again", err=error)
+        _log.warning("beat ended and wants to be started again", err=told(error))
         return 1
     return 0
 

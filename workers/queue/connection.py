@@ -32,6 +32,7 @@ from workers.config.shard import Shard
 from workers.errors import QueueFull, QueueUnavailable
 from workers.queue.names import USUAL
 from workers.queue.pooled import give_back, take_open
+from workers.queue.remedies import told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -158,4 +159,4 @@ def redis_errors() -> Iterator[None]:
     except redis.exceptions.OutOfMemoryError as error:
         raise QueueFull(f"redis: {error}") from error
     except redis.RedisError as error:
-        raise QueueUnavailable(f"redis: {error}") from error
+        raise QueueUnavailable(told(error)) from error

@@ -1,0 +1,53 @@
+"""A Redis that cannot be used is told with what to do about it."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from workers.errors import QueueUnavailable
+from workers.queue.connection import redis_errors
+
+HELLO = (
+    "HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> "
+    "<pass> option can be used to authenticate the client"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (redis.AuthenticationError(HELLO), "Redis wants a password: give --redis-password-file"),
+        (redis.AuthenticationError("Authentication required."), "Redis wants a password: give --r"),
+        (
+            redis.AuthenticationError("invalid username-password pair or user is disabled."),
+            "--redis-username and --redis-password-file",
+        ),
+        (
+            redis.AuthenticationError(
+                "AUTH <password> called without any password configured for the default user."
+            ),
+            "leave out --redis-password-file",
+        ),
+        (
+            redis.ConnectionError("Error 1 connecting to h:1. [SSL: WRONG_VERSION_NUMBER] wrong."),
+            "; does that Redis have TLS, as rediss:// in --redis-url says?",
+        ),
+        (redis.TimeoutError("Timeout connecting to server"), "With rediss://: does that Redis"),
+        (
+            redis.ConnectionError("Error 111 connecting to 127.0.0.1:1. Connection refused."),
+            "Connection refused; is it running, and is --redis-url right?",
+        ),
+    ],
+)
+def test_the_remedy_is_named(error, remedy):
+    with pytest.raises(QueueUnavailable) as caught, redis_errors():
+        raise error
+    assert remedy in str(caught.value)
+    assert str(caught.value).startswith("redis: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_nobody_can_mend_is_told_as_it_is():
+    with pytest.raises(QueueUnavailable, match=r"^redis: LOADING data$"), redis_errors():
+        raise redis.RedisError("LOADING data")

@@ -1,0 +1,43 @@
+"""What is wrong when a connection to Redis fails, and what to do about it? One line for all."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Words of Redis or its client, and what is said in their place.
+_INSTEAD: Final = (
+    (
+        ("HELLO must be called", "Authentication required", "NOAUTH"),
+        "Redis wants a password: give --redis-password-file or CSI_FLEET_REDIS_PASSWORD",
+    ),
+    (
+        ("invalid username-password", "WRONGPASS"),
+        (
+            "Redis refuses this user and password: look at --redis-username and "
+            "--redis-password-file (or CSI_FLEET_REDIS_PASSWORD)"
+        ),
+    ),
+    (
+        ("without any password configured",),
+        "Redis has no password and one is given: leave out --redis-password-file",
+    ),
+)
+_TLS: Final = "does that Redis have TLS, as rediss:// in --redis-url says?"
+# And what is said after them.
+_AFTER: Final = (
+    (("[SSL",), _TLS),
+    (("Timeout connecting",), f"is --redis-url right? With rediss://: {_TLS}"),
+    ((" connecting to ",), "is it running, and is --redis-url right?"),
+)
+
+
+def told(error: BaseException) -> str:
+    """The error for a log or a person."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    for words, instead in _INSTEAD:
+        if any(word in text for word in words):
+            return f"redis: {instead}"
+    for words, after in _AFTER:
+        if any(word in text for word in words):
+            return f"redis: {text.rstrip('.')}; {after}"
+    return f"redis: {text}"
