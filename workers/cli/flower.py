@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import socket
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -13,6 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 from workers.app import make_app
 from workers.config.checks import OIDC_PROVIDERS
 from workers.config.redisurl import is_sentinel, parse_sentinels
+from workers.errors import ConfigError
 from workers.loop import Loop
 from workers.observability.logging import get_logger
 
@@ -127,8 +129,33 @@ def files(settings: Settings) -> list[str]:
     return [redis.password_file, authority, *flower.tls, *flower.secret_files]
 
 
+def check_free(address: str, port: int) -> None:
+    """Before Flower fails there with a traceback.
+
+    Raises:
+        ConfigError: nobody can listen there, exit code 1.
+    """
+    try:
+        places = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, place in places[:1]:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(place)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen at {address}:{port}: {error.strerror}; "
+            "give another --flower-port or --flower-address",
+            exit_code=1,
+        ) from error
+
+
 def run(settings: Settings) -> NoReturn:
-    """The command; ends the process."""
+    """The command; ends the process.
+
+    Raises:
+        ConfigError: nobody can listen at its address.
+    """
+    check_free(settings.flower.address, settings.flower.port)
     Restarter(files(settings), lambda: os.kill(os.getpid(), signal.SIGTERM)).watch()
     app = make_app(settings)
     app.set_default()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
-from workers.cli.flower import Restarter, files
+from workers.__main__ import main
+from workers.cli.flower import Restarter, check_free, files
 from workers.config.flags import Command
 from workers.config.load import parse
+from workers.errors import ConfigError
 
 
 @pytest.fixture
@@ -59,3 +63,18 @@ def test_every_file_that_it_is_given_is_looked_at(tmp_path, login):
     given = [url, *(f"--{name}={path}" for name, path in flags.items())]
     settings = parse(Command.FLOWER, given, {})
     assert {*map(str, flags.values()), str(tmp_path / "ca")} == {*filter(None, files(settings))}
+
+
+def test_a_port_that_is_taken_is_one_line(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["flower", f"--flower-port={port}", "--redis-url=redis://127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err == (
+        f"csi-fleet flower: cannot listen at 127.0.0.1:{port}: Address already in use; "
+        "give another --flower-port or --flower-address\n"
+    )
+
+
+def test_an_address_of_no_machine_is_one_line():
+    with pytest.raises(ConfigError, match=r"cannot listen at 192\.0\.2\.1:5555: "):
+        check_free("192.0.2.1", 5555)
