@@ -15,10 +15,19 @@
 # tls.crt the next run signs a new one, by the same authority as long as ca.key is there.
 set -eu
 umask 077
+usage() {
+  echo "$1; usage: make-secrets.sh DIR [NAMESPACE [DRIVER=ITS_NAMESPACE[/SECRET]...]]" >&2
+  exit 2
+}
+[ $# -gt 0 ] || usage "no folder is named"
+case $1 in ''|-*) usage "'$1' is no folder" ;; esac
 dir=$1
 namespace=${2:-}
 [ $# -lt 2 ] || shift
 shift
+for driver in "$@"; do
+  case $driver in ?*=?*) ;; *) usage "'$driver' is no DRIVER=ITS_NAMESPACE" ;; esac
+done
 drivers=$*
 secret() { # secret DRIVER=NAMESPACE[/SECRET]
   case $1 in */*) echo "${1#*=}" ;; *) echo "${1#*=}/redis-password-worker" ;; esac
