@@ -23,7 +23,7 @@ IMAGE ?= csi-fleet:dev
 BASE ?= python:3.11-slim-bookworm
 SUITES ?= unit integration e2e node monitoring chaos parity
 
-.PHONY: audit sbom image help venv bytecode demo test unit integration e2e monitoring fuzz compose-test node node-test conformance parity chaos mutants bench check lint types \
+.PHONY: audit shadow sbom image help venv bytecode demo test unit integration e2e monitoring fuzz compose-test node node-test conformance parity chaos mutants bench check lint types \
   imports spelling lock-check stubs-check shape proto lock format release fetch clean
 
 help: ## list the targets

@@ -7,6 +7,7 @@ deleted one's volume was gone; 1 otherwise.
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import shutil
 import signal
@@ -28,6 +29,8 @@ def main() -> int:
     parser.add_argument("--kubeconfig", type=Path, help="use this cluster instead of an own one")
     parser.add_argument("--exit", action="store_true", help="run once, do not wait for Ctrl-C")
     options = parser.parse_args()
+    if options.kubeconfig and not os.access(options.kubeconfig, os.R_OK):
+        parser.error(f"--kubeconfig {options.kubeconfig}: no such file, or not to be read")
     signal.signal(signal.SIGTERM, _interrupt)
     directory = Path(tempfile.mkdtemp(prefix="csi-fleet-demo-"))
     screen = Screen()
@@ -73,6 +76,7 @@ def run(stack: Stack, screen: Screen, *, once: bool, is_own_cluster: bool) -> No
                 screen.say(f"Flower: {stack.flower_url}  login {stack.flower_login}")
                 if not once:
                     screen.say(f"cluster: kubectl --kubeconfig {stack.kubeconfig} get pvc -A")
+                    screen.say(f"try commands: {stack.command('status')}")
                     screen.say("Ctrl-C ends the demo and removes all of it")
                     story.keep_showing(scene)
         finally:

@@ -97,6 +97,12 @@ class Stack:
         """Where a browser finds Flower."""
         return f"http://127.0.0.1:{self.flower_port}"
 
+    def command(self, name: str) -> str:
+        """What a person types to ask this demo's system, from the checkout."""
+        assert self._redis is not None
+        program = os.path.relpath(Path(sys.executable).with_name("csi-fleet"), Path.cwd())
+        return f"{program} {name} --redis-url={self._redis.url} --kubeconfig={self.kubeconfig}"
+
     def start_cluster(self) -> None:
         """Bring up etcd, kube-apiserver and kube-controller-manager unless a cluster was given."""
         if self._kubeconfig is not None:
