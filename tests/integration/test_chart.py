@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,35 @@ def library():
 @pytest.fixture(scope="module")
 def chart(library):
     return library.Chart.load(K8S / "chart")
+
+
+@pytest.mark.parametrize(
+    ("version", "is_on", "is_refused"),
+    [
+        ("v1.29.3-eks-1a2b", True, True),
+        ("v1.30.0", True, False),
+        ("v1.31.2-gke.1", True, False),
+        ("v1.27.0", False, False),
+    ],
+)
+def test_the_admission_policy_is_refused_where_the_cluster_cannot_have_it(
+    library, tmp_path, version, is_on, is_refused
+):
+    """Told by the template: the API server's own words name a kind that it does not know."""
+    folder = tmp_path / "chart"
+    shutil.copytree(K8S / "chart", folder)
+    template = folder / "templates/_objects.tpl"
+    text = template.read_text()
+    asked = ".Capabilities.KubeVersion.Version"  # Helm as a library takes no version
+    assert asked in text
+    template.write_text(text.replace(asked, f'"{version}"'))
+    chart = library.Chart.load(folder)
+    values = {"admissionPolicy": {"enabled": is_on}}
+    if is_refused:
+        with pytest.raises(library.HelmError, match=r"set admissionPolicy\.enabled=false"):
+            every(chart, **values)
+    else:
+        assert every(chart, **values)
 
 
 def beside(name, **more):

@@ -182,7 +182,8 @@ def _redis(tools: Tools) -> Iterator[Finding]:
     yield Finding(
         "redis version",
         OK if parts >= OLDEST_REDIS else FAIL,
-        facts["version"] + ("" if parts >= OLDEST_REDIS else ": 6.2 or newer is needed"),
+        facts["version"]
+        + ("" if parts >= OLDEST_REDIS else ": 6.2 or newer is needed, in a cluster 7"),
     )
     is_safe = facts["policy"] == "noeviction"
     advice = "" if is_safe else ": set maxmemory-policy noeviction, or records of attempts get lost"

@@ -10,6 +10,9 @@
 {{- if and .Values.autoscaling.enabled (eq .Values.mode "central") -}}
 {{- $folders = append $folders "components/autoscaling" -}}
 {{- end -}}
+{{- if and .Values.admissionPolicy.enabled (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail "the admission policy needs Kubernetes 1.30: set admissionPolicy.enabled=false" -}}
+{{- end -}}
 {{- if .Values.admissionPolicy.enabled }}{{ $folders = append $folders "components/admission-policy" }}{{ end -}}
 {{- if eq .Values.redis.mode "sentinel" }}{{ $folders = append $folders "components/redis-sentinel" }}{{ end -}}
 {{- toJson $folders -}}
