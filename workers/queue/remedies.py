@@ -8,18 +8,18 @@ from typing import Final
 _INSTEAD: Final = (
     (
         ("HELLO must be called", "Authentication required", "NOAUTH"),
-        "Redis wants a password: give --redis-password-file or CSI_FLEET_REDIS_PASSWORD",
+        "a password is wanted: give --redis-password-file or CSI_FLEET_REDIS_PASSWORD",
     ),
     (
         ("invalid username-password", "WRONGPASS"),
         (
-            "Redis refuses this user and password: look at --redis-username and "
+            "user and password are refused: look at --redis-username and "
             "--redis-password-file (or CSI_FLEET_REDIS_PASSWORD)"
         ),
     ),
     (
         ("without any password configured",),
-        "Redis has no password and one is given: leave out --redis-password-file",
+        "it has no password and one is given: leave out --redis-password-file",
     ),
 )
 _TLS: Final = "does that Redis have TLS, as rediss:// in --redis-url says?"

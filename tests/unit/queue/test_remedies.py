@@ -17,8 +17,8 @@ HELLO = (
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
-        (redis.AuthenticationError(HELLO), "Redis wants a password: give --redis-password-file"),
-        (redis.AuthenticationError("Authentication required."), "Redis wants a password: give --r"),
+        (redis.AuthenticationError(HELLO), "a password is wanted: give --redis-password-file"),
+        (redis.AuthenticationError("Authentication required."), "a password is wanted: give --r"),
         (
             redis.AuthenticationError("invalid username-password pair or user is disabled."),
             "--redis-username and --redis-password-file",
