@@ -28,6 +28,7 @@ from workers.queue.keys import Key, claim_key
 from workers.queue.leases import Lease
 from workers.queue.limits import read_stats
 from workers.queue.locks import Lock, Mode
+from workers.queue.marks import Remembered
 from workers.queue.names import NAMES
 from workers.queue.pauses import Pauses, Said
 from workers.queue.periods import Periods
@@ -233,6 +234,7 @@ READERS: dict[str, Reader] = {
     "pause a lane": lambda w: w.queue.pause(OWN.lane, "x", seconds=0.001),
     "resume a lane": lambda w: w.queue.resume(OWN.lane),
     "marks": lambda w: w.queue.marks_of([OWN, OTHER]),
+    "a forged mark": lambda w: Remembered(w.client, SEAL).mark_of(OWN.text, "forged"),
     "stats": lambda w: read_stats(w.client),
     "one key": lambda w: inspect.read_key(w.client, OWN, DOMAINS[OWN]),
     "waiting keys": lambda w: inspect.waiting_keys(w.client, OWN.lane, 0, 10),

@@ -21,7 +21,7 @@ from workers.queue.catalogkinds import (
 )
 from workers.queue.leases import TTL_SECONDS
 from workers.queue.names import redis_key
-from workers.queue.records import decode, encode, quarantine
+from workers.queue.records import encode, peek, quarantine
 from workers.queue.scripts import Scripts, reading, text
 
 if TYPE_CHECKING:
@@ -212,16 +212,13 @@ class CatalogReader:
         for raw_name, entry in zip(flat[::2], flat[1::2], strict=True):
             name = text(raw_name)
             version, _, raw = entry.partition(b" ")
-            value = None
-            if entry and not version.isdigit():
-                quarantine(self._client, key, name, entry)
-            elif raw:
-                value = decode(self._client, key, name, raw)
+            value = peek(raw) if version.isdigit() and raw else None
             if value is not None:
                 objects[name] = value
                 continue
             objects.pop(name, None)
             if entry and (raw or not version.isdigit()):
+                quarantine(self._client, key, name, entry)
                 self._lose(kind)
 
     def _lose(self, kind: str) -> None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 # For those who only hand a client on.
 RedisClient = redis.Redis
 ResponseError = redis.ResponseError
+WatchError = redis.WatchError
 NoScriptError = redis.exceptions.NoScriptError
 NoPermissionError = redis.exceptions.NoPermissionError
 

@@ -12,6 +12,7 @@ import msgspec
 
 from workers.observability.logging import get_logger
 from workers.queue import seal as sealing
+from workers.queue.connection import WatchError
 from workers.queue.names import redis_key
 from workers.queue.scripts import text
 
@@ -53,7 +54,7 @@ def unseal(
     client: redis.Redis, seal: Seal, key: str, field: str, raw: bytes | str
 ) -> dict[str, Any] | None:
     """Read one record of a worker back; None after setting a forged or unreadable one aside."""
-    raw = raw if isinstance(raw, bytes) else raw.encode()
+    raw = _bytes(raw)
     if seal.is_ours(key, field, raw):
         return decode(client, key, field, raw)
     quarantine_forged(client, key, field, raw)
@@ -63,7 +64,7 @@ def unseal(
 def peek(raw: bytes | str) -> dict[str, Any] | None:
     """Read one record, sealed or not, for those who only look; None when it is unreadable."""
     try:
-        return _decoder.decode(sealing.content(raw if isinstance(raw, bytes) else raw.encode()))
+        return _decoder.decode(sealing.content(_bytes(raw)))
     except UNREADABLE:
         return None
 
@@ -71,13 +72,25 @@ def peek(raw: bytes | str) -> dict[str, Any] | None:
 def quarantine(
     client: redis.Redis, key: str, field: str, raw: bytes | str, why: str = _UNREADABLE
 ) -> None:
-    """Move a field of a hash that cannot be used aside; safe to repeat."""
+    """Move a field of a hash that cannot be used aside; safe to repeat.
+
+    Only what was read: by now its owner may have written a good record there. When anything was
+    written to the hash meanwhile, the next reader does it.
+    """
     aside = redis_key(client, "quarantine")
-    pipe = client.pipeline(transaction=True)
-    pipe.hset(aside, f"{key} {field}", raw)
-    pipe.expire(aside, _QUARANTINE_SECONDS)
-    pipe.hdel(key, field)
-    pipe.execute()
+    untyped: Any = client.pipeline(transaction=True)
+    try:
+        with untyped as pipe:
+            pipe.watch(key)
+            if _bytes(pipe.hget(key, field)) != _bytes(raw):
+                return
+            pipe.multi()
+            pipe.hset(aside, f"{key} {field}", raw)
+            pipe.expire(aside, _QUARANTINE_SECONDS)
+            pipe.hdel(key, field)
+            pipe.execute()
+    except WatchError:
+        return
     _log.error(
         "a record in Redis was set aside and counts as absent",
         redis_key=key,
@@ -90,3 +103,7 @@ def quarantine(
 def quarantine_forged(client: redis.Redis, key: str, field: str, raw: bytes) -> None:
     """Move a record aside that none of our workers wrote."""
     quarantine(client, key, field, raw, _FORGED)
+
+
+def _bytes(raw: Any) -> bytes:
+    return raw.encode() if isinstance(raw, str) else raw or b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workers.errors import NamespaceFull, ProvisionerError, RecordTooLarge
+from workers.queue import records
 from workers.queue.intents import IntentStore
 from workers.queue.keys import claim_key
 from workers.queue.leases import CatalogState, Lease, Session
@@ -20,6 +21,7 @@ OURS, THEIRS = Seal.of_lines(["1" * 64]), Seal.of_lines(["2" * 64])
 INTENT = {"key": KEY.text, "stage": "calling"}
 PV = {"metadata": {"name": "pvc-u"}}
 MARKS, MEMOS = NAMES["marks"].full, NAMES["memos"].full
+INTENTS = NAMES["intents"].full
 
 
 def aside(client):
@@ -274,3 +276,25 @@ def test_the_bytes_of_each_namespace_are_counted_anew(bench, start_queue):
     bench.client.delete(NAMES["intents"].full, NAMES["recovery_guard"].full)
     Recovery(bench.client, start_queue()).run(keys_of_volume)
     assert not bench.client.exists(NAMES["held"].full)
+
+
+@pytest.mark.parametrize("moment", ["before", "between"])
+def test_a_good_record_written_meanwhile_is_not_set_aside(redis_client, monkeypatch, moment):
+    """M-010: another worker read a forged record; by now the volume's owner has begun."""
+    owner = IntentStore(redis_client, OURS)
+    reader = IntentStore(redis_client, OURS)
+    redis_client.hset(INTENTS, "pvc-u", b"forged")
+
+    def begin(*_):
+        monkeypatch.undo()
+        owner.begin("pvc-u", INTENT)
+
+    if moment == "before":
+        real = records.quarantine_forged
+        monkeypatch.setattr(records, "quarantine_forged", lambda *args: (begin(), real(*args)))
+    else:
+        real = type(redis_client.pipeline()).multi
+        monkeypatch.setattr(type(redis_client.pipeline()), "multi", lambda p: (real(p), begin()))
+    assert reader.all() == {}
+    assert reader.get("pvc-u") == INTENT
+    assert aside(redis_client) == set()

@@ -56,6 +56,7 @@ def transactions(client):
 
 @pytest.mark.parametrize("act", TOGETHER.values(), ids=TOGETHER)
 def test_what_belongs_together_is_one_transaction(redis_client, act):
+    redis_client.hset(NAMES["marks"].full, "one", b"x")
     before = transactions(redis_client)
     act(redis_client)
     assert transactions(redis_client) - before == 1
