@@ -148,7 +148,7 @@ def test_redis_starts_anew_with_another_password_and_authority(server):
             (server.secrets / name).unlink(missing_ok=True)
         fresh = server.directory / "fresh"
         shutil.copytree(server.secrets, fresh)
-        subprocess.run(["sh", ROOT / "k8s/make-secrets.sh", fresh, "", ""], check=True)
+        subprocess.run(["sh", ROOT / "k8s/make-secrets.sh", fresh], check=True)
         shutil.copytree(fresh, server.secrets, dirs_exist_ok=True)
         server.stop()
         server.serve()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workers.errors import LeaseLost
+from workers.errors import LeaseLost, RecordTooLarge
 from workers.queue.inspect import read_key
 from workers.queue.keys import Key, claim_key
 from workers.queue.locks import Lock, Mode
@@ -259,8 +259,8 @@ def test_mark_reaches_the_next_lease_until_the_object_is_gone(bench, queue):
 
 def test_large_mark_is_refused_and_a_broken_one_set_aside(bench, queue, caplog):
     lease = start(bench, queue, "a")
-    with pytest.raises(ValueError, match="16384"):
-        queue.mark(lease, {"text": "x" * 16384})
+    with pytest.raises(RecordTooLarge, match="may have 64 KiB"):
+        queue.mark(lease, {"text": "x" * 65536})
     queue.release(lease, delay_seconds=60)
     bench.client.hset(NAMES["marks"].full, key("a").text, "{oops")
     assert start(bench, queue, "a").mark == {}

@@ -58,6 +58,8 @@ def test_c016_late_binding_claim_waits_for_its_node(scene, cluster):
     scene.register()
     watcher = scene.start_watcher()
     storage_class = cluster.storage_class("late", "WaitForFirstConsumer")
+    classes = watcher.machine.rules("provisioner")._classes
+    wait_until(lambda: storage_class in classes, 10, "class seen")
     uid = cluster.claim("c1", storage_class)["metadata"]["uid"]
     annotate(cluster, "c1", **{ANN_STORAGE_PROVISIONER: cluster.driver})
     wait_until(lambda: knows(watcher, uid), 10, "claim seen")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # MR-050: an unchanged event is not repeated within this time.
 QUIET_SECONDS: Final = 600.0
 _MAX_SAID: Final = 16
-# Parameters of a class that are larger as JSON are not kept (DR-027); a mark has 16 KiB.
+# Parameters of a class that are larger as JSON are not kept (DR-027); a mark has 64 KiB.
 _MAX_PARAMETERS: Final = 8192
 # After the deadline of a call: what the driver needs to notice it, and clocks that differ.
 MARGIN_SECONDS: Final = 1.0

@@ -36,7 +36,7 @@ COPY_PREFIX: Final = "csi-fleet-snapshot-intent-"
 FIELD_RECORD: Final = "record"
 FIELD_SEAL: Final = "seal"
 SLOW_AFTER_SECONDS: Final = 2.0
-# Larger parameters are not remembered: a mark holds 16 KiB.
+# Larger parameters are not remembered: the handles of many volumes need room too.
 _MAX_PARAMETERS_BYTES: Final = 12 * 1024
 
 

@@ -44,7 +44,7 @@ def test_a_call_is_spelled_without_what_is_empty(call, more):
 
 @pytest.mark.parametrize(("size", "is_kept"), [(8191, True), (8192, True), (8193, False)])
 def test_dr027_parameters_that_are_too_large_are_not_kept(size, is_kept):
-    """DR-027: a mark has 16 KiB, of which parameters take half at most."""
+    """DR-027: 8 KiB of a mark are for them at most."""
     parameters = {"k": "x" * (size - FILLING)}
     assert len(str(parameters)) == size
     data = Call("b", Result.UNCERTAIN, 7.0, parameters=parameters).data()

@@ -87,7 +87,7 @@ def test_what_a_record_says_and_that_it_comes_back(intent, flags):
 
 @pytest.mark.parametrize(("more", "is_kept"), [(0, True), (1, False)])
 def test_parameters_that_are_too_large_are_not_remembered(more, is_kept):
-    """A mark holds 16 KiB: 12 are for them, exactly."""
+    """Of a mark 12 KiB are for them, exactly."""
     parameters = {"a": "x" * (12 * 1024 - len('{"a":""}') + more)}
     found = replace(BEGUN, parameters=parameters).record()["parameters"]
     assert found == (parameters if is_kept else {})
