@@ -15,6 +15,7 @@ import msgspec
 from workers.constants import ANN_RECORD_DRIVER, LABEL_INTENT
 from workers.observability.logging import get_logger
 from workers.queue.keys import KIND_CLAIMS, KIND_VOLUMES, Key
+from workers.queue.records import UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -63,7 +64,7 @@ def restore_intents(
         name = config_map["metadata"]["name"]
         try:
             sealed, key = _read(config_map)
-        except (KeyError, TypeError, ValueError, msgspec.DecodeError) as error:
+        except (*UNREADABLE, KeyError, TypeError) as error:
             _log.warning(
                 "copied intent is unreadable, look at it and delete it",
                 config_map=f"{namespace}/{name}",

@@ -22,7 +22,6 @@ from workers.config.load import controllers_of
 from workers.controllers import catalogue
 from workers.errors import ConfigError
 from workers.observability.logging import get_logger
-from workers.queue.seal import new_key
 
 if TYPE_CHECKING:
     import subprocess
@@ -101,12 +100,8 @@ class Supervisor:
             self.redis, url = embedded_redis.start(self.directory)
             urls = [url]
         env = {"CSI_FLEET_REDIS_URL": " ".join(urls)}
-        if self.redis is not None and not self.settings.redis.record_keys:
-            # Lives as long as that Redis; of the parts only workers read it.
-            env["CSI_FLEET_RECORDS_KEY"] = new_key()
-        if self.settings.kube.kubeconfig:
-            # Of the flag and the variable the one that holds; the parts would take the variable.
-            env["KUBECONFIG"] = self.settings.kube.kubeconfig
+        # Of the flag and the variable the one that holds; the parts would take the variable.
+        env["KUBECONFIG"] = self.settings.kube.kubeconfig
         if self.settings.http.endpoint:
             env[MULTIPROCESS_VARIABLE] = self.serve(url)
         self.add("watcher", Command.WATCHER, ["watcher"], env)

@@ -131,7 +131,7 @@ OWN_FLAGS: Final = (
          "their records in Redis with: the first signs, each of them proves, the line `unsigned` "
          "lets records without a signature count too. The variable CSI_FLEET_RECORDS_KEY does the "
          "same. Without it whoever writes to Redis can have volumes made; `run` with its own "
-         "Redis makes one.",
+         "Redis needs none: nobody else reaches that.",
          _RUN_WORKER, upstream=False, env="CSI_FLEET_RECORDS_KEY_FILE"),
     Flag("drivers-file", _STRING, "", "YAML file with the drivers to serve (central mode); "
          "reloaded when it changes. Replaces the default of --csi-address.",

@@ -29,7 +29,7 @@ UNSIGNED_LINE: Final = "unsigned"
 
 
 def new_key() -> str:
-    """A key for an installation that lives as long as this process."""
+    """A key as `openssl rand -hex 32` makes one."""
     return secrets.token_hex(32)
 
 

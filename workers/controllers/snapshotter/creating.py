@@ -238,10 +238,16 @@ class Creation:
         if known is not None:
             begun = replace(begun, handle=known.handle, members=known.members)
             work.overtaken = max(work.overtaken, known.deadline)
+        elif work.is_announced():  # by whom, and until when it may run, went with Redis
+            work.overtaken = max(work.overtaken, work.deadline())
         work.remember(begun)
         if self.is_last:
             return True  # nobody else has to know
-        work.annotate()
+        try:
+            work.annotate()
+        except Exception:
+            work.ended()  # it was not made
+            raise
         if is_deleting(work.content) and not was_open:
             work.forget()
             return False
@@ -285,7 +291,10 @@ class Creation:
         if not (work.is_announced() or self.is_last):
             return False
         was_closed = before is not None and before.is_full
-        return was_closed or orphans.is_volume_without_snapshots(work)
+        if was_closed:
+            return True
+        # A dead worker's call may have taken the last room.
+        return not work.overtaken_seconds() and orphans.is_volume_without_snapshots(work)
 
     def finish(
         self,

@@ -19,6 +19,7 @@ from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.errors import NotFoundError, ServerError, Unreachable
 from workers.observability.logging import get_logger
+from workers.queue.records import UNREADABLE
 from workers.translate.fields import annotations_of
 from workers.translate.secrets import SecretRef
 
@@ -194,10 +195,11 @@ def read_copy(kube: KubeReader, queue: Proof, namespace: str, key: Key) -> Inten
         return None
     try:
         text, seal = found["data"][FIELD_RECORD], found["data"].get(FIELD_SEAL, "")
+        is_ours = queue.is_our_copy(key, (seal + text).encode())
         record = msgspec.json.decode(text, type=dict[str, Any])
-        is_ours = queue.is_our_copy(key, (seal + text).encode()) and record["key"] == key.text
+        is_ours = is_ours and record["key"] == key.text
         intent = Intent.read(record)
-    except (KeyError, TypeError, ValueError, msgspec.DecodeError) as error:
+    except (*UNREADABLE, KeyError, TypeError, OverflowError) as error:
         _log.warning(
             "copied attempt is unreadable, look at it", config_map=copy_name(key), err=error
         )

@@ -57,7 +57,7 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
             return done("retained")
     if known is None:
         work.forget()
-        return done("gone")
+        return held_back(work) or done("gone")
     if known.handle:
         return discard(work, calls, known.handle, known.members)
     seconds = work.hold_seconds()

@@ -45,7 +45,8 @@ class View:
         is_ready: its status says ready.
         has_error: its status has an error.
         is_unbound: pre-provisioned, and no snapshot has it.
-        may_be_open: a call for it may be under way although nothing on it says so.
+        is_cut: its snapshot is made by a call of its own: one may be under way although nothing on
+            it says so, and something may be remembered of it.
         being_created, being_deleted: the two annotations.
         foreign: what only others change; another value means that there is something to do.
     """
@@ -55,7 +56,7 @@ class View:
     is_ready: bool
     has_error: bool
     is_unbound: bool
-    may_be_open: bool
+    is_cut: bool
     being_created: bool
     being_deleted: bool
     is_deleting: bool
@@ -93,9 +94,7 @@ def view_of_content(item: SnapshotContent) -> View:
         is_ready=bool(status and status.ready_to_use),
         has_error=bool(status and status.error),
         is_unbound=spec.source.snapshot_handle is not None and not spec.volume_snapshot_ref.uid,
-        may_be_open=is_dynamic
-        and not (status and status.snapshot_handle)
-        and meta.annotation(ANN_GROUP_HANDLE) is None,
+        is_cut=is_dynamic and meta.annotation(ANN_GROUP_HANDLE) is None,
         being_created=meta.annotation(ANN_BEING_CREATED) is not None,
         being_deleted=meta.annotation(ANN_BEING_DELETED) is not None,
         is_deleting=meta.deletion_timestamp is not None,
@@ -114,7 +113,7 @@ def view_of_group_content(item: GroupSnapshotContent) -> View:
         is_ready=bool(status and status.ready_to_use),
         has_error=bool(status and status.error),
         is_unbound=has_handles and not spec.volume_group_snapshot_ref.uid,
-        may_be_open=not has_handles and not (status and status.volume_group_snapshot_handle),
+        is_cut=not has_handles,
         being_created=meta.annotation(ANN_GROUP_BEING_CREATED) is not None,
         being_deleted=meta.annotation(ANN_GROUP_BEING_DELETED) is not None,
         is_deleting=meta.deletion_timestamp is not None,
@@ -161,8 +160,9 @@ class _Contents:
         if driver is None:
             return ()
         key = Key(self.kind, driver, name)
-        # Removed by force in the middle of a call: its snapshot must not stay.
-        return (key,) if view.being_created or view.may_be_open else (Forget(key),)
+        # Removed by force in the middle of a call: its snapshot must not stay. And what is
+        # remembered of a reported one, a copy that could not be removed say, is the pass' to end.
+        return (key,) if view.being_created or view.is_cut else (Forget(key),)
 
     def end_list(self) -> Iterable[Told]:
         listed, self.listed = self.listed or set(), None

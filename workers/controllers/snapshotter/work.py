@@ -10,12 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from csi_client.errors import CsiError
 from workers.controllers.snapshotter import intent as intents
 from workers.controllers.snapshotter.content import Gone, LiveContent
 from workers.controllers.snapshotter.decide import poll_seconds
 from workers.controllers.snapshotter.intent import Intent
 from workers.engine.outcome import Action, Outcome, blocked, done, retry, wait
-from workers.errors import LeaseLost, TransientError
+from workers.errors import LeaseLost, RecordTooLarge, TransientError
 from workers.queue.locks import Lock
 
 if TYPE_CHECKING:
@@ -60,8 +61,6 @@ class ContentPass(LiveContent):
         try:
             outcome = decide(self)
         except Exception:
-            if self.intent is not None:  # no call of this process runs any more
-                self.intent = self.intent.as_ended()
             self.keep_copy()
             raise
         if outcome.action is not Action.DONE:
@@ -95,10 +94,12 @@ class ContentPass(LiveContent):
             LeaseLost: the content has another owner; there is a copy.
         """
         if self.intent is not None:
-            ended = self.intent.as_ended()
+            ended = replace(self.intent.as_ended(), is_copied=False)
             self.intent = replace(ended, handle=handle, members=tuple(members))
             try:
                 self.remember(self.intent, polls=self.polls)
+            except RecordTooLarge:  # asking again by its name tells the handle once more
+                self.remember(ended, polls=self.polls)
             except LeaseLost:  # whoever comes next must learn of it, object or not
                 self.copy_intent()
                 raise
@@ -110,7 +111,7 @@ class ContentPass(LiveContent):
     def call(
         self, method: str, request: Message, answer_type: type[AnswerT], **options: Any
     ) -> AnswerT:
-        """Ask the driver; whatever the answer, who got one knows that this call is over.
+        """Ask the driver; who got an answer knows that this call is over.
 
         Raises:
             CsiError: its answer, or none.
@@ -118,10 +119,18 @@ class ContentPass(LiveContent):
         """
         client, seconds = self.context.effects.client(self.driver), self.settings.timeout_seconds
         try:
-            return client.call(method, request, answer_type, timeout_seconds=seconds, **options)
-        finally:
-            if self.intent is not None:
-                self.intent = self.intent.as_ended()
+            answer = client.call(method, request, answer_type, timeout_seconds=seconds, **options)
+        except CsiError as error:
+            if not error.from_transport:
+                self.ended()
+            raise
+        self.ended()
+        return answer
+
+    def ended(self) -> None:
+        """No call of the record runs any more."""
+        if self.intent is not None:
+            self.intent = self.intent.as_ended()
 
     def overtaken_seconds(self) -> float:
         """How long a call of a dead process may still make the snapshot once more."""
@@ -210,7 +219,8 @@ class ContentPass(LiveContent):
 
         Its deletion was told while a call ran, and no event tells it again (SND-006).
         """
-        if outcome.action is Action.RETRY or not self.content:
+        is_over = outcome.action in {Action.DONE, Action.WAIT} and self.intent is None
+        if not is_over or not self.content:
             return outcome
         if self.is_wanted_gone() and not self.is_announced():
             return wait(0, "it can be deleted now")
@@ -227,7 +237,7 @@ class ContentPass(LiveContent):
 
 def held_back(work: ContentPass) -> Outcome | None:
     """Nothing is deleted while a call of a dead process may still make it once more."""
-    seconds = work.overtaken_seconds()
+    seconds = work.hold_seconds()
     return wait(seconds, "the call of another process may still run") if seconds > 0 else None
 
 

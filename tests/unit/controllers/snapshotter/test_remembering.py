@@ -127,7 +127,7 @@ def test_who_has_work(names, words, status, has_work):
     [
         ("", None, True),
         ("", False, True),
-        ("", True, False),
+        ("", True, True),
         ("created", True, True),
         ("given", None, False),
         ("given created", None, True),
@@ -135,7 +135,7 @@ def test_who_has_work(names, words, status, has_work):
     ],
 )
 def test_who_is_looked_for_when_it_is_gone(names, words, has_handle, asks):
-    """A call may have left a snapshot that nobody was told of; else its counters are dropped."""
+    """A call, or its record, may have left something; else its counters are dropped."""
     told_handle = {names.handle: "h"} if has_handle else {"error": {"message": "no"}}
     status = None if has_handle is None else told_handle
     one = rules()

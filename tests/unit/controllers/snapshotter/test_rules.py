@@ -105,8 +105,8 @@ def test_a_content_that_is_gone():
     told = list(one.gone(paths.SNAPSHOT_CONTENTS, item()))
     assert [key.text for key in told] == [KEY]
     assert list(one.all_keys()) == [], "nor at each resync for ever"
-    cut = item(status={"snapshotHandle": "s"})
-    assert isinstance(next(iter(one.gone(paths.SNAPSHOT_CONTENTS, cut))), Forget)
+    given = item(spec={"source": {"snapshotHandle": "s"}})
+    assert isinstance(next(iter(one.gone(paths.SNAPSHOT_CONTENTS, given))), Forget)
     assert list(one.gone(paths.SNAPSHOT_CONTENTS, item(spec={"driver": "other.test"}))) == []
 
 
