@@ -11,7 +11,7 @@ from workers.cli.run import Supervisor
 from workers.config.flags import Command
 from workers.config.load import parse
 
-PRODUCTION = "/home/me/production"
+PRODUCTION = "/etc/production/kubeconfig"
 
 
 class Stopped(Exception):  # noqa: N818 - no failure
@@ -33,7 +33,7 @@ def told(argv: list[str], directory: Any, environ: dict[str, str]) -> dict[str, 
     return seen[0]
 
 
-@pytest.mark.parametrize("flag", ["", "/home/me/test"])
+@pytest.mark.parametrize("flag", ["", "/etc/test/kubeconfig"])
 def test_parts_have_the_kubeconfig_of_the_run(tmp_path, flag):
     """An explicit flag, also an empty one, goes before the variable; the parts read that."""
     environ = {"KUBECONFIG": PRODUCTION}
