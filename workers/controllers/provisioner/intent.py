@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from workers import constants as k
+from workers.deadlines import seconds_left
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,8 +39,6 @@ STAGE_BACKGROUND = "background"
 STAGE_FAILED = "failed"
 STAGE_SAVED = "saved"
 STAGE_STRANDED = "stranded"
-# After the deadline of a call: what the driver needs to notice it, and clocks that differ.
-MARGIN_SECONDS: Final = 1.0
 # Fields of an object that no later step reads.
 _DROPPED_METADATA = ("managedFields",)
 # A tenant writes as many of them into a claim as it likes.
@@ -262,7 +261,7 @@ class Intent:
         driver is asked at once; `overtaken` then holds the deletion back.
         """
         if self.stage == STAGE_SAVED or is_orphaned or self.epoch != epoch:
-            return max(0.0, self.may_run_until + MARGIN_SECONDS - now) if self.may_run_until else 0
+            return seconds_left(self.may_run_until, now)
         return 0.0
 
     @property

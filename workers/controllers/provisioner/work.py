@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from workers.controllers.provisioner.intent import MARGIN_SECONDS
+from workers.deadlines import seconds_left
 from workers.engine.steps import Step
 from workers.kube.errors import NotFoundError
 from workers.observability import trail
@@ -73,7 +73,7 @@ class ClaimWork(Work):
     def overtaken_seconds(self) -> float:
         """How long a call that ours overtook may still run."""
         until = self.record.overtaken if self.record is not None else 0.0
-        return until + MARGIN_SECONDS - self.runtime.now() if until else 0.0
+        return seconds_left(until, self.runtime.now())
 
     def read_claim(self) -> JsonObject | None:
         """The claim as it is now; None if it is gone or another claim took its name."""

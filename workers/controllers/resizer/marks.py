@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from workers.controllers.resizer.results import Result
+from workers.deadlines import seconds_left
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +25,6 @@ QUIET_SECONDS: Final = 600.0
 _MAX_SAID: Final = 16
 # Parameters of a class that are larger as JSON are not kept (DR-027); a mark has 64 KiB.
 _MAX_PARAMETERS: Final = 8192
-# After the deadline of a call: what the driver needs to notice it, and clocks that differ.
-MARGIN_SECONDS: Final = 1.0
 _NUMBERS: Final = ("exhausted", "deadline", "overtaken")
 
 
@@ -145,8 +144,7 @@ class Marks:
 
     def overtaken_seconds(self, now: float) -> float:
         """How long a modification of a dead worker may still run after its successor's end."""
-        until = self.modify.overtaken if self.modify is not None else 0.0
-        return max(0.0, until + MARGIN_SECONDS - now) if until else 0.0
+        return seconds_left(self.modify.overtaken, now) if self.modify is not None else 0.0
 
     def has_said(self, reason: str, message: str, now: float) -> bool:
         """Whether this event was written lately."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from csi_client.errors import CsiError
 from workers.controllers.snapshotter import intent as intents
 from workers.controllers.snapshotter.content import Gone, LiveContent
 from workers.controllers.snapshotter.decide import poll_seconds
 from workers.controllers.snapshotter.intent import Intent
+from workers.deadlines import seconds_left
 from workers.engine.outcome import Action, Outcome, blocked, done, retry, wait
 from workers.errors import LeaseLost, RecordTooLarge, TransientError
 from workers.queue.locks import Lock
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 AnswerT = TypeVar("AnswerT", bound="Message")
-# After the deadline of a call: what the driver needs to notice it, and clocks that differ.
-MARGIN_SECONDS: Final = 1.0
 
 
 @dataclass
@@ -134,15 +133,12 @@ class ContentPass(LiveContent):
 
     def overtaken_seconds(self) -> float:
         """How long a call of a dead process may still make the snapshot once more."""
-        return self._seconds_until(self.overtaken)
+        return seconds_left(self.overtaken, self.context.now())
 
     def hold_seconds(self) -> float:
         """The same, with the call of the record itself."""
         known = self.intent.deadline if self.intent is not None else 0.0
-        return self._seconds_until(max(known, self.overtaken))
-
-    def _seconds_until(self, deadline: float) -> float:
-        return max(0.0, deadline + MARGIN_SECONDS - self.context.now()) if deadline else 0.0
+        return seconds_left(max(known, self.overtaken), self.context.now())
 
     def copy_intent(self) -> None:
         """Let a ConfigMap know of the attempt too; called while the driver works.

@@ -9,8 +9,8 @@ import pytest
 
 from csi_client.errors import CsiError
 from workers.controllers.provisioner import saving
-from workers.controllers.provisioner.intent import MARGIN_SECONDS
 from workers.controllers.provisioner.work import ClaimWork
+from workers.deadlines import MARGIN_SECONDS
 from workers.engine.outcome import Action
 from workers.engine.steps import Step
 from workers.kube.errors import (
