@@ -214,7 +214,7 @@ def test_c031_a_claim_re_created_under_its_name(fleet, driver, scene):
     scene.wait_bound("data")
     assert scene.volume_of(young)["spec"]["claimRef"]["uid"] == young["metadata"]["uid"]
     wait_nothing_left(driver, old, 40)
-    assert scene.volume_of(old) is None
+    wait_until(lambda: scene.volume_of(old) is None, 20, "the old claim's PV is gone")
     assert is_left(driver, young)
 
 
