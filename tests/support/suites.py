@@ -6,6 +6,7 @@ Each suite is its own pytest: unit tests and files of integration and e2e tests 
 Those that mostly wait run side by side. A failed suite does not keep the next from running. In
 suites of many real processes a few failed tests are tried once more; one that passes then is
 counted and listed as flaky: look at it.
+Before the table stands each failed and flaky test with its error, for logs of a CI may be cut.
 The last line is `tests: N passed, N failed`.
 """
 
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -33,6 +35,7 @@ BY_FILE = ("-n", "4", "--dist", "loadfile")
 WORKERS = {"unit": ("-n", "2"), "integration": BY_FILE, "e2e": BY_FILE}
 TRIED_AGAIN = {"integration", "e2e", "node", "monitoring", "chaos"}
 MOST_TRIED_AGAIN = 3  # more failures than that are no accident
+LONGEST_ERROR = 1_500  # characters
 FOLDERS = ("unit", "integration", "e2e", "node", "monitoring", "chaos")
 # Each leaves two thirds of two cores idle.
 SIDE_BY_SIDE = ("node", "monitoring", "chaos")
@@ -49,6 +52,7 @@ class Outcome:
     skipped: int = 0
     flaky: int = 0
     seconds: float = 0.0
+    errors: tuple[str, ...] = ()  # a test and its error each, of the first try
 
 
 def run_pytest(suite: str, output: IO[str] | None = None) -> Outcome:
@@ -71,6 +75,7 @@ def run_pytest(suite: str, output: IO[str] | None = None) -> Outcome:
             command += WORKERS[suite]
         code = subprocess.run(command, cwd=ROOT, check=False, stdout=output).returncode
         passed, failed, skipped = count(report) if report.exists() else (0, 0, 0)
+        errors = tuple(failures(report)) if report.exists() else ()
         flaky = 0
         if code == TESTS_FAILED and suite in TRIED_AGAIN and failed <= MOST_TRIED_AGAIN:
             print(f"\n--- {suite}: the failed ones once more ---", file=output, flush=True)
@@ -81,7 +86,7 @@ def run_pytest(suite: str, output: IO[str] | None = None) -> Outcome:
             flaky, passed, failed = good, passed + good, still_failed
     ok = code in {0, NO_TESTS_COLLECTED}
     seconds = time.monotonic() - started
-    return Outcome(suite, ok, passed, failed or int(not ok), skipped, flaky, seconds)
+    return Outcome(suite, ok, passed, failed or int(not ok), skipped, flaky, seconds, errors)
 
 
 def run_beside(suites: list[str]) -> list[Outcome]:
@@ -117,6 +122,15 @@ def count(report: Path) -> tuple[int, int, int]:
         skipped += left_out
         passed += int(part.get("tests", 0)) - bad - left_out
     return passed, failed, skipped
+
+
+def failures(report: Path) -> Iterator[str]:
+    """Each failed test of a JUnit report, with the begin of its error."""
+    for case in ET.parse(report).getroot().iter("testcase"):
+        for kind in ("failure", "error"):
+            if (found := case.find(kind)) is not None:
+                error = found.get("message", "")[:LONGEST_ERROR]
+                yield f"{case.get('classname')}::{case.get('name')}: {error}"
 
 
 def run_parity() -> Outcome:
@@ -159,6 +173,9 @@ def main(suites: list[str]) -> int:
         print(f"\n=== {suite} ===", flush=True)
         outcomes.append(run_parity() if suite == "parity" else run_pytest(suite))
     print()
+    for one in outcomes:
+        for error in one.errors[: 2 * MOST_TRIED_AGAIN]:
+            print(f"{'failed once' if one.ok else 'failed'}: {error}\n")
     for one in outcomes:
         state = "ok" if one.ok else "FAILED"
         print(

@@ -65,17 +65,22 @@ def write_suite(root, body, suite="e2e"):
     (folder / "test_it.py").write_text(f"from pathlib import Path\n\n{body}")
 
 
-def test_a_test_that_passes_alone_is_flaky(tmp_path, monkeypatch):
+def test_a_test_that_passes_alone_is_flaky(tmp_path, monkeypatch, capfd):
+    """Counted, and told with its error where a log that was cut still has it."""
     monkeypatch.setattr(suites, "ROOT", tmp_path)
     write_suite(
         tmp_path,
         "def test_other():\n    pass\n\n"
         "def test_second_time():\n"
         f"    mark = Path({str(tmp_path)!r}, 'mark')\n"
-        "    seen = mark.exists()\n    mark.touch()\n    assert seen\n",
+        "    seen = mark.exists()\n    mark.touch()\n    assert seen, 'not yet'\n",
     )
-    outcome = suites.run_pytest("e2e")
-    assert (outcome.ok, outcome.passed, outcome.failed, outcome.flaky) == (True, 2, 0, 1)
+    assert suites.main(["e2e"]) == 0
+    end = capfd.readouterr().out.splitlines()
+    assert end[-1] == "tests: 2 passed, 0 failed"
+    assert "1 flaky" in end[-2]
+    told = end.index("failed once: tests.e2e.test_it::test_second_time: AssertionError: not yet")
+    assert told > end.index("--- e2e: the failed ones once more ---")
 
 
 def test_a_test_that_fails_twice_fails(tmp_path, monkeypatch):
