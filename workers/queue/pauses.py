@@ -87,21 +87,17 @@ class Pauses:
 
     def pause_driver(self, driver: str, reason: str, *, seconds: float | None = None) -> Said:
         """Admit nothing more of a driver; None: until resumed. A second one replaces the first."""
-        said = self._say(_driver(driver), reason, seconds)
-        for kind in DRIVER_KINDS:
-            self._lanes().pause(lane_name(kind, driver), reason, seconds=seconds)
-        return said
+        return self._pause(_driver(driver), "", reason, seconds, *_lanes_of(driver))
 
     def resume_driver(self, driver: str) -> None:
         """End the operator's pause; a breaker's stays."""
-        self._say(_driver(driver), "", None)
-        for kind in DRIVER_KINDS:
-            self._lanes().resume(lane_name(kind, driver))
+        if self._queue is None:
+            raise ValueError("resuming a driver needs the queue")
+        self._queue.resume(*_lanes_of(driver), target=_driver(driver))
 
     def restore_driver(self, driver: str, said: Said) -> bool:
         """Pause a driver as it was said at that time; False when that is over or not the newest."""
-        lanes = (lane_name(kind, driver) for kind in DRIVER_KINDS)
-        return self._restore(_driver(driver), said, "", *lanes)
+        return self._restore(_driver(driver), said, "", *_lanes_of(driver))
 
     def restore_class(self, name: str, said: Said) -> bool:
         """The same for a class."""
@@ -117,18 +113,14 @@ class Pauses:
 
     def pause_class(self, name: str, reason: str, *, seconds: float | None = None) -> Said:
         """Start no attempt for claims and volumes of a class; attempts in progress are finished."""
-        said = self._say(_class(name), reason, seconds)
-        with reading(self._client):
-            self._client.hset(self._classes, name, f"{said.until_ms} {reason}")
+        said = self._pause(_class(name), name, reason, seconds)
         self._forget()
         return said
 
     def resume_class(self, name: str) -> bool:
         """End it; False when there was none. Keys that waited start within their delay."""
         was_paused = name in self.classes()
-        self._say(_class(name), "", None)
-        with reading(self._client):
-            self._client.hdel(self._classes, name)
+        Scripts(self._client).run("resume", "operator", _class(name), name)
         self._forget()
         return was_paused
 
@@ -156,12 +148,14 @@ class Pauses:
                 self._read_at = self._clock()
             return self._known.get(name)
 
-    def _say(self, target: str, reason: str, seconds: float | None) -> Said:
-        """Note when this was said; from now on nothing older is restored."""
-        with reading(self._client):
-            now_ms = self._now_ms()
-            self._client.hset(redis_key(self._client, "said"), target, now_ms)
-        return Said(reason, 0 if seconds is None else now_ms + round(seconds * 1000), now_ms)
+    def _pause(
+        self, target: str, class_name: str, reason: str, seconds: float | None, *lanes: str
+    ) -> Said:
+        """Say it now; from now on nothing older is restored."""
+        span_ms = 0 if seconds is None else round(seconds * 1000)
+        run = Scripts(self._client).run
+        now_ms = int(run("pause", "operator", span_ms, reason, target, class_name, *lanes))
+        return Said(reason, now_ms + span_ms if span_ms else 0, now_ms)
 
     def _restore(self, target: str, said: Said, class_name: str, *lanes: str) -> bool:
         times = (said.said_ms, said.until_ms)
@@ -180,14 +174,13 @@ class Pauses:
         seconds, microseconds = self._client.time()
         return int(seconds) * 1000 + int(microseconds) // 1000
 
-    def _lanes(self) -> WorkQueue:
-        if self._queue is None:
-            raise ValueError("pausing a driver needs the queue")
-        return self._queue
-
 
 def _driver(queue_name: str) -> str:
     return f"driver {queue_name}"
+
+
+def _lanes_of(driver: str) -> list[str]:
+    return [lane_name(kind, driver) for kind in DRIVER_KINDS]
 
 
 def _class(name: str) -> str:

@@ -414,13 +414,14 @@ class WorkQueue:
         if kind == "lease" and seconds is not None:
             self._lease_pauses[lane] = (reason, self._clock() + seconds)
         span_ms = 0 if seconds is None else round(seconds * 1000)
-        self._scripts.run("pause", lane, kind, span_ms, reason)
+        self._scripts.run("pause", kind, span_ms, reason, "", "", lane)
 
-    def resume(self, lane: str, *, kind: PauseKind = "operator") -> None:
-        """End a pause; the lane admits unless it is paused for another kind."""
+    def resume(self, *lanes: str, kind: PauseKind = "operator", target: str = "") -> None:
+        """End a pause; lanes admit unless paused for another kind. `target`: see `pauses.py`."""
         if kind == "lease":
-            self._lease_pauses.pop(lane, None)
-        self._tickets.publish(self._scripts.run("resume", lane, kind))
+            for lane in lanes:
+                self._lease_pauses.pop(lane, None)
+        self._tickets.publish(self._scripts.run("resume", kind, target, "", *lanes))
 
     def stats(self) -> dict[str, LaneStats]:
         """Counts and ages by lane."""
@@ -435,7 +436,7 @@ class WorkQueue:
     def _declare_again(self, *, is_new_life: bool) -> None:
         started = self._clock()
         pauses = [
-            (lane, "lease", round((until - started) * 1000), reason)
+            ("lease", round((until - started) * 1000), reason, "", "", lane)
             for lane, (reason, until) in self._lease_pauses.copy().items()
             if until > started
         ]

@@ -1,4 +1,4 @@
-#!lua name=csifleet_3b2d43319eb98814
+#!lua name=csifleet_c1b70dcd6c44326b
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
@@ -1293,12 +1293,16 @@ redis.call('HSET', limits, 'calls', string.format('%.17g', tokens), 'calls_at', 
 return tokens < 0 and math.ceil(-tokens / rate * 1000) or 0
 end
 scripts['pause'] = function()
--- PAUSE(lane, kind, span_ms, reason): nothing is admitted for the span, 0 = until resumed.
--- Touches paused (hash).
-local span = tonumber(ARGV[4])
-local until_ms = span > 0 and now + span or 0
-redis.call('HSET', K.paused, ARGV[3] .. ' ' .. ARGV[2],
-  string.format('%d %s', until_ms, ARGV[5]))
+-- PAUSE(kind, span_ms, reason, target, class, lane...): nothing is admitted for the span, 0 = until
+-- resumed. An operator's word names its target, and from now on nothing older is restored; in one
+-- step, so that of two words the newer one counts. Touches said (hash), paused (hash), class_pauses
+-- (hash). Returns the time in ms.
+local kind, span, reason, target, class = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
+local pause = string.format('%d %s', span > 0 and now + span or 0, reason)
+if target ~= '' then redis.call('HSET', K.said, target, string.format('%d', now)) end
+if class ~= '' then redis.call('HSET', K.class_pauses, class, pause) end
+for i = 7, #ARGV do redis.call('HSET', K.paused, kind .. ' ' .. ARGV[i], pause) end
+return string.format('%d', now)
 end
 scripts['regain'] = function()
 -- REGAIN(process, candidate, known, ttl_ms, (key, fence, token, started, locks, n, (slot, name,
@@ -1454,10 +1458,15 @@ for i = 7, #ARGV do redis.call('HSET', K.paused, 'operator ' .. ARGV[i], pause) 
 return 1
 end
 scripts['resume'] = function()
--- RESUME(lane, kind): end one kind of pause, then admit. Returns the tickets to publish.
--- Touches paused (hash).
-redis.call('HDEL', K.paused, ARGV[3] .. ' ' .. ARGV[2])
-admit(ARGV[2])
+-- RESUME(kind, target, class, lane...): end one kind of pause, then admit; target and class as for
+-- PAUSE. Touches said (hash), paused (hash), class_pauses (hash). Returns the tickets to publish.
+local kind, target, class = ARGV[2], ARGV[3], ARGV[4]
+if target ~= '' then redis.call('HSET', K.said, target, string.format('%d', now)) end
+if class ~= '' then redis.call('HDEL', K.class_pauses, class) end
+for i = 5, #ARGV do
+  redis.call('HDEL', K.paused, kind .. ' ' .. ARGV[i])
+  admit(ARGV[i])
+end
 return tickets
 end
 scripts['sweep'] = function()
@@ -1695,5 +1704,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_3b2d43319eb98814', run)
-redis.register_function{ function_name = 'csifleet_3b2d43319eb98814_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_c1b70dcd6c44326b', run)
+redis.register_function{ function_name = 'csifleet_c1b70dcd6c44326b_always', callback = run, flags = { 'allow-oom' } }

@@ -67,6 +67,8 @@ def attach(work: Work) -> Outcome:
     try:
         work.patch("save-attached", writes.attached_patch(work.attachment, context), status=True)
     except (NotFoundError, ConflictError):
+        if not work.is_gone():  # a webhook, or an API server that is too busy
+            raise
         return done("attachment is gone")
     mark = work.lease.mark
     # The status has just said that the call ended (`Work.remembered`), which saves a plain pass
@@ -112,13 +114,15 @@ def publish(work: Work) -> dict[str, str]:
         has_readonly=work.driver.supports("PUBLISH_READONLY"),
     )
     work.context.effects.reach("publish", work.lease)
-    work.is_unsaved = True
+    work.is_unsaved = work.is_unheard = True
     try:
         answer = work.call("attach", request, csi.ControllerPublishVolumeResponse)
-    except AttachError:
-        # The driver answered, or its deadline passed: nobody has to wait for this call.
-        work.set_mark("end-call", records.ended(work.lease.mark))
+    except AttachError as error:
+        if error.is_heard:  # the driver answered, or its deadline passed
+            work.is_unheard = False
+            work.set_mark("end-call", records.ended(work.lease.mark))
         raise
+    work.is_unheard = False
     return checked_context(dict(answer.publish_context))
 
 
@@ -207,8 +211,9 @@ def mark(work: Work, source: Source, node_id: str) -> None:
     record = records.record(source, work.driver.name, node_id)
     annotation = work.settings.record_annotation
     save_mark(work, node_id, {annotation: records.to_text(record)} if annotation else {})
-    until = time.time() + work.timeout("attach") + ZOMBIE_MARGIN_SECONDS
-    work.set_mark("record-call", records.begun(work.lease.mark, record, until))
+    now = time.time()
+    until = now + work.timeout("attach") + ZOMBIE_MARGIN_SECONDS
+    work.set_mark("record-call", records.begun(work.lease.mark, record, until=until, now=now))
 
 
 def save_mark(work: Work, node_id: str, extra: dict[str, str]) -> None:

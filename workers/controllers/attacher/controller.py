@@ -15,7 +15,7 @@ from workers.controllers.attacher.trivial import pretend
 from workers.controllers.attacher.work import Work
 from workers.engine.controller import Due
 from workers.engine.outcome import done
-from workers.errors import ApiError, DriverAway, LeaseLost, TransientError
+from workers.errors import ApiError, LeaseLost, TransientError
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
 from workers.queue.locks import Lock
@@ -111,9 +111,9 @@ def sync_attachment(
         outcome = attach(work)
     except LeaseLost:
         raise
-    except (ApiError, TransientError) as error:
+    except (ApiError, TransientError):
         if work.is_unsaved and work.is_gone():
-            return abandon(work, has_ended=not isinstance(error, DriverAway))
+            return abandon(work)
         raise
     return abandon(work) if work.is_unsaved and work.is_gone() else outcome
 

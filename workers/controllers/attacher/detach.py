@@ -63,19 +63,17 @@ def detach(work: Work) -> Outcome:
         return work.failed("detachError", error)
 
 
-def abandon(work: Work, *, has_ended: bool = True) -> Outcome:
+def abandon(work: Work) -> Outcome:
     """Take off what was published for an attachment that is gone without a detach (DA-033).
 
     A deletion that the API server began before it took our finalizer ends with the attachment
     gone all the same (kubernetes/kubernetes#77988). Only this pass knows of the publish: what
     Redis remembers is no authority once the attachment is gone, and the watcher drops it then.
-
-    Args:
-        work: of the pass that published.
-        has_ended: False when nobody heard the end of the publish: it gets its time (MA-016).
+    A publish that nobody heard the end of gets its time (MA-016).
     """
-    if not has_ended:
-        _pause(zombie_seconds(work.lease.mark))
+    if not work.is_unheard:
+        _note(work, "end-call", records.succeeded(work.lease.mark))
+    _pause(zombie_seconds(work.lease.mark))
     problem, pause = "", min(work.settings.retry_interval_start_seconds, MOST_PAUSE_SECONDS)
     begun = time.monotonic()
     for number in range(ABANDON_TRIES):
@@ -204,9 +202,9 @@ def finish(work: Work) -> Outcome:
             work.patch("save-detached", body, status=True)
     except NotFoundError:
         return done("detached")
-    except ConflictError:
-        return done("attachment was made again")
     except RefusedError as error:
+        if isinstance(error, ConflictError) and work.is_gone():
+            return done("attachment was made again")
         raise AttachError(f"could not mark as detached: {error}") from error
     return done("detached")
 

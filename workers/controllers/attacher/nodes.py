@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workers.controllers.attacher import texts
 from workers.controllers.attacher.names import EARLIER_IDS, NODE_ID
+from workers.controllers.attacher.records import is_sendable
 from workers.controllers.attacher.source import AttachError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def earlier_ids(attachment: JsonObject) -> list[str]:
         found = json.loads(text) if text else []
     except (ValueError, RecursionError):
         found = []
-    return [one for one in found if one and isinstance(one, str)] if isinstance(found, list) else []
+    return [one for one in found if one and is_sendable(one)] if isinstance(found, list) else []
 
 
 def with_earlier(attachment: JsonObject, node_id: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,20 +34,35 @@ def with_node(mark: Mapping[str, Any], node_id: str) -> dict[str, Any]:
     return {**mark, "nodes": list(dict.fromkeys((*mark.get("nodes", ()), node_id)))}
 
 
-def begun(mark: Mapping[str, Any], wanted: Record, until: float) -> dict[str, Any]:
-    """The mark of a key whose publish is about to be sent.
+def begun(mark: Mapping[str, Any], wanted: Record, *, until: float, now: float) -> dict[str, Any]:
+    """The mark of a key whose publish is about to be sent; it overtakes one without an end.
 
     Args:
         mark: as it is.
         wanted: the record.
         until: when the call has surely ended, seconds since 1970.
+        now: the same clock.
     """
-    return {**mark, "record": wanted, "call": {"until": until}}
+    begins = {**mark, "record": wanted, "call": {"until": until}}
+    begins.pop("overtaken", None)
+    earlier = runs_until(mark)
+    return begins | ({"overtaken": earlier} if earlier > now else {})
+
+
+def runs_until(mark: Mapping[str, Any]) -> float:
+    """When the last publish without a known end has surely ended; 0 without one (MA-016)."""
+    call = mark.get("call") or {}
+    return max(float(call.get("until", 0)), float(mark.get("overtaken", 0)))
 
 
 def ended(mark: Mapping[str, Any]) -> dict[str, Any]:
-    """The mark once the call has an end."""
+    """The mark once the call has an end; not those that it overtook."""
     return {name: value for name, value in mark.items() if name != "call"}
+
+
+def without_calls(mark: Mapping[str, Any]) -> dict[str, Any]:
+    """The mark when no call can be under way."""
+    return {name: value for name, value in mark.items() if name not in {"call", "overtaken"}}
 
 
 _COUNTS: Final = frozenset({"aborted", "timeouts"})
@@ -74,9 +89,26 @@ def annotated(attachment: JsonObject, annotation: str) -> Record | None:
     text = (attachment["metadata"].get("annotations") or {}).get(annotation) if annotation else None
     try:
         found = json.loads(text) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and found.get("handle") else None
+    return found if is_record(found) else None
+
+
+def is_record(found: object) -> TypeGuard[Record]:
+    """Whether it has the shape of a record; anybody may write an annotation."""
+    if not isinstance(found, dict) or not (found.get("handle") and is_sendable(found["handle"])):
+        return False
+    secret = found.get("secret")
+    is_pair = isinstance(secret, list) and len(secret) == len(("namespace", "name"))
+    return not secret or (is_pair and all(map(is_sendable, secret)))
+
+
+def is_sendable(value: object) -> bool:
+    """Whether a driver or the API server can be told it; JSON also spells half characters."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def confirmed(mark: Mapping[str, Any], attachment: JsonObject) -> Record | None:
@@ -86,7 +118,7 @@ def confirmed(mark: Mapping[str, Any], attachment: JsonObject) -> Record | None:
     that no writer of Redis can point a detach at another volume.
     """
     found = mark.get("record")
-    if not isinstance(found, dict):
+    if not is_record(found):
         return None
     spec = attachment["spec"]
     text = f"{found.get('handle', '')}{spec['attacher']}{spec['nodeName']}"

@@ -26,13 +26,22 @@ class AttachError(Exception):
         message: the reference's words.
         code: gRPC status number of the driver's answer, None when it was not asked.
         is_missing: an object does not exist.
+        is_heard: no call of ours runs on. Not so after a broken connection.
     """
 
-    def __init__(self, message: str, *, code: int | None = None, is_missing: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: int | None = None,
+        is_missing: bool = False,
+        is_heard: bool = True,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
         self.is_missing = is_missing
+        self.is_heard = is_heard
 
 
 @dataclass(frozen=True, slots=True)

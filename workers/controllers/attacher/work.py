@@ -6,6 +6,7 @@ in the attachment (finalizer, node ids) and, for convenience, in the key's mark:
     {"record": {...},            what a detach needs once the PV is gone (MA-030)
      "nodes": ["old-id"],        earlier node ids that a publish was sent with (MA-032)
      "call": {"until": 17e8},    a publish that may run until then, seconds since 1970 (MA-016)
+     "overtaken": 17e8,          the same of those without an end before it
      "aborted": 2,               answers ABORTED in a row (MA-014)
      "timeouts": 3}              calls without an answer in a row (MA-015)
 """
@@ -69,6 +70,7 @@ class Work:
     Attributes:
         is_forced: the pass repeats what the status says already.
         is_unsaved: a publish was sent, and its end does not stand in the status yet.
+        is_unheard: nobody heard its end: it may still run.
     """
 
     context: Context
@@ -79,6 +81,7 @@ class Work:
     settings: AttacherSettings
     is_forced: bool = False
     is_unsaved: bool = False
+    is_unheard: bool = False
     finalizer: str = ""
     volume: JsonObject | None = None
 
@@ -210,7 +213,8 @@ class Work:
                     f"Controller/{method[operation]}", request, answer, timeout_seconds=seconds
                 )
         except CsiError as error:
-            raise AttachError(str(error), code=error.code) from None
+            is_heard = not error.from_transport or error.code == errors.DEADLINE_EXCEEDED
+            raise AttachError(str(error), code=error.code, is_heard=is_heard) from None
 
     def timeout(self, operation: str) -> float:
         """Deadline of a call in seconds."""
@@ -221,22 +225,24 @@ class Work:
     def remembered(self) -> dict[str, Any]:
         """What earlier passes of the attachment left, under whichever of its keys.
 
-        A status that says "attached" was written after its publish ended; only a forced publish
-        runs beside such a status. Without our finalizer there is no call at all: it is there before
-        the first one, and a detach waits for the last one before it takes it off.
+        A status that says "attached" was written after its publish ended, not after those that
+        one overtook; only a forced publish runs beside such a status. Without our finalizer there
+        is no call at all: it is there before the first one, and a detach waits for the last one
+        before it takes it off.
         """
         found: dict[str, Any] = {}
         parts = (self.key.driver, self.node, attachment_name(self.key), self.key.uid)
         keys = keys_of(*parts)
         for key, kept in zip(keys, self.context.queue.marks_of(keys), strict=True):
             is_over = self.is_attached and key.kind == ATTACHMENTS
-            mark = records.ended(kept) if is_over or not self.has_finalizer else kept
-            calls = [one["until"] for one in (found.get("call"), mark.get("call")) if one]
+            mark = records.ended(kept) if is_over else kept
+            mark = mark if self.has_finalizer else records.without_calls(mark)
+            until = max(map(records.runs_until, (found, mark)))
             nodes = [*found.get("nodes", ()), *mark.get("nodes", ())]
             found |= mark
             found["nodes"] = list(dict.fromkeys(nodes))
-            if calls:
-                found["call"] = {"until": max(calls)}
+            if until:
+                found["overtaken"] = until
         return found
 
     def set_mark(self, step: str, mark: Mapping[str, Any]) -> None:
@@ -314,5 +320,4 @@ class Work:
 
 def zombie_seconds(mark: Mapping[str, Any]) -> float:
     """How long a publish of a worker that died may still run; 0 when none is known (MA-016)."""
-    until = (mark.get("call") or {}).get("until", 0.0)
-    return max(0.0, float(until) - time.time())
+    return max(0.0, records.runs_until(mark) - time.time())

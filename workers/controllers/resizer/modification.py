@@ -15,7 +15,8 @@ from workers.controllers.resizer.marks import Call
 from workers.controllers.resizer.results import Result, modify_result
 from workers.controllers.resizer.words import ModifyState
 from workers.controllers.resizer.work import Work, patch_failed
-from workers.engine.outcome import Action, Outcome, done, retry
+from workers.deadlines import seconds_left
+from workers.engine.outcome import Action, Outcome, done, retry, wait
 from workers.errors import AttemptError
 from workers.kube.errors import NotFoundError, RefusedError
 from workers.observability import trail
@@ -101,6 +102,8 @@ class ModifyStep:
                 return retry("infeasible", not_before_seconds=longest)
             # A class that comes wakes the claim (DR-018).
             return retry("no class") if self.plan.is_again else done("waits for the class")
+        if held := self._held_seconds():
+            return wait(held, "a call for the class as it was before may still run")
         claim = work.claim
         if not self.plan.is_again:
             message = f"external resizer is modifying volume {claim.name} with vac {self._class}"
@@ -118,6 +121,13 @@ class ModifyStep:
             return self._unsent(error.message)
         self._request = request.modify_request(volume, parameters, secrets)
         return None
+
+    def _held_seconds(self) -> float:
+        """How long a call for a class of this name with other parameters may still run."""
+        known = self.work.marks.modification_of(self._class)
+        if known is None or known.parameters is None or known.parameters == self._parameters:
+            return 0.0
+        return seconds_left(known.may_run_until, self.work.now)
 
     def record_call(self) -> None:
         """From now on a call may run, whatever an earlier one came to (MR-010).

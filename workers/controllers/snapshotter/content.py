@@ -161,7 +161,12 @@ class LiveContent:
     # Writing. Single members are merged in, so that what others write meanwhile stays (SND-003).
 
     def _write(
-        self, step: str, change: Callable[[JsonObject], JsonObject | None], *, status: bool = False
+        self,
+        step: str,
+        change: Callable[[JsonObject], JsonObject | None],
+        *,
+        status: bool = False,
+        attempts: int = _MAX_ATTEMPTS,
     ) -> None:
         """Change the object as it is now; on a conflict read and decide again (SNQ-006).
 
@@ -169,7 +174,7 @@ class LiveContent:
             Gone: it is not there any more.
             ApiError: the API server refused.
         """
-        for attempts_left in range(_MAX_ATTEMPTS - 1, -1, -1):
+        for attempts_left in range(attempts - 1, -1, -1):
             patch = change(self.content)
             if patch is None:
                 return
@@ -227,7 +232,12 @@ class LiveContent:
         self._write(step, patch, status=True)
 
     def remove_finalizer(self) -> None:
-        """Let the object go; the last write of its life (SNQ-011 d)."""
+        """Let the object go; the last write of its life (SNQ-011 d).
+
+        Raises:
+            Gone: it is not there any more.
+            ConflictError: it changed, and all of the pass must be decided again.
+        """
 
         def patch(item: JsonObject) -> JsonObject | None:
             finalizers = text_list(item, "metadata", "finalizers")
@@ -236,7 +246,7 @@ class LiveContent:
             kept = [name for name in finalizers if name != self.names.finalizer]
             return {"metadata": {"finalizers": kept}}
 
-        self._write("remove-finalizer", patch)
+        self._write("remove-finalizer", patch, attempts=1)
 
     # Telling.
 

@@ -60,6 +60,9 @@ class Creation:
         ("SnapshotContentCheckandUpdateFailed", "Failed to check and update snapshot content"),
     )
     input_words: ClassVar[str] = "create snapshot for content"
+    still_announced: ClassVar[str] = (
+        "failed to remove VolumeSnapshotBeingCreated annotation on the content"
+    )
 
     def __init__(self, work: ContentPass, action: Action) -> None:
         self.work = work
@@ -88,7 +91,7 @@ class Creation:
             return busy(taken)
         before = work.intent
         if self.handle() is not None:
-            work.forget(polls=work.polls)  # of a life before: what was reported is not taken back
+            work.begin_look()
         else:
             try:
                 if not self.announce(wanted):
@@ -266,6 +269,8 @@ class Creation:
             work.forget()
         elif (known := work.intent) is not None:
             self.keep_open(error, known, before)
+        else:
+            work.end_look()
         self.blame(self.taking_failed(str(error)))
         slow = work.settings.retry_max_seconds if error.code in _SLOW_CODES else 0.0
         return work.failed(error.code_name, not_before_seconds=slow)
@@ -314,9 +319,6 @@ class Creation:
             return orphans.discard(work, self.calls, handle, members, blame=self.blame)
         try:
             work.write_status("write-status", change)
-            if not is_ready:
-                return poll(work, must_exist=True)
-            work.forget(must_exist=True)
         except Gone:
             if not is_reported:
                 return orphans.discard(work, self.calls, handle, members)
@@ -326,5 +328,14 @@ class Creation:
             words = f"error updating status for volume {work.names.words} {work.name}: {error}"
             self.blame(words)
             return work.failed("status not written")
-        # The record of an overtaken call goes in a later pass.
-        return held_back(work) or done("ready")
+        try:
+            # The record of an overtaken call goes in a later pass.
+            return poll(work) if not is_ready else self.over()
+        except RefusedError as error:
+            self.blame(f"{self.still_announced} {work.name}: {quote(str(error))}")
+            return work.failed("annotation not removed")
+
+    def over(self) -> Outcome:
+        """Nothing is under way."""
+        self.work.forget()
+        return held_back(self.work) or done("ready")

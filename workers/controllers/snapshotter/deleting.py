@@ -11,9 +11,9 @@ from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.snapshotter.content import Gone
 from workers.controllers.snapshotter.work import ContentPass, busy, snapshot_lock
-from workers.engine.outcome import Outcome, done
+from workers.engine.outcome import Outcome, done, wait
 from workers.errors import ApiError, AttemptError
-from workers.kube.errors import NotFoundError, RefusedError
+from workers.kube.errors import ConflictError, NotFoundError, RefusedError
 from workers.queue import locks
 from workers.translate import snapshot_objects as objects
 from workers.translate import snapshot_secrets
@@ -28,10 +28,17 @@ _REASON = "SnapshotDeleteError"
 
 
 def release(work: ContentPass, *, has_strays: bool = False) -> Outcome:
-    """The snapshot stays or never was: only the finalizer goes."""
-    with suppress(Gone):
-        work.remove_finalizer()
+    """The snapshot stays or never was: only the finalizer goes, after all that we remember.
+
+    For a record of an object that is gone counts for a snapshot that nobody was told of.
+    """
     work.forget(has_strays=has_strays)
+    try:
+        work.remove_finalizer()
+    except Gone:
+        pass
+    except ConflictError:
+        return wait(0, "it changed meanwhile")  # its policy, perhaps
     # What we wrote comes back as events; one pass for a deletion is enough (COR-15).
     return done("released", known=version_of(work.content))
 

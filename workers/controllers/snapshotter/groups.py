@@ -212,6 +212,9 @@ class GroupCreation(Creation):
         _CHECK,
     )
     input_words: ClassVar[str] = "create group snapshot for group snapshot content"
+    still_announced: ClassVar[str] = (
+        "failed to remove VolumeGroupSnapshotBeingCreated annotation on the groupSnapshotContent"
+    )
 
     def handle(self) -> str | None:
         """The handle in the status."""

@@ -54,7 +54,7 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
             # A copy alone does not prove that nobody was told of the snapshot.
             _log.warning("a snapshot of policy Retain may be left in the storage", name=known.name)
             work.forget()
-            return done("retained")
+            return held_back(work) or done("retained")
     if known is None:
         work.forget()
         return held_back(work) or done("gone")

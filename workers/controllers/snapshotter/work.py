@@ -37,12 +37,14 @@ class ContentPass(LiveContent):
         polls: looks at a snapshot that is not ready.
         overtaken: unix seconds until which calls of dead processes may run that a later one
             overtook.
+        looking: until when this pass' CreateSnapshot may run that only looks: it has no record.
         has_stale_copy: a copy may be left of an attempt that is over.
     """
 
     intent: Intent | None = None
     polls: int = 0
     overtaken: float = 0.0
+    looking: float = 0.0
     has_stale_copy: bool = False
 
     def __post_init__(self) -> None:
@@ -81,10 +83,29 @@ class ContentPass(LiveContent):
         parts = {
             "intent": intent.record() if intent is not None else None,
             "polls": polls,
-            "overtaken": self.overtaken if self.overtaken_seconds() > 0 else 0,
+            "overtaken": self._unheard() if self.overtaken_seconds() > 0 else 0,
             "stale": self.has_stale_copy,
         }
         return {name: part for name, part in parts.items() if part}
+
+    def _save(self, intent: Intent | None, polls: int) -> None:
+        """Write the key's mark if that changes it."""
+        if self._mark(intent, polls) != self.lease.mark:
+            self.remember(intent, polls=polls)
+        self.intent, self.polls = intent, polls
+
+    def begin_look(self) -> None:
+        """Before a CreateSnapshot of a snapshot that was reported: it is the user's, so no record.
+
+        The mark says until when the call may run, for one that nobody hears the end of may make the
+        snapshot once more after its deletion.
+        """
+        self.looking = self.deadline()
+        self.forget(polls=self.polls)
+
+    def end_look(self) -> None:
+        """It was answered with an error, whatever that was."""
+        self._save(self.intent, self.polls)
 
     def record_answer(self, handle: str, members: Sequence[str]) -> None:
         """Record what the driver made before anything else is done with it (G8).
@@ -127,18 +148,22 @@ class ContentPass(LiveContent):
         return answer
 
     def ended(self) -> None:
-        """No call of the record runs any more."""
+        """No call of this pass runs any more."""
+        self.looking = 0.0
         if self.intent is not None:
             self.intent = self.intent.as_ended()
 
     def overtaken_seconds(self) -> float:
-        """How long a call of a dead process may still make the snapshot once more."""
-        return seconds_left(self.overtaken, self.context.now())
+        """How long a call without a record may still make the snapshot once more."""
+        return seconds_left(self._unheard(), self.context.now())
+
+    def _unheard(self) -> float:
+        return max(self.overtaken, self.looking)
 
     def hold_seconds(self) -> float:
         """The same, with the call of the record itself."""
         known = self.intent.deadline if self.intent is not None else 0.0
-        return seconds_left(max(known, self.overtaken), self.context.now())
+        return seconds_left(max(known, self._unheard()), self.context.now())
 
     def copy_intent(self) -> None:
         """Let a ConfigMap know of the attempt too; called while the driver works.
@@ -170,27 +195,19 @@ class ContentPass(LiveContent):
         self.forget(kept=self.intent.as_failed())
 
     def forget(
-        self,
-        *,
-        polls: int = 0,
-        kept: Intent | None = None,
-        must_exist: bool = False,
-        has_strays: bool = False,
+        self, *, polls: int = 0, kept: Intent | None = None, has_strays: bool = False
     ) -> None:
-        """Nothing is under way any more: the copy goes, the annotation, then the record.
+        """Nothing is under way any more: the copy goes, then the record, then the annotation.
 
-        In this order, so that a copy never outlives what points to it. An announcement without a
-        record means that Redis lost it; there may be a copy. One that may not be removed now is
-        remembered, and holds nothing up.
+        In this order, so that a copy never outlives what points to it, and no record a snapshot
+        that its object may tell of: such a one is the user's. An announcement without a record
+        means that Redis lost it, or a pass that ended here; there may be a copy. One that may not
+        be removed now is remembered, and holds nothing up.
 
         Args:
             polls: to be remembered.
             kept: what stays of the record.
-            must_exist: the object.
             has_strays: a worker that lost its lease may have written a copy that nobody knows of.
-
-        Raises:
-            Gone: the object must exist and does not; the record stays.
         """
         is_unknown = self.intent is None and bool(self.content) and self.is_announced()
         has_copy = self.intent is not None and self.intent.has_copy
@@ -200,15 +217,10 @@ class ContentPass(LiveContent):
                 self.remember(replace(self.intent, is_copied=False), polls=self.polls)
             kube = self.context.effects.kube
             self.has_stale_copy = not intents.drop_copy(kube, self.namespace, self.key)
+        self._save(kept, polls)
         if self.content:
-            try:
+            with suppress(Gone):
                 self.clear_annotation()
-            except Gone:
-                if must_exist:
-                    raise
-        if self._mark(kept, polls) != self.lease.mark:
-            self.remember(kept, polls=polls)
-        self.intent, self.polls = kept, polls
 
     def settle(self, outcome: Outcome) -> Outcome:
         """The pass' outcome, unless the object is to go and nothing holds it any more.
@@ -237,10 +249,10 @@ def held_back(work: ContentPass) -> Outcome | None:
     return wait(seconds, "the call of another process may still run") if seconds > 0 else None
 
 
-def poll(work: ContentPass, *, must_exist: bool = False) -> Outcome:
+def poll(work: ContentPass) -> Outcome:
     """Not ready: look again after growing times that no error makes longer (SND-001)."""
     polls = work.polls
-    work.forget(polls=polls + 1, must_exist=must_exist)
+    work.forget(polls=polls + 1)
     return wait(poll_seconds(polls), "not ready")
 
 

@@ -54,14 +54,25 @@ MARK = {"record": RECORD, "nodes": ["old"], "call": {"until": 7.0}, "aborted": 1
 
 def test_ma016_what_the_end_of_a_call_leaves():
     """MA-014, MA-016, MA-032: a failure keeps its counts, a success what the detach needs."""
-    assert records.begun({"aborted": 1}, RECORD, 7.0) == {
-        "aborted": 1,
-        "record": RECORD,
-        "call": {"until": 7.0},
-    }
+    begun = {"aborted": 1, "record": RECORD, "call": {"until": 7.0}}
+    assert records.begun({"aborted": 1}, RECORD, until=7.0, now=2.0) == begun
     kept = {"record": RECORD, "nodes": ["old"]}
     assert records.ended(MARK) == kept | {"aborted": 1, "timeouts": 2}
     assert records.succeeded(MARK) == kept
+
+
+@pytest.mark.parametrize("overtaken", [0, 3.0, 4.0, 6.0])
+@pytest.mark.parametrize("until", [0, 3.0, 4.0, 5.0])
+def test_ma016_what_is_overtaken_is_remembered_until_it_has_surely_ended(until, overtaken):
+    """Whatever becomes of the call that overtakes it."""
+    before = {"call": {"until": until}} if until else {}
+    before |= {"overtaken": overtaken} if overtaken else {}
+    mark = records.begun(before, RECORD, until=8.0, now=4.0)
+    assert records.runs_until(mark) == 8.0
+    last = max(until, overtaken)
+    for after in (records.ended(mark), records.succeeded(mark)):
+        assert records.runs_until(after) == (last if last > 4.0 else 0)
+    assert records.runs_until(records.without_calls(mark)) == 0
 
 
 @pytest.mark.parametrize(

@@ -268,5 +268,6 @@ def test_a_404_that_is_not_about_the_attachment_takes_nothing_off():
         return {}
 
     world.client.respond({"ControllerPublishVolume": [fails]})
-    world.force(key)
+    with pytest.raises(NotFoundError):
+        world.force(key)
     assert world.calls == [PUBLISH]

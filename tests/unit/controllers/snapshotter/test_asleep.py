@@ -42,7 +42,7 @@ def test_a_snapshot_deleted_between_status_and_annotation_goes_by_itself(how):
 def test_a_group_deleted_between_status_and_annotation_goes_by_itself():
     ready = {"group_snapshot": groups.MADE["group_snapshot"] | {"ready_to_use": True}}
     world = groups.dynamic_world(ready)
-    world.steps.dies_before = 5
+    world.steps.dies_before = 6
     with pytest.raises(BaseException, match="unmark-created"):
         groups.run(world)
     world.steps.dies_before = None

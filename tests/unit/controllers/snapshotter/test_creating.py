@@ -44,7 +44,7 @@ def test_snt060_a_dynamic_content_is_cut():
     assert ANN_CREATED not in notes(world.content())
     assert world.steps.reached == [
         *("record-intent", "mark-created", "create-snapshot", "record-intent"),
-        *("write-status", "unmark-created", "record-intent"),
+        *("write-status", "record-intent", "unmark-created"),
     ]
     assert world.queue.marks == {}
     assert world.events.seen == []

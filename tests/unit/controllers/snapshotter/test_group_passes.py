@@ -51,7 +51,7 @@ def test_each_effect_of_a_group_is_announced():
     assert run(world).reason == "ready"
     assert world.steps.reached == [
         *("record-intent", "mark-created", "create-snapshot", "record-intent"),
-        *("write-status", "unmark-created", "record-intent"),
+        *("write-status", "record-intent", "unmark-created"),
     ]
     world.steps.reached.clear()
     assert run(world).reason == "ready"

@@ -1,0 +1,140 @@
+"""A snapshot that its object reported is the user's: no record of ours deletes it (SNS-010).
+
+"A snapshot is taken back if nobody was told of it; one that was reported is the user's."
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tests.support.fake_context import Death
+from tests.support.snapshot_world import CONTENT
+from tests.unit.controllers.snapshotter.test_crash_points import Life
+from workers.errors import QueueUnavailable
+from workers.kube import paths
+from workers.kube.errors import InvalidError
+
+
+def new_life(policy: str) -> Life:
+    life = Life([])
+    change = {"spec": {"deletionPolicy": policy}}
+    life.world.api.change(paths.SNAPSHOT_CONTENTS, CONTENT, change)
+    return life
+
+
+def dies_after(life: Life, step: str, number: int = 1) -> None:
+    """The process ends right after the n-th effect of this name in its pass."""
+    steps, reach, left = life.world.steps, life.world.steps.reach, [number]
+
+    def told(name: str, lease: Any) -> None:
+        if left[0] <= 0:
+            raise Death(name)
+        reach(name, lease)
+        left[0] -= name == step
+
+    steps.reach = told  # type: ignore[method-assign]
+    try:
+        life.world.run_content()
+    finally:
+        steps.reach = reach  # type: ignore[method-assign]
+
+
+def is_reported(life: Life) -> bool:
+    return (life.world.content()["status"] or {}).get("snapshotHandle") == "id-1"
+
+
+# A deletion in order, no force: only the policy counts.
+def test_a_retained_snapshot_outlives_a_death_after_its_finalizer():
+    """The record of the call is left by one death, the object goes just before another."""
+    life = new_life("Retain")
+    with pytest.raises(Death):  # reported; the record says open, with the handle
+        dies_after(life, "write-status")
+    assert is_reported(life)
+    assert life.world.queue.marks
+    life.user_deletes()
+    while life.world.content() is not None:
+        with suppress(Death):  # nothing follows, since the finalizer goes last
+            dies_after(life, "remove-finalizer")
+    life.live()
+    assert "DeleteSnapshot" not in life.world.client.methods
+    assert set(life.storage.snapshots.values()) == {"id-1"}, "policy Retain, reported, deleted"
+
+
+def test_a_retained_snapshot_outlives_a_redis_that_is_away_twice():
+    """The same without any death: both times the record could not be taken away."""
+    life = new_life("Retain")
+    mark, refused = life.world.queue.mark, [False]
+
+    def unwilling(lease: Any, record: Any) -> None:
+        if refused[0]:
+            raise QueueUnavailable("Redis does not answer")
+        mark(lease, record)
+
+    life.world.queue.mark = unwilling  # type: ignore[method-assign]
+    reach = life.world.steps.reach
+
+    def told(name: str, lease: Any) -> None:
+        reach(name, lease)
+        refused[0] = refused[0] or name in {"write-status", "remove-finalizer"}
+
+    life.world.steps.reach = told  # type: ignore[method-assign]
+    with pytest.raises(QueueUnavailable):
+        life.world.run_content()
+    refused[0] = False
+    assert is_reported(life)
+    life.user_deletes()
+    while life.world.content() is not None:
+        with suppress(QueueUnavailable):
+            life.world.run_content()
+        refused[0] = False
+    life.live()
+    assert "DeleteSnapshot" not in life.world.client.methods
+    assert set(life.storage.snapshots.values()) == {"id-1"}, "policy Retain, reported, deleted"
+
+
+# Removed by force, as backup tools do with policy Retain.
+@pytest.mark.parametrize("policy", ["Retain", "Delete"])
+def test_forced_between_the_report_and_the_end_of_the_record(policy):
+    """In one pass: the status was written, the object goes before the annotation does."""
+    life = new_life(policy)
+    reach = life.world.steps.reach
+
+    def told(name: str, lease: Any) -> None:
+        if name == "unmark-created" and life.world.content() is not None:
+            assert is_reported(life)
+            life.somebody_forces()
+        reach(name, lease)
+
+    life.world.steps.reach = told  # type: ignore[method-assign]
+    life.world.run_content()
+    life.world.steps.reach = reach  # type: ignore[method-assign]
+    life.live()
+    assert "DeleteSnapshot" not in life.world.client.methods
+    assert set(life.storage.snapshots.values()) == {"id-1"}
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Delete"])
+def test_forced_while_a_webhook_refuses_the_end_of_the_announcement(policy):
+    """Minutes or hours: the status says ready, the annotation cannot be taken off."""
+    life = new_life(policy)
+    patch = life.world.api.patch
+
+    def refusing(path: str, body: Any, content_type: str) -> Any:
+        is_end = None in (body.get("metadata", {}).get("annotations") or {}).values()
+        if is_end and not path.endswith("/status"):
+            raise InvalidError(422, "Invalid", "a webhook says no")
+        return patch(path, body, content_type)
+
+    life.world.api.patch = refusing  # type: ignore[method-assign]
+    for _ in range(3):
+        with suppress(InvalidError):
+            life.world.run_content()
+    life.world.api.patch = patch  # type: ignore[method-assign]
+    assert is_reported(life)
+    life.somebody_forces()
+    life.live()
+    assert "DeleteSnapshot" not in life.world.client.methods
+    assert set(life.storage.snapshots.values()) == {"id-1"}
