@@ -120,7 +120,7 @@ class Pauses:
     def resume_class(self, name: str) -> bool:
         """End it; False when there was none. Keys that waited start within their delay."""
         was_paused = name in self.classes()
-        Scripts(self._client).run("resume", "operator", _class(name), name)
+        self._scripts().run("resume", "operator", _class(name), name)
         self._forget()
         return was_paused
 
@@ -153,18 +153,19 @@ class Pauses:
     ) -> Said:
         """Say it now; from now on nothing older is restored."""
         span_ms = 0 if seconds is None else round(seconds * 1000)
-        run = Scripts(self._client).run
+        run = self._scripts().run
         now_ms = int(run("pause", "operator", span_ms, reason, target, class_name, *lanes))
         return Said(reason, now_ms + span_ms if span_ms else 0, now_ms)
 
     def _restore(self, target: str, said: Said, class_name: str, *lanes: str) -> bool:
         times = (said.said_ms, said.until_ms)
-        reply = Scripts(self._client).run(
-            "restore", target, *times, said.reason, class_name, *lanes
-        )
+        reply = self._scripts().run("restore", target, *times, said.reason, class_name, *lanes)
         is_restored = bool(reply)
         self._forget()
         return is_restored
+
+    def _scripts(self) -> Scripts:
+        return Scripts(self._client) if self._queue is None else self._queue.scripts
 
     def _forget(self) -> None:
         with self._lock:

@@ -89,18 +89,18 @@ class WorkQueue:
         before_limits: Callable[[str], None] | None = None,
         seal: Seal = UNCHECKED,
     ) -> None:
-        self._scripts = Scripts(client, now_ms)
+        self.scripts = Scripts(client, now_ms)
         self._remembered = Remembered(client, seal)
         self._now_ms = now_ms
         self._tickets = Tickets(publish)
         self._ttl_ms = round(lease_ttl_seconds * 1000)
         self._clock = clock
         self._heartbeats = Scripts(heartbeat_client or client, now_ms)
-        self.declared = Declared(self._scripts, self._heartbeats, self._tickets, before_limits)
+        self.declared = Declared(self.scripts, self._heartbeats, self._tickets, before_limits)
         self._lease_pauses: dict[str, tuple[str, float]] = {}
         self._declared_at = clock()
         self._leases = HeldLeases(
-            self._scripts,
+            self.scripts,
             self._heartbeats,
             self._tickets,
             ttl_ms=self._ttl_ms,
@@ -125,7 +125,7 @@ class WorkQueue:
         """
         remaining = iter(keys)
         while batch := [key.text for key in islice(remaining, _BATCH)]:
-            self._tickets.publish(self._scripts.run("add", round(delay_seconds * 1000), *batch))
+            self._tickets.publish(self.scripts.run("add", round(delay_seconds * 1000), *batch))
 
     def add_events(self, versions: Mapping[Key, str]) -> None:
         """Make keys dirty because of events: each event once, however many watchers tell of it.
@@ -141,7 +141,7 @@ class WorkQueue:
         """
         remaining = iter(versions.items())
         while batch := [part for key, one in islice(remaining, _BATCH) for part in (key.text, one)]:
-            self._tickets.publish(self._scripts.run("add_events", *batch))
+            self._tickets.publish(self.scripts.run("add_events", *batch))
 
     def register_process(self) -> None:
         """Meet Redis; needed before `take`, not for `add`."""
@@ -205,7 +205,7 @@ class WorkQueue:
         """
         name = celery_queue(place_of(key.driver, key.kind))
         with redis_errors():
-            found = execute(self._scripts.client, "BRPOP", name, f"{seconds:g}")
+            found = execute(self.scripts.client, "BRPOP", name, f"{seconds:g}")
         return ticket_key(found[1]) if found else None
 
     def acquire(self, lease: Lease, *locks: Lock) -> Lock | None:
@@ -223,7 +223,7 @@ class WorkQueue:
         # Whom we hold alone is asked for alone: Redis may have lost it in a fail-over.
         alone = {lock.name for lock in (*lease.locks, *locks) if lock.mode is Mode.EXCLUSIVE}
         wanted = [Lock(one.name) if one.name in alone else one for one in locks]
-        busy = int(self._scripts.run("acquire", *owner_of(lease), *(one.text for one in wanted)))
+        busy = int(self.scripts.run("acquire", *owner_of(lease), *(one.text for one in wanted)))
         if busy < 0:
             raise LeaseLost(f"lease of {lease.key.text} is lost, no lock is taken")
         if busy:
@@ -236,7 +236,7 @@ class WorkQueue:
 
     def unlock(self, lease: Lease, name: str) -> None:
         """Give a lock back before the lease ends; its waiters go on."""
-        reply = self._scripts.run("unlock", *owner_of(lease), lock_name(name))
+        reply = self.scripts.run("unlock", *owner_of(lease), lock_name(name))
         lease.locks = tuple(lock for lock in lease.locks if lock.name != name)
         self._tickets.publish(reply[0])
 
@@ -252,7 +252,7 @@ class WorkQueue:
         """
         raw = self._remembered.sealed_mark(lease.key, record)
         lease.check()
-        if not self._scripts.run("mark", *owner_of(lease), raw):
+        if not self.scripts.run("mark", *owner_of(lease), raw):
             raise LeaseLost(f"lease of {lease.key.text} is lost, its mark is not written")
         lease.mark = dict(record)
 
@@ -350,13 +350,13 @@ class WorkQueue:
         """
         remaining = iter(keys)
         while batch := [key.text for key in islice(remaining, _BATCH)]:
-            self._tickets.publish(self._scripts.run("ensure", *batch))
+            self._tickets.publish(self.scripts.run("ensure", *batch))
 
     def forget(self, keys: Iterable[Key]) -> None:
         """Objects are gone: drop their keys' failure counter, memo, mark and delayed entry."""
         remaining = iter(keys)
         while batch := [key.text for key in islice(remaining, _BATCH)]:
-            self._scripts.run("forget", *batch)
+            self.scripts.run("forget", *batch)
 
     def pump(self, *, period_seconds: float = 0.2) -> float:
         """Move what time has made due; returns the seconds until the next call, at most a period.
@@ -365,7 +365,7 @@ class WorkQueue:
         of dead processes become ready, lost tickets are published again, every lane admits. Bounded
         work per call; `period_seconds` 0 does it in any case.
         """
-        due, tickets = self._scripts.run(
+        due, tickets = self.scripts.run(
             "sweep",
             round(period_seconds * 1000),
             _SWEEP_LIMIT,
@@ -414,24 +414,24 @@ class WorkQueue:
         if kind == "lease" and seconds is not None:
             self._lease_pauses[lane] = (reason, self._clock() + seconds)
         span_ms = 0 if seconds is None else round(seconds * 1000)
-        self._scripts.run("pause", kind, span_ms, reason, "", "", lane)
+        self.scripts.run("pause", kind, span_ms, reason, "", "", lane)
 
     def resume(self, *lanes: str, kind: PauseKind = "operator", target: str = "") -> None:
         """End a pause; lanes admit unless paused for another kind. `target`: see `pauses.py`."""
         if kind == "lease":
             for lane in lanes:
                 self._lease_pauses.pop(lane, None)
-        self._tickets.publish(self._scripts.run("resume", kind, target, "", *lanes))
+        self._tickets.publish(self.scripts.run("resume", kind, target, "", *lanes))
 
     def stats(self) -> dict[str, LaneStats]:
         """Counts and ages by lane."""
-        return read_stats(self._scripts.client, self._now_ms() if self._now_ms else None)
+        return read_stats(self.scripts.client, self._now_ms() if self._now_ms else None)
 
     def close(self) -> None:
         """Hand over the leases of this process at once. Safe to call twice."""
         self._leases.drop_all()
         process = self._leases.session.process_id
-        self._tickets.publish(self._scripts.run("unregister", process))
+        self._tickets.publish(self.scripts.run("unregister", process))
 
     def _declare_again(self, *, is_new_life: bool) -> None:
         started = self._clock()

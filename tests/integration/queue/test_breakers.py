@@ -284,7 +284,7 @@ def test_class_pauses_have_a_reason_and_an_end(redis_client):
     pauses = Pauses(redis_client, clock=lambda: clock[0])
     assert pauses.of_class("gold") is None
     pauses.pause_class("gold", "array is full", seconds=3600)
-    pauses.pause_class("over", "x", seconds=-1)
+    redis_client.hset(NAMES["class_pauses"].full, "over", "1 x")
     found = pauses.of_class("gold")
     assert found is not None
     assert found.reason == "array is full"

@@ -89,11 +89,11 @@ def test_writers_of_capacity_objects_take_turns(scripts, bench, burst, waits):
 
 def test_a_pause_ends_after_its_span_or_never(scripts, bench):
     paused = NAMES["paused"].full
-    scripts.run("pause", LANE, "operator", 1500, "new firmware")
+    scripts.run("pause", "operator", 1500, "new firmware", "", "", LANE)
     assert bench.client.hgetall(paused) == {
         b"operator " + LANE.encode(): b"%d new firmware" % (NOW + 1500)
     }
-    scripts.run("pause", LANE, "operator", 0, "new firmware")
+    scripts.run("pause", "operator", 0, "new firmware", "", "", LANE)
     assert bench.client.hget(paused, f"operator {LANE}") == b"0 new firmware"
 
 
@@ -144,6 +144,6 @@ def test_the_time_of_a_script_is_that_of_redis(bench):
     scripts = Scripts(bench.client)
     for _ in range(5):  # the later half of a second would show a minus at least once
         before = now()
-        scripts.run("pause", LANE, "operator", 60_000, "x")
+        scripts.run("pause", "operator", 60_000, "x", "", "", LANE)
         until = int(bench.client.hget(PAUSED, f"operator {LANE}").split()[0])
         assert before <= until - 60_000 <= now()

@@ -39,8 +39,8 @@ class Recorder:
 
     def __init__(self, queue):
         self.sent = []
-        self._run = queue._scripts.run
-        queue._scripts.run = getattr(queue, "_heartbeats", queue._scripts).run = self
+        self._run = queue.scripts.run
+        queue.scripts.run = getattr(queue, "_heartbeats", queue.scripts).run = self
 
     def __call__(self, name, *args):
         self.sent.append((name, args))
@@ -81,7 +81,7 @@ class Fleet:
     def follow(self, client):
         self.client = client
         for queue in self.queues:
-            queue._scripts.client = client
+            queue.scripts.client = client
             if hasattr(queue, "_heartbeats"):
                 queue._heartbeats.client = client
 

@@ -130,9 +130,11 @@ def test_a_period_begins_when_it_is_due_or_the_work_was_done(redis_client):
     assert not one.is_due("new", 1000)
 
 
-def test_a_pause_says_until_when_by_redis_clock(redis_client, at):
+def test_a_pause_says_until_when_by_redis_clock(redis_client):
     """The copy in the API server is made of it."""
-    pauses = Pauses(redis_client, WorkQueue(redis_client, publish=lambda _: None))
+    now = [NOW_MS]
+    queue = WorkQueue(redis_client, publish=lambda _: None, now_ms=lambda: now[0])
+    pauses = Pauses(redis_client, queue)
     assert pauses.pause_class("gold", "audit") == Said("audit", 0, NOW_MS)
     assert pauses.pause_class("fast", "x", seconds=2.5) == Said("x", NOW_MS + 2500, NOW_MS)
     assert pauses.pause_driver("d", "firmware", seconds=60).until_ms == NOW_MS + 60_000
@@ -142,7 +144,7 @@ def test_a_pause_says_until_when_by_redis_clock(redis_client, at):
     }
     said = redis_client.hgetall(NAMES["said"].full)
     assert said == dict.fromkeys([b"class gold", b"class fast", b"driver d"], b"%d" % NOW_MS)
-    at(NOW + 1)
+    now[0] += 1000
     pauses.resume_driver("d")
     pauses.resume_class("never paused")
     said = redis_client.hgetall(NAMES["said"].full)
@@ -199,6 +201,6 @@ def test_what_this_process_says_of_a_class_counts_at_once(redis_client):
     assert pauses.of_class("gold") == Pause("again", 0)
 
 
-def test_a_driver_is_paused_through_the_queue_alone(redis_client):
+def test_a_driver_is_resumed_through_the_queue_alone(redis_client):
     with pytest.raises(ValueError, match="needs the queue"):
-        Pauses(redis_client).pause_driver("d", "why")
+        Pauses(redis_client).resume_driver("d")

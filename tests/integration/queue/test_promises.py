@@ -23,7 +23,7 @@ class Sent:
 
     def __init__(self, queue, answers=()):
         self.rows, self._answers = [], dict(answers)
-        for scripts in (queue._scripts, queue._heartbeats):
+        for scripts in (queue.scripts, queue._heartbeats):
             run = scripts.run
             scripts.run = lambda name, *args, run=run: self._run(run, name, args)
             scripts.run_each = self._run_each
@@ -66,14 +66,14 @@ def test_a_lease_whose_answer_took_too_long_is_not_used(bench, took, is_ours):
     queue = bench.process()
     queue.set_limits(LANE, 1)
     queue.add([KEY])
-    run = queue._scripts.run
+    run = queue.scripts.run
 
     def slow(name, *args):
         reply = run(name, *args)
         bench.advance(took if name == "take" else 0)
         return reply
 
-    queue._scripts.run = slow
+    queue.scripts.run = slow
     lease = queue.take(KEY)
     assert (lease is not None) is is_ours
     assert bool(queue._leases.held) is is_ours
@@ -96,7 +96,9 @@ def test_limits_are_declared_again_every_ten_minutes(bench, seconds, is_said):
 @pytest.mark.parametrize(
     ("kind", "seconds", "passed", "said"),
     [
-        pytest.param("lease", 15.0, 5.0, [(LANE, "lease", 10_000, "why")], id="for the rest"),
+        pytest.param(
+            "lease", 15.0, 5.0, [("lease", 10_000, "why", "", "", LANE)], id="for the rest"
+        ),
         pytest.param("lease", 15.0, 15.0, [], id="over: 0 would mean for ever"),
         pytest.param("lease", 15.0, 20.0, [], id="long over"),
         pytest.param("lease", None, 5.0, [], id="without an end: told anew by whoever knows"),

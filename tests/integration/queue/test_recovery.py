@@ -30,8 +30,8 @@ class Cut:
     """Lets a script run in Redis and then loses its reply, as a cut connection does."""
 
     def __init__(self, queue, script: str, *, arrives: bool) -> None:
-        self._inner, self._script, self._arrives = queue._scripts.run, script, arrives
-        queue._scripts.run = self
+        self._inner, self._script, self._arrives = queue.scripts.run, script, arrives
+        queue.scripts.run = self
 
     def __call__(self, name, *args):
         if name != self._script:
@@ -70,10 +70,10 @@ def test_end_that_redis_did_not_confirm_is_written_later(bench, start_queue, end
     with pytest.raises(QueueUnavailable):
         getattr(queue, end)(lease, **options)
     queue.heartbeat()
-    assert not queue._scripts.client.exists(NAMES["leases"].full)
-    assert bool(queue._scripts.client.zscore(NAMES["delayed"].full, KEY.text)) == (end == "fail")
+    assert not queue.scripts.client.exists(NAMES["leases"].full)
+    assert bool(queue.scripts.client.zscore(NAMES["delayed"].full, KEY.text)) == (end == "fail")
     ticketed = NAMES["ticketed"].full + KEY.lane
-    assert bool(queue._scripts.client.zscore(ticketed, KEY.text)) == (end == "release")
+    assert bool(queue.scripts.client.zscore(ticketed, KEY.text)) == (end == "release")
 
 
 def test_m010_record_whose_key_is_nowhere_gets_it_back(bench, start_queue, redis_client):

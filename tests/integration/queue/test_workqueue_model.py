@@ -70,7 +70,7 @@ class QueueMachine(RuleBasedStateMachine):
             now_ms=lambda: self.now,
         )
         lossy = LossyScripts(self.client, lambda: self.now)
-        queue._scripts = queue._heartbeats = lossy
+        queue.scripts = queue._heartbeats = lossy
         queue._leases._scripts = queue._leases._heartbeats = lossy
         self._expect_heartbeat(queue)
         queue.register_process()
@@ -356,7 +356,7 @@ class QueueMachine(RuleBasedStateMachine):
         queue, model = self.queues[process], self.model
         messages = Messages(self.client, model)
         self.published.clear()
-        scripts = queue._scripts
+        scripts = queue.scripts
         assert isinstance(scripts, LossyScripts)
         scripts.loses_reply = replay
         result = action(queue)
