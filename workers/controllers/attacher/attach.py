@@ -67,7 +67,7 @@ def attach(work: Work) -> Outcome:
     try:
         work.patch("save-attached", writes.attached_patch(work.attachment, context), status=True)
     except (NotFoundError, ConflictError):
-        if not work.is_gone():  # a webhook, or an API server that is too busy
+        if not work.has_gone_for_sure():  # a webhook, or an API server that is too busy
             raise
         return done("attachment is gone")
     mark = work.lease.mark
@@ -81,11 +81,7 @@ def attach(work: Work) -> Outcome:
 def keep_finalizer(work: Work) -> Outcome:
     """Attached without our finalizer: the detach would be skipped (DA-025)."""
     if not work.has_finalizer:
-        body = writes.mark_patch(work.attachment, work.finalizer, "", {})
-        try:
-            work.patch("keep-finalizer", body)
-        except ConflictError:
-            return wait(0, "attachment was changed")
+        work.patch("keep-finalizer", writes.mark_patch(work.attachment, work.finalizer, "", {}))
     return done("attached already")
 
 

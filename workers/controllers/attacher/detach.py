@@ -21,8 +21,7 @@ from workers.controllers.attacher.source import (
     volume_name,
     volume_source,
 )
-from workers.controllers.attacher.work import Work, zombie_seconds
-from workers.cpuslots import waiting
+from workers.controllers.attacher.work import Work, pause, zombie_seconds
 from workers.engine.outcome import blocked, done, wait
 from workers.errors import ApiError, LeaseLost, QueueUnavailable, TransientError
 from workers.kube.errors import ConflictError, NotFoundError, RefusedError
@@ -73,11 +72,11 @@ def abandon(work: Work) -> Outcome:
     """
     if not work.is_unheard:
         _note(work, "end-call", records.succeeded(work.lease.mark))
-    _pause(zombie_seconds(work.lease.mark))
-    problem, pause = "", min(work.settings.retry_interval_start_seconds, MOST_PAUSE_SECONDS)
+    pause(zombie_seconds(work.lease.mark))
+    problem, first = "", min(work.settings.retry_interval_start_seconds, MOST_PAUSE_SECONDS)
     begun = time.monotonic()
     for number in range(ABANDON_TRIES):
-        _pause(pause * (2**number - 1))
+        pause(first * (2**number - 1))
         if time.monotonic() - begun > ABANDON_SECONDS:
             break
         try:
@@ -106,11 +105,6 @@ def _note(work: Work, step: str, mark: Mapping[str, Any]) -> None:
     """Keep the record in step; nobody needs it any more, so a Redis that is away stops nothing."""
     with suppress(QueueUnavailable):
         work.set_mark(step, mark)
-
-
-def _pause(seconds: float) -> None:
-    with waiting():
-        time.sleep(seconds)
 
 
 def unpublish(work: Work) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from workers.constants import ANN_MIGRATED_TO
 from workers.controllers.attacher import writes
 from workers.controllers.attacher.names import finalizer
-from workers.engine.outcome import Action, Outcome, done, wait
+from workers.engine.outcome import Action, Outcome, done
 from workers.kube import paths
 from workers.kube.client import MERGE_PATCH
-from workers.kube.errors import ConflictError, NotFoundError, RefusedError
+from workers.kube.errors import NotFoundError, RefusedError
 from workers.migration.plugins import in_tree_source
 from workers.translate.fields import version_of
 
@@ -48,8 +48,6 @@ def release_volume(
         left = context.effects.kube.patch_volume(key.object, body, MERGE_PATCH)
     except NotFoundError:
         return done("volume is gone")
-    except ConflictError:
-        return wait(0, "volume was changed")
     except RefusedError as error:
         return Outcome(
             Action.RETRY,

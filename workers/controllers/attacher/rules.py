@@ -140,9 +140,13 @@ class AttacherRules:
     def _see_attachment(self, item: Attachment) -> list[Told]:
         name, driver = item.metadata.name, self._drivers.get(item.spec.attacher)
         known = self._waiting.get(name)
+        told: list[Told] = []
+        if known is not None and known.uid != item.metadata.uid:  # its end was missed
+            told += self._forget(known)
+            known = None
         if driver is None or is_settled(item, driver):
             self._drop_waiting(name)
-            return []
+            return told
         waiting = self._waiting_entry(item, driver)
         is_same = known is not None and known.fingerprint == waiting.fingerprint
         self._drop_waiting(name)
@@ -150,7 +154,7 @@ class AttacherRules:
         self._of_node[waiting.node].add(name)
         if waiting.volume:
             self._of_volume[waiting.volume].add(name)
-        return [] if is_same else [self._key(waiting)]
+        return told if is_same else [*told, self._key(waiting)]
 
     def _waiting_entry(self, item: Attachment, driver: DriverView) -> Waiting:
         errors = (item.status.attach_error, item.status.detach_error)

@@ -30,11 +30,12 @@ from workers.controllers.attacher.names import (
     keys_of,
 )
 from workers.controllers.attacher.source import AttachError, volume_name
+from workers.cpuslots import waiting
 from workers.engine.outcome import Action, Outcome, done, wait
 from workers.errors import AttemptError
 from workers.kube import paths
 from workers.kube.client import MERGE_PATCH
-from workers.kube.errors import NotFoundError, RefusedError
+from workers.kube.errors import AwayError, NotFoundError, RefusedError
 from workers.migration.plugins import in_tree_source
 from workers.observability import trail
 from workers.observability.logging import get_logger
@@ -59,6 +60,8 @@ _log = get_logger(__name__)
 ABORTED_TRIES: Final = 5
 """So often "another operation is pending" is no failure of its own (MA-014)."""
 
+GONE_PAUSES_SECONDS: Final = (1.0, 2.0, 4.0)
+
 TIMEOUTS: Final = 3
 """After so many of them in a row an attachment shares one place of its node (MA-015)."""
 
@@ -71,6 +74,7 @@ class Work:
         is_forced: the pass repeats what the status says already.
         is_unsaved: a publish was sent, and its end does not stand in the status yet.
         is_unheard: nobody heard its end: it may still run.
+        has_gone: the attachment is known not to exist any more.
     """
 
     context: Context
@@ -82,6 +86,7 @@ class Work:
     is_forced: bool = False
     is_unsaved: bool = False
     is_unheard: bool = False
+    has_gone: bool = False
     finalizer: str = ""
     volume: JsonObject | None = None
 
@@ -125,7 +130,19 @@ class Work:
     def is_gone(self) -> bool:
         """Whether this very attachment does not exist any more."""
         name = attachment_name(self.key)
-        return self.context.kube.is_gone(paths.ATTACHMENTS, name, self.key.uid)
+        self.has_gone = self.has_gone or self.context.kube.is_gone(
+            paths.ATTACHMENTS, name, self.key.uid
+        )
+        return self.has_gone
+
+    def has_gone_for_sure(self) -> bool:
+        """The same, after an answer that says so: who is away now is asked again (DA-033)."""
+        for seconds in GONE_PAUSES_SECONDS:
+            try:
+                return self.is_gone()
+            except AwayError:
+                pause(seconds)
+        return self.is_gone()
 
     def reread(self) -> None:
         """Somebody else wrote the attachment meanwhile."""
@@ -316,6 +333,12 @@ class Work:
             f"node {self.node}: {message}",
             component=self.driver.event_source,
         )
+
+
+def pause(seconds: float) -> None:
+    """Wait within a pass."""
+    with waiting():
+        time.sleep(seconds)
 
 
 def zombie_seconds(mark: Mapping[str, Any]) -> float:

@@ -25,7 +25,7 @@ QUIET_SECONDS: Final = 600.0
 _MAX_SAID: Final = 16
 # Parameters of a class that are larger as JSON are not kept (DR-027); a mark has 64 KiB.
 _MAX_PARAMETERS: Final = 8192
-_NUMBERS: Final = ("exhausted", "deadline", "overtaken")
+_NUMBERS: Final = ("exhausted", "deadline", "overtaken", "digest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class Call:
         parameters: of the class, while the call may run (DR-027).
         deadline: unix seconds of the end of a call whose end nobody saw yet (MR-010).
         overtaken: unix seconds until which calls of dead workers for the same target may go on.
+        digest: of the parameters, which may be too large to be kept; 0 is unknown.
     """
 
     target: str
@@ -49,6 +50,7 @@ class Call:
     parameters: Mapping[str, str] | None = None
     deadline: float = 0.0
     overtaken: float = 0.0
+    digest: int = 0
 
     @property
     def may_run_until(self) -> float:
@@ -85,6 +87,7 @@ class Call:
                 else {str(key): str(value) for key, value in parameters.items()},
                 deadline=float(data.get("deadline", 0.0)),
                 overtaken=float(data.get("overtaken", 0.0)),
+                digest=int(data.get("digest", 0)),
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
@@ -156,6 +159,11 @@ class Marks:
         digest = _digest(reason, message)
         others = [pair for pair in self.said if pair[0] != digest and now - pair[1] < QUIET_SECONDS]
         return replace(self, said=(*others[-_MAX_SAID + 1 :], (digest, now)))
+
+
+def digest_of(parameters: Mapping[str, str]) -> int:
+    """The same for the same parameters, and hardly ever for others."""
+    return zlib.crc32(json.dumps(dict(parameters), sort_keys=True).encode())
 
 
 def _digest(reason: str, message: str) -> int:

@@ -11,7 +11,7 @@ from csi_client.errors import CsiError
 from workers.controllers.resizer import editing, modifying, request, words
 from workers.controllers.resizer import work as effects
 from workers.controllers.resizer.claim import read_claim
-from workers.controllers.resizer.marks import Call
+from workers.controllers.resizer.marks import Call, digest_of
 from workers.controllers.resizer.results import Result, modify_result
 from workers.controllers.resizer.words import ModifyState
 from workers.controllers.resizer.work import Work, patch_failed
@@ -125,7 +125,7 @@ class ModifyStep:
     def _held_seconds(self) -> float:
         """How long a call for a class of this name with other parameters may still run."""
         known = self.work.marks.modification_of(self._class)
-        if known is None or known.parameters is None or known.parameters == self._parameters:
+        if known is None or known.digest in (0, digest_of(self._parameters)):
             return 0.0
         return seconds_left(known.may_run_until, self.work.now)
 
@@ -142,6 +142,7 @@ class ModifyStep:
             Result.UNCERTAIN,
             now,
             parameters=self._parameters,
+            digest=digest_of(self._parameters),
             deadline=now + work.timeout_seconds(self.operation),
             overtaken=known.may_run_until if known is not None else 0.0,
         )

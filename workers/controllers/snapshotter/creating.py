@@ -252,6 +252,7 @@ class Creation:
             work.ended()  # it was not made
             raise
         if is_deleting(work.content) and not was_open:
+            work.ended()
             work.forget()
             return False
         return True

@@ -11,7 +11,7 @@ from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.snapshotter.content import Gone
 from workers.controllers.snapshotter.work import ContentPass, busy, snapshot_lock
-from workers.engine.outcome import Outcome, done, wait
+from workers.engine.outcome import Outcome, done
 from workers.errors import ApiError, AttemptError
 from workers.kube.errors import ConflictError, NotFoundError, RefusedError
 from workers.queue import locks
@@ -37,8 +37,8 @@ def release(work: ContentPass, *, has_strays: bool = False) -> Outcome:
         work.remove_finalizer()
     except Gone:
         pass
-    except ConflictError:
-        return wait(0, "it changed meanwhile")  # its policy, perhaps
+    except ConflictError:  # its policy, perhaps
+        return work.failed("it changed meanwhile")
     # What we wrote comes back as events; one pass for a deletion is enough (COR-15).
     return done("released", known=version_of(work.content))
 

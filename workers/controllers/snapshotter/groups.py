@@ -28,6 +28,7 @@ from workers.controllers.snapshotter.work import (
 from workers.engine.outcome import Outcome, done
 from workers.errors import ApiError, AttemptError, State
 from workers.kube.errors import RefusedError
+from workers.queue import locks
 from workers.translate import snapshot_objects as objects
 from workers.translate import snapshot_secrets
 from workers.translate.fields import (
@@ -88,6 +89,15 @@ def members_of(content: Json) -> list[str]:
     if listed:
         return [text(one, "snapshotHandle") for one in listed]
     return text_list(given_handles(content) or {}, "volumeSnapshotHandles")
+
+
+def member_contents(content: Json) -> list[str]:
+    """The contents of the members, by their names; those of an administrator's are his."""
+    uid = text(content, "spec", "volumeGroupSnapshotRef", "uid")
+    return [
+        f"snapcontent-{objects.member_digest(uid, text(one, 'volumeHandle'))}"
+        for one in object_list(content, "status", "volumeSnapshotInfoList")
+    ]
 
 
 def is_ours(content: Json, group_class: Json | None, driver_name: str) -> bool:
@@ -339,13 +349,18 @@ def _get_secrets(work: ContentPass, group_class: JsonObject | None) -> dict[str,
 
 
 def _delete(work: ContentPass) -> Outcome:
-    """DeleteVolumeGroupSnapshot with all members, then the object goes (SNG-004)."""
+    """DeleteVolumeGroupSnapshot with all members, then the object goes (SNG-004).
+
+    No restore from a member runs meanwhile, as for single snapshots.
+    """
     reason, handle, members = (
         "GroupSnapshotDeleteError",
         group_handle(work.content),
         members_of(work.content),
     )
-    if (taken := work.context.queue.acquire(work.lease, snapshot_lock(work, handle))) is not None:
+    wanted = [locks.snapshot_content(name) for name in member_contents(work.content)]
+    wanted.append(snapshot_lock(work, handle))
+    if (taken := work.context.queue.acquire(work.lease, *wanted)) is not None:
         return busy(taken)
     try:
         secrets = secrets_for_deletion(work, reason)

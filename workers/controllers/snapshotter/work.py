@@ -217,6 +217,8 @@ class ContentPass(LiveContent):
                 self.remember(replace(self.intent, is_copied=False), polls=self.polls)
             kube = self.context.effects.kube
             self.has_stale_copy = not intents.drop_copy(kube, self.namespace, self.key)
+        if self.intent is not None:  # a call that nobody heard the end of does not end with it
+            self.overtaken = max(self.overtaken, self.intent.deadline)
         self._save(kept, polls)
         if self.content:
             with suppress(Gone):

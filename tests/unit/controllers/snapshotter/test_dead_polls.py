@@ -6,6 +6,7 @@ deletion; so that waits for the call's deadline" (docs/snapshots.md).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from csi_client import errors
 from csi_client.errors import CsiError
 from tests.unit.controllers.snapshotter.test_crash_points import Life
 from tests.unit.controllers.snapshotter.test_overtaken_calls import dies_in_its_call, quick
+from workers.kube.errors import ApiError, Unreachable
 
 BROKEN = CsiError(errors.UNAVAILABLE, "Socket closed", from_transport=True)
 
@@ -49,4 +51,51 @@ def test_a_look_without_an_end_is_waited_for(unheard, is_ready_first):
     quick(life)
     life.live()
     assert life.world.content() is None
+    assert life.storage.snapshots == {}, "nobody knows of it"
+
+
+def test_an_answer_that_is_stored_late_ends_no_later_call():
+    """The API server stores a status whose writer heard nothing (504), while the next call runs.
+
+    docs/snapshots.md: "A call whose process died, or whose connection broke, may make the snapshot
+    once more after its deletion; so that waits for the call's deadline."
+    """
+    life = Life([])
+    world = life.world
+    patch = world.api.patch
+    late: list = []
+
+    def unheard(path, body, content_type):
+        if path.endswith("/status") and not late:
+            late.append((path, {"status": body["status"]}, content_type))
+            raise Unreachable("timed out")
+        return patch(path, body, content_type)
+
+    world.api.patch = unheard
+    with suppress(ApiError):
+        world.run_content()  # made, recorded; its status is on its way
+    assert late
+    call, out = world.client.call, []
+
+    def breaks(_method, request, *_args, **_kwargs):
+        out.append(request)
+        patch(*late[0])  # now it is stored
+        raise CsiError(errors.UNAVAILABLE, "Socket closed", from_transport=True)
+
+    world.client.call = breaks
+    world.run_content()
+    world.client.call = call
+    assert out
+    assert world.content()["status"]["snapshotHandle"] == "id-1"
+    world.run_content()  # it looks: ready
+    assert world.content()["status"]["readyToUse"] is True
+    life.user_deletes()
+    for _ in range(4):
+        outcome = world.run_content()
+        if outcome.delay_seconds > 5:
+            break
+    life.storage.create(out[0])  # the broken call ends within its deadline
+    world.passed += 70
+    life.live()
+    assert world.content() is None
     assert life.storage.snapshots == {}, "nobody knows of it"

@@ -1,0 +1,22 @@
+"""Groups and restores from their members exclude one another."""
+
+from __future__ import annotations
+
+from tests.unit.controllers.snapshot_controller.test_group_passes import OWN, delete, told
+from tests.unit.controllers.snapshot_controller.test_groups import content, run_content, run_group
+from workers.queue import locks
+from workers.queue.locks import Mode
+from workers.translate.fields import is_deleting
+
+
+def test_no_group_is_deleted_while_a_volume_is_made_from_a_member():
+    """As for single snapshots (`locks.snapshot_content`): the opposite calls never run together."""
+    world = told()
+    run_group(world)
+    delete(world)
+    run_group(world)
+    assert is_deleting(content(world))
+    world.queue.busy[locks.snapshot_content(OWN).name] = Mode.SHARED  # the provisioner's pass
+    outcome = run_content(world)
+    assert "DeleteVolumeGroupSnapshot" not in world.client.methods
+    assert outcome.action.value == "blocked"
