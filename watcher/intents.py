@@ -34,6 +34,12 @@ FIELD_SEAL: Final = "seal"
 _IN_REDIS: Final = frozenset({KIND_CLAIMS, KIND_VOLUMES})
 
 
+class _Record(msgspec.Struct):
+    """What is needed of a record here; one key of another type must not stop all the others."""
+
+    key: str
+
+
 class Intents(Protocol):
     """The part of workers.queue.intents.IntentStore that is used here."""
 
@@ -89,9 +95,8 @@ def restore_intents(
 def _read(config_map: JsonObject) -> tuple[bytes, Key]:
     """The record as Redis had it, and its key; whether it is ours is for the worker to prove."""
     text = config_map["data"][FIELD_RECORD].encode()
-    record = msgspec.json.decode(text, type=dict[str, Any])
+    key = Key.parse(msgspec.json.decode(text, type=_Record).key)
     seal = config_map["data"].get(FIELD_SEAL, "").encode()
-    key = Key.parse(record["key"])
     annotations = config_map["metadata"].get("annotations") or {}
     if annotations.get(ANN_RECORD_DRIVER, key.driver_name) != key.driver_name:
         raise ValueError("another driver's worker wrote it")

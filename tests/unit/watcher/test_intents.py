@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from watcher.intents import NAME_PREFIX, restore_intents
 
 KEY = "claims|foo|default/claim1|u1"
@@ -76,6 +78,36 @@ def test_unreadable_copy_is_skipped():
     assert [key.text for key in restore_intents(resources, "system", FakeIntents(), DRIVERS)] == [
         KEY
     ]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        '{"key": 5}',
+        '{"key": null}',
+        '{"key": ["a"]}',
+        "[]",
+        "{}",
+        '{"key": "|||"}',
+        '"x"',
+        '{"key": {}}',
+    ],
+)
+def test_a_copy_with_an_odd_record_keeps_no_other_back(record):
+    good = config_map("pvc-u1", json.dumps({"key": KEY, "stage": "calling"}))
+    keys = restore_intents(
+        FakeResources(config_map("pvc-u0", record), good), "system", FakeIntents(), DRIVERS
+    )
+    assert [key.text for key in keys] == [KEY]
+
+
+@pytest.mark.parametrize("data", [None, {}, {"record": ""}])
+def test_a_copy_with_odd_data_keeps_no_other_back(data):
+    good = config_map("pvc-u1", json.dumps({"key": KEY, "stage": "calling"}))
+    odd = config_map("pvc-u0", "")
+    odd["data"] = data
+    keys = restore_intents(FakeResources(odd, good), "system", FakeIntents(), DRIVERS)
+    assert [key.text for key in keys] == [KEY]
 
 
 def test_copies_of_another_installation_are_left_alone():
