@@ -85,7 +85,7 @@ class CatalogWriter:
         """Write a whole list (name, resourceVersion, value) and remove what vanished from it.
 
         An object newer than the list (another watcher's) stays. Tombstones older than this list
-        are dropped, so they never pile up.
+        are dropped, so they never pile up; a newer one stays: our watch still brings older words.
         """
         listed: set[str] = set()
 
@@ -98,7 +98,8 @@ class CatalogWriter:
         gone, tombstones = self._absent(kind, listed)
         self.write(kind, ((name, list_resource_version, None) for name in gone))
         for start in range(0, len(tombstones), _BATCH):
-            self._scripts.run("catalog_prune", kind, *tombstones[start : start + _BATCH])
+            names = tombstones[start : start + _BATCH]
+            self._scripts.run("catalog_prune", kind, list_resource_version, *names)
 
     def mark_complete(self, kinds: Iterable[str], epoch: str) -> bool:
         """Everything listed since `epoch` was read is written; False when that epoch is over."""

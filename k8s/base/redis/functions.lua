@@ -1,4 +1,4 @@
-#!lua name=csifleet_c1b70dcd6c44326b
+#!lua name=csifleet_05111a695d0ac05d
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', fellows = 'csifleet:fellows:', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
@@ -965,13 +965,15 @@ local is_complete = epoch and redis.call('HGET', K.complete, ARGV[2]) == epoch
 return { is_complete and 1 or 0, redis.call('HGET', K.catalog .. ARGV[2], ARGV[3]) or '' }
 end
 scripts['catalog_prune'] = function()
--- CATALOG_PRUNE(kind, name...): drop the tombstones named; readers below the floor reload.
+-- CATALOG_PRUNE(kind, list rv, name...): drop the tombstones named; one newer than the list stays,
+-- for it keeps out what a slow watcher still brings. Readers below the floor reload.
 -- Touches catalog:<kind> (hash), changes:<kind> (zset), versions, floors (hashes).
 local kind = ARGV[2]
 local pruned = 0
-for i = 3, #ARGV do
+for i = 4, #ARGV do
   local entry = redis.call('HGET', K.catalog .. kind, ARGV[i])
-  if entry and string.match(entry, '^%d+ $') then
+  local rv = string.match(entry or '', '^(%d+) $')
+  if rv and not is_newer(rv, ARGV[3]) then
     redis.call('HDEL', K.catalog .. kind, ARGV[i])
     redis.call('ZREM', K.changes .. kind, ARGV[i])
     pruned = pruned + 1
@@ -1704,5 +1706,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_c1b70dcd6c44326b', run)
-redis.register_function{ function_name = 'csifleet_c1b70dcd6c44326b_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_05111a695d0ac05d', run)
+redis.register_function{ function_name = 'csifleet_05111a695d0ac05d_always', callback = run, flags = { 'allow-oom' } }

@@ -85,13 +85,22 @@ def test_tombstones_are_pruned_and_readers_that_missed_them_reload(redis_client,
     assert set(reader.all("nodes")) == {"a"}
 
 
+def test_a_list_drops_no_tombstone_that_is_newer(writer, reader):
+    """Of two watchers one may be behind: what it lists and sees then is older than the removal."""
+    writer.write("attachments", [("pv", "105", {"va": "node"})])  # the watcher that is ahead
+    writer.write("attachments", [("pv", "110", None)])
+    writer.replace("attachments", [], "100")  # the one that is behind: a list of before both
+    writer.write("attachments", [("pv", "105", {"va": "node"})])  # its watch, and then it dies
+    assert reader.attachment("pv") is None
+
+
 def test_what_came_back_since_the_scan_is_not_pruned_and_nobody_reloads(redis_client, writer):
     """Another watcher wrote it in between; readers go on from the version they know."""
     scripts, epoch = Scripts(redis_client), writer.epoch()
     writer.write("nodes", [("a", "1", {})])
     known = scripts.run("catalog_read", epoch, "nodes", 0)[1][2]
     writer.write("nodes", [("b", "2", {})])
-    assert scripts.run("catalog_prune", "nodes", "a", "gone") == 0
+    assert scripts.run("catalog_prune", "nodes", "9", "a", "gone") == 0
     _, _, _, is_full, flat = scripts.run("catalog_read", epoch, "nodes", known)[1]
     assert (is_full, flat) == (0, [b"b", b"2 {}"])
 

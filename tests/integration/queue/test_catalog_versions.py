@@ -117,10 +117,17 @@ def test_each_change_of_a_call_has_its_version(bench, put):
     assert int(bench.client.hget(VERSIONS, "nodes")) == first + 2
 
 
+@pytest.mark.parametrize(("listed", "pruned"), [("9", 0), ("10", 1), ("11", 1)])
+def test_a_tombstone_goes_with_a_list_that_is_not_older(scripts, put, listed, pruned):
+    """Compared as numbers."""
+    put(("a", "5", "{}"), ("a", "10", ""))
+    assert scripts.run("catalog_prune", "nodes", listed, "a") == pruned
+
+
 def test_what_is_pruned_leaves_nothing_behind(bench, scripts, put):
     put(("a", "5", "{}"), ("b", "5", "{}"), ("c", "5", "{}"))
     put(("a", "6", ""), ("b", "6", ""))
-    assert scripts.run("catalog_prune", "nodes", "a", "b", "c", "never") == 2
+    assert scripts.run("catalog_prune", "nodes", "6", "a", "b", "c", "never") == 2
     assert bench.client.hkeys(CATALOG) == bench.client.zrange(CHANGES, 0, -1) == [b"c"]
     assert bench.client.hget(FLOORS, "nodes") == bench.client.hget(VERSIONS, "nodes")
 
