@@ -346,14 +346,17 @@ class BindingPass(ObjectPass, ABC):
         """SNC-055: a ready object whose content is not its own starts anew."""
         words = self.words
         if content is None:
-            self.blame(self.missing_content())
-            return wait(0, "content is missing")
-        if not self.refers_back(content):
-            kind = words.contents.kind
-            message = f"{kind} is not bound to the {self.resource.kind} correctly"
-            self.blame(Refusal(f"{words.subject}Misbound", message))
-            return wait(0, "misbound")
-        return self.end()
+            refusal = self.missing_content()
+        elif not self.refers_back(content):
+            message = f"{words.contents.kind} is not bound to the {self.resource.kind} correctly"
+            refusal = Refusal(f"{words.subject}Misbound", message)
+        else:
+            return self.end()
+        self.blame(refusal)
+        if objects.is_ready(self.item):
+            # Its status was refused: at once would be for ever.
+            return self.failed(refusal.reason)
+        return wait(0, refusal.reason)
 
     def missing_content(self) -> Refusal:
         """The named or bound content does not exist."""

@@ -223,19 +223,27 @@ class ObjectPass:
         )
 
     def blame(self, refusal: Refusal) -> None:
-        """Error status and event, silent when the same text is stored already (SNC-031)."""
+        """Error status and event; of a text that is stored already only the unset ready (SNC-031).
+
+        A status that the API server refuses stays as it is: `item` tells.
+        """
         message = refusal.message
         if not refusal.reason:
             return
         if objects.error_message(self.item) == message:
             trail.note("error", message)
-            return
-        self.event("Warning", refusal.reason, message)
+        else:
+            self.event("Warning", refusal.reason, message)
         error = error_of(message, time.time())
 
-        def change(item: JsonObject) -> JsonObject:
-            new = {**(item.get("status") or {}), "error": error}
-            return new | {"readyToUse": False} if refusal.unsets_ready else new
+        def change(item: JsonObject) -> JsonObject | None:
+            old = item.get("status") or {}
+            new: JsonObject = {}
+            if objects.error_message(item) != message:
+                new["error"] = error
+            if refusal.unsets_ready and (new or objects.is_ready(item)):
+                new["readyToUse"] = False
+            return {**old, **new} if new else None
 
         try:
             self.write_status("write-error", change)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from tests.support.snapshot_world import (
@@ -11,7 +13,9 @@ from tests.support.snapshot_world import (
     error_of,
     finalizers,
 )
+from workers import constants as k
 from workers.kube import paths
+from workers.kube.errors import ApiError, ForbiddenError
 from workers.translate.snapshot_status import needs_copy, snapshot_status
 
 AS_SOURCE, BOUND = "volumesnapshot-as-source-protection", "volumesnapshot-bound-protection"
@@ -124,6 +128,60 @@ def test_snt026_the_content_of_a_ready_snapshot_points_elsewhere():
     other.events.seen.clear()
     other.run_snapshot()
     assert other.reasons == ["SnapshotMisbound"]
+
+
+def ready_without_content(**changes) -> SnapshotWorld:
+    world = SnapshotWorld()
+    world.add_source()
+    held = {"finalizers": [k.FINALIZER_SNAPSHOT_AS_SOURCE, k.FINALIZER_SNAPSHOT_BOUND]}
+    status = {"readyToUse": True, FIELD: CONTENT, **changes.pop("status", {})}
+    world.add_snapshot(metadata=held, status=status, **changes)
+    return world
+
+
+def passes_at_once(world: SnapshotWorld, number: int = 10) -> int:
+    """How many of so many passes are followed by another one at once."""
+    at_once = 0
+    for _ in range(number):
+        with suppress(ApiError):
+            outcome = world.run_snapshot()
+            at_once += outcome.action.value == "wait" and outcome.delay_seconds == 0
+    return at_once
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_a_ready_snapshot_whose_error_is_refused_backs_off(is_elsewhere):
+    """SNC-055: RBAC or a webhook does not take the status, so it stays ready."""
+    world = ready_without_content(status={FIELD: "other"} if is_elsewhere else {})
+    if is_elsewhere:
+        ref = {"namespace": "ns", "name": "s", "uid": "u9"}
+        world.add_content(metadata={"name": "other"}, spec={"volumeSnapshotRef": ref})
+    patch = world.api.patch
+
+    def refusing(path, body, content_type):
+        if path.endswith("/status"):
+            raise ForbiddenError(403, "Forbidden", "no right to volumesnapshots/status")
+        return patch(path, body, content_type)
+
+    world.api.patch = refusing
+    assert world.run_snapshot().action.value == "retry"
+    assert passes_at_once(world) == 0
+
+
+@pytest.mark.parametrize("named", [None, "given"])
+def test_a_ready_snapshot_whose_error_is_stored_already_is_unset_in_silence(named):
+    """SNC-031 silences the same text; SNC-055 wants it unready all the same, once."""
+    error = {"message": "VolumeSnapshotContent is missing", "time": None}
+    world = ready_without_content(
+        spec={"source": {"volumeSnapshotContentName": named}} if named else {},
+        status={"error": error, FIELD: named or CONTENT},
+    )
+    outcome = world.run_snapshot()
+    assert (outcome.action.value, outcome.delay_seconds) == ("wait", 0)
+    assert world.snapshot()["status"]["readyToUse"] is False
+    assert world.snapshot()["status"]["error"] == error
+    assert world.reasons == []
+    assert passes_at_once(world) == 0
 
 
 def test_snt027_retain_has_no_bound_finalizer_until_the_policy_changes():
