@@ -8,6 +8,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from workers.controllers.provisioner.intent import Request
 from workers.controllers.provisioner.recorded import RecordedAttempt
 from workers.controllers.provisioner.safekeeping import SLOW_AFTER_SECONDS
@@ -16,6 +18,7 @@ from workers.custom.api import Ignored, ProvisionError, ProvisionOptions, Provis
 from workers.errors import AttemptError, IgnoredError, State
 from workers.observability.logging import get_logger
 from workers.translate import claims
+from workers.translate.fields import optional_text, text_list
 from workers.translate.names import volume_name
 from workers.translate.volume import complete_volume
 
@@ -67,7 +70,11 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
             except Ignored as ignored:
                 raise IgnoredError(ignored.reason) from None
             except ProvisionError as error:
-                raise AttemptError(error.message, error.state, code=error.code) from None
+                # An author may write anything there, or leave it out in a class of its own.
+                state = getattr(error, "state", None)
+                state = state if isinstance(state, State) else State.BACKGROUND
+                code = getattr(error, "code", None)
+                raise AttemptError(describe(error), state, code=code) from None
             except Exception as error:
                 _log.exception("the provisioner failed unexpectedly")
                 raise AttemptError(describe(error), State.BACKGROUND) from error
@@ -96,17 +103,24 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
             AttemptError: BACKGROUND, for the volume exists: the result is no usable PV.
         """
         name = prepared.pv_name
-        volume: dict[str, Any] = _DEFAULTS | deepcopy(answer.volume)
-        metadata = volume.get("metadata") or {}
-        if metadata.get("name") != name:
+        try:
+            # A copy by way of JSON: what cannot be saved is told here, as the author's defect.
+            copied = msgspec.json.decode(msgspec.json.encode(answer.volume), type=dict[str, Any])
+            found = optional_text(copied, "metadata", "name")
+        except Exception as error:
             raise AttemptError(
-                f"provision returned a volume named {metadata.get('name')!r}; "
+                f"provision returned no PersistentVolume: {describe(error)}", State.BACKGROUND
+            ) from error
+        if found != name:
+            raise AttemptError(
+                f"provision returned a volume named {found!r}; "
                 f"its name must be options.pv_name, {name!r}",
                 State.BACKGROUND,
             )
+        volume = _DEFAULTS | copied
         complete = complete_volume(volume, claim=self.claim, storage_class=self.storage_class)
         if not self.add_finalizer:
-            own = list(metadata.get("finalizers") or [])
+            own = text_list(volume, "metadata", "finalizers")
             complete["metadata"]["finalizers"] = [
                 one for one in complete["metadata"]["finalizers"] if one in own
             ]
@@ -114,5 +128,8 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
 
 
 def describe(error: Exception) -> str:
-    """The event text of an exception the author did not choose words for."""
+    """The author's own words, else the exception's name with its text."""
+    words = getattr(error, "message", None)
+    if words and isinstance(words, str):
+        return words
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

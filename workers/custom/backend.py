@@ -109,9 +109,4 @@ class CustomBackend:
         except Ignored as ignored:
             raise IgnoredError(ignored.reason) from None
         except Exception as error:
-            raise AttemptError(_text(error), State.FINISHED) from error
-
-
-def _text(error: Exception) -> str:
-    """The author's own words, else the exception's name with them."""
-    return getattr(error, "message", "") or describe(error)
+            raise AttemptError(describe(error), State.FINISHED) from error

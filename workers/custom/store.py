@@ -9,6 +9,7 @@ thread is blocked, and a process that dies changes nothing.
 from __future__ import annotations
 
 import time
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +98,7 @@ class BackoffStore:
         work.runtime.effects.reach(Step.CLEAN_UP, work.lease)
         try:
             with waiting():
-                self.provisioner.delete(volume)
+                self.provisioner.delete(deepcopy(volume))
         except Exception as error:  # noqa: BLE001 - whatever it is, the volume may still be there
             progress["deletes"] = progress.get("deletes", 0) + 1
             _log.warning("not deleted again", volume=volume["metadata"]["name"], err=error)
