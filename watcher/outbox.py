@@ -100,8 +100,9 @@ class _Pending:
         return bool(waits or self.everything or self.is_cut)
 
     def cut(self, most: int) -> None:
-        """Drop what is more than fits; lists stay, there is one per kind."""
+        """Drop what is more than fits; also the lists, which such entries may have followed."""
         if len(self.keys) + len(self.entries) > most:
+            self.lists.clear()
             self.keys.clear()
             self.entries.clear()
             self.is_cut = True
@@ -114,7 +115,8 @@ class Outbox:
         queue: where keys go.
         catalog: where catalog entries go.
         all_keys: returns the keys of everything undecided.
-        on_cut: called once Redis is back after too much waited; lists everything again.
+        on_cut: called first once Redis is back after too much waited; lists everything again, and
+            sees to it that nobody goes by the old lists meanwhile; raises while Redis is away.
         pace: of the thread that calls `step`; None: it never rests.
         most_waiting: keys and entries that wait at most while Redis is away.
     """
@@ -231,6 +233,9 @@ class Outbox:
 
         First what frees memory: a Redis that is nearly full refuses the rest.
         """
+        if batch.is_cut:
+            self._on_cut()
+            batch.is_cut, batch.everything = False, True
         while gone := list(islice((key for key, one in batch.keys.items() if one is None), _BATCH)):
             self._queue.forget(gone)
             for key in gone:
@@ -249,16 +254,13 @@ class Outbox:
                 del batch.entries[kind, name]
         while batch.keys:
             self._send_keys(batch.keys)
-        if batch.everything or batch.is_cut:
+        if batch.everything:
             # From the beginning after a failure: adding a key twice changes nothing.
             keys, size = _interleaved(self._all_keys()), max(1, int(SPREAD_PER_SECOND / 2))
             for start in range(0, len(keys), size):
                 delay_seconds = start / SPREAD_PER_SECOND
                 self._queue.add(keys[start : start + size], delay_seconds=delay_seconds)
             batch.everything = False
-        if batch.is_cut:
-            self._on_cut()
-            batch.is_cut = False
 
     def _send_keys(self, keys: dict[Key, str | None]) -> None:
         """Add some, and take them out."""
@@ -277,6 +279,8 @@ class Outbox:
         """Keep what was not sent, unless something newer came meanwhile."""
         with self._lock:
             newer = self._pending
+            if newer.is_cut:  # all is listed and added again, and our lists lack what was dropped
+                return
             entries = {
                 identity: value
                 for identity, value in batch.entries.items()
@@ -289,7 +293,6 @@ class Outbox:
                 waits = batch.keys.pop(key, None)
                 batch.keys[key] = "" if waits == "" and version is not None else version
             batch.everything |= newer.everything
-            batch.is_cut |= newer.is_cut
             batch.cut(self._most_waiting)
             self._pending = batch
 

@@ -283,6 +283,8 @@ class Watcher:
         return self.machine.all_keys()
 
     def _relist(self) -> None:
+        """List everything again; until then a gap in the catalog proves nothing."""
+        self._catalog.mark_incomplete(self.machine.catalog_kinds)
         _log.warning("too much waited for Redis, listing everything again")
         self.machine.relist(self.reflectors)
 

@@ -105,6 +105,12 @@ class CatalogWriter:
         """Everything listed since `epoch` was read is written; False when that epoch is over."""
         return bool(self._scripts.run("catalog_complete", epoch, *kinds))
 
+    def mark_incomplete(self, kinds: Iterable[str]) -> None:
+        """Changes of these were lost: nobody may conclude anything before the next list."""
+        if wanted := list(kinds):
+            with reading(self._client):
+                self._client.hdel(self._complete, *wanted)
+
     def incomplete(self, kinds: Iterable[str], epoch: str) -> set[str]:
         """Kinds that must be listed and replaced (again); ask every few seconds.
 

@@ -39,6 +39,22 @@ def test_nothing_is_concluded_before_the_watcher_declared_it_complete(redis_clie
     assert reader.get("classes", "slow") is None
 
 
+def test_a_kind_that_lost_changes_is_incomplete_until_its_next_list(writer, reader):
+    """Also for a reader that has a copy; the other kinds go on."""
+    writer.write("classes", [("fast", "5", {"a": 1})])
+    assert reader.get("classes", "fast") == {"a": 1}
+    writer.mark_incomplete([])
+    writer.mark_incomplete(["classes", "attachments"])
+    for read in (lambda: reader.get("classes", "fast"), lambda: reader.attachment("pv")):
+        with pytest.raises(CatalogIncomplete):
+            read()
+    assert reader.get("nodes", "n") is None
+    epoch = writer.epoch()
+    assert writer.incomplete(["classes", "nodes"], epoch) == {"classes"}
+    assert writer.mark_complete(["classes"], epoch)
+    assert reader.get("classes", "fast") == {"a": 1}
+
+
 @pytest.mark.parametrize(
     ("first", "second", "winner"),
     [

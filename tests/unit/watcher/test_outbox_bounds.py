@@ -54,6 +54,20 @@ def test_as_much_waits_as_fits_and_not_one_more(fake, keys, entries, is_cut):
     assert told == ([1] if is_cut else []), "once"
 
 
+def test_keys_go_after_new_lists_were_asked_for_when_too_much_waited(fake):
+    """A claim whose class was dropped, and a volume whose attachment was, wait for the list."""
+    outbox = Outbox(
+        fake, fake, all_keys=lambda: [A], on_cut=lambda: fake._note("lists"), most_waiting=1
+    )
+    outbox.replace("attachments", CatalogList({}, "4", "e"))
+    outbox.put("attachments", "pv1", "5", {"va": "n"})
+    outbox.put("attachments", "pv2", "6", {"va": "n"})
+    failing(fake, outbox, lambda: None)
+    assert not outbox.is_idle
+    outbox.step()
+    assert fake.calls == [("lists",), ("add", ["ns/a"], 0.0)], "the older list is not complete"
+
+
 def failing(fake, outbox, meanwhile):
     """One try that fails while something comes."""
     fake.is_down, fake.meanwhile = True, meanwhile
@@ -71,6 +85,24 @@ def test_what_comes_while_a_try_fails_counts_against_the_bound(fake):
     assert outbox.waiting == 0
     outbox.step()
     assert told == [1]
+
+
+def test_a_list_that_failed_is_not_sent_after_its_changes_were_dropped(fake):
+    """It would count as complete."""
+    outbox = Outbox(fake, fake, on_cut=lambda: fake._note("lists"), most_waiting=10)
+    outbox.replace("nodes", CatalogList({}, "4", "e"))
+
+    def meanwhile():
+        for number in range(11):
+            outbox.put("nodes", str(number), "5", {})
+        outbox.replace("classes", CatalogList({}, "6", "e"))
+
+    failing(fake, outbox, meanwhile)
+    outbox.step()
+    assert [call[:2] for call in fake.calls] == [
+        ("lists",), ("replace", "classes"), ("complete", "classes")
+    ]  # fmt: skip
+    assert outbox.is_idle
 
 
 def test_what_comes_while_a_try_fails_is_the_newest_word(fake):

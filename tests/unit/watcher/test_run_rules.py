@@ -191,11 +191,13 @@ def test_m016_a_resync_adds_everything_undecided(monkeypatch):
 
 
 def test_too_much_that_waited_leads_to_new_lists_of_all(quiet):
+    """The catalog lacks what was dropped, so it counts as incomplete until it is listed."""
     told = []
     quiet.reflectors = {"a": object(), "b": object()}
-    quiet.machine.relist = told.extend
+    quiet._catalog = SimpleNamespace(mark_incomplete=lambda kinds: told.append(list(kinds)))
+    quiet.machine = SimpleNamespace(catalog_kinds={"nodes": "a"}, relist=told.extend)
     quiet.outbox._on_cut()
-    assert told == ["a", "b"]
+    assert told == [["nodes"], "a", "b"]
 
 
 @pytest.mark.parametrize(
