@@ -61,11 +61,6 @@ def references_of(claims: Iterable[Mapping[str, Any]], phases: frozenset[str]) -
 UNBOUND: Final = frozenset({"", "Pending"})
 
 
-def restores_from(claim: Mapping[str, Any], namespace: str, name: str) -> bool:
-    """True if an unbound claim is made from that snapshot, of whatever namespace (SND-010)."""
-    return (KIND_SNAPSHOT, namespace, name) in references_of([claim], UNBOUND)
-
-
 def is_being_restored(snapshot: Json) -> bool:
     """True while a provisioner works on a volume made from it, though its claim may be gone."""
     return has_finalizer(snapshot, FINALIZER_SNAPSHOT_SOURCE)

@@ -34,7 +34,7 @@ def delete(work: BindingPass) -> Outcome:
     content = own_content(work)
     if not objects.is_deletion_candidate(work.item):
         return done("nothing to do")
-    if content is not None and is_restoring(work):
+    if content is not None and restored_of(work, [work.item]) is not None:
         text_ = "Snapshot is being used to restore a PVC"
         work.event("Warning", "SnapshotDeletePending", text_)
         return work.failed("is being restored")
@@ -141,28 +141,40 @@ def let_go(work: ObjectPass, content: JsonObject | None, *, waits_for_content: b
     return done("waits for its content" if waits_for_content else "released")
 
 
-def is_restoring(work: ObjectPass) -> bool:
-    """Whether a pending claim is made from the snapshot (SNC-058 row 2, SND-010).
+def restored_of(work: ObjectPass, snapshots: list[JsonObject]) -> str | None:
+    """The first of these snapshots that a volume is made from (SNC-058 row 2, SND-010).
 
     Claims of other namespaces may do so only where a ReferenceGrant allows it, so those of the
     grants' namespaces are looked at. What cannot be read counts as in use. A claim that is gone
     leaves the provisioner's finalizer until its volume is made or given up.
+
+    Args:
+        work: the pass.
+        snapshots: of the pass' namespace.
     """
-    if references.is_being_restored(work.item):
-        return True
-    namespaces = [work.namespace, *_granted_namespaces(work)]
+    names = [objects.name_of(one) for one in snapshots]
+    for name, one in zip(names, snapshots, strict=True):
+        if references.is_being_restored(one):
+            return name
+    if not names:
+        return None
     try:
-        return any(
-            references.restores_from(claim, work.namespace, work.name)
-            for namespace in namespaces
-            for claim in work.context.kube.list_claims(namespace)
+        restored = references.references_of(
+            (
+                claim
+                for namespace in (work.namespace, *_granted_namespaces(work, names))
+                for claim in work.context.kube.list_claims(namespace)
+            ),
+            references.UNBOUND,
         )
     except RefusedError:
-        return True
+        return names[0]
+    kind = references.KIND_SNAPSHOT
+    return next((name for name in names if (kind, work.namespace, name) in restored), None)
 
 
-def _granted_namespaces(work: ObjectPass) -> Iterator[str]:
-    """Namespaces whose claims may use snapshots of this one; none without the grants' CRD."""
+def _granted_namespaces(work: ObjectPass, names: list[str]) -> Iterator[str]:
+    """Namespaces whose claims may use these snapshots; none without the grants' CRD."""
     try:
         grants = list(work.context.kube.list_reference_grants(work.namespace))
     except (NotFoundError, ForbiddenError):
@@ -170,7 +182,7 @@ def _granted_namespaces(work: ObjectPass) -> Iterator[str]:
     for grant in grants:
         targets = object_list(grant, "spec", "to")
         if not any(
-            text(to, "kind") == references.KIND_SNAPSHOT and text(to, "name") in {"", work.name}
+            text(to, "kind") == references.KIND_SNAPSHOT and text(to, "name") in {"", *names}
             for to in targets
         ):
             continue

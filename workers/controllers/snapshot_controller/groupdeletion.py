@@ -9,6 +9,7 @@ from workers.controllers.snapshot_controller.deletion import (
     delete_content,
     mark_deleted,
     own_content,
+    restored_of,
     was_gone,
 )
 from workers.controllers.snapshot_controller.sync import WORDS as MEMBER_WORDS
@@ -25,7 +26,6 @@ from workers.translate.fields import (
     text,
     text_list,
 )
-from workers.translate.references import is_being_restored, restores_from
 
 if TYPE_CHECKING:
     from workers.controllers.snapshot_controller.frame import BindingPass
@@ -38,7 +38,7 @@ def delete_group(work: BindingPass) -> Outcome:
         return done("nothing to do")
     content = own_content(work)
     members = _members(work)
-    if (pending := _restored_member(work, members)) is not None:
+    if (pending := restored_of(work, members)) is not None:
         words = (
             f"Snapshot {work.namespace}/{pending} belonging to VolumeGroupSnapshot "
             f"{work.key.object} is being used to restore a PVC"
@@ -80,20 +80,6 @@ def _members(work: ObjectPass) -> list[JsonObject]:
             text(owner, "uid") == uid for owner in object_list(one, "metadata", "ownerReferences")
         )
     ]
-
-
-def _restored_member(work: ObjectPass, members: list[JsonObject]) -> str | None:
-    """The first member that a volume is made from."""
-    if not members:
-        return None
-    claims = list(work.context.kube.list_claims(work.namespace))
-    for member in members:
-        name = objects.name_of(member)
-        if is_being_restored(member) or any(
-            restores_from(claim, work.namespace, name) for claim in claims
-        ):
-            return name
-    return None
 
 
 def _delete_loose_contents(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.snapshot_world import SnapshotWorld, notes
+from tests.unit.controllers.snapshot_controller.test_deletion import RESTORE, grant
 from tests.unit.controllers.snapshot_controller.test_groups import (
     CONTENT,
     add_group,
@@ -21,7 +22,7 @@ from workers.kube import paths
 from workers.kube.errors import ForbiddenError
 from workers.translate.fields import is_deleting
 
-OWN = f"snapcontent-{digest('ha')}"
+OWN, MEMBER = f"snapcontent-{digest('ha')}", f"snapshot-{digest('ha')}"
 
 
 def without_a_snapshot(**class_changes: str) -> SnapshotWorld:
@@ -126,3 +127,30 @@ def test_a_group_made_anew_under_the_name_does_not_hold_the_members_of_the_old_o
     assert world.run_snapshot(snapshot_key("ns", name)).reason == "waits for its content"
     assert is_deleting(world.content(OWN))
     assert "SnapshotDeletePending" not in world.reasons[told:]
+
+
+def test_a_member_that_is_restored_into_another_namespace_holds_its_group():
+    """SNG-004, SND-010: as for a single snapshot, seen where a ReferenceGrant allows it."""
+    world = taken()
+    grant(world)
+    source = RESTORE | {"namespace": "ns", "name": MEMBER}
+    body = {"metadata": {"name": "r", "namespace": "other"}, "spec": {"dataSourceRef": source}}
+    world.api.add(paths.CLAIMS, body | {"status": {"phase": "Pending"}})
+    world.api.mark_deleted(paths.GROUP_SNAPSHOTS, "g", "ns")
+    assert run_group(world).action.value == "retry"
+    assert world.reasons[-1] == "SnapshotDeletePending"
+    assert not is_deleting(content(world)), "the storage's group goes under a restore"
+    world.api.drop(paths.REFERENCE_GRANTS, "g", "ns")
+    run_group(world)
+    assert is_deleting(content(world))
+
+
+def test_claims_that_cannot_be_listed_count_as_restores_of_members():
+    """SND-010."""
+    world = taken()
+    world.api.mark_deleted(paths.GROUP_SNAPSHOTS, "g", "ns")
+    error = ForbiddenError(403, "Forbidden", "not you")
+    world.api.fail("get", "namespaces/ns/persistentvolumeclaims", error)
+    assert run_group(world).action.value == "retry"
+    assert world.reasons[-1] == "SnapshotDeletePending"
+    assert not is_deleting(content(world))
