@@ -192,7 +192,10 @@ def group_status(
         new["volumeGroupSnapshotHandle"] = handle
     if new.get("creationTime") is None:
         created = request.created_nanoseconds(group, now)
-        new["creationTime"] = timestamp(created // _NANOSECONDS)
+        try:
+            new["creationTime"] = timestamp(created // _NANOSECONDS)
+        except (ValueError, OverflowError, OSError):  # milliseconds? As no time at all (SND-005)
+            new["creationTime"] = timestamp(now)
     new["readyToUse"] = group.ready_to_use
     new.pop("error", None)
     if not new.get("volumeSnapshotInfoList") and group.snapshots:

@@ -19,6 +19,7 @@ from tests.unit.controllers.snapshotter.test_group_contents import (
 )
 from workers import constants as k
 from workers.controllers.snapshotter import request
+from workers.controllers.snapshotter.groups import group_status
 from workers.errors import LeaseLost
 from workers.kube import paths
 from workers.queue.locks import Mode
@@ -159,6 +160,19 @@ def test_the_names_of_a_group_in_its_parameters():
 def test_when_it_was_cut(stamp, expected):
     """SND-005: in nanoseconds; no time, or 1970 itself, is now."""
     assert request.created_nanoseconds(csi.Snapshot(creation_time=stamp), 7.0) == expected
+
+
+@pytest.mark.parametrize("seconds", [1_700_000_000_000, 2**62])
+def test_a_time_that_is_no_date_is_now(seconds):
+    """SND-005: a driver that tells milliseconds for seconds; the group exists all the same."""
+    group = csi.VolumeGroupSnapshot(creation_time={"seconds": seconds})
+    status = group_status(None, group, handle="gh", now=7.0)
+    assert status is not None
+    assert status["creationTime"] == "1970-01-01T00:00:07Z"
+    answer = csi.CreateVolumeGroupSnapshotResponse(**ready(creation_time={"seconds": seconds}))
+    world = dynamic_world(lambda _request: answer)
+    assert run(world).reason == "ready"
+    assert content(world)["status"]["volumeGroupSnapshotHandle"] == "gh"
 
 
 # Given ones.
