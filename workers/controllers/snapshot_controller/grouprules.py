@@ -32,6 +32,8 @@ class GroupRules:
         self._open: dict[tuple[str, str], tuple[Any, ...]] = {}
         self._contents: dict[str, tuple[Any, ...]] = {}
         self._bindings: set[str] = set()  # contents with work of their own
+        # Groups by all contents: a list does not tell whose content it lacks.
+        self._bound: dict[str, tuple[str, str]] = {}
         self._listed: dict[Resource, set[Any]] = {}
 
     def seen(self, resource: Resource, item: Any) -> Iterable[Told]:
@@ -53,6 +55,7 @@ class GroupRules:
         if resource == paths.GROUP_SNAPSHOT_CONTENTS:
             self._contents.pop(meta.name, None)
             self._bindings.discard(meta.name)
+            self._bound.pop(meta.name, None)
             ref = item.spec.volume_group_snapshot_ref
             return (group_key(ref.namespace, ref.name), Forget(group_binding_key(meta.name)))
         return ()
@@ -72,7 +75,8 @@ class GroupRules:
             return ()
         self._contents = {name: v for name, v in self._contents.items() if name in listed}
         self._bindings &= listed
-        return [group_key(*name) for name in self._open]
+        lost = {self._bound.pop(content) for content in self._bound.keys() - listed}
+        return [group_key(*name) for name in sorted(self._open.keys() | lost)]
 
     def all_keys(self) -> Iterable[Key]:
         """Everything that waits."""
@@ -103,6 +107,8 @@ class GroupRules:
         if paths.GROUP_SNAPSHOT_CONTENTS in self._listed:
             self._listed[paths.GROUP_SNAPSHOT_CONTENTS].add(meta.name)
         ref = spec.volume_group_snapshot_ref
+        if ref.name:
+            self._bound[meta.name] = (ref.namespace, ref.name)
         woken: list[Told] = []
         has_one_source = bool(spec.source.volume_handles) != (
             spec.source.group_snapshot_handles is not None

@@ -115,10 +115,11 @@ class SnapshotControllerRules:
         self._held: dict[str, bool] = {}
         self._groups = GroupRules()
         self._listed: dict[Resource, set[str]] = {}
-        # Until both are listed for the first time: settled snapshots with content and UID, and
-        # contents with the snapshot they are bound to.
-        self._settled: dict[str, tuple[str, str]] | None = {}
-        self._bound: dict[str, tuple[str, str]] | None = {}
+        # Snapshots by all contents that name them, settled ones too: a list does not tell whose
+        # content it lacks. Some 240 bytes each.
+        self._bound: dict[str, str] = {}
+        # Until both are listed for the first time: settled snapshots and their contents.
+        self._settled: dict[str, str] | None = {}
         self._first: set[Resource] = {paths.SNAPSHOTS, paths.SNAPSHOT_CONTENTS}
 
     def set_drivers(self, drivers: Sequence[Mapping[str, Any]]) -> Iterable[Told]:
@@ -151,6 +152,7 @@ class SnapshotControllerRules:
         if resource == paths.SNAPSHOT_CONTENTS:
             self._contents.pop(meta.name, None)
             self._bindings.discard(meta.name)
+            self._bound.pop(meta.name, None)
             ref = item.spec.volume_snapshot_ref
             woken = [snapshot_key(ref.namespace, ref.name)] if ref.name else []
             return (*woken, Forget(binding_key(meta.name)))
@@ -181,6 +183,8 @@ class SnapshotControllerRules:
             self._bindings &= listed
             self._contents = {n: v for n, v in self._contents.items() if n in listed}
             woken += [_key(name) for name, one in self._open.items() if one.is_deleting]
+            lost = sorted(self._bound.keys() - listed)
+            woken += [_bound_key(self._bound.pop(content)) for content in lost]
         self._first.discard(resource)
         return [*woken, *(self._misbound() if not self._first else ())]
 
@@ -206,7 +210,7 @@ class SnapshotControllerRules:
         if one is None:
             bound = item.status and item.status.bound_volume_snapshot_content_name
             if self._settled is not None and bound:
-                self._settled[name] = (bound, item.metadata.uid)
+                self._settled[_with_uid(name, item.metadata.uid)] = bound
         elif known is None or known.foreign != one.foreign or (known.is_ready and not one.is_ready):
             woken.append(_key(name))
         return woken
@@ -222,8 +226,8 @@ class SnapshotControllerRules:
             self._bindings.discard(meta.name)
         ref = spec.volume_snapshot_ref
         name = f"{ref.namespace}/{ref.name}"
-        if self._bound is not None:
-            self._bound[meta.name] = (name, ref.uid)
+        if ref.name:
+            self._bound[meta.name] = _with_uid(name, ref.uid)
         waiting = self._open.get(name)
         if waiting is None:
             self._contents.pop(meta.name, None)
@@ -309,12 +313,11 @@ class SnapshotControllerRules:
 
     def _misbound(self) -> Iterable[Told]:
         """Ready snapshots whose content went or changed while nobody watched (SNC-055); once."""
-        settled, bound = self._settled or {}, self._bound or {}
-        self._settled = self._bound = None
+        settled, self._settled = self._settled or {}, None
         return [
-            _key(name)
-            for name, (content, uid) in settled.items()
-            if bound.get(content) != (name, uid)
+            _bound_key(name)
+            for name, content in settled.items()
+            if self._bound.get(content) != name
         ]
 
 
@@ -360,3 +363,11 @@ def _source_of(item: Snapshot) -> str:
 def _key(name: str) -> Key:
     namespace, _, rest = name.partition("/")
     return snapshot_key(namespace, rest)
+
+
+def _with_uid(name: str, uid: str) -> str:
+    return f"{name}/{uid}"
+
+
+def _bound_key(name_with_uid: str) -> Key:
+    return _key(name_with_uid.rpartition("/")[0])

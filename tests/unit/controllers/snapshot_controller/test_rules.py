@@ -184,6 +184,26 @@ def test_a_content_that_went_while_nobody_watched(order):
     assert [listed(fine, *lists[order]), listed(fine, *lists[1 - order])] == [[], []]
 
 
+@pytest.mark.parametrize("is_ready", [True, False])
+@pytest.mark.parametrize("order", [0, 1])
+def test_a_content_that_goes_in_a_gap_is_told_as_one_that_goes_by_an_event(is_ready, order):
+    """SNC-055, G4: the next list lacks it; told once, and by the resync while it is not ready."""
+    body = snapshot(**SETTLED | {"status": SETTLED["status"] | {"readyToUse": is_ready}})
+    content = content_body(status={"snapshotHandle": "sh", "readyToUse": True})
+    lists = [(paths.SNAPSHOTS, body), (paths.SNAPSHOT_CONTENTS, content)]
+    for is_event in (True, False):
+        one = SnapshotControllerRules()
+        listed(one, *lists[order])
+        listed(one, *lists[1 - order])
+        assert [key.text for key in one.all_keys()] == [KEY] * (not is_ready)
+        assert listed(one, paths.SNAPSHOT_CONTENTS, content) == []
+        if is_event:
+            assert gone(one, paths.SNAPSHOT_CONTENTS, content) == [KEY]
+        else:
+            assert listed(one, paths.SNAPSHOT_CONTENTS) == [KEY]
+        assert listed(one, paths.SNAPSHOT_CONTENTS) == []
+
+
 def test_claims_wake_who_waits_for_them():
     """SNT-007, SNT-042: at once, not by the back-off."""
     one = waiting()
@@ -259,6 +279,24 @@ def test_groups_that_went_while_nobody_watched():
     assert listed(one, paths.GROUP_SNAPSHOT_CONTENTS) == told != []
     assert listed(one, paths.GROUP_SNAPSHOTS) == []
     assert list(one.all_keys()) == []
+
+
+def test_a_ready_group_whose_content_goes_in_a_gap_is_told():
+    """SNC-055, G4: once, as by an event."""
+    one = SnapshotControllerRules()
+    held = {"name": "g", "namespace": "ns", "finalizers": [k.FINALIZER_GROUP_BOUND]}
+    status = {"readyToUse": True, "boundVolumeGroupSnapshotContentName": "gc"}
+    assert listed(one, paths.GROUP_SNAPSHOTS, {"metadata": held, "status": status}) == []
+    ref = {"name": "g", "namespace": "ns", "uid": "gu"}
+    spec = {"volumeGroupSnapshotRef": ref, "source": {"volumeHandles": ["h"]}}
+    metadata = {"name": "gc", "finalizers": [k.FINALIZER_GROUP_CONTENT]}
+    content = {"metadata": metadata, "spec": spec}
+    assert listed(one, paths.GROUP_SNAPSHOT_CONTENTS, content) == []
+    assert listed(one, paths.GROUP_SNAPSHOT_CONTENTS) == ["group-snapshots||ns/g|"]
+    assert listed(one, paths.GROUP_SNAPSHOT_CONTENTS, content) == []
+    key = ["group-snapshots||ns/g|"]
+    assert gone(one, paths.GROUP_SNAPSHOT_CONTENTS, content) == key
+    assert listed(one, paths.GROUP_SNAPSHOT_CONTENTS) == []
 
 
 def test_the_spec():
