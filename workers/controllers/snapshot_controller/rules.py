@@ -227,7 +227,11 @@ class SnapshotControllerRules:
         ref = spec.volume_snapshot_ref
         name = f"{ref.namespace}/{ref.name}"
         if ref.name:
-            self._bound[meta.name] = _with_uid(name, ref.uid)
+            bound = _with_uid(name, ref.uid)
+            former = self._bound.get(meta.name, bound)
+            self._bound[meta.name] = bound
+            if former != bound and not former.endswith("/"):  # as long as unbound we bind it
+                woken.append(_bound_key(former))
         waiting = self._open.get(name)
         if waiting is None:
             self._contents.pop(meta.name, None)

@@ -204,6 +204,20 @@ def test_a_content_that_goes_in_a_gap_is_told_as_one_that_goes_by_an_event(is_re
         assert listed(one, paths.SNAPSHOT_CONTENTS) == []
 
 
+@pytest.mark.parametrize("change", [{"name": "other"}, {"uid": "u9"}])
+def test_a_content_that_is_another_snapshots_now_wakes_the_one_that_had_it(change):
+    """SNC-055: made anew in a gap, or changed by hand; our own binding of one wakes nobody."""
+    one = SnapshotControllerRules()
+    assert listed(one, paths.SNAPSHOTS, snapshot(**SETTLED)) == []
+    ref = {"namespace": "ns", "name": "s"}
+    unbound = content_body(spec={"volumeSnapshotRef": ref | {"uid": ""}})
+    assert listed(one, paths.SNAPSHOT_CONTENTS, unbound) == [KEY], "misbound at the start"
+    assert seen(one, paths.SNAPSHOT_CONTENTS, content_body()) == []
+    another = content_body(spec={"volumeSnapshotRef": ref | {"uid": "u1"} | change})
+    assert seen(one, paths.SNAPSHOT_CONTENTS, another) == [KEY]
+    assert seen(one, paths.SNAPSHOT_CONTENTS, another) == []
+
+
 def test_claims_wake_who_waits_for_them():
     """SNT-007, SNT-042: at once, not by the back-off."""
     one = waiting()
