@@ -103,6 +103,7 @@ class Hostile:
         self.queue.set_limits(OWN.lane, 10, rate_per_second=1000, burst=100, total=20)
         self.queue.set_limits(f"volumes|{DRIVER}", 1, total=20, hold_seconds=5)
         self.queue.pause("claims|e", "why", seconds=60)
+        self.client.hset(NAMES["doubts"].full, KIND_CLASSES, "one")
         epoch = self.writer.epoch()
         for kind in (KIND_CLASSES, KIND_ATTACHMENTS):
             self.writer.replace(kind, [("one", "7", {"metadata": {"name": "one"}})], "9")

@@ -43,6 +43,7 @@ class CatalogWriter:
     def __init__(self, client: redis.Redis, *, now_ms: Callable[[], int] | None = None) -> None:
         self._client = client
         self._complete = redis_key(client, "complete")
+        self._doubts = redis_key(client, "doubts")
         self._entries = redis_key(client, "catalog")
         self._scripts = Scripts(client, now_ms)
         self._epoch = ""
@@ -118,8 +119,19 @@ class CatalogWriter:
         """
         wanted = list(kinds)
         with reading(self._client):
+            for kind in map(text, self._client.hkeys(self._doubts)):
+                self._set_aside(kind)
             marks = self._client.hmget(self._complete, wanted)
         return {kind for kind, mark in zip(wanted, marks, strict=True) if text(mark) != epoch}
+
+    def _set_aside(self, kind: str) -> None:
+        """What no reader can read; a broken object is no absent one, so the kind is listed anew."""
+        self.mark_incomplete([kind])
+        key = self._entries + kind
+        for name, entry in self._client.hscan_iter(key, count=500):
+            if is_broken(entry):
+                quarantine(self._client, key, text(name), entry)
+        self._client.hdel(self._doubts, kind)
 
     def _put(self, kind: str, entries: list[tuple[str, str, bytes]]) -> int:
         flat = [part for entry in entries for part in entry]
@@ -160,8 +172,7 @@ class CatalogReader:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
-        self._entries = redis_key(client, "catalog")
-        self._complete = redis_key(client, "complete")
+        self._doubts = redis_key(client, "doubts")
         self._scripts = Scripts(client)
         self._copies: dict[str, _Copy] = {}
 
@@ -215,24 +226,27 @@ class CatalogReader:
         return found.get(pv_name)
 
     def _apply(self, kind: str, objects: dict[str, dict[str, Any]], flat: list[bytes]) -> None:
-        key = self._entries + kind
         for raw_name, entry in zip(flat[::2], flat[1::2], strict=True):
             name = text(raw_name)
-            version, _, raw = entry.partition(b" ")
-            value = peek(raw) if version.isdigit() and raw else None
+            value = value_of(entry)
             if value is not None:
                 objects[name] = value
                 continue
             objects.pop(name, None)
-            if entry and (raw or not version.isdigit()):
-                quarantine(self._client, key, name, entry)
-                self._lose(kind)
+            if is_broken(entry):
+                # Only the watcher may write the catalog: it sets the entry aside and lists anew.
+                with reading(self._client):
+                    self._client.hset(self._doubts, kind, name)
+                raise CatalogIncomplete(f"the entry {name} of {kind} is unreadable")
 
-    def _lose(self, kind: str) -> None:
-        """A broken object is no absent object: the watcher must write the kind again.
 
-        Raises:
-            CatalogIncomplete: always.
-        """
-        self._client.hdel(self._complete, kind)
-        raise CatalogIncomplete(f"an unreadable entry of {kind} was set aside")
+def value_of(entry: bytes) -> dict[str, Any] | None:
+    """The object of a stored entry; None for a tombstone, and for what nobody can read."""
+    version, _, raw = entry.partition(b" ")
+    return peek(raw) if version.isdigit() and raw else None
+
+
+def is_broken(entry: bytes) -> bool:
+    """Whether it is neither an object nor the tombstone of one."""
+    version, _, raw = entry.partition(b" ")
+    return bool(entry) and (not version.isdigit() or (bool(raw) and peek(raw) is None))

@@ -121,6 +121,9 @@ NAMES: Final = {
         RedisName("drivers_until", "zset", "registry", "driver -> ms until it counts as served"),
         _family("links", "zset", "registry", "driver: process connected to it -> ms; PX"),
         _family("fellows", "zset", "registry", "Lease: worker -> ms until it works by it; PX"),
+        RedisName(
+            "doubts", "hash", "registry", "kind -> unreadable catalog entry; until listed anew"
+        ),
         RedisName("presence", "zset", "registry", "'role host pid' of a watcher -> when it ends"),
         # Capacity objects, rebuilt by the next plan.
         _family("capacity", "hash", "capacity", "driver: item -> its object; until it is gone"),

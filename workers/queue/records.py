@@ -12,7 +12,7 @@ import msgspec
 
 from workers.observability.logging import get_logger
 from workers.queue import seal as sealing
-from workers.queue.connection import WatchError
+from workers.queue.connection import NoPermissionError, WatchError
 from workers.queue.names import redis_key
 from workers.queue.scripts import text
 
@@ -75,7 +75,7 @@ def quarantine(
     """Move a field of a hash that cannot be used aside; safe to repeat.
 
     Only what was read: by now its owner may have written a good record there. When anything was
-    written to the hash meanwhile, the next reader does it.
+    written to the hash meanwhile, the next reader does it; where this one may not, its owner.
     """
     aside = redis_key(client, "quarantine")
     untyped: Any = client.pipeline(transaction=True)
@@ -90,6 +90,9 @@ def quarantine(
             pipe.hdel(key, field)
             pipe.execute()
     except WatchError:
+        return
+    except NoPermissionError:
+        _log.error("a record in Redis is unreadable and stays", redis_key=key, field=text(field))
         return
     _log.error(
         "a record in Redis was set aside and counts as absent",

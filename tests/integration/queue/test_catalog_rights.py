@@ -1,0 +1,50 @@
+"""Who may do what with the catalog (COR-4): a worker reads it, the watcher alone writes it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.secure_redis import DRIVER_USER, SecureRedis
+from workers.errors import CatalogIncomplete
+from workers.queue.catalog import CatalogReader, CatalogWriter
+from workers.queue.names import NAMES
+from workers.queue.records import decode
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def server(redis_binary, tmp_path_factory):
+    server = SecureRedis(redis_binary, tmp_path_factory.mktemp("redis"))
+    yield server.start()
+    server.stop()
+
+
+@pytest.mark.parametrize("user", ["worker", DRIVER_USER])
+def test_a_reader_of_few_rights_has_an_unreadable_entry_listed_anew(server, user):
+    """Else each pass of every driver ends there until somebody mends Redis by hand."""
+    operator = server.client("operator")
+    writer = CatalogWriter(server.client("watcher"))
+    epoch = writer.epoch()
+    writer.replace("classes", [("fast", "5", {"ok": True})], "6")
+    assert writer.mark_complete(["classes"], epoch)
+    operator.hset(NAMES["catalog"].full + "classes", "fast", "7 {broken")
+    reader = CatalogReader(server.client(user))
+    with pytest.raises(CatalogIncomplete, match="fast"):
+        reader.get("classes", "fast")
+    assert writer.incomplete(["classes"], epoch) == {"classes"}
+    writer.replace("classes", [("fast", "5", {"ok": True})], "6")
+    assert writer.mark_complete(["classes"], epoch)
+    assert reader.get("classes", "fast") == {"ok": True}
+    assert writer.incomplete(["classes"], epoch) == set()
+    assert server.denials() == []
+
+
+def test_what_a_reader_may_not_set_aside_counts_as_absent(server, caplog):
+    """The watcher only reads the records of capacity; who owns them sets them aside."""
+    operator = server.client("operator")
+    key = NAMES["capacity"].full + "d"
+    operator.hset(key, "item", "{broken")
+    assert decode(server.client("watcher"), key, "item", operator.hget(key, "item")) is None
+    assert "is unreadable and stays" in caplog.text
+    assert operator.hexists(key, "item")
