@@ -13,9 +13,9 @@ from workers.queue.records import decode
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module")
-def server(redis_binary, tmp_path_factory):
-    server = SecureRedis(redis_binary, tmp_path_factory.mktemp("redis"))
+@pytest.fixture
+def server(redis_binary, tmp_path):
+    server = SecureRedis(redis_binary, tmp_path)
     yield server.start()
     server.stop()
 
