@@ -207,6 +207,11 @@ def member_digest(group_uid: str, handle: str) -> str:
     return hashlib.sha256(f"{group_uid}{handle}".encode()).hexdigest()
 
 
+def member_content_name(digest: str) -> str:
+    """Return the name of a member's content (SNA-007)."""
+    return f"snapcontent-{digest}"
+
+
 def not_listed(resource: str, name: str) -> str:
     """Return client-go's words for an object its lister lacks; `resource` is in the singular."""
     return f'{resource} "{name}" not found'

@@ -105,10 +105,13 @@ def is_record(found: object) -> TypeGuard[Record]:
 
 def is_sendable(value: object) -> bool:
     """Whether a driver or the API server can be told it; JSON also spells half characters."""
+    if not isinstance(value, str):
+        return False
     try:
-        return isinstance(value, str) and value.encode() is not None
+        value.encode()
     except UnicodeEncodeError:
         return False
+    return True
 
 
 def confirmed(mark: Mapping[str, Any], attachment: JsonObject) -> Record | None:

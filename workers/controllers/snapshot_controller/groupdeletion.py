@@ -89,7 +89,7 @@ def _delete_loose_contents(
     linked = {objects.bound_content(one) for one in members}
     for entry in object_list(group_content, "status", "volumeSnapshotInfoList"):
         digest = objects.member_digest(objects.uid_of(work.item), text(entry, "volumeHandle"))
-        name = f"snapcontent-{digest}"
+        name = objects.member_content_name(digest)
         content = None if name in linked else work.find_content(name)
         if content is None or not _is_of_member(content, f"snapshot-{digest}", group_content):
             continue

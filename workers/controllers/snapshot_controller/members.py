@@ -172,7 +172,7 @@ def _content(
         "apiVersion": paths.SNAPSHOT_CONTENTS.api_version,
         "kind": paths.SNAPSHOT_CONTENTS.kind,
         "metadata": {
-            "name": f"snapcontent-{digest}",
+            "name": objects.member_content_name(digest),
             "annotations": annotations,
             "finalizers": [k.FINALIZER_CONTENT],
         },

@@ -95,7 +95,7 @@ def member_contents(content: Json) -> list[str]:
     """The contents of the members, by their names; those of an administrator's are his."""
     uid = text(content, "spec", "volumeGroupSnapshotRef", "uid")
     return [
-        f"snapcontent-{objects.member_digest(uid, text(one, 'volumeHandle'))}"
+        objects.member_content_name(objects.member_digest(uid, text(one, "volumeHandle")))
         for one in object_list(content, "status", "volumeSnapshotInfoList")
     ]
 

@@ -107,9 +107,8 @@ def overtaken(*answers, timeout_seconds=10.0):
     return world
 
 
-def test_mr010_the_storage_has_the_class_that_the_claim_tells():
-    """MR-010, I-2: the dead worker's call for b ends within its deadline, after b and c."""
-    world = wanting("b", "a")
+def dies_in_its_call(world):
+    """The first call has a dead worker; returns the storage, and what lets that call end."""
     storage, out = {"tier": "a"}, []
 
     def dies(request):
@@ -123,13 +122,20 @@ def test_mr010_the_storage_has_the_class_that_the_claim_tells():
     world.modifies(dies, applies)
     with pytest.raises(Death):
         world.run()
+    return storage, lambda: applies(out[0])
+
+
+def test_mr010_the_storage_has_the_class_that_the_claim_tells():
+    """MR-010, I-2: the dead worker's call for b ends within its deadline, after b and c."""
+    world = wanting("b", "a")
+    storage, ends = dies_in_its_call(world)
     world.run()
     assert (current(world), progress(world)) == ("b", (None, None))
     world.choose("c")
     for _ in range(3):
         if world.run().delay_seconds > 0:
             break
-    applies(out[0])
+    ends()
     for _ in range(3):
         world.run()
     assert storage["tier"] == current(world)
