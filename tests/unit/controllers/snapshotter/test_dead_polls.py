@@ -14,7 +14,11 @@ import pytest
 from csi_client import errors
 from csi_client.errors import CsiError
 from tests.unit.controllers.snapshotter.test_crash_points import Life
-from tests.unit.controllers.snapshotter.test_overtaken_calls import dies_in_its_call, quick
+from tests.unit.controllers.snapshotter.test_overtaken_calls import (
+    dies_in_its_call,
+    leaves_nothing,
+    quick,
+)
 from workers.kube.errors import ApiError, Unreachable
 
 BROKEN = CsiError(errors.UNAVAILABLE, "Socket closed", from_transport=True)
@@ -47,11 +51,7 @@ def test_a_look_without_an_end_is_waited_for(unheard, is_ready_first):
         assert life.world.content()["status"]["readyToUse"] is True
     life.user_deletes()
     quick(life)
-    ends()  # within its deadline
-    quick(life)
-    life.live()
-    assert life.world.content() is None
-    assert life.storage.snapshots == {}, "nobody knows of it"
+    leaves_nothing(life, ends)
 
 
 def test_an_answer_that_is_stored_late_ends_no_later_call():

@@ -39,6 +39,15 @@ def quick(life: Life) -> None:
             return  # held back until the dead worker's call is over
 
 
+def leaves_nothing(life: Life, ends: Any) -> None:
+    """The dead call ends within its deadline; nothing is left at the driver."""
+    ends()
+    quick(life)
+    life.live()
+    assert life.world.content() is None
+    assert life.storage.snapshots == {}, "nobody knows of it"
+
+
 @pytest.mark.parametrize("is_forced", [False, True], ids=["deleted", "removed by force"])
 def test_a_call_that_was_overtaken_makes_no_snapshot_after_its_deletion(is_forced):
     life = Life([])
@@ -50,11 +59,7 @@ def test_a_call_that_was_overtaken_makes_no_snapshot_after_its_deletion(is_force
         life.world.run_content()  # its successor cuts it
         life.user_deletes()
         quick(life)
-    ends()  # within its deadline
-    quick(life)
-    life.live()
-    assert life.world.content() is None
-    assert life.storage.snapshots == {}, "nobody knows of it"
+    leaves_nothing(life, ends)
 
 
 def test_the_same_for_a_group():
