@@ -17,11 +17,12 @@ from watcher.intents import restore_intents
 from watcher.keeper import Keeper
 from watcher.machine import Machine
 from watcher.outbox import Outbox
-from watcher.pace import Pace
+from watcher.pace import LONG_REST_SECONDS, REST_SECONDS, Pace
 from workers.backoff import Backoff
 from workers.controllers.catalogue import SPECS
 from workers.controllers.provisioner.filters import keys_of_unsaved
 from workers.controllers.provisioner.served import Drivers
+from workers.kube.paths import VOLUMES
 from workers.kube.resources import KubeResources
 from workers.kube.watch import Reflector
 from workers.loop import Loop
@@ -293,7 +294,10 @@ class Watcher:
             return None
         if self._metrics is not None:
             sink = CountingSink(sink, self._metrics.watch_events, stream.resource.plural)
-        name, pace = f"watch {stream.name}", Pace(_EVENTS_PER_SECOND)
+        name = f"watch {stream.name}"
+        is_urgent = stream.resource != VOLUMES
+        rest_seconds = REST_SECONDS if is_urgent else LONG_REST_SECONDS
+        pace = Pace(_EVENTS_PER_SECOND, rest_seconds=rest_seconds)
 
         def on_progress() -> None:
             pace.count()

@@ -8,10 +8,11 @@ Who waits for a driver or the API server is not counted.
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ PATIENCE_SECONDS: Final = 1.0
 
 @dataclass(eq=False, slots=True)
 class _Waiter:
-    tenant: str
+    number: int
     may_go: threading.Event = field(default_factory=threading.Event)
 
 
@@ -43,7 +44,8 @@ class CpuSlots:
         self._patience_seconds = patience_seconds
         self._inside = 0
         self._begun: Counter[str] = Counter()
-        self._waiters: list[_Waiter] = []
+        self._waiters: dict[str, deque[_Waiter]] = {}
+        self._numbers = count()
         self._lock = threading.Lock()
 
     @contextmanager
@@ -61,6 +63,15 @@ class CpuSlots:
                 if not self._begun[tenant]:
                     del self._begun[tenant]
 
+    def may_stay(self, tenant: str) -> bool:
+        """Whether a pass of this tenant that just ended may be followed by another in its slot.
+
+        To let somebody in who has no better right to it would only cost a wake-up.
+        """
+        with self._lock:
+            mine = self._begun[tenant]
+            return all(self._begun[other] >= mine for other in self._waiters)
+
     @contextmanager
     def lent(self) -> Iterator[None]:
         """Around a wait. Nobody waits to come back: what was begun is ended first."""
@@ -77,17 +88,23 @@ class CpuSlots:
             if self._inside < self._slots:
                 self._begin(tenant)
                 return
-            waiter = _Waiter(tenant)
-            self._waiters.append(waiter)
+            waiter = _Waiter(next(self._numbers))
+            self._waiters.setdefault(tenant, deque()).append(waiter)
         waiter.may_go.wait(self._patience_seconds)
         with self._lock:
-            if waiter in self._waiters:  # nobody gave it a slot
-                self._waiters.remove(waiter)
+            waiting_too = self._waiters.get(tenant, ())
+            if waiter in waiting_too:  # nobody gave it a slot
+                self._remove(tenant, waiter)
                 self._begin(tenant)
 
     def _begin(self, tenant: str) -> None:
         self._inside += 1
         self._begun[tenant] += 1
+
+    def _remove(self, tenant: str, waiter: _Waiter) -> None:
+        self._waiters[tenant].remove(waiter)
+        if not self._waiters[tenant]:
+            del self._waiters[tenant]
 
     def _enter(self) -> None:
         with self._lock:
@@ -97,10 +114,15 @@ class CpuSlots:
         with self._lock:
             self._inside -= 1
             if self._waiters and self._inside < self._slots:
-                first = min(self._waiters, key=lambda one: self._begun[one.tenant])
-                self._waiters.remove(first)
-                self._begin(first.tenant)
+                tenant = min(self._waiters, key=self._place)
+                first = self._waiters[tenant][0]
+                self._remove(tenant, first)
+                self._begin(tenant)
                 first.may_go.set()
+
+    def _place(self, tenant: str) -> tuple[int, int]:
+        """In the queue of all who wait."""
+        return self._begun[tenant], self._waiters[tenant][0].number
 
 
 _HELD: Final[ContextVar[CpuSlots | None]] = ContextVar("held", default=None)

@@ -1,4 +1,4 @@
-"""Requests (libcurl) and watches (urllib3) trust the same API servers, on every Python.
+"""Requests and watches trust the same API servers, on every Python.
 
 Since 3.13 Python refuses authorities without key usage or key identifiers, which EKS, MicroK8s and
 many others have; here the older Pythons are made to refuse them as well.
@@ -6,8 +6,10 @@ many others have; here the older Pythons are made to refuse them as well.
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -93,8 +95,83 @@ def test_watches_trust_whom_requests_trust(server, certificates, tmp_path, host,
     elif authority != "the system's":
         name = signer if authority == "its own" else "other"
         cluster["certificate-authority"] = str(certificates / f"{name}.pem")
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(
+    connection = connect(str(written(tmp_path, cluster)), "", pool_size=1)
+    is_trusted = authority == "not asked" or (authority == "its own" and host == HOST)
+    assert requests_work(connection) == is_trusted
+    assert watches_work(connection) == is_trusted
+
+
+class Tunnel(threading.Thread):
+    """A proxy that is asked for tunnels (HTTP CONNECT)."""
+
+    def __init__(self, port):
+        super().__init__(daemon=True)
+        self.port, self.asked = port, []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.start()
+
+    def run(self):
+        with suppress(OSError):
+            while True:
+                ours, _ = self.listener.accept()
+                head = b""
+                while b"\r\n\r\n" not in head:
+                    head += ours.recv(4096)
+                self.asked.append(head)
+                ours.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                theirs = socket.create_connection(("127.0.0.1", self.port))
+                for pair in ((ours, theirs), (theirs, ours)):
+                    threading.Thread(target=self.copy, args=pair, daemon=True).start()
+
+    def copy(self, source, target):
+        with source, suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+
+def test_requests_and_watches_go_through_a_tunnel(server, certificates, tmp_path, monkeypatch):
+    """Of the address the proxy is told host and port, of what is said it sees nothing."""
+    signer, port = server
+    tunnel = Tunnel(port)
+    for name in ("HTTPS_PROXY", "https_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{tunnel.listener.getsockname()[1]}")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    cluster = {
+        "server": "https://api.example.org:6443/front",
+        "tls-server-name": HOST,
+        "certificate-authority": str(certificates / f"{signer}.pem"),
+    }
+    connection = connect(str(written(tmp_path, cluster)), "", pool_size=1)
+    assert requests_work(connection)
+    assert watches_work(connection)
+    asked = [one.split()[:2] for one in tunnel.asked]
+    assert asked == [[b"CONNECT", b"api.example.org:6443"]] * 2
+    connection.transport.close()
+    connection.pool.clear()
+    tunnel.listener.close()
+
+
+@pytest.mark.parametrize(("name", "is_trusted"), [(HOST, True), ("other.example.org", False)])
+def test_the_name_to_be_trusted_may_be_another_than_the_address(
+    server, certificates, tmp_path, name, is_trusted
+):
+    signer, port = server
+    cluster = {
+        "server": f"https://127.0.0.1:{port}",
+        "tls-server-name": name,
+        "certificate-authority": str(certificates / f"{signer}.pem"),
+    }
+    connection = connect(str(written(tmp_path, cluster)), "", pool_size=1)
+    assert requests_work(connection) == is_trusted
+    assert watches_work(connection) == is_trusted
+
+
+def written(folder, cluster):
+    """A kubeconfig of that cluster."""
+    path = folder / "kubeconfig"
+    path.write_text(
         yaml.safe_dump(
             {
                 "apiVersion": "v1",
@@ -106,15 +183,12 @@ def test_watches_trust_whom_requests_trust(server, certificates, tmp_path, host,
             }
         )
     )
-    connection = connect(str(kubeconfig), "", pool_size=1)
-    is_trusted = authority == "not asked" or (authority == "its own" and host == HOST)
-    assert requests_work(connection) == is_trusted
-    assert watches_work(connection) == is_trusted
+    return path
 
 
 def requests_work(connection):
     try:
-        return connection.transport.send("GET", "/", [], None, timeout_seconds=20).status == 200
+        return connection.transport.send("GET", "/", b"", None, timeout_seconds=20).status == 200
     except OSError:
         return False
 

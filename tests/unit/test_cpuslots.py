@@ -73,7 +73,7 @@ def test_the_tenant_with_the_fewest_passes_comes_next():
     passes.wait_for(1)
     for number, tenant in enumerate(("loud", "loud", "calm", "loud"), start=1):
         begun.append(passes.begin(number, tenant))
-        wait_until(lambda: len(slots._waiters) >= number, SOON, "it waits")  # noqa: B023
+        wait_until(lambda: sum(map(len, slots._waiters.values())) >= number, SOON, "it waits")  # noqa: B023
     passes.end(*begun)
     assert passes.arrived == [0, 3, 1, 2, 4]
 
@@ -136,3 +136,18 @@ def _take(slots: CpuSlots) -> None:
 def test_without_a_slot_waiting_means_nothing():
     with waiting(), waiting():
         pass
+
+
+@pytest.mark.parametrize(
+    ("waiting_tenant", "may_stay"), [("mine", True), ("calm", False)], ids=["own", "another"]
+)
+def test_who_ended_a_pass_stays_unless_another_has_a_better_right(waiting_tenant, may_stay):
+    """SEC-4: to let in one of the same tenant would cost a wake-up and help nobody."""
+    slots = CpuSlots(1, LONG)
+    passes = Passes(slots)
+    assert slots.may_stay("mine")
+    with slots.taken("mine"):
+        waits = passes.begin(1, waiting_tenant)
+        wait_until(lambda: slots._waiters, SOON, "it waits")
+        assert slots.may_stay("mine") == may_stay
+    passes.end(waits)

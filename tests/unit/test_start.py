@@ -22,7 +22,7 @@ DRIVERS = {"grpc", "google.protobuf"}
 TICKETS = {"celery", "kombu", "amqp"}
 # Module of the command, what it must not load, and the most modules: some 40 more than today.
 STARTS = {
-    "workers.cli.run": ({*DRIVERS, *TICKETS, "redis", "urllib3", "pycurl", "yaml"}, 330),
+    "workers.cli.run": ({*DRIVERS, *TICKETS, "redis", "urllib3", "httptools", "yaml"}, 330),
     "workers.cli.explain": ({*DRIVERS, *TICKETS, "prometheus_client", "rich"}, 540),
     "workers.cli.beat": (DRIVERS, 650),
     "watcher.__main__": (DRIVERS, 725),

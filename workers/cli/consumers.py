@@ -11,7 +11,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from celery import bootsteps, uuid
+from celery import bootsteps
 from celery.worker import state as worker_state
 from celery.worker.consumer import Consumer
 from kombu.common import ignore_errors
@@ -20,6 +20,7 @@ from workers.app import NO_KWARGS, SYSTEM_QUEUE, argsrepr, queue_for
 from workers.controllers import catalogue
 from workers.queue.kinds import place_of, places
 from workers.queue.names import celery_queue
+from workers.queue.tokens import new_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -133,7 +134,7 @@ class CeleryConsumers:
         if events is None or not events.enabled:
             yield
             return
-        name, started = uuid(), time.monotonic()
+        name, started = new_uuid(), time.monotonic()
 
         def tell(what: str, **fields: Any) -> None:
             with suppress(Exception):  # the pass does not depend on who watches

@@ -38,6 +38,8 @@ _log = get_logger(__name__)
 AWAY_SECONDS: Final = 1.0
 # Redis takes no new record: all who wait for one come back, and it must have time for the others.
 FULL_SECONDS: Final = 15.0
+# More would let the other drivers wait for a slot.
+PASSES_IN_A_ROW: Final = 4
 # Client-go's sidecars: where a controller's settings say nothing.
 RETRY_START_SECONDS: Final = 1.0
 RETRY_MAX_SECONDS: Final = 300.0
@@ -84,14 +86,15 @@ def run(context: Context, controllers: Mapping[str, Controller], text: str) -> N
     way: Way | None = Way(key, has_task=True)
     try:
         while way is not None:
-            work = pass_of(context, controllers, way.key)
-            if work is None:
-                if way.lease is not None:
-                    give_back(context, way.lease, is_begun=False)
-                return
-            with context.seats.seat(way.key.driver):
-                with context.cpu.taken(way.key.tenant):
-                    way = work.go(way)
+            driver, tenant = way.key.driver, way.key.tenant
+            with context.seats.seat(driver):
+                with context.cpu.taken(tenant):
+                    for _ in range(PASSES_IN_A_ROW):
+                        way = go_on(context, controllers, way)
+                        if way is None or way.lease is None or not context.cpu.may_stay(tenant):
+                            break
+                        if (way.key.driver, way.key.tenant) != (driver, tenant):
+                            break
                 if way is not None and way.awaits:
                     # In its seat: Celery's consumer would give that to another ticket.
                     following = context.next_ticket(way.key)
@@ -101,6 +104,16 @@ def run(context: Context, controllers: Mapping[str, Controller], text: str) -> N
         if way is not None and way.lease is not None:
             give_back(context, way.lease, is_begun=False)
         raise
+
+
+def go_on(context: Context, controllers: Mapping[str, Controller], way: Way) -> Way | None:
+    """One pass; returns how to go on after it."""
+    work = pass_of(context, controllers, way.key)
+    if work is not None:
+        return work.go(way)
+    if way.lease is not None:
+        give_back(context, way.lease, is_begun=False)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

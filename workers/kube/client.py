@@ -74,9 +74,9 @@ class _Identity:
     connection: Connection
     until: float
     headers: dict[str, str] = field(repr=False)
-    lines: dict[tuple[str, str], list[str]] = field(default_factory=dict, repr=False)
+    lines: dict[tuple[str, str], bytes] = field(default_factory=dict, repr=False)
 
-    def lines_of(self, call: _Call) -> list[str]:
+    def lines_of(self, call: _Call) -> bytes:
         key = (call.accept, call.content_type)
         lines = self.lines.get(key)
         if lines is None:

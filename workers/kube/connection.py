@@ -16,9 +16,11 @@ from urllib3.util import ssl_
 
 from workers.errors import ConfigError
 from workers.kube import official
-from workers.kube.transport import Transport, options_of
+from workers.kube.transport import Transport
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from urllib3 import PoolManager
 
 # "fatal" start-up errors of the reference end with 255 (F-014).
@@ -81,18 +83,38 @@ def connect(
     if base_url.startswith("https:"):
         pool.connection_pool_kw["ssl_context"] = _tls_context(configuration)
     # The official client has already looked at no_proxy.
-    proxy = configuration.proxy if isinstance(pool, ProxyManager) else ""
+    is_told_all = isinstance(pool, ProxyManager) and base_url.startswith("http:")
     transport = Transport(
         base_url,
-        options_of(configuration, base_url, proxy),
+        _opener(pool, base_url),
         most_kept=pool_size,
-        server_name=configuration.tls_server_name or "",
+        proxy_headers=(configuration.proxy_headers or {}) if is_told_all else None,
     )
     return Connection(base_url, pool, configuration, transport)
 
 
+def _opener(pool: PoolManager, base_url: str) -> Callable[[float], Any]:
+    """How a connection is made and opened as the pool's own are, without being one of them."""
+    host: Any = pool.connection_from_url(base_url)
+
+    def opened(seconds: float) -> Any:
+        connection = host._new_conn()  # noqa: SLF001 - all else of the pool is for its own
+        connection.timeout = seconds
+        try:
+            if isinstance(pool, ProxyManager) and base_url.startswith("https:"):
+                host._prepare_proxy(connection)  # noqa: SLF001
+            else:
+                connection.connect()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    return opened
+
+
 def _tls_context(configuration: Any) -> ssl.SSLContext:
-    """For watches; urllib3 adds the files. It judges as Go and libcurl do.
+    """Of all connections; urllib3 adds the files. It judges as Go does.
 
     Since Python 3.13 a default context refuses authorities without key identifiers or key usage,
     such as those of EKS and MicroK8s: https://github.com/kubernetes-client/python/issues/2394.

@@ -28,13 +28,12 @@ else:
 
 from workers.config.shard import Shard  # noqa: E402
 from workers.queue.names import USUAL  # noqa: E402
+from workers.syscalls import send_at_once  # noqa: E402
 
 # A replica; a replica without its master; a master whose replicas do not confirm. The text counts
 # too, because Redis 6 wraps the error of a script into another.
 _LEFT: Final = (redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError)
 _LEFT_WORDS: Final = ("READONLY ", "MASTERDOWN ", "NOREPLICAS ")
-# What every send buffer takes at once (Linux: the usual one of tcp_wmem).
-_ONE_PART: Final = 16_384
 
 
 if TYPE_CHECKING:
@@ -79,17 +78,22 @@ class FollowingMixin(_Mixed):
         return sock
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """As the base's. Of a long command Python keeps the time: the kernel's is of each part."""
+        """As the base's; what the kernel takes at once is sent without giving Python's lock away.
+
+        Of what remains Python keeps the time: the kernel's is of each part.
+        """
         sending: Any = super().send_packed_command
-        if sum(map(len, command)) <= _ONE_PART:
+        sock: socket.socket | None = vars(self).get("_sock")
+        if sock is None or isinstance(sock, ssl.SSLSocket) or isinstance(command, str):
             sending(command, check_health)
             return
-        self.connect_check_health(check_health=False)
-        sock: socket.socket = vars(self)["_sock"]
-        usual = sock.gettimeout()
-        sock.settimeout(self.socket_timeout)
-        sending(command, check_health)  # which closes it when it fails
-        sock.settimeout(usual)
+        data = command[0] if len(command) == 1 else b"".join(command)
+        rest = data[send_at_once(sock, data) :]
+        if rest:
+            usual = sock.gettimeout()
+            sock.settimeout(self.socket_timeout)
+            sending([rest], check_health)  # which closes it when it fails
+            sock.settimeout(usual)
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """As the base's.

@@ -8,6 +8,7 @@ Who can guess such a name gains nothing: whoever may write to Redis can read the
 from __future__ import annotations
 
 import random
+from uuid import UUID
 
 _BITS = 128
 
@@ -15,3 +16,8 @@ _BITS = 128
 def new_token() -> str:
     """32 hex digits."""
     return f"{random.getrandbits(_BITS):032x}"
+
+
+def new_uuid() -> str:
+    """The same as a UUID."""
+    return str(UUID(int=random.getrandbits(_BITS), version=4))

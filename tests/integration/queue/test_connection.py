@@ -8,7 +8,7 @@ import time
 
 import pytest
 import redis
-from redis.connection import AbstractConnection, Connection
+from redis.connection import Connection
 
 from tests.support.redis_server import RedisServer
 from tests.support.tcp_proxy import TcpProxy
@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 from workers.app import make_app, publisher
 from workers.config.settings import RedisSettings, Settings
 from workers.queue.connection import RETRIES, connect, connect_heartbeat, execute
-from workers.queue.following import TcpConnection, UnixConnection
+from workers.queue.following import FollowingMixin, TcpConnection, UnixConnection
 from workers.queue.keys import claim_key
 from workers.queue.leases import Heartbeat
 from workers.queue.names import NAMES
@@ -234,14 +234,14 @@ def test_limits_and_pauses_of_many_lanes_cost_the_heartbeat_few_round_trips(
     redis_client.delete(*(NAMES["limits"].full + lane for lane in lanes), NAMES["paused"].full)
     now[0] = 3600.0
     sent = []
-    send = AbstractConnection.send_packed_command
+    send = FollowingMixin.send_packed_command
 
     def count(connection, *args, **named):
         sent.append(1)
         return send(connection, *args, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(AbstractConnection, "send_packed_command", count)
+        patch.setattr(FollowingMixin, "send_packed_command", count)
         queue.heartbeat()
     assert 0 < len(sent) < 20
     stats = queue.stats()

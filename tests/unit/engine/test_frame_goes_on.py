@@ -11,10 +11,51 @@ from workers.engine.outcome import done
 from workers.queue.keys import Key
 from workers.queue.locks import Lock
 
+OF_ANOTHER_TENANT = Key("work", "d", "b/next", "v")
+
 
 @pytest.fixture
 def world():
     return World()
+
+
+class Turns:
+    """Slots that note which passes were run in one of them."""
+
+    def __init__(self, world):
+        self.world, self.turns, self.may = world, [], True
+
+    @contextmanager
+    def taken(self, _tenant):
+        seen = len(self.world.seen)
+        yield
+        self.turns.append([lease.key.object for _, lease in self.world.seen[seen:]])
+
+    def may_stay(self, _tenant):
+        return self.may
+
+
+@pytest.mark.parametrize(
+    ("objects", "may_stay", "turns"),
+    [
+        pytest.param(["a/1", "a/2"], True, [["a/b", "a/1", "a/2"]], id="one tenant"),
+        pytest.param(["a/1", "b/2"], True, [["a/b", "a/1"], ["b/2"]], id="another tenant"),
+        pytest.param(["a/1"], False, [["a/b"], ["a/1"]], id="somebody has a better right"),
+        pytest.param(
+            [f"a/{number}" for number in range(4)],
+            True,
+            [["a/b", "a/0", "a/1", "a/2"], ["a/3"]],
+            id="as many as there may be",
+        ),
+    ],
+)
+def test_a_thread_keeps_its_slot_for_a_few_passes(world, objects, may_stay, turns):
+    """Each of whom lets nobody else in: SEC-4, and drivers beside each other."""
+    world.context.cpu = slots = Turns(world)
+    slots.may = may_stay
+    Following(world, *(follower(Key("work", "d", name, "v")) for name in objects))
+    world.run(done())
+    assert slots.turns == turns
 
 
 def test_a_thread_works_on_what_follows_and_shows_it(world):
@@ -65,7 +106,7 @@ def test_g9_what_this_process_may_not_work_on_by_now_is_left_to_others(world):
 @pytest.mark.parametrize("place", ["driver_of", "seat taken", "seat left", "shown"])
 def test_what_fails_between_two_passes_leaves_no_lease(world, place):
     """The next one's lease is held by then, and its heartbeat would renew it for ever."""
-    Following(world, follower())
+    Following(world, follower(OF_ANOTHER_TENANT))
     calls = []
 
     def third(*_):

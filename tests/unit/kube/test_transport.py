@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
+import time
 from contextlib import suppress
 
-import pycurl
 import pytest
+import urllib3
 
+from tests.support.certificates import make_ca, make_certificate
 from tests.support.fake_api import FakeApi, Reply
-from workers.kube.connection import connect
+from workers.kube.connection import _opener, connect
 from workers.kube.transport import BrokenConnectionError, Transport
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
@@ -22,8 +25,9 @@ class Server:
     An empty script closes the connection without a word.
     """
 
-    def __init__(self, *scripts):
+    def __init__(self, *scripts, tls=None):
         self.scripts = list(scripts)
+        self.tls = tls
         self.requests = []
         self.connections = 0
         self.closed = threading.Event()
@@ -39,7 +43,11 @@ class Server:
                 return
             self.connections += 1
             with connection, suppress(OSError):  # a client may give up
-                self.answer(connection)
+                if self.tls is None:
+                    self.answer(connection)
+                else:
+                    with self.tls.wrap_socket(connection, server_side=True) as secured:
+                        self.answer(secured)
             self.closed.set()
 
     def answer(self, connection):
@@ -58,16 +66,29 @@ class Server:
                 return
 
     def transport(self, prefix=""):
-        address = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        return Transport(address + prefix, {pycurl.NOSIGNAL: 1, pycurl.PROXY: ""}, most_kept=2)
+        scheme = "http" if self.tls is None else "https"
+        address = f"{scheme}://127.0.0.1:{self.listener.getsockname()[1]}"
+        opened = _opener(urllib3.PoolManager(cert_reqs="CERT_NONE"), address)
+        return Transport(address + prefix, opened, most_kept=2)
 
 
-@pytest.fixture
-def serve():
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("certificate")
+    make_ca(folder, "ca")
+    make_certificate(folder, "ca", "server", "localhost")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+    return context
+
+
+@pytest.fixture(params=["http", "https"])
+def serve(request, certificate):
     servers, transports = [], []
+    tls = certificate if request.param == "https" else None
 
     def start(*scripts, prefix=""):
-        servers.append(Server(*scripts))
+        servers.append(Server(*scripts, tls=tls))
         transports.append(servers[-1].transport(prefix))
         return servers[-1], transports[-1]
 
@@ -132,7 +153,7 @@ def test_connection_is_kept_and_request_has_prefix_host_and_length(serve):
 def test_methods_do_not_stick(serve):
     """A handle is used for one method after the other."""
     server, transport = serve([OK], [OK], [OK])
-    transport.send("DELETE", "/x", [], None, timeout_seconds=5)
+    transport.send("DELETE", "/x", b"", None, timeout_seconds=5)
     lines = transport.lines({"Content-Type": "a/b"})
     transport.send("PATCH", "/x", lines, b"[]", timeout_seconds=5)
     get(transport)
@@ -198,6 +219,41 @@ def test_silence_is_a_timeout(serve):
         get(transport, timeout_seconds=0.05)
 
 
+class Trickle(list):
+    """A script whose parts come one by one, so that none is late and the whole is."""
+
+    def __iter__(self):
+        for part in super().__iter__():
+            time.sleep(0.02)
+            yield part
+
+
+def test_the_time_is_for_the_whole_answer(serve):
+    """DA-026: a server that always says a little holds no thread for ever."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
+    _, transport = serve(Trickle([head, *[b"x"] * 1000]), [OK])
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.2 s"):
+        get(transport, timeout_seconds=0.2)
+
+
+def test_a_server_that_reads_nothing_holds_no_write_for_ever():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        transport = Transport(address, _opener(urllib3.PoolManager(), address), most_kept=1)
+        with pytest.raises(TimeoutError, match="no answer within"):
+            transport.send("POST", "/x", b"", bytes(2**26), timeout_seconds=0.2)
+
+
+def test_a_long_answer_is_read_whole_and_the_next_has_its_own_time(serve):
+    body = bytes(range(256)) * 4096
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+    server, transport = serve([head + body], [head, body], [OK])
+    assert get(transport).data == body
+    assert get(transport, timeout_seconds=60).data == body
+    assert get(transport).data == b"hi"
+    assert server.connections == 1
+
+
 @pytest.mark.parametrize("url", ["/a b", "/a\r\nHost: x", "/ä"])
 def test_path_cannot_end_the_line(serve, url):
     server, transport = serve([OK])
@@ -212,7 +268,7 @@ def test_kept_connection_holds_no_answer(serve):
     """Neither a page of a list in memory, nor anything that the next answer could begin with."""
     _, transport = serve([OK], [OK[:-1], b""], [OK])
     assert get(transport).data == b"hi"
-    assert transport._idle[0].parts == []
+    assert transport._idle[0].reader._parts == []
     with pytest.raises(BrokenConnectionError):
         get(transport)
     assert get(transport).data == b"hi"
@@ -224,6 +280,7 @@ def test_how_long_to_wait_is_told(serve):
     assert (answer.status, answer.retry_after_seconds) == (429, 3.0)
 
 
+@pytest.mark.parametrize("serve", ["http"], indirect=True)
 def test_requests_go_through_the_proxy(monkeypatch, serve):
     proxy, _ = serve([OK])
     address = f"http://127.0.0.1:{proxy.listener.getsockname()[1]}"
@@ -237,6 +294,7 @@ def test_requests_go_through_the_proxy(monkeypatch, serve):
     found.transport.close()
 
 
+@pytest.mark.parametrize("serve", ["http"], indirect=True)
 def test_no_proxy_holds(monkeypatch, serve):
     server, _ = serve([OK])
     for name in ("HTTP_PROXY", "http_proxy"):
@@ -253,6 +311,6 @@ def test_master_with_a_path_in_front():
     with FakeApi() as api:
         api.other = lambda _request: Reply(body=b"[]")
         found = connect("", f"{api.url}/front/", pool_size=1)
-        found.transport.send("GET", "/api", [], None, timeout_seconds=5)
+        found.transport.send("GET", "/api", b"", None, timeout_seconds=5)
         found.transport.close()
         assert api.requests[0].path == "/front/api"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watcher.pace import REST_SECONDS, Pace
+from watcher.pace import LONG_REST_SECONDS, REST_SECONDS, Pace
 
 
 class Time:
@@ -65,3 +65,12 @@ def test_a_burst_leaves_no_debt(pace, time):
         pace.count()
         pace.rest()
     assert time.rests == 1
+
+
+def test_what_nobody_waits_for_rests_longer(time):
+    """A rest for each portion of a burst, however long."""
+    rests = []
+    pace = Pace(64, rest_seconds=LONG_REST_SECONDS, clock=lambda: time.now, sleep=rests.append)
+    pace.count(100)
+    pace.rest()
+    assert rests == [LONG_REST_SECONDS]
