@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from httptools import HttpParserError, HttpResponseParser
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from urllib3.exceptions import HTTPError
 
 from workers.syscalls import is_silent
@@ -96,16 +96,16 @@ class _Reader:
             return
         try:
             self._parser.feed_data(data)
-        except HttpParserError as error:
+        except (HttpParserError, HttpParserUpgrade) as error:
             self.is_kept = False
             if not self.is_over:  # else it is more than was announced
                 raise OSError(f"the answer is no HTTP: {error}") from error
 
     def answer(self) -> Answer:
-        """The complete one; nothing of it stays in memory, where it may be a page of a list."""
-        status, data = self._parser.get_status_code(), b"".join(self._parts)
-        self._parts = []
-        found = _RETRY_AFTER.search(self.head) if status >= 429 else None
+        """The complete one; nothing stays in memory of what may be a Secret or a page of a list."""
+        status, head, data = self._parser.get_status_code(), self.head, b"".join(self._parts)
+        self._parts, self.head = [], b""
+        found = _RETRY_AFTER.search(head) if status >= 429 else None
         return Answer(status, data, float(found[1]) if found else 0.0)
 
     # Called by llhttp.
@@ -207,7 +207,7 @@ class Transport:
     ) -> None:
         parts = urlsplit(base_url)
         self._prefix = parts.path if proxy_headers is None else base_url
-        self._fixed = {"Host": parts.netloc, **(proxy_headers or {})}
+        self._fixed = {"Host": parts.netloc.rpartition("@")[2], **(proxy_headers or {})}
         self._opened = opened
         self._idle: deque[_Connection] = deque()
         self._most_kept = most_kept

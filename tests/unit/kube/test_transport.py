@@ -150,6 +150,15 @@ def test_connection_is_kept_and_request_has_prefix_host_and_length(serve):
     assert b"Expect" not in writing
 
 
+def test_who_we_are_in_an_address_is_not_told_in_the_host(serve):
+    server, transport = serve([OK])
+    port = server.listener.getsockname()[1]
+    named = Transport(f"https://me:secret@127.0.0.1:{port}", transport._opened, most_kept=1)
+    get(named)
+    named.close()
+    assert b"secret" not in server.requests[0]
+
+
 def test_methods_do_not_stick(serve):
     """A handle is used for one method after the other."""
     server, transport = serve([OK], [OK], [OK])
@@ -195,6 +204,11 @@ def test_connection_closed_while_idle_is_replaced_before_a_write(serve):
         pytest.param([b"HTTP/1.1 200", b""], BrokenConnectionError, id="in the head"),
         pytest.param([OK[:-1], b""], BrokenConnectionError, id="in the body"),
         pytest.param([b"SSH-2.0\r\n\r\n"], OSError, id="not HTTP"),
+        pytest.param(
+            [b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\nx"],
+            OSError,
+            id="another protocol",
+        ),
         pytest.param(
             [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"],
             OSError,
@@ -268,7 +282,7 @@ def test_kept_connection_holds_no_answer(serve):
     """Neither a page of a list in memory, nor anything that the next answer could begin with."""
     _, transport = serve([OK], [OK[:-1], b""], [OK])
     assert get(transport).data == b"hi"
-    assert transport._idle[0].reader._parts == []
+    assert (transport._idle[0].reader._parts, transport._idle[0].reader.head) == ([], b"")
     with pytest.raises(BrokenConnectionError):
         get(transport)
     assert get(transport).data == b"hi"
