@@ -18,6 +18,7 @@ import time
 import weakref
 from collections import deque
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -33,17 +34,27 @@ CONNECT_TIMEOUT_SECONDS: Final = 5.0
 _UNSAFE: Final = "\r\n\x00"
 _URL: Final = re.compile(r"[!-~]*")
 _MOST_HEAD_BYTES: Final = 64 * 1024
-# What TLS hands out at once.
-_READ_BYTES: Final = 16 * 1024
+# What TLS takes and hands out at once.
+_PART_BYTES: Final = 16 * 1024
+_END_OF_HEAD: Final = b"\r\n\r\n"
 _HAS_LENGTH: Final = re.compile(rb"\r\n(content-length|transfer-encoding)[ \t]*:", re.IGNORECASE)
-_RETRY_AFTER: Final = re.compile(rb"\r\nretry-after[ \t]*:[ \t]*(\d{1,9})[ \t]*\r\n", re.IGNORECASE)
-# How Python tells that the kernel's time is over.
-_TIME_IS_OVER: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError, TimeoutError)
-_BROKEN: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+_RETRY_AFTER: Final = re.compile(
+    rb"\r\nretry-after[ \t]*:[ \t]*(\d{1,9})[ \t]*(?:\r|$)", re.IGNORECASE
+)
+# How Python tells that the kernel's time is over, or that a signal came.
+_NOT_READY: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class BrokenConnectionError(OSError):
     """The connection ended before the answer did; the request may have arrived."""
+
+
+_BROKEN: Final = (
+    ConnectionError,
+    ssl.SSLEOFError,
+    ssl.SSLZeroReturnError,
+    BrokenConnectionError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +71,21 @@ class Answer:
 
 
 class _Reader:
-    """What came of the present answer; told by llhttp.
+    """What came of the present answer; told by llhttp, which goes on to the next one by itself.
 
     Attributes:
-        head: all bytes up to those that ended the head.
         is_kept: the connection may be used again.
     """
 
     def __init__(self) -> None:
         self._parser = HttpResponseParser(self)
-        self._parts: list[bytes] = []
-        self.head = b""
-        self.has_head = self.is_over = self.is_kept = False
+        self.begin()
 
     def begin(self) -> None:
         """For the next answer."""
-        self._parts, self.head = [], b""
-        self.has_head = self.is_over = self.is_kept = False
+        self._status, self._head = 0, b""
+        self._parts: list[bytes] = []
+        self.is_over = self.is_kept = False
 
     def feed(self, data: bytes) -> None:
         """Take what came; `b""` is the end of the connection.
@@ -85,12 +94,12 @@ class _Reader:
             BrokenConnectionError: it ended before the answer did.
             OSError: this is no HTTP.
         """
-        if not self.has_head:
-            self.head += data
-            if len(self.head) > _MOST_HEAD_BYTES:
+        if not self._status:
+            self._head += data
+            if len(self._head) > _MOST_HEAD_BYTES:
                 raise OSError("the head of the answer has no end")
         if not data:
-            if not self.has_head or _HAS_LENGTH.search(self.head):
+            if not self._status or _HAS_LENGTH.search(self._head.partition(_END_OF_HEAD)[0]):
                 raise BrokenConnectionError("the connection ended before the answer did")
             self.is_over = True  # an answer that lasts as long as its connection
             return
@@ -103,29 +112,33 @@ class _Reader:
 
     def answer(self) -> Answer:
         """The complete one; nothing stays in memory of what may be a Secret or a page of a list."""
-        status, head, data = self._parser.get_status_code(), self.head, b"".join(self._parts)
-        self._parts, self.head = [], b""
-        found = _RETRY_AFTER.search(head) if status >= 429 else None
+        status, head, data = self._status, self._head, b"".join(self._parts)
+        self._parts, self._head = [], b""
+        found = _RETRY_AFTER.search(head.partition(_END_OF_HEAD)[0]) if status >= 429 else None
         return Answer(status, data, float(found[1]) if found else 0.0)
 
     # Called by llhttp.
 
     def on_message_begin(self) -> None:
-        """Another one, before we asked for it."""
+        """One more, that nobody asked for, says that the connection is not in step."""
         self.is_kept = False
 
     def on_headers_complete(self) -> None:
-        """Not of an interim answer (1xx)."""
-        self.has_head = self._parser.get_status_code() >= 200
+        """Of an interim answer (1xx) too, after which the real one comes."""
+        status = self._parser.get_status_code()
+        if not self.is_over and status >= 200:
+            self._status = status
 
     def on_body(self, data: bytes) -> None:
         """A part."""
-        self._parts.append(data)
+        if not self.is_over:
+            self._parts.append(data)
 
     def on_message_complete(self) -> None:
         """The last byte."""
-        self.is_over = self.has_head
-        self.is_kept = self._parser.should_keep_alive()
+        if self._status and not self.is_over:
+            self.is_over = True
+            self.is_kept = self._parser.should_keep_alive()
 
 
 class _Connection:
@@ -134,6 +147,8 @@ class _Connection:
     With a time-out of its own Python asks the socket before each call whether it is ready: a call
     to the system more, at which every other thread may run. It takes this one for one that never
     blocks, while for the kernel it blocks as long as `SO_RCVTIMEO` says.
+
+    The kernel's time is of each call. So who sends one TLS record byte by byte is waited for.
 
     Args:
         owner: urllib3's connection, open.
@@ -152,28 +167,59 @@ class _Connection:
         """Kept, and neither ended nor told anything since its last answer."""
         return self.reader.is_kept and is_silent(self._sock)
 
-    def exchange(self, request: bytes, timeout_seconds: float) -> Answer:
+    def exchange(self, request: bytes, seconds: float) -> Answer:
         """Send a request and read its answer; raises as `Transport.send`."""
-        end, reader = time.monotonic() + timeout_seconds, self.reader
+        end, reader, broken = time.monotonic() + seconds, self.reader, None
         reader.begin()
+        self._wait_at_most(seconds)
         try:
-            self._wait_at_most(timeout_seconds)
-            self._sock.sendall(request)
-            while True:
-                reader.feed(self._sock.recv(_READ_BYTES))
-                if reader.is_over:
-                    return reader.answer()
-                self._wait_at_most(end - time.monotonic())
-        except _TIME_IS_OVER as error:
-            raise TimeoutError(f"no answer within {timeout_seconds:g} s") from error
+            try:
+                self._send(request, end)
+            except _BROKEN as error:
+                broken = error  # a server that refuses a large request may have said why
+            reader.feed(self._receive(end))
+            while not reader.is_over:
+                self._wait_until(end)
+                reader.feed(self._receive(end))
         except _BROKEN as error:
-            raise BrokenConnectionError(str(error)) from error
+            raise BrokenConnectionError(str(broken or error)) from error
+        reader.is_kept = reader.is_kept and broken is None
+        return reader.answer()
 
     def close(self) -> None:
         """Drop it."""
         self._owner.close()
 
+    def _send(self, request: bytes, end: float) -> None:
+        """By parts, for the kernel's time is that of each."""
+        at = 0
+        while at < len(request):
+            try:
+                at += self._sock.send(request[at : at + _PART_BYTES])
+            except _NOT_READY:
+                self._wait_until(end)
+                continue
+            if at < len(request):
+                self._wait_until(end)
+
+    def _receive(self, end: float) -> bytes:
+        while True:
+            try:
+                data: bytes = self._sock.recv(_PART_BYTES)
+            except _NOT_READY:  # the time is over, or a signal came
+                self._wait_until(end)
+                continue
+            return data
+
+    def _wait_until(self, end: float) -> None:
+        self._wait_at_most(end - time.monotonic())
+
     def _wait_at_most(self, seconds: float) -> None:
+        """For the next call to the kernel.
+
+        Raises:
+            TimeoutError: no time is left.
+        """
         if seconds == self._wait_seconds:
             return
         if seconds <= 0:
@@ -251,9 +297,14 @@ class Transport:
             request = b"%b%b\r\n" % (target, lines)
         else:
             request = b"%b%bContent-Length: %d\r\n\r\n%b" % (target, lines, len(body), body)
-        connection = self._take(timeout_seconds)
+        began = time.monotonic()
+        connection, is_new = self._take(timeout_seconds)
+        left = timeout_seconds - (time.monotonic() - began) if is_new else timeout_seconds
         try:
-            answer = connection.exchange(request, timeout_seconds)
+            answer = connection.exchange(request, left)
+        except TimeoutError as error:
+            connection.close()
+            raise TimeoutError(f"no answer within {timeout_seconds:g} s") from error
         except BaseException:
             connection.close()
             raise
@@ -267,20 +318,20 @@ class Transport:
         """Drops the idle connections."""
         _close(self._idle)
 
-    def _take(self, timeout_seconds: float) -> _Connection:
-        """The connection used last, unless it has ended meanwhile, or a new one."""
+    def _take(self, timeout_seconds: float) -> tuple[_Connection, bool]:
+        """The connection used last, unless it has ended meanwhile, or a new one: True."""
         while True:
             try:
                 kept = self._idle.pop()
             except IndexError:
                 break
             if kept.is_fit:
-                return kept
+                return kept, False
             kept.close()
         try:
-            return _Connection(self._opened(min(timeout_seconds, CONNECT_TIMEOUT_SECONDS)))
-        except HTTPError as error:
-            raise OSError(str(error)) from error
+            return _Connection(self._opened(min(timeout_seconds, CONNECT_TIMEOUT_SECONDS))), True
+        except (HTTPError, HTTPException, ValueError) as error:
+            raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 def _close(idle: deque[_Connection]) -> None:

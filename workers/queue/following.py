@@ -87,12 +87,15 @@ class FollowingMixin(_Mixed):
         if sock is None or isinstance(sock, ssl.SSLSocket) or isinstance(command, str):
             sending(command, check_health)
             return
+        if check_health:
+            self.check_health()  # type: ignore[no-untyped-call]
         data = command[0] if len(command) == 1 else b"".join(command)
         rest = data[send_at_once(sock, data) :]
         if rest:
             usual = sock.gettimeout()
             sock.settimeout(self.socket_timeout)
-            sending([rest], check_health)  # which closes it when it fails
+            # Which closes it when it fails; a question after health would stand in the command.
+            sending([rest], False)  # noqa: FBT003 - the library's own argument
             sock.settimeout(usual)
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:

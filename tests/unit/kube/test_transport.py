@@ -282,7 +282,8 @@ def test_kept_connection_holds_no_answer(serve):
     """Neither a page of a list in memory, nor anything that the next answer could begin with."""
     _, transport = serve([OK], [OK[:-1], b""], [OK])
     assert get(transport).data == b"hi"
-    assert (transport._idle[0].reader._parts, transport._idle[0].reader.head) == ([], b"")
+    reader = transport._idle[0].reader
+    assert (reader._parts, reader._head) == ([], b"")
     with pytest.raises(BrokenConnectionError):
         get(transport)
     assert get(transport).data == b"hi"
