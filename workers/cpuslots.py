@@ -57,11 +57,7 @@ class CpuSlots:
             yield
         finally:
             _HELD.reset(token)
-            self._leave()  # the pass counts until the next one is chosen
-            with self._lock:
-                self._begun[tenant] -= 1
-                if not self._begun[tenant]:
-                    del self._begun[tenant]
+            self._end(tenant)
 
     def may_stay(self, tenant: str) -> bool:
         """Whether a pass of this tenant that just ended may be followed by another in its slot.
@@ -90,12 +86,27 @@ class CpuSlots:
                 return
             waiter = _Waiter(next(self._numbers))
             self._waiters.setdefault(tenant, deque()).append(waiter)
-        waiter.may_go.wait(self._patience_seconds)
+        try:
+            waiter.may_go.wait(self._patience_seconds)
+        except BaseException:
+            self._go_in(tenant, waiter)
+            self._end(tenant)
+            raise
+        self._go_in(tenant, waiter)
+
+    def _go_in(self, tenant: str, waiter: _Waiter) -> None:
+        """After the wait, whether or not somebody gave it a slot."""
         with self._lock:
-            waiting_too = self._waiters.get(tenant, ())
-            if waiter in waiting_too:  # nobody gave it a slot
+            if waiter in self._waiters.get(tenant, ()):
                 self._remove(tenant, waiter)
                 self._begin(tenant)
+
+    def _end(self, tenant: str) -> None:
+        self._leave()  # the pass counts until the next one is chosen
+        with self._lock:
+            self._begun[tenant] -= 1
+            if not self._begun[tenant]:
+                del self._begun[tenant]
 
     def _begin(self, tenant: str) -> None:
         self._inside += 1

@@ -82,6 +82,9 @@ def connect(
     base_url = configuration.host.rstrip("/")
     if base_url.startswith("https:"):
         pool.connection_pool_kw["ssl_context"] = _tls_context(configuration)
+        # Else urllib3 loads them at each connection, into the context of all: OpenSSL frees the
+        # certificate that another thread's handshake has in hand.
+        pool.connection_pool_kw |= {"cert_file": None, "key_file": None}
     # The official client has already looked at no_proxy.
     is_told_all = isinstance(pool, ProxyManager) and base_url.startswith("http:")
     transport = Transport(
@@ -114,7 +117,7 @@ def _opener(pool: PoolManager, base_url: str) -> Callable[[float], Any]:
 
 
 def _tls_context(configuration: Any) -> ssl.SSLContext:
-    """Of all connections; urllib3 adds the files. It judges as Go does.
+    """Of all connections; urllib3 adds the authorities. It judges as Go does.
 
     Since Python 3.13 a default context refuses authorities without key identifiers or key usage,
     such as those of EKS and MicroK8s: https://github.com/kubernetes-client/python/issues/2394.
@@ -125,6 +128,15 @@ def _tls_context(configuration: Any) -> ssl.SSLContext:
     # urllib3 does so only in a context of its own.
     if not (configuration.ssl_ca_cert or configuration.ca_cert_data):
         context.load_default_certs()
+    if configuration.cert_file:
+        try:
+            context.load_cert_chain(configuration.cert_file, configuration.key_file)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot load the client certificate {configuration.cert_file}: {error}; renew it "
+                "or its entry in the kubeconfig",
+                exit_code=_EXIT_CODE,
+            ) from error
     return context
 
 

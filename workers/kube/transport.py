@@ -157,8 +157,11 @@ class _Connection:
     def __init__(self, owner: Any) -> None:
         self._owner = owner
         self._sock: Any = owner.sock
-        self._sock.settimeout(0)
-        os.set_blocking(self._sock.fileno(), True)
+        # urllib3's own kind, for TLS within the TLS of a proxy, knows no time of the kernel.
+        self._is_kernels = isinstance(self._sock, socket.socket)
+        if self._is_kernels:
+            self._sock.settimeout(0)
+            os.set_blocking(self._sock.fileno(), True)
         self._wait_seconds = 0.0
         self.reader = _Reader()
 
@@ -224,12 +227,15 @@ class _Connection:
             return
         if seconds <= 0:
             raise TimeoutError
+        self._wait_seconds = seconds
+        if not self._is_kernels:
+            self._sock.settimeout(seconds)
+            return
         whole = int(seconds)
         # A `timeval`, in which 0 would mean for ever.
         wait = struct.pack("ll", whole, max(1, int((seconds - whole) * 1e6)))
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
-        self._wait_seconds = seconds
 
 
 class Transport:

@@ -142,7 +142,7 @@ def test_forms(serve, parts, expected):  # noqa: F811
         pytest.param(
             [b"HTTP/1.1 200 OK\r\nContent-Length:\r\n 9\r\n\r\nhi", b""], id="folded length, cut"
         ),
-        pytest.param([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nhi", b""], id="gzip te"),
+        pytest.param([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nhi", b""], id="gzip"),
         pytest.param(
             [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 18 + b"\r\n"],
             id="huge",

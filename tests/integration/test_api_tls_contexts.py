@@ -1,0 +1,114 @@
+"""One TLS context for all connections: many at once with a client certificate, TLS within TLS."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from http.server import ThreadingHTTPServer
+
+import yaml
+
+from tests.integration.test_api_tls import HOST, Ok, Tunnel, requests_work, watches_work, written
+from tests.support.certificates import make_ca, make_certificate
+from workers.kube.connection import connect
+
+OPENS = """
+import sys, threading
+from workers.kube.connection import connect
+transport = connect(sys.argv[1], "", pool_size=0).transport
+def work():
+    for _ in range(200):
+        assert transport.send("GET", "/", b"", None, timeout_seconds=20).status == 200
+threads = [threading.Thread(target=work) for _ in range(8)]
+[one.start() for one in threads]
+[one.join() for one in threads]
+print("all went well")
+"""
+
+
+@contextmanager
+def tls_server(context):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Ok) as http:
+        http.socket = context.wrap_socket(http.socket, server_side=True)
+        thread = threading.Thread(target=http.serve_forever, daemon=True)
+        thread.start()
+        yield http.server_address[1]
+        http.shutdown()
+
+
+def test_many_threads_open_connections_with_a_client_certificate(tmp_path):
+    """urllib3 would load the certificate at each: OpenSSL has no lock for the one context."""
+    make_ca(tmp_path, "ca")
+    for name in ("server", "client"):
+        make_certificate(tmp_path, "ca", name, HOST)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    context.load_verify_locations(tmp_path / "ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    with tls_server(context) as port:
+        path = written(
+            tmp_path,
+            {"server": f"https://{HOST}:{port}", "certificate-authority": str(tmp_path / "ca.pem")},
+        )
+        config = yaml.safe_load(path.read_text())
+        config["users"][0]["user"] = {
+            "client-certificate": str(tmp_path / "client.pem"),
+            "client-key": str(tmp_path / "client.key"),
+        }
+        path.write_text(yaml.safe_dump(config))
+        done = subprocess.run(
+            [sys.executable, "-X", "faulthandler", "-c", OPENS, str(path)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (0, "all went well\n"), done.stderr[:600]
+
+
+class TlsTunnel(Tunnel):
+    """A proxy that speaks TLS itself."""
+
+    def __init__(self, port, context):
+        self.context = context
+        super().__init__(port)
+
+    def run(self):
+        with suppress(OSError):
+            while True:
+                plain, _ = self.listener.accept()
+                ours = self.context.wrap_socket(plain, server_side=True)
+                head = b""
+                while b"\r\n\r\n" not in head:
+                    head += ours.recv(4096)
+                ours.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                theirs = socket.create_connection(("127.0.0.1", self.port))
+                for pair in ((ours, theirs), (theirs, ours)):
+                    threading.Thread(target=self.copy, args=pair, daemon=True).start()
+
+
+def test_requests_and_watches_go_through_a_proxy_with_tls(tmp_path, monkeypatch):
+    """TLS in TLS: urllib3's own kind of socket, which has no `setsockopt`."""
+    make_ca(tmp_path, "ca")
+    make_certificate(tmp_path, "ca", "server", HOST)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    with tls_server(context) as port:
+        tunnel = TlsTunnel(port, context)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        for name in ("HTTPS_PROXY", "https_proxy"):
+            monkeypatch.setenv(name, f"https://{HOST}:{tunnel.listener.getsockname()[1]}")
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        cluster = {
+            "server": f"https://{HOST}:{port}",
+            "certificate-authority": str(tmp_path / "ca.pem"),
+        }
+        connection = connect(str(written(tmp_path, cluster)), "", pool_size=1)
+        assert watches_work(connection)
+        assert requests_work(connection)
+        tunnel.listener.close()
