@@ -112,3 +112,25 @@ def test_requests_and_watches_go_through_a_proxy_with_tls(tmp_path, monkeypatch)
         assert watches_work(connection)
         assert requests_work(connection)
         tunnel.listener.close()
+
+
+def test_nothing_of_the_context_changes_at_a_connection(tmp_path, monkeypatch):
+    """But authorities are added, for which OpenSSL has a lock."""
+    make_ca(tmp_path, "ca")
+    make_certificate(tmp_path, "ca", "server", HOST)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    with tls_server(context) as port:
+        cluster = {
+            "server": f"https://{HOST}:{port}",
+            "certificate-authority": str(tmp_path / "ca.pem"),
+        }
+        connection = connect(str(written(tmp_path, cluster)), "", pool_size=1)
+        for name in ("set_alpn_protocols", "load_cert_chain", "set_ciphers"):
+            monkeypatch.setattr(ssl.SSLContext, name, changed)
+        assert requests_work(connection)
+        connection.transport.close()
+
+
+def changed(*_):
+    raise AssertionError("a context that others use")

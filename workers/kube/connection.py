@@ -128,6 +128,10 @@ def _tls_context(configuration: Any) -> ssl.SSLContext:
     # urllib3 does so only in a context of its own.
     if not (configuration.ssl_ca_cert or configuration.ca_cert_data):
         context.load_default_certs()
+    # urllib3 says this at each connection, into a list that another thread's handshake reads.
+    context.set_alpn_protocols(["http/1.1"])
+    untyped: Any = context
+    untyped.set_alpn_protocols = lambda _: None
     if configuration.cert_file:
         try:
             context.load_cert_chain(configuration.cert_file, configuration.key_file)

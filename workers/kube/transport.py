@@ -276,7 +276,10 @@ class Transport:
         for line in lines:
             if any(map(line.__contains__, _UNSAFE)):
                 raise ValueError(f"a line break in {line.partition(':')[0]!r}")
-        return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
+        try:
+            return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
+        except UnicodeEncodeError:  # which holds the headers, a token among them
+            raise ValueError("a header holds a character that HTTP has not") from None
 
     def send(
         self, method: str, url: str, lines: bytes, body: bytes | None, *, timeout_seconds: float

@@ -160,7 +160,7 @@ def test_who_we_are_in_an_address_is_not_told_in_the_host(serve):
 
 
 def test_methods_do_not_stick(serve):
-    """A handle is used for one method after the other."""
+    """A connection is used for one method after the other."""
     server, transport = serve([OK], [OK], [OK])
     transport.send("DELETE", "/x", b"", None, timeout_seconds=5)
     lines = transport.lines({"Content-Type": "a/b"})
@@ -276,6 +276,14 @@ def test_path_cannot_end_the_line(serve, url):
     with pytest.raises(ValueError, match="a line break in 'Authorization'"):
         get(transport, Authorization="Bearer a\r\nX: y")
     assert server.requests == []
+
+
+def test_a_header_that_cannot_be_sent_is_not_told(serve):
+    _, transport = serve([OK])
+    with pytest.raises(ValueError, match="a character that HTTP has not") as caught:
+        transport.lines({"Authorization": "Bearer secret\u2014"})
+    assert caught.value.__cause__ is None
+    assert "secret" not in repr(caught.value)
 
 
 def test_kept_connection_holds_no_answer(serve):
