@@ -316,7 +316,9 @@ class CrashWorld:
     def recover(self) -> None:
         """The watcher's look each minute."""
         queue, intents = self.watcher_queue(), IntentStore(self.client)
-        Recovery(self.client, queue, period_seconds=0.001).run(self.keys_of_unsaved)
+        self.client.delete(f"{PREFIX}recovery_guard")  # its period is of real time
+        assert Recovery(self.client, queue).run(self.keys_of_unsaved)
+        self.client.delete(f"{PREFIX}recovery_guard")
         kube = cast("Any", self.kube)
         queue.add(restore_intents(kube, NAMESPACE, intents, {DRIVER}))
 
@@ -375,7 +377,7 @@ class CrashWorld:
                     return
             if not self.waiting():
                 self.recover()
-                quiet += 1
+                quiet = 0 if self.tickets else quiet + 1
             self.now_ms += 1000
         assert quiet >= 3, f"still busy: {self.waiting()}"
 
