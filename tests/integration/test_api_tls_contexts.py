@@ -30,6 +30,15 @@ print("all went well")
 """
 
 
+def server_context(folder):
+    """Of a server whose certificate the authority `ca` has signed, made there."""
+    make_ca(folder, "ca")
+    make_certificate(folder, "ca", "server", HOST)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+    return context
+
+
 @contextmanager
 def tls_server(context):
     with ThreadingHTTPServer(("127.0.0.1", 0), Ok) as http:
@@ -42,11 +51,8 @@ def tls_server(context):
 
 def test_many_threads_open_connections_with_a_client_certificate(tmp_path):
     """urllib3 would load the certificate at each: OpenSSL has no lock for the one context."""
-    make_ca(tmp_path, "ca")
-    for name in ("server", "client"):
-        make_certificate(tmp_path, "ca", name, HOST)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    context = server_context(tmp_path)
+    make_certificate(tmp_path, "ca", "client", HOST)
     context.load_verify_locations(tmp_path / "ca.pem")
     context.verify_mode = ssl.CERT_REQUIRED
     with tls_server(context) as port:
@@ -93,10 +99,7 @@ class TlsTunnel(Tunnel):
 
 def test_requests_and_watches_go_through_a_proxy_with_tls(tmp_path, monkeypatch):
     """TLS in TLS: urllib3's own kind of socket, which has no `setsockopt`."""
-    make_ca(tmp_path, "ca")
-    make_certificate(tmp_path, "ca", "server", HOST)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    context = server_context(tmp_path)
     with tls_server(context) as port:
         tunnel = TlsTunnel(port, context)
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
@@ -116,10 +119,7 @@ def test_requests_and_watches_go_through_a_proxy_with_tls(tmp_path, monkeypatch)
 
 def test_nothing_of_the_context_changes_at_a_connection(tmp_path, monkeypatch):
     """But authorities are added, for which OpenSSL has a lock."""
-    make_ca(tmp_path, "ca")
-    make_certificate(tmp_path, "ca", "server", HOST)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    context = server_context(tmp_path)
     with tls_server(context) as port:
         cluster = {
             "server": f"https://{HOST}:{port}",

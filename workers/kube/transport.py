@@ -311,11 +311,10 @@ class Transport:
         left = timeout_seconds - (time.monotonic() - began) if is_new else timeout_seconds
         try:
             answer = connection.exchange(request, left)
-        except TimeoutError as error:
+        except BaseException as error:
             connection.close()
-            raise TimeoutError(f"no answer within {timeout_seconds:g} s") from error
-        except BaseException:
-            connection.close()
+            if isinstance(error, TimeoutError):
+                raise TimeoutError(f"no answer within {timeout_seconds:g} s") from error
             raise
         if connection.reader.is_kept and len(self._idle) < self._most_kept:
             self._idle.append(connection)

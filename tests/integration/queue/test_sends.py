@@ -17,8 +17,9 @@ from workers.queue.following import TcpConnection
 pytestmark = pytest.mark.integration
 
 
-def test_a_question_after_health_is_never_within_a_command(redis_server):
-    """A command of which the kernel took a part must not be cut by a PING (health check)."""
+@pytest.fixture
+def client(redis_server):
+    """Its connections ask after the server's health now and then, as the broker's do."""
     pool = redis.ConnectionPool(
         connection_class=TcpConnection,
         host="127.0.0.1",
@@ -26,9 +27,13 @@ def test_a_question_after_health_is_never_within_a_command(redis_server):
         socket_timeout=3,
         health_check_interval=1,
     )
-    client = redis.Redis(connection_pool=pool)
+    return redis.Redis(connection_pool=pool)
+
+
+def test_a_question_after_health_is_never_within_a_command(client):
+    """A command of which the kernel took a part must not be cut by a PING (health check)."""
     client.ping()
-    (connection,) = pool._available_connections
+    (connection,) = client.connection_pool._available_connections
     connection.next_health_check = 0
     value = b"1" * 20_000_000
     assert client.set("csifleet:epoch", value)
@@ -37,18 +42,10 @@ def test_a_question_after_health_is_never_within_a_command(redis_server):
     assert got == value
 
 
-def test_a_short_command_asks_after_health_as_the_library_does(redis_server):
+def test_a_short_command_asks_after_health_as_the_library_does(client):
     """The broker's connections have an interval for it: half-open ones are found."""
-    pool = redis.ConnectionPool(
-        connection_class=TcpConnection,
-        host="127.0.0.1",
-        port=redis_server.port,
-        socket_timeout=3,
-        health_check_interval=1,
-    )
-    client = redis.Redis(connection_pool=pool)
     client.echo("x")
-    (connection,) = pool._available_connections
+    (connection,) = client.connection_pool._available_connections
     connection.next_health_check = 0
     before = client.info("commandstats").get("cmdstat_ping", {"calls": 0})["calls"]
     connection.next_health_check = 0
