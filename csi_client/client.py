@@ -21,7 +21,8 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from csi_client import capabilities, errors, redact
 from csi_client import messages as csi
 from csi_client import scrub as scrubbing
-from csi_client.connection import MAX_RECEIVE_BYTES, Link, TlsFiles, open_channel, parse_address
+from csi_client.channels import Channels
+from csi_client.connection import MAX_RECEIVE_BYTES, Link, TlsFiles, channel_maker, parse_address
 from csi_client.slowcalls import SLOW_CALLS
 
 if TYPE_CHECKING:
@@ -86,9 +87,10 @@ class CsiClient:
         self.timeout_seconds = timeout_seconds
         self._timeouts_by_rpc = dict(timeouts_by_rpc or {})
         self._observer = observer
-        self._channel = open_channel(target, tls=tls, max_receive_bytes=max_receive_bytes)
-        self._link = Link(self._channel)
-        self._methods: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
+        self._channels = Channels(
+            channel_maker(target, tls=tls, max_receive_bytes=max_receive_bytes)
+        )
+        self._link = Link(self._channels.first)
         self._guarded: dict[grpc.Future[bytes], Callable[[], bool]] = {}
 
     @property
@@ -123,7 +125,7 @@ class CsiClient:
     def close(self) -> None:
         """Close the channel; running calls end with CANCELLED. Safe to call twice."""
         self._link.close()
-        self._channel.close()
+        self._channels.close()
 
     def probe(self, *, timeout_seconds: float | None = None) -> bool:
         """Ask once whether the driver is ready; an absent `ready` means yes (P-004)."""
@@ -365,11 +367,11 @@ class CsiClient:
         if on_slow is not None and slow_after_seconds < timeout:
             watched = SLOW_CALLS.told(on_slow, slow_after_seconds, rpc)
         try:
-            with watched:
+            with watched, self._channels.method(rpc) as method:
                 if is_allowed is None:
-                    return self._method(rpc)(payload, timeout=timeout)
+                    return method(payload, timeout=timeout)
                 # Only a future can be cancelled; it costs twice the time of a processor.
-                call = self._method(rpc).future(payload, timeout=timeout)
+                call = method.future(payload, timeout=timeout)
                 with self._guard(call, is_allowed):
                     return call.result()
         except grpc.RpcError as error:
@@ -395,12 +397,6 @@ class CsiClient:
             yield
         finally:
             self._guarded.pop(call, None)
-
-    def _method(self, rpc: str) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
-        method = self._methods.get(rpc)
-        if method is None:
-            method = self._methods[rpc] = self._channel.unary_unary(rpc, None, None)
-        return method
 
     def _observe(self, rpc: str, code_name: str, started: float) -> None:
         if self._observer is not None:

@@ -12,6 +12,8 @@ import re
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -45,6 +47,7 @@ _READY: Final = 2
 
 _NEVER_MS: Final = 2**31 - 1
 _UNIX: Final = "unix://"
+_CLIENTS: Final = count(1)
 # The Go sidecar's words, then what to do.
 _REFUSED: Final = (
     "OnConnectionLoss callback only supported for unix:// addresses: "
@@ -109,23 +112,24 @@ def parse_address(address: str, *, allow_tcp: bool = False) -> str:
     return f"dns:///{match['host']}:{match['port']}"
 
 
-def open_channel(
+def channel_maker(
     target: str, *, tls: TlsFiles | None = None, max_receive_bytes: int = MAX_RECEIVE_BYTES
-) -> grpc.Channel:
-    """Open a channel to a target of `parse_address`; one per driver, shared by all threads.
+) -> Callable[[], grpc.Channel]:
+    """What opens channels to a target of `parse_address`; all of them share one connection.
 
-    Nothing is connected yet.
+    A channel connects when it is asked to.
 
     Raises:
         CsiAddressError: `tls` for a unix socket, or its files cannot be read.
     """
     is_unix = target.startswith(("unix:", "unix-abstract:"))
     if tls is None:
-        return grpc.insecure_channel(target, options=_options(is_unix, None, max_receive_bytes))
+        options = _options(is_unix, None, max_receive_bytes)
+        return partial(grpc.insecure_channel, target, options=options)
     if is_unix:
         raise CsiAddressError("TLS is for drivers over TCP, not for a unix socket")
     options = _options(is_unix, tls.server_name, max_receive_bytes)
-    return grpc.secure_channel(target, tls.credentials(), options=options)
+    return partial(grpc.secure_channel, target, tls.credentials(), options=options)
 
 
 def wait_connected(
@@ -287,8 +291,9 @@ def _options(
         # No idle timeout (P-002), and no keepalive: Go drivers answer it with too_many_pings.
         ("grpc.client_idle_timeout_ms", _NEVER_MS),
         ("grpc.keepalive_time_ms", _NEVER_MS),
-        # Two clients of one driver (migration, P-009) must not share a connection's back-off.
-        ("grpc.use_local_subchannel_pool", 1),
+        # Channels with the same options share a connection. Two clients of one driver (migration,
+        # P-009) must not: they would share its back-off. gRPC knows no option of this name.
+        ("csi-fleet.client", next(_CLIENTS)),
         # A proxy of the environment is for the internet, not for storage.
         ("grpc.enable_http_proxy", 0),
     ]

@@ -89,7 +89,9 @@ class MemoryApi:
 
     # What KubeResources asks of its client.
 
-    def get(self, path: str, query: Mapping[str, Any] | None = None) -> JsonObject:
+    def get(
+        self, path: str, query: Mapping[str, Any] | None = None, *, repeats: int | None = None
+    ) -> JsonObject:
         """One object, or a list in one page."""
         self._reach("get", path)
         if path in self.objects:

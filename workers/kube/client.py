@@ -202,9 +202,11 @@ class KubeClient:
             repeats=repeats,
         )
 
-    def get(self, path: str, query: Mapping[str, Any] | None = None) -> JsonObject:
-        """Read one object or one list page."""
-        return _decoded(self.request("GET", path, query=query))
+    def get(
+        self, path: str, query: Mapping[str, Any] | None = None, *, repeats: int | None = None
+    ) -> JsonObject:
+        """Read one object or one list page; `repeats` as for `request`."""
+        return _decoded(self.request("GET", path, query=query, repeats=repeats))
 
     def create(self, path: str, body: JsonObject) -> JsonObject:
         """POST a new object; returns it as saved.
@@ -277,12 +279,13 @@ class KubeClient:
         content_type: str = JSON,
         accept: str = JSON,
         timeout_seconds: float | None = None,
+        repeats: int | None = None,
     ) -> bytes:
         """Send one request and return the answer's body.
 
         An answer with Retry-After (429, 5xx: the server did nothing) is repeated up to 3
-        times, for every method, as client-go does; a read is repeated once when the
-        connection broke. All other repeats belong to the caller's queue.
+        times, for every method, as client-go does, or `repeats` times; a read is repeated once
+        when the connection broke. All other repeats belong to the caller's queue.
 
         Raises:
             ApiError: one of the classes of workers.kube.errors.
@@ -292,7 +295,7 @@ class KubeClient:
         call = _Call(
             method, _url(path, query), accept, data, timeout, "" if data is None else content_type
         )
-        for repeats_left in range(self._repeats, -1, -1):
+        for repeats_left in range(self._repeats if repeats is None else repeats, -1, -1):
             with waiting():
                 answer = self._send_authorized(call, _exchange)
             if answer.status < 300:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from workers.kube import paths
-from workers.kube.errors import NotFoundError
+from workers.kube.errors import NotFoundError, ServerError
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -16,27 +17,51 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.kube.paths import Resource
 
+_log = get_logger(__name__)
+
 _PAGE_SIZE: Final = 500
 
 
 class Getter(Protocol):
     """The part of a KubeClient that reads."""
 
-    def get(self, path: str, query: Mapping[str, Any] | None = None) -> JsonObject:
-        """Read one object or one list page."""
+    def get(
+        self, path: str, query: Mapping[str, Any] | None = None, *, repeats: int | None = None
+    ) -> JsonObject:
+        """Read one object or one list page; see `KubeClient`."""
 
 
 class KubeReader:
-    """The API server's objects by name, read live; one per process, safe for threads."""
+    """The API server's objects by name; one per process, safe for threads.
+
+    They are read live, which for the API server means to ask etcd, unless a read says which version
+    will do.
+    """
 
     def __init__(self, client: Getter) -> None:
         self._getter = client
 
     # Any kind.
 
-    def get(self, resource: Resource, name: str, *, namespace: str = "") -> JsonObject:
-        """Read one object live."""
-        return self._getter.get(resource.path(name, namespace=namespace))
+    def get(
+        self, resource: Resource, name: str, *, namespace: str = "", at_least: int = 0
+    ) -> JsonObject:
+        """Read one object.
+
+        Args:
+            resource: its kind.
+            name: its name.
+            namespace: "" for a kind without.
+            at_least: a resourceVersion of the object: one of the API server's memory will do that
+                is no older. 0: live.
+        """
+        path = resource.path(name, namespace=namespace)
+        if at_least:
+            try:
+                return self._getter.get(path, {"resourceVersion": str(at_least)}, repeats=0)
+            except ServerError as error:  # one that has not heard of that version for 3 s, say
+                _log.v(4, "read live", resource=resource.plural, name=name, err=error)
+        return self._getter.get(path)
 
     def is_gone(self, resource: Resource, name: str, uid: str, *, namespace: str = "") -> bool:
         """Whether the object of this UID does not exist any more."""
@@ -66,9 +91,9 @@ class KubeReader:
 
     # Claims.
 
-    def get_claim(self, namespace: str, name: str) -> JsonObject:
-        """Read a PersistentVolumeClaim live."""
-        return self.get(paths.CLAIMS, name, namespace=namespace)
+    def get_claim(self, namespace: str, name: str, *, at_least: int = 0) -> JsonObject:
+        """Read a PersistentVolumeClaim; `at_least` as for `get`."""
+        return self.get(paths.CLAIMS, name, namespace=namespace, at_least=at_least)
 
     def list_claims(self, namespace: str = "") -> Iterator[JsonObject]:
         """Yield the claims of one namespace, or of all."""

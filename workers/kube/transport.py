@@ -16,8 +16,8 @@ import ssl
 import struct
 import time
 import weakref
-from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -25,9 +25,11 @@ from urllib.parse import urlsplit
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from urllib3.exceptions import HTTPError
 
+from workers.kube.kept import Kept
 from workers.syscalls import is_silent
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Mapping
 
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
@@ -260,11 +262,9 @@ class Transport:
         parts = urlsplit(base_url)
         self._prefix = parts.path if proxy_headers is None else base_url
         self._fixed = {"Host": parts.netloc.rpartition("@")[2], **(proxy_headers or {})}
-        self._opened = opened
-        self._idle: deque[_Connection] = deque()
-        self._most_kept = most_kept
+        self._kept = Kept(partial(_opened, opened), most_kept)
         # A client that nobody has any more leaves no connection open.
-        weakref.finalize(self, _close, self._idle)
+        weakref.finalize(self, _close, self._kept.idle)
 
     def lines(self, headers: Mapping[str, str]) -> bytes:
         """Checked lines for `send`; the same ones serve any number of requests.
@@ -295,7 +295,7 @@ class Transport:
 
         Raises:
             BrokenConnectionError: the connection ended.
-            TimeoutError: no complete answer in time.
+            TimeoutError: no complete answer in time, or no connection.
             OSError: not connected, not trusted, or no HTTP.
             ValueError: the path holds what no URL may.
         """
@@ -306,9 +306,11 @@ class Transport:
             request = b"%b%b\r\n" % (target, lines)
         else:
             request = b"%b%bContent-Length: %d\r\n\r\n%b" % (target, lines, len(body), body)
-        began = time.monotonic()
-        connection, is_new = self._take(timeout_seconds)
-        left = timeout_seconds - (time.monotonic() - began) if is_new else timeout_seconds
+        left, connection = timeout_seconds, self._kept.at_once()
+        if connection is None:
+            began = time.monotonic()
+            connection = self._kept.in_time(timeout_seconds)
+            left -= time.monotonic() - began
         try:
             answer = connection.exchange(request, left)
         except BaseException as error:
@@ -316,30 +318,22 @@ class Transport:
             if isinstance(error, TimeoutError):
                 raise TimeoutError(f"no answer within {timeout_seconds:g} s") from error
             raise
-        if connection.reader.is_kept and len(self._idle) < self._most_kept:
-            self._idle.append(connection)
+        if connection.reader.is_kept:
+            self._kept.give_back(connection)
         else:
             connection.close()
         return answer
 
     def close(self) -> None:
         """Drops the idle connections."""
-        _close(self._idle)
+        _close(self._kept.idle)
 
-    def _take(self, timeout_seconds: float) -> tuple[_Connection, bool]:
-        """The connection used last, unless it has ended meanwhile, or a new one: True."""
-        while True:
-            try:
-                kept = self._idle.pop()
-            except IndexError:
-                break
-            if kept.is_fit:
-                return kept, False
-            kept.close()
-        try:
-            return _Connection(self._opened(min(timeout_seconds, CONNECT_TIMEOUT_SECONDS))), True
-        except (HTTPError, HTTPException, ValueError) as error:
-            raise OSError(f"{type(error).__name__}: {error}") from error
+
+def _opened(opened: Callable[[float], Any], seconds: float) -> _Connection:
+    try:
+        return _Connection(opened(min(seconds, CONNECT_TIMEOUT_SECONDS)))
+    except (HTTPError, HTTPException, ValueError) as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 def _close(idle: deque[_Connection]) -> None:

@@ -94,8 +94,8 @@ class HeldLeases:
         key = _parsed(state[0])
         if key is None or self._clock() >= valid_until:
             return None
-        fence, started_ms, fails, memo, mark, waited_ms, *seen = state[2:]
-        epoch, versions, complete, *records = seen
+        fence, started_ms, fails, memo, mark, waited_ms, *rest = state[2:]
+        epoch, versions, complete, seen, *records = rest
         kinds, counts = map(text, versions[::2]), (whole(one) or 0 for one in versions[1::2])
         numbers = dict(zip(kinds, counts, strict=True))
         lease = Lease(
@@ -113,6 +113,7 @@ class HeldLeases:
             valid_until=valid_until,
             started_ms=int(started_ms),
             asked_at=started,
+            seen=whole(seen) or 0,
         )
         self.held[token] = lease
         return lease

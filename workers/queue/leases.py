@@ -85,6 +85,8 @@ class Lease:
             lost it gets it again.
         started_ms: Redis' time when it was given.
         asked_at: local time just before.
+        seen: the newest resourceVersion of the key's object that an event told of, or a pass read
+            or wrote, in the last minutes; 0 for none.
         rules: under which its end goes on with another key, see `workers.queue.lockrules`; "": it
             does not.
         successor: the lease of that key, once this one has ended. Whoever set `rules` works on it
@@ -109,6 +111,7 @@ class Lease:
     written: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     started_ms: int = 0
     asked_at: float = 0.0
+    seen: int = 0
     rules: str = ""
     successor: Lease | None = None
 

@@ -75,7 +75,7 @@ def text(value: bytes | str | None) -> str:
 
 def whole(value: bytes | str | None) -> int | None:
     """A count or a time in ms as we write it; None for whatever else stands there."""
-    digits = text(value)
+    digits = value or ""
     is_ours = digits.isascii() and digits.isdigit() and len(digits) <= _LONGEST_NUMBER
     return int(digits) if is_ours else None
 

@@ -121,3 +121,35 @@ def test_an_event_is_not_lost_with_its_process(bench, queue, start_queue):
     assert bench.tickets == [KEY]
     other.done(bench.run_next(other))
     assert bench.tickets == []
+
+
+# What a lease says is known of its object: who begins with it reads nothing older.
+
+
+def test_a_lease_knows_the_newest_version_that_was_told(bench, queue):
+    queue.add_events({KEY: "9"})
+    queue.add_events({KEY: "10"})
+    assert bench.run_next(queue).seen == 10
+
+
+def test_and_what_the_pass_before_read_or_wrote(bench, queue):
+    queue.add_events({KEY: "5"})
+    queue.done(bench.run_next(queue), known="12")
+    queue.add([KEY])
+    assert bench.run_next(queue).seen == 12
+
+
+def test_of_what_was_told_minutes_ago_nothing_is_known(bench, queue):
+    """The object is read as it is now."""
+    queue.add_events({KEY: "5"})
+    bench.advance(180)
+    assert bench.run_next(queue).seen == 0
+
+
+@pytest.mark.parametrize("stored", ["", "x", "-1", "1" * 20, b"\xff", "0"])
+def test_what_is_no_version_is_none(bench, queue, redis_client, stored):
+    """By somebody's hand, or older than all."""
+    queue.add_events({KEY: "5"})
+    (name,) = redis_client.keys("*:seen:*")
+    redis_client.hset(name, KEY.text, stored)
+    assert bench.run_next(queue).seen == 0

@@ -132,7 +132,7 @@ def channel() -> Channel:
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch, channel: Channel) -> Any:
     """Makes a client with options over the channel."""
-    monkeypatch.setattr(module, "open_channel", lambda *_, **__: channel)
+    monkeypatch.setattr(module, "channel_maker", lambda *_, **__: lambda: channel)
     monkeypatch.setattr(module, "Link", Link)
     monkeypatch.setattr(module, "SLOW_CALLS", channel.slow)
     return lambda **options: CsiClient("/run/csi.sock", **options)
@@ -347,13 +347,15 @@ def test_p002_how_a_channel_is_set_up() -> None:
         "grpc.max_reconnect_backoff_ms": 1000,
         "grpc.client_idle_timeout_ms": never,
         "grpc.keepalive_time_ms": never,
-        "grpc.use_local_subchannel_pool": 1,
         "grpc.enable_http_proxy": 0,
     }
+    clients = set()
     named = {"grpc.ssl_target_name_override": "driver.example.org"}
     local = {"grpc.default_authority": "localhost"}
     for is_unix, server_name, more in (
         (False, None, {}), (False, "driver.example.org", named), (True, None, local)
     ):  # fmt: skip
-        found = connection._options(is_unix, server_name, max_receive_bytes=7)
-        assert dict(found) == plain | more
+        found = dict(connection._options(is_unix, server_name, max_receive_bytes=7))
+        clients.add(found.pop("csi-fleet.client"))
+        assert found == plain | more
+    assert len(clients) == 3, "no connection of another client"

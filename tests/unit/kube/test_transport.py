@@ -65,11 +65,12 @@ class Server:
             if not script or script[-1] == b"":
                 return
 
-    def transport(self, prefix=""):
+    def transport(self, prefix="", user=""):
         scheme = "http" if self.tls is None else "https"
-        address = f"{scheme}://127.0.0.1:{self.listener.getsockname()[1]}"
-        opened = _opener(urllib3.PoolManager(cert_reqs="CERT_NONE"), address)
-        return Transport(address + prefix, opened, most_kept=2)
+        place = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        pool = urllib3.PoolManager(cert_reqs="CERT_NONE")
+        opened = _opener(pool, f"{scheme}://{place}")
+        return Transport(f"{scheme}://{user}{place}{prefix}", opened, most_kept=2)
 
 
 @pytest.fixture(scope="module")
@@ -151,9 +152,8 @@ def test_connection_is_kept_and_request_has_prefix_host_and_length(serve):
 
 
 def test_who_we_are_in_an_address_is_not_told_in_the_host(serve):
-    server, transport = serve([OK])
-    port = server.listener.getsockname()[1]
-    named = Transport(f"https://me:secret@127.0.0.1:{port}", transport._opened, most_kept=1)
+    server, _ = serve([OK])
+    named = server.transport(user="me:secret@")
     get(named)
     named.close()
     assert b"secret" not in server.requests[0]
@@ -290,7 +290,7 @@ def test_kept_connection_holds_no_answer(serve):
     """Neither a page of a list in memory, nor anything that the next answer could begin with."""
     _, transport = serve([OK], [OK[:-1], b""], [OK])
     assert get(transport).data == b"hi"
-    reader = transport._idle[0].reader
+    reader = transport._kept.idle[0].reader
     assert (reader._parts, reader._head) == ([], b"")
     with pytest.raises(BrokenConnectionError):
         get(transport)

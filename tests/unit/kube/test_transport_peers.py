@@ -158,7 +158,7 @@ def test_no_forms(serve, parts):  # noqa: F811
     with pytest.raises(OSError) as caught:
         get(transport, timeout_seconds=1.5)
     assert not isinstance(caught.value, TimeoutError)
-    assert not transport._idle
+    assert not transport._kept.idle
 
 
 def test_to_the_end_without_close_notify_is_no_end(certificate):  # noqa: F811

@@ -115,7 +115,10 @@ class ClaimPass(ClaimWork):
         record, unsaved, was_saved = self.own.intents.opened(self.lease)
         self.record = intent = Intent.from_record(record, self.key.uid)
         self.started = time.monotonic()
-        live = self.read_claim()
+        # To begin with, what the API server remembers will do, no older than what was told of the
+        # claim. Whoever goes on with an attempt needs to know how it is now.
+        is_first = not (intent or unsaved or was_saved or self.lease.fails)
+        live = self.read_claim(at_least=self.lease.seen if is_first else 0)
         self.has_read = True
         self.is_orphaned = live is None or self.has_another(live)
         self.had_failed = intent is not None and intent.is_failed

@@ -41,9 +41,11 @@ class ReadOnlyClient:
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
-    def get(self, path: str, query: Mapping[str, Any] | None = None) -> JsonObject:
+    def get(
+        self, path: str, query: Mapping[str, Any] | None = None, *, repeats: int | None = None
+    ) -> JsonObject:
         """Read one object or one list page."""
-        return self._client.get(path, query)
+        return self._client.get(path, query, repeats=repeats)
 
     def create(self, path: str, body: JsonObject) -> NoReturn:
         """Never."""

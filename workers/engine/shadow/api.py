@@ -57,6 +57,7 @@ class ShadowApi(KubeClient):
         content_type: str = JSON,
         accept: str = JSON,
         timeout_seconds: float | None = None,
+        repeats: int | None = None,
     ) -> bytes:
         """A read as it is, with this reconcile's own writes; a write is never sent."""
         if path.startswith(_REVIEWS):
@@ -70,7 +71,12 @@ class ShadowApi(KubeClient):
                 raise NotFoundError(404, "NotFound", f'"{_name(path)}" not found')
             return msgspec.json.encode(found)
         return super().request(
-            method, path, query=query, accept=accept, timeout_seconds=timeout_seconds
+            method,
+            path,
+            query=query,
+            accept=accept,
+            timeout_seconds=timeout_seconds,
+            repeats=repeats,
         )
 
     def _pretend(self, method: str, path: str, body: Any, content_type: str) -> Any:

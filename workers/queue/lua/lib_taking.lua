@@ -21,7 +21,7 @@ local function state_of(key, lease, waited)
   return { key, lease.locks, lease.fence, lease.started, redis.call('HGET', K.fails, key) or '0',
     redis.call('HGET', K.memos, key) or '', redis.call('HGET', K.marks, key) or '',
     string.format('%d', math.max(0, waited)), epoch,
-    redis.call('HGETALL', K.versions), complete, intent, unsaved, saved }
+    redis.call('HGETALL', K.versions), complete, newest_seen(key) or '', intent, unsaved, saved }
 end
 
 local function take(key, process, token, ttl, locks)

@@ -1,0 +1,184 @@
+"""Calls at the same time, over channels of their own and one connection."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from contextlib import ExitStack
+from pathlib import Path
+
+import grpc
+import pytest
+
+from csi_client import messages as csi
+from csi_client.channels import MOST_CHANNELS, Channels
+from csi_client.client import CsiClient
+from csi_client.errors import CsiError, NoStatusError
+from tests.support.waiting import wait_until
+
+PROBE = "/csi.v1.Identity/Probe"
+
+
+class Channel:
+    """One that is not connected to anything; its method is the channel itself."""
+
+    def __init__(self) -> None:
+        self.prepared = 0
+        self.is_closed = False
+
+    def unary_unary(self, *_args):
+        self.prepared += 1
+        return self
+
+    def close(self):
+        self.is_closed = True
+
+
+@pytest.fixture
+def made() -> list[Channel]:
+    return []
+
+
+@pytest.fixture
+def channels(made) -> Channels:
+    def make():
+        made.append(Channel())
+        return made[-1]
+
+    return Channels(make)
+
+
+def test_calls_one_after_the_other_take_the_same_channel(channels, made):
+    for _ in range(3):
+        with channels.method(PROBE) as method:
+            assert method is channels.first
+    assert [one.prepared for one in made] == [1]
+
+
+def test_calls_at_the_same_time_have_a_channel_each_up_to_a_few(channels, made):
+    """Whoever comes then shares one, and gives back nothing that is not its own."""
+    for _ in range(2):
+        with ExitStack() as stack:
+            used = [stack.enter_context(channels.method(PROBE)) for _ in range(MOST_CHANNELS + 2)]
+            assert set(used) == set(made)
+            assert used[MOST_CHANNELS:] == [channels.first] * 2
+    assert len(made) == MOST_CHANNELS
+
+
+def test_a_call_that_fails_gives_its_channel_back(channels, made):
+    for _ in range(3):
+        with pytest.raises(OSError, match="gone"), channels.method(PROBE):
+            raise OSError("gone")
+    assert len(made) == 1
+
+
+def test_all_are_closed_and_none_is_opened_any_more(channels, made):
+    with channels.method(PROBE), channels.method(PROBE):
+        channels.close()
+        with channels.method(PROBE) as method:
+            assert method is channels.first
+    assert [one.is_closed for one in made] == [True, True]
+    channels.close()
+
+
+class Driver:
+    """A gRPC server whose Probe waits until `so_many` are in it; it knows who called."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.peers: list[str] = []
+        self.so_many = 1
+        self._inside = 0
+        self._here = threading.Condition()
+        self._server: grpc.Server | None = None
+
+    def start(self) -> None:
+        self._server = grpc.server(futures.ThreadPoolExecutor(2 * MOST_CHANNELS))
+        method = grpc.unary_unary_rpc_method_handler(
+            self.probe, csi.ProbeRequest.FromString, csi.ProbeResponse.SerializeToString
+        )
+        handler = grpc.method_handlers_generic_handler("csi.v1.Identity", {"Probe": method})
+        self._server.add_generic_rpc_handlers((handler,))
+        self._server.add_insecure_port(f"unix:{self.path}")
+        self._server.start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop(None).wait()
+
+    def probe(self, _request, context):
+        with self._here:
+            self.peers.append(context.peer())
+            self._inside += 1
+            self._here.notify_all()
+            self._here.wait_for(lambda: self._inside >= self.so_many, 60)
+        return csi.ProbeResponse()
+
+
+@pytest.fixture
+def driver(tmp_path) -> Iterator[Driver]:
+    one = Driver(tmp_path / "csi.sock")
+    one.start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def client(driver) -> Iterator[CsiClient]:
+    one = CsiClient(str(driver.path))
+    assert one.wait_connected()
+    yield one
+    one.close()
+
+
+def at_once(client: CsiClient, count: int) -> list[bool]:
+    with futures.ThreadPoolExecutor(count) as pool:
+        return list(pool.map(lambda _: client.probe(timeout_seconds=60), range(count)))
+
+
+def connections(driver: Driver) -> int:
+    """Established at the driver's socket, by the kernel's table."""
+    lines = Path("/proc/net/unix").read_text(encoding="utf-8").splitlines()
+    found = [line.split() for line in lines if line.endswith(f" {driver.path}")]
+    return sum(1 for fields in found if fields[5] == "03")  # SS_CONNECTED
+
+
+def test_all_channels_share_one_connection(driver, client):
+    driver.so_many = MOST_CHANNELS
+    assert at_once(client, MOST_CHANNELS) == [True] * MOST_CHANNELS
+    assert connections(driver) == 1
+
+
+def test_two_clients_of_one_driver_share_none(driver, client):
+    """P-009: nor the back-off of one that fails."""
+    other = CsiClient(str(driver.path))
+    assert other.wait_connected()
+    assert connections(driver) == 2
+    other.close()
+    assert client.probe()
+
+
+def test_after_a_loss_all_channels_are_there_again(driver, client):
+    driver.so_many = MOST_CHANNELS
+    at_once(client, MOST_CHANNELS)
+    driver.stop()
+    wait_until(lambda: not client.is_connected, 30, "the loss is seen")
+    with pytest.raises(CsiError):
+        client.probe()
+    driver.path.unlink(missing_ok=True)
+    driver.start()
+    wait_until(lambda: client.is_connected, 30, "the driver is there again")
+    assert client.connection_losses == 1
+    driver.so_many = 2 * MOST_CHANNELS  # all of them at once again
+    assert at_once(client, MOST_CHANNELS) == [True] * MOST_CHANNELS
+    assert connections(driver) == 1
+
+
+def test_a_closed_client_says_so_on_each_channel(driver, client):
+    driver.so_many = MOST_CHANNELS
+    at_once(client, MOST_CHANNELS)
+    client.close()
+    for _ in range(MOST_CHANNELS):
+        with pytest.raises(NoStatusError, match="is closed"):
+            client.probe()
