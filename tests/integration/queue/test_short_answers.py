@@ -36,7 +36,7 @@ OF_SCRIPTS = {
         [
             b"taken",
             [],
-            [KEY.text.encode(), [], *[b"1", b"1", b"0", b"", b"", b"0", b"e", [b"nodes"], []]],
+            [KEY.text.encode(), [], *[b"1", b"1", b"0", b"", b"", b"0", b"e", [b"nodes"], [], b""]],
         ],
         lambda s: WorkQueue(s.client, publish=lambda _: None).take(KEY),
     ),
