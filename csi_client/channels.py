@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import grpc
 
 MOST_CHANNELS: Final = 8
-"""Further calls share the first one."""
 
 
 @dataclass(slots=True)
@@ -37,10 +36,12 @@ class Channels:
 
     Args:
         make: opens one, see `csi_client.connection.channel_maker`.
+        most: so many; further calls share the first one.
     """
 
-    def __init__(self, make: Callable[[], grpc.Channel]) -> None:
+    def __init__(self, make: Callable[[], grpc.Channel], most: int = MOST_CHANNELS) -> None:
         self._make = make
+        self._most = most
         self._lock = threading.Lock()
         self._lines = [_Line(make())]
         self._free = self._lines.copy()
@@ -76,7 +77,7 @@ class Channels:
         except IndexError:
             pass
         with self._lock:
-            if self._is_closed or len(self._lines) == MOST_CHANNELS:
+            if self._is_closed or len(self._lines) == self._most:
                 return None
             line = _Line(self._make())
             self._lines.append(line)

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from csi_client import capabilities, errors, redact
 from csi_client import messages as csi
 from csi_client import scrub as scrubbing
-from csi_client.channels import Channels
+from csi_client.channels import MOST_CHANNELS, Channels
 from csi_client.connection import MAX_RECEIVE_BYTES, Link, TlsFiles, channel_maker, parse_address
 from csi_client.slowcalls import SLOW_CALLS
 
@@ -87,9 +87,9 @@ class CsiClient:
         self.timeout_seconds = timeout_seconds
         self._timeouts_by_rpc = dict(timeouts_by_rpc or {})
         self._observer = observer
-        self._channels = Channels(
-            channel_maker(target, tls=tls, max_receive_bytes=max_receive_bytes)
-        )
+        make = channel_maker(target, tls=tls, max_receive_bytes=max_receive_bytes)
+        # With TLS each would have a connection of its own, whose loss nobody counts.
+        self._channels = Channels(make, MOST_CHANNELS if tls is None else 1)
         self._link = Link(self._channels.first)
         self._guarded: dict[grpc.Future[bytes], Callable[[], bool]] = {}
 

@@ -115,7 +115,7 @@ def parse_address(address: str, *, allow_tcp: bool = False) -> str:
 def channel_maker(
     target: str, *, tls: TlsFiles | None = None, max_receive_bytes: int = MAX_RECEIVE_BYTES
 ) -> Callable[[], grpc.Channel]:
-    """What opens channels to a target of `parse_address`; all of them share one connection.
+    """What opens channels to a target of `parse_address`; without TLS all share one connection.
 
     A channel connects when it is asked to.
 

@@ -9,7 +9,7 @@ subresource, JSON and merge patches with their preconditions. Errors are planned
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -90,7 +90,7 @@ class MemoryApi:
     # What KubeResources asks of its client.
 
     def get(
-        self, path: str, query: Mapping[str, Any] | None = None, *, repeats: int | None = None
+        self, path: str, query: Mapping[str, Any] | None = None, *, final: Collection[int] = ()
     ) -> JsonObject:
         """One object, or a list in one page."""
         self._reach("get", path)

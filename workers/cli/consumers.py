@@ -111,32 +111,19 @@ class CeleryConsumers:
     def wanted(self) -> set[str]:
         """Names of the Celery queues to fetch from."""
         with self._lock:
-            return {SYSTEM_QUEUE} | (self._served - self._left - self._held)
+            return {SYSTEM_QUEUE} | (self._served - self._held - self._left)
 
     def fetches(self, key: Key) -> bool:
         """Whether a ticket for such a key is one to fetch here, were a seat free."""
-        return self._does_fetch() and self._list_of(key) in self._ours()
-
-    def lists(self, key: Key) -> list[str]:
-        """The lists to fetch from, that of a key among them whose thread is about to leave."""
-        ours = self._ours() if self._does_fetch() else set()
-        return sorted(ours - self._held | ours & {self._list_of(key)})
-
-    def _does_fetch(self) -> bool:
         consumer = self._consumer
         ends = (worker_state.should_stop, worker_state.should_terminate)
         if consumer is None or ends != (None, None):
             return False
-        # Else somebody limits a task's rate.
-        return not any(tuple(consumer.task_buckets.values()))
-
-    def _ours(self) -> set[str]:
+        if any(tuple(consumer.task_buckets.values())):  # somebody limits a task's rate
+            return False
         with self._lock:
-            return self._served - self._left
-
-    @staticmethod
-    def _list_of(key: Key) -> str:
-        return celery_queue(place_of(key.driver, key.kind))
+            name = celery_queue(place_of(key.driver, key.kind))
+            return name in self._served and name not in self._left
 
     @contextmanager
     def shown(self, task: str, key: Key) -> Iterator[None]:

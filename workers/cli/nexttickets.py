@@ -1,6 +1,6 @@
-"""When does a thread go on with another key, without Celery's way to it?
+"""When does a thread go on with another key of its driver, without asking the broker?
 
-What is due of its driver then needs no message at all. Who watches tasks
+What is due then needs neither the making of a message nor Celery's way to it. Who watches tasks
 sees each such key as a task of its own; limits and the end of the worker see no difference.
 """
 
@@ -13,7 +13,7 @@ from workers.errors import QueueUnavailable
 from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from workers.cli.consumers import CeleryConsumers
     from workers.drivers.seats import Seats
@@ -27,7 +27,7 @@ FREE_EACH: Final = 8
 QUICK_SECONDS: Final = 1.0
 """After a longer pass the thread is shared anew: there latency matters, not the processor."""
 WAIT_SECONDS: Final = 0.05
-"""While others are at work here, a thread waits so long for the next ticket."""
+"""While others of its driver are at work, a thread waits so long for the driver's next ticket."""
 
 
 class NextTickets:
@@ -36,20 +36,19 @@ class NextTickets:
     Args:
         consumers: know whose tickets this process fetches.
         seats: threads inside each driver.
-        await_ticket: of so many lists, for so many seconds; see `WorkQueue.await_ticket`.
+        await_ticket: of a key's driver, for so many seconds; see `WorkQueue.await_ticket`.
     """
 
     def __init__(
         self,
         consumers: CeleryConsumers,
         seats: Seats,
-        await_ticket: Callable[[Sequence[str], float], Key | None],
+        await_ticket: Callable[[Key, float], Key | None],
     ) -> None:
         self._consumers = consumers
         self._seats = seats
         self._await_ticket = await_ticket
         self._ends = count(1)
-        self._turns = count()
 
     def wanted(self, lease: Lease) -> bool:
         """Whether the thread that ends this lease may go on with another key of the driver."""
@@ -61,23 +60,15 @@ class NextTickets:
         )
 
     def awaited(self, key: Key) -> Key | None:
-        """The key of the next ticket, of whichever driver, if it comes at once.
+        """The key of the driver's next ticket, if it comes at once while others are at work.
 
         In a burst tickets follow each other so soon that Celery's way to a thread costs more than
         the wait; at rest its consumer is there first.
-
-        Args:
-            key: what this thread has ended, in whose driver it still sits.
         """
-        if self._seats.total <= 1:  # it sits there itself
+        if self._seats.taken(key.driver) <= 1:  # it sits there itself
             return None
-        lists = self._consumers.lists(key)
-        if not lists:
-            return None
-        turn = next(self._turns) % len(lists)
         try:
-            # Redis looks at them in this order.
-            return self._await_ticket([*lists[turn:], *lists[:turn]], WAIT_SECONDS)
+            return self._await_ticket(key, WAIT_SECONDS)
         except QueueUnavailable as error:
             _log.v(2, "no ticket read", err=error)
             return None

@@ -80,11 +80,6 @@ class Seats:
         """Threads inside the driver now."""
         return self._taken.get(queue_name, 0)
 
-    @property
-    def total(self) -> int:
-        """Threads inside all drivers now."""
-        return self._total
-
     def has_room(self, queue_name: str) -> bool:
         """Whether one of those inside may be followed: its ticket would be fetched, had it left."""
         with self._lock:

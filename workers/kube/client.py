@@ -24,7 +24,7 @@ from workers.kube.throttle import Throttle
 from workers.kube.transport import CONNECT_TIMEOUT_SECONDS, Answer, BrokenConnectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from workers.kube.connection import Connection
     from workers.kube.objects import JsonObject
@@ -203,10 +203,10 @@ class KubeClient:
         )
 
     def get(
-        self, path: str, query: Mapping[str, Any] | None = None, *, repeats: int | None = None
+        self, path: str, query: Mapping[str, Any] | None = None, *, final: Collection[int] = ()
     ) -> JsonObject:
-        """Read one object or one list page; `repeats` as for `request`."""
-        return _decoded(self.request("GET", path, query=query, repeats=repeats))
+        """Read one object or one list page; `final` as for `request`."""
+        return _decoded(self.request("GET", path, query=query, final=final))
 
     def create(self, path: str, body: JsonObject) -> JsonObject:
         """POST a new object; returns it as saved.
@@ -279,13 +279,14 @@ class KubeClient:
         content_type: str = JSON,
         accept: str = JSON,
         timeout_seconds: float | None = None,
-        repeats: int | None = None,
+        final: Collection[int] = (),
     ) -> bytes:
         """Send one request and return the answer's body.
 
         An answer with Retry-After (429, 5xx: the server did nothing) is repeated up to 3
-        times, for every method, as client-go does, or `repeats` times; a read is repeated once
-        when the connection broke. All other repeats belong to the caller's queue.
+        times, for every method, as client-go does, unless its status is among the `final` ones; a
+        read is repeated once when the connection broke. All other repeats belong to the caller's
+        queue.
 
         Raises:
             ApiError: one of the classes of workers.kube.errors.
@@ -295,13 +296,13 @@ class KubeClient:
         call = _Call(
             method, _url(path, query), accept, data, timeout, "" if data is None else content_type
         )
-        for repeats_left in range(self._repeats if repeats is None else repeats, -1, -1):
+        for repeats_left in range(self._repeats, -1, -1):
             with waiting():
                 answer = self._send_authorized(call, _exchange)
             if answer.status < 300:
                 return answer.data
             wait_seconds = min(answer.retry_after_seconds, _MAX_RETRY_AFTER_SECONDS)
-            if not wait_seconds or not repeats_left:
+            if not wait_seconds or not repeats_left or answer.status in final:
                 break
             with waiting():
                 self._sleep(wait_seconds)

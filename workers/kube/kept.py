@@ -2,7 +2,8 @@
 
 A burst of requests does not begin with a burst of greetings: one costs the API server more than a
 request does, and the first requests wait for the last greeting. So few are opened at a time, and
-who waits for its turn takes a connection that comes back before.
+who waits for its turn takes a connection that comes back before. Nobody waits for long: a server
+may be far away, answer no greeting, or keep no connection.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 MOST_OPENED_AT_ONCE: Final = 4
 """Of each process."""
-_TOO_LATE: Final = "no connection was free in time, and none could be opened"
+PATIENCE_SECONDS: Final = 0.5
+"""Who waited that long opens one all the same."""
 
 
 class Closable(Protocol):
@@ -45,8 +47,8 @@ class _Turn(Generic[C]):
         self.connection = connection
         self._has_come.set()
 
-    def wait(self, seconds: float) -> bool:
-        return self._has_come.wait(max(0.0, seconds))
+    def wait(self, seconds: float) -> None:
+        self._has_come.wait(max(0.0, seconds))
 
 
 class Kept(Generic[C]):
@@ -67,14 +69,11 @@ class Kept(Generic[C]):
 
     def at_once(self) -> C | None:
         """The one that was used last and has not ended meanwhile; None: there is none."""
-        while True:
-            try:
-                found = self.idle.pop()
-            except IndexError:
-                return None
+        while (found := self._popped()) is not None:
             if found.is_fit:
                 return found
             found.close()
+        return None
 
     def in_time(self, seconds: float) -> C:
         """One that comes back, or a new one, whichever is there first.
@@ -103,56 +102,54 @@ class Kept(Generic[C]):
                 return
         connection.close()
 
+    def _popped(self) -> C | None:
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return None
+
     def _turn(self, end: float) -> C | None:
         """One that came back; None: the caller is to open one."""
         with self._lock:
-            if self.idle:
-                return self.idle.pop()
+            found = self._popped()
+            if found is not None:
+                return found
             if self._opening < MOST_OPENED_AT_ONCE:
                 self._opening += 1
                 return None
             turn: _Turn[C] = _Turn()
             self._waiting.append(turn)
         try:
-            has_come = turn.wait(end - time.monotonic())
+            turn.wait(min(PATIENCE_SECONDS, end - time.monotonic()))
         except BaseException:
-            if not self._renounced(turn):
-                self._pass_on(turn)
+            found = self._ended(turn)
+            if found is not None:
+                self.give_back(found)
+            else:
+                self._end_opening()
             raise
-        if not has_come and self._renounced(turn):
-            raise TimeoutError(_TOO_LATE)
-        return turn.connection
+        return self._ended(turn)
 
-    def _renounced(self, turn: _Turn[C]) -> bool:
-        """False: it has come in this very moment."""
+    def _ended(self, turn: _Turn[C]) -> C | None:
+        """What came for it; if nothing did, the caller is one more that opens."""
         with self._lock:
-            if turn not in self._waiting:
-                return False
-            self._waiting.remove(turn)
-            return True
-
-    def _pass_on(self, turn: _Turn[C]) -> None:
-        if turn.connection is not None:
-            self.give_back(turn.connection)
-        else:
-            self._end_opening(is_good=True)
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+                self._opening += 1
+            return turn.connection
 
     def _open(self, end: float) -> C:
-        seconds, is_good = end - time.monotonic(), True
         try:
+            seconds = end - time.monotonic()
             if seconds <= 0:
-                raise TimeoutError(_TOO_LATE)
-            is_good = False
-            connection = self._opened(seconds)
-            is_good = True
+                raise TimeoutError("no connection was free in time, and none could be opened")
+            return self._opened(seconds)
         finally:
-            self._end_opening(is_good=is_good)
-        return connection
+            self._end_opening()
 
-    def _end_opening(self, *, is_good: bool) -> None:
-        """After one that failed nobody waits for another's: the time of each is for its own."""
+    def _end_opening(self) -> None:
         with self._lock:
             self._opening -= 1
-            while self._waiting and (self._opening < MOST_OPENED_AT_ONCE or not is_good):
+            while self._waiting and self._opening < MOST_OPENED_AT_ONCE:
                 self._opening += 1
                 self._waiting.popleft().come(None)

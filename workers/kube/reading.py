@@ -12,7 +12,7 @@ from workers.kube.errors import NotFoundError, ServerError
 from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from workers.kube.objects import JsonObject
     from workers.kube.paths import Resource
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 _PAGE_SIZE: Final = 500
+# The API server has not heard of the version for 3 s; it says to try again.
+_UNHEARD: Final = 504
 
 
 class Getter(Protocol):
     """The part of a KubeClient that reads."""
 
     def get(
-        self, path: str, query: Mapping[str, Any] | None = None, *, repeats: int | None = None
+        self, path: str, query: Mapping[str, Any] | None = None, *, final: Collection[int] = ()
     ) -> JsonObject:
         """Read one object or one list page; see `KubeClient`."""
 
@@ -58,8 +60,10 @@ class KubeReader:
         path = resource.path(name, namespace=namespace)
         if at_least:
             try:
-                return self._getter.get(path, {"resourceVersion": str(at_least)}, repeats=0)
-            except ServerError as error:  # one that has not heard of that version for 3 s, say
+                return self._getter.get(path, {"resourceVersion": str(at_least)}, final=(_UNHEARD,))
+            except ServerError as error:
+                if error.status != _UNHEARD:
+                    raise
                 _log.v(4, "read live", resource=resource.plural, name=name, err=error)
         return self._getter.get(path)
 

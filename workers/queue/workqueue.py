@@ -21,6 +21,7 @@ from workers.errors import LeaseLost
 from workers.queue.connection import execute, redis_errors
 from workers.queue.declaring import Declared
 from workers.queue.holding import HeldLeases, owner_of
+from workers.queue.kinds import place_of
 from workers.queue.leases import (
     TTL_SECONDS,
     FailOutcome,
@@ -30,6 +31,7 @@ from workers.queue.leases import (
 from workers.queue.limits import LaneLimits, LaneStats, PauseKind, read_stats
 from workers.queue.locks import Lock, Mode, lock_name
 from workers.queue.marks import Remembered
+from workers.queue.names import celery_queue
 from workers.queue.scripts import Scripts
 from workers.queue.seal import UNCHECKED
 from workers.queue.tickets import Tickets, ticket_key
@@ -192,8 +194,8 @@ class WorkQueue:
         """
         return self._leases.take(key, locks, rules)
 
-    def await_ticket(self, lists: Sequence[str], seconds: float) -> Key | None:
-        """Wait for a message of these lists, the first one first, as Celery's consumer does.
+    def await_ticket(self, key: Key, seconds: float) -> Key | None:
+        """Wait for a message of the list with this key's tickets, as Celery's consumer does.
 
         Returns:
             The key that it names; None when none came, or what came is no ticket.
@@ -201,8 +203,9 @@ class WorkQueue:
         Raises:
             QueueUnavailable: Redis does not answer.
         """
+        name = celery_queue(place_of(key.driver, key.kind))
         with redis_errors():
-            found = execute(self.scripts.client, "BRPOP", *lists, f"{seconds:g}")
+            found = execute(self.scripts.client, "BRPOP", name, f"{seconds:g}")
         return ticket_key(found[1]) if found else None
 
     def acquire(self, lease: Lease, *locks: Lock) -> Lock | None:

@@ -332,7 +332,7 @@ def test_a_ticket_is_awaited_as_celery_would_read_it(bench, queue, caplog):
         bench.client.lpush(LIST, _message(wanted, LIST))
     bench.client.lpush(LIST, "nonsense")
     app.close()
-    found = [queue.await_ticket([LIST], 0.01) for _ in range(4)]
+    found = [queue.await_ticket(volume_key("d", "any"), 0.01) for _ in range(4)]
     assert found == [claim("a"), claim("b"), None, None]
     assert caplog.text.count("ticket dropped") == 1
 
@@ -340,24 +340,13 @@ def test_a_ticket_is_awaited_as_celery_would_read_it(bench, queue, caplog):
 def test_of_another_list_none_is_awaited(bench, queue):
     bench.client.lpush(celery_queue("e"), "another driver's")
     bench.client.lpush(celery_queue(place_of("d", "attachments")), "another controller's")
-    assert queue.await_ticket([LIST], 0.01) is None
-
-
-def test_of_several_lists_the_first_one_comes_first(bench, queue):
-    app = make_app(Settings())
-    lists = [celery_queue(driver) for driver in "efg"]
-    keys = [claim_key(driver, "ns", "a", "uid") for driver in "fg"]
-    for key, name in zip(keys, lists[1:], strict=True):
-        wanted = ticket(app, catalogue.kinds()["claims"], key)
-        bench.client.lpush(name, _message(wanted, name))
-    app.close()
-    assert [queue.await_ticket(lists, 0.01) for _ in range(3)] == [*keys, None]
+    assert queue.await_ticket(claim("a"), 0.01) is None
 
 
 def test_a_list_of_a_wrong_type_ends_the_wait(bench, queue):
     bench.client.set(LIST, "somebody's")
     with pytest.raises(QueueUnavailable):
-        queue.await_ticket([LIST], 0.01)
+        queue.await_ticket(claim("a"), 0.01)
 
 
 # One message for each ticketed key, no more and no less.

@@ -139,61 +139,46 @@ def serving(consumers):
     return consumer
 
 
-def begins(consumers):
-    """Whether a thread that ended such a key may begin another, or wait for one."""
-    does = consumers.fetches(KEY)
-    assert ("drv.a" in consumers.lists(KEY)) == does
-    return does
-
-
 def test_a_next_ticket_is_one_that_would_be_fetched_were_a_seat_free(consumers, serving):
-    assert begins(consumers)
+    assert consumers.fetches(KEY)
     consumers.hold("a", is_full=True)
-    assert begins(consumers)
+    assert consumers.fetches(KEY)
     consumers.stand_back(["a"], is_back=True)
-    assert not begins(consumers)
+    assert not consumers.fetches(KEY)
     consumers.stand_back(["a"], is_back=False)
-    assert begins(consumers)
+    assert consumers.fetches(KEY)
     assert not consumers.fetches(claim_key("b", "ns", "c", "uid"))
     consumers.leave("a")
-    assert not begins(consumers)
-
-
-def test_of_other_drivers_it_is_one_that_is_fetched(consumers, serving):
-    for name in "bcd":
-        consumers.serve(name)
-    consumers.hold("b", is_full=True)
-    consumers.stand_back(["c"], is_back=True)
-    assert consumers.lists(KEY) == ["drv.a", "drv.d"]
+    assert not consumers.fetches(KEY)
 
 
 def test_none_is_begun_before_celery_has_connected(consumers):
     consumers.serve("a")
-    assert not begins(consumers)
+    assert not consumers.fetches(KEY)
 
 
 @pytest.mark.parametrize("flag", ["should_stop", "should_terminate"])
 def test_none_is_begun_while_the_worker_ends(consumers, serving, monkeypatch, flag):
     """Celery's exit code, 0 for a clean end."""
     monkeypatch.setattr(worker_state, flag, 0)
-    assert not begins(consumers)
+    assert not consumers.fetches(KEY)
 
 
 def test_none_is_begun_between_the_end_of_celerys_consumer_and_the_next(consumers, serving):
     """Not every end has a flag: `shutdown` by remote control, an error, a reconnection."""
     serving.channel = None  # asks for nothing
     consumers.ending(serving)
-    assert not begins(consumers)
+    assert not consumers.fetches(KEY)
     consumers.connected(serving)
-    assert begins(consumers)
+    assert consumers.fetches(KEY)
 
 
 def test_none_is_begun_past_a_rate_that_somebody_set(consumers, serving):
     """Celery keeps it, by the tickets that it fetches."""
     serving.task_buckets["claims.sync"] = None
-    assert begins(consumers)
+    assert consumers.fetches(KEY)
     serving.task_buckets["volumes.sync"] = object()
-    assert not begins(consumers)
+    assert not consumers.fetches(KEY)
 
 
 class Watchers:

@@ -1,4 +1,4 @@
-"""When a thread goes on with another key."""
+"""When a thread goes on with its driver's next key."""
 
 from __future__ import annotations
 
@@ -18,15 +18,10 @@ class Consumers:
     """Whose tickets are fetched."""
 
     does_fetch = True
-    names = ("one", "two", "three")
 
     def fetches(self, key):
         assert key == KEY
         return self.does_fetch
-
-    def lists(self, key):
-        assert key == KEY
-        return list(self.names)
 
 
 @pytest.fixture
@@ -47,8 +42,8 @@ def asked():
 
 @pytest.fixture
 def tickets(consumers, seats, asked):
-    def await_ticket(lists, seconds):
-        asked.append((lists, seconds))
+    def await_ticket(key, seconds):
+        asked.append((key, seconds))
         if isinstance(asked[0], Exception):
             raise asked[0]
         return NEXT
@@ -104,31 +99,16 @@ def test_scarce_threads_are_not_kept():
     assert seats.has_room("d")
 
 
-def test_while_others_are_at_work_a_thread_waits_for_the_next_ticket(tickets, seats, asked):
-    """Of whichever driver: with many of them each has few keys at a time."""
-    with seats.seat("d"), seats.seat("e"):
+def test_while_others_of_its_driver_are_at_work_a_thread_waits_for_the_next_ticket(
+    tickets, seats, asked
+):
+    with seats.seat("d"), seats.seat("d"):
         assert tickets.awaited(KEY) == NEXT
-    assert asked == [(["one", "two", "three"], WAIT_SECONDS)]
-
-
-def test_each_driver_comes_first_in_turn(tickets, seats, asked):
-    """Redis takes the first list that has something: a busy driver would keep others waiting."""
-    with seats.seat("d"), seats.seat("e"):
-        for _ in range(4):
-            tickets.awaited(KEY)
-    assert [lists[0] for lists, _ in asked] == ["one", "two", "three", "one"]
-    assert {frozenset(lists) for lists, _ in asked} == {frozenset(("one", "two", "three"))}
+    assert asked == [(KEY, WAIT_SECONDS)]
 
 
 def test_at_rest_nobody_waits(tickets, seats, asked):
     """Celery's consumer is there first, and a thread less is busy for nothing."""
-    with seats.seat("d"):
-        assert tickets.awaited(KEY) is None
-    assert asked == []
-
-
-def test_nor_where_no_tickets_are_fetched(tickets, seats, asked, consumers):
-    consumers.names = ()
     with seats.seat("d"), seats.seat("e"):
         assert tickets.awaited(KEY) is None
     assert asked == []

@@ -14,7 +14,9 @@ import pytest
 from csi_client import messages as csi
 from csi_client.channels import MOST_CHANNELS, Channels
 from csi_client.client import CsiClient
+from csi_client.connection import TlsFiles
 from csi_client.errors import CsiError, NoStatusError
+from tests.support.certificates import make_ca, make_certificate
 from tests.support.waiting import wait_until
 
 PROBE = "/csi.v1.Identity/Probe"
@@ -66,6 +68,17 @@ def test_calls_at_the_same_time_have_a_channel_each_up_to_a_few(channels, made):
     assert len(made) == MOST_CHANNELS
 
 
+def test_a_client_that_may_have_one_channel_has_one(made):
+    def make():
+        made.append(Channel())
+        return made[-1]
+
+    channels = Channels(make, 1)
+    with channels.method(PROBE) as one, channels.method(PROBE) as two:
+        assert one is two
+    assert len(made) == 1
+
+
 def test_a_call_that_fails_gives_its_channel_back(channels, made):
     for _ in range(3):
         with pytest.raises(OSError, match="gone"), channels.method(PROBE):
@@ -85,8 +98,10 @@ def test_all_are_closed_and_none_is_opened_any_more(channels, made):
 class Driver:
     """A gRPC server whose Probe waits until `so_many` are in it; it knows who called."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, credentials: grpc.ServerCredentials | None = None) -> None:
         self.path = path
+        self.credentials = credentials
+        self.port = 0
         self.peers: list[str] = []
         self.so_many = 1
         self._inside = 0
@@ -100,7 +115,10 @@ class Driver:
         )
         handler = grpc.method_handlers_generic_handler("csi.v1.Identity", {"Probe": method})
         self._server.add_generic_rpc_handlers((handler,))
-        self._server.add_insecure_port(f"unix:{self.path}")
+        if self.credentials is None:
+            self._server.add_insecure_port(f"unix:{self.path}")
+        else:
+            self.port = self._server.add_secure_port("127.0.0.1:0", self.credentials)
         self._server.start()
 
     def stop(self) -> None:
@@ -182,3 +200,22 @@ def test_a_closed_client_says_so_on_each_channel(driver, client):
     for _ in range(MOST_CHANNELS):
         with pytest.raises(NoStatusError, match="is closed"):
             client.probe()
+
+
+def test_with_tls_there_is_one_channel_and_one_connection(tmp_path):
+    """gRPC gives each TLS channel a connection, and its loss would not be counted (P-003)."""
+    make_ca(tmp_path, "ca")
+    make_certificate(tmp_path, "ca", "driver", "localhost")
+    pair = ((tmp_path / "driver.key").read_bytes(), (tmp_path / "driver.pem").read_bytes())
+    driver = Driver(tmp_path, grpc.ssl_server_credentials([pair]))
+    driver.start()
+    tls = TlsFiles(tmp_path / "ca.pem", server_name="localhost")
+    client = CsiClient(f"127.0.0.1:{driver.port}", allow_tcp=True, tls=tls)
+    try:
+        assert client.wait_connected()
+        driver.so_many = MOST_CHANNELS
+        assert at_once(client, MOST_CHANNELS) == [True] * MOST_CHANNELS
+        assert len(set(driver.peers)) == 1
+    finally:
+        client.close()
+        driver.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
 
@@ -114,6 +115,18 @@ def test_refusal_with_retry_after_is_repeated_for_writes_too(api):
     assert client.create("/api/v1/persistentvolumes", {"x": 1}) == {"a": 1}
     assert [request.body for request in api.requests] == [{"x": 1}, {"x": 1}]
     assert waits == [2.0]
+
+
+@pytest.mark.parametrize(("code", "asked"), [(504, 1), (429, 2)])
+def test_an_answer_that_is_final_is_not_asked_for_again(api, code, asked):
+    """Whatever Retry-After says; others are repeated as ever."""
+    waits = []
+    client = KubeClient(lambda: connect("", api.url, pool_size=1), sleep=waits.append)
+    replies = [status(code, "Timeout", "m", Retry_After="1"), Reply(body=b'{"a":1}')]
+    api.other = lambda _request: replies.pop(0)
+    with suppress(ServerError):
+        client.get("/api/v1/persistentvolumes/a", final=(504,))
+    assert (len(api.requests), len(waits)) == (asked, asked - 1)
 
 
 def test_a_pass_that_waits_for_the_server_lets_another_in(api):

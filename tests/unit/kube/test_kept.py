@@ -57,7 +57,8 @@ def opener():
 
 
 @pytest.fixture
-def kept(opener):
+def kept(opener, monkeypatch):
+    monkeypatch.setattr("workers.kube.kept.PATIENCE_SECONDS", LONG)
     return Kept(opener, most=3)
 
 
@@ -109,7 +110,7 @@ def test_who_waits_takes_one_that_comes_back(kept, opener, pool):
     assert not third.done()
     opener.may_open.release(100)
     assert third.result(LONG) in opener.opened
-    assert len(opener.opened) == len(first) + 1
+    assert len({one.result(LONG) for one in first}) == len(opener.opened) - 1
 
 
 def test_one_that_came_back_ended_is_no_use_to_who_waited(kept, opener, pool):
@@ -122,16 +123,26 @@ def test_one_that_came_back_ended_is_no_use_to_who_waited(kept, opener, pool):
     assert waiting.result(LONG) in opener.opened
 
 
-def test_after_one_that_failed_nobody_waits_for_the_attempts_of_others(kept, opener, pool):
-    """Of a server that drops packets each would wait for all before it."""
+def test_one_that_failed_gives_its_turn_on(kept, opener, pool):
     asked = opening(kept, opener, pool, more=10)
-    opener.errors = [OSError("refused")]
-    opener.may_open.release(1)
-    wait_until(lambda: opener.inside == MOST_OPENED_AT_ONCE + 9, LONG, "all others are at it")
+    opener.errors = [OSError("refused"), OSError("refused")]
     opener.may_open.release(100)
     ends = [one.exception(LONG) for one in asked]
-    assert [str(error) for error in ends if error] == ["refused"]
+    assert [str(error) for error in ends if error] == ["refused"] * 2
+    assert opener.most == MOST_OPENED_AT_ONCE
     assert (kept._opening, len(kept._waiting)) == (0, 0)
+
+
+def test_nobody_waits_for_long(kept, opener, pool, monkeypatch):
+    """Of a server that answers no greeting each would else wait for all before it."""
+    opening(kept, opener, pool)
+    monkeypatch.setattr("workers.kube.kept.PATIENCE_SECONDS", 0.01)
+    late = [pool.submit(kept.in_time, LONG) for _ in range(10)]
+    wait_until(lambda: opener.inside == MOST_OPENED_AT_ONCE + 10, LONG, "all are at it")
+    opener.may_open.release(100)
+    assert len({id(one.result(LONG)) for one in late}) == 10
+    wait_until(lambda: kept._opening == 0, LONG, "all were opened")
+    assert not kept._waiting
 
 
 def test_who_waited_in_vain_leaves_its_place(kept, opener, pool):

@@ -25,16 +25,16 @@ class Getter:
     def __init__(self, *answers):
         self.answers, self.asked = list(answers), []
 
-    def get(self, path, query=None, *, repeats=None):
-        self.asked.append((path, query, repeats))
+    def get(self, path, query=None, *, final=()):
+        self.asked.append((path, query, final))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
 
-LIVE = (PATH, None, None)
-REMEMBERED = (PATH, {"resourceVersion": "900"}, 0)
+LIVE = (PATH, None, ())
+REMEMBERED = (PATH, {"resourceVersion": "900"}, (504,))
 
 
 def test_live_is_without_a_version():
@@ -62,6 +62,7 @@ def test_a_server_that_has_not_heard_of_it_is_asked_live_and_at_once():
         NotFoundError(404, "NotFound", 'persistentvolumeclaims "data" not found'),
         ForbiddenError(403, "Forbidden", "no"),
         TooManyRequestsError(429, "TooManyRequests", "later"),
+        ServerError(500, "InternalError", "etcd"),
         Unreachable("no answer"),
     ],
     ids=lambda error: type(error).__name__,

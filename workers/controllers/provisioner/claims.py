@@ -292,8 +292,10 @@ class ClaimPass(ClaimWork):
         if state is State.RESCHEDULE:
             # First: a record that outlived the annotation would provision without the scheduler.
             self.keep_failed(claim, attempt, is_over=not self.had_doubt)
-            if clear_selected_node(self, claim):
-                return done("rescheduled")
+            written = clear_selected_node(self, claim)
+            if written is not None:
+                # The next pass must not read the claim as it was before.
+                return done("rescheduled", known=written)
         if state is State.BACKGROUND:
             attempt.remember_background()
         elif state is not State.NO_CHANGE:

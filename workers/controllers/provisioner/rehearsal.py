@@ -24,7 +24,7 @@ from workers.queue.keys import claim_key
 from workers.queue.leases import Lease, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from csi_client import messages as csi
     from workers.kube.client import KubeClient
@@ -42,10 +42,10 @@ class ReadOnlyClient:
         self._client = client
 
     def get(
-        self, path: str, query: Mapping[str, Any] | None = None, *, repeats: int | None = None
+        self, path: str, query: Mapping[str, Any] | None = None, *, final: Collection[int] = ()
     ) -> JsonObject:
         """Read one object or one list page."""
-        return self._client.get(path, query, repeats=repeats)
+        return self._client.get(path, query, final=final)
 
     def create(self, path: str, body: JsonObject) -> NoReturn:
         """Never."""

@@ -7,9 +7,11 @@ from copy import deepcopy
 import pytest
 
 from csi_client.errors import CsiError
-from tests.support.fake_cluster import World
+from tests.support.fake_cluster import DRIVER, TOPOLOGY, World
+from workers.constants import ANN_SELECTED_NODE
 from workers.engine.outcome import Action
 from workers.kube.errors import ForbiddenError, Unreachable
+from workers.topology.cluster import ClusterTopology
 
 DOMAIN = "pvc-u1"
 PLACE = ("persistentvolumeclaims", "default", "data")
@@ -112,3 +114,19 @@ def test_an_api_server_that_is_away_is_asked_once(lagging, claim):
     with pytest.raises(Unreachable):
         lagging.claim_pass(claim)
     assert lagging.kube.at_least == [version(claim)]
+
+
+def test_a_claim_given_back_to_the_scheduler_is_not_read_as_it_was_before():
+    """L-052: its node was taken off; the next pass knows of that write and reads nothing older."""
+    world = World(plugin=TOPOLOGY)
+    world.clusters.topology = ClusterTopology({"n1": {DRIVER: ["zone"]}}, {"n1": {"zone": "z1"}})
+    world.add_class(volumeBindingMode="WaitForFirstConsumer")
+    claim = world.add_claim(annotations={ANN_SELECTED_NODE: "n1"})
+    world.client.answers = [CsiError(8, "full")]
+    outcome = world.claim_pass(claim)
+    assert outcome.reason == "rescheduled"
+    assert int(outcome.known) == version(world.live_claim()) > version(claim)
+    world.kube.remembered[PLACE] = deepcopy(claim)
+    world.seen = int(outcome.known)
+    assert world.claim_pass(claim).finish_intent is False
+    assert len(world.client.created) == 1
