@@ -116,8 +116,10 @@ class ClaimPass(ClaimWork):
         self.record = intent = Intent.from_record(record, self.key.uid)
         self.started = time.monotonic()
         # To begin with, what the API server remembers will do, no older than what was told of the
-        # claim. Whoever goes on with an attempt needs to know how it is now.
+        # claim. Whoever goes on with an attempt needs to know how it is now; so do nodes that
+        # take turns, each with a storage of its own.
         is_first = not (intent or unsaved or was_saved or self.lease.fails)
+        is_first = is_first and not self.driver.settings.node.enabled
         live = self.read_claim(at_least=self.lease.seen if is_first else 0)
         self.has_read = True
         self.is_orphaned = live is None or self.has_another(live)
@@ -292,10 +294,8 @@ class ClaimPass(ClaimWork):
         if state is State.RESCHEDULE:
             # First: a record that outlived the annotation would provision without the scheduler.
             self.keep_failed(claim, attempt, is_over=not self.had_doubt)
-            written = clear_selected_node(self, claim)
-            if written is not None:
-                # The next pass must not read the claim as it was before.
-                return done("rescheduled", known=written)
+            if clear_selected_node(self, claim):
+                return done("rescheduled")
         if state is State.BACKGROUND:
             attempt.remember_background()
         elif state is not State.NO_CHANGE:

@@ -10,7 +10,6 @@ from workers.errors import ApiError
 from workers.kube.errors import NotFoundError
 from workers.kube.retry import update_with_retry
 from workers.observability.logging import get_logger
-from workers.translate.fields import version_of
 
 if TYPE_CHECKING:
     from workers.controllers.provisioner.work import ClaimWork
@@ -19,18 +18,18 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 
-def clear_selected_node(work: ClaimWork, claim: JsonObject) -> str | None:
+def clear_selected_node(work: ClaimWork, claim: JsonObject) -> bool:
     """Removes the selected-node annotation if it still names the node that failed.
 
     Returns:
-        The resourceVersion that was written, "" if the scheduler already chose another node or the
-        claim is gone: either way it has the claim now. None if the annotation was never there or
-        the API refused: the failure then counts as final and is retried with back-off.
+        True if the scheduler has the claim now (or already chose another node, or the claim is
+        gone); False if the annotation was never there or the API refused: the failure then counts
+        as final and is retried with back-off.
     """
     metadata = claim["metadata"]
     node = (metadata.get("annotations") or {}).get(k.ANN_SELECTED_NODE)
     if not node:
-        return None
+        return False
     namespace, name = metadata["namespace"], metadata["name"]
     kube = work.runtime.effects.kube
 
@@ -46,18 +45,12 @@ def clear_selected_node(work: ClaimWork, claim: JsonObject) -> str | None:
         del annotations[k.ANN_SELECTED_NODE]
         return {**current, "metadata": {**current["metadata"], "annotations": annotations}}
 
-    def update(changed: JsonObject) -> JsonObject:
-        saved = kube.update_claim(changed)
-        written.append(version_of(saved))
-        return saved
-
-    written: list[str] = []
     work.runtime.effects.reach(Step.CLEAR_NODE, work.lease)
     try:
-        update_with_retry(read, change, update, known=claim)
+        update_with_retry(read, change, kube.update_claim, known=claim)
     except NotFoundError:
-        return ""
+        return True
     except ApiError as error:
         _log.warning("failed to reschedule", claim=f"{namespace}/{name}", err=error)
-        return None
-    return written[0] if written else ""
+        return False
+    return True
