@@ -85,7 +85,7 @@ NAMES: Final = {
         _family("ticketed", "zset", "queue", "lane: key -> ms its ticket was last published"),
         _family("leased", "zset", "queue", "lane: leased key -> ms its lease runs out"),
         RedisName("lost", "zset", "queue", "token of a lease that was taken back -> ms; 10 min"),
-        _family("led_to", "string", "queue", "token: key that a message of another led to; 1 min"),
+        _family("led_to", "string", "queue", "token: key that a take led to; 1 min"),
         _family("ghosts", "zset", "queue", "lane: key a process died with -> ms its call ends; PX"),
         _family("share", "hash", "queue", "lane: virtual times of tenants; gone when idle"),
         _family("share_retry", "hash", "queue", "lane: the same for retries"),

@@ -248,6 +248,36 @@ def test_a_message_that_stands_for_another_key_leads_to_one_however_often_it_is_
     assert 59_000 < bench.client.pttl(led_to) <= 60_000
 
 
+@pytest.mark.parametrize("answer", ["busy", "paused", "none", "running", "taken"])
+def test_a_copy_of_a_call_that_comes_late_leads_to_no_other_key(
+    bench, start_queue, scripts, answer
+):
+    """It would hold one that nobody works on (found by the model)."""
+    queue = start_queue()
+    queue.add([claim("a"), claim("b")])
+    other = bench.run_next(queue, "pv")
+    key, locks = claim("b"), ["x:pv" if answer == "busy" else "x:pvc-uid-b"]
+    if answer == "paused":
+        queue.pause("claims|d", "why")
+    elif answer == "running":
+        key = other.key
+        scripts.run("take", claim("b").text, "one", "more", 4000, "", *locks)
+    elif answer == "none":
+        key = claim("unknown")
+        scripts.run("take", claim("b").text, "one", "more", 4000, "", *locks)
+    ask = ("take", key.text, "process", "token", 4000, "claims x:pvc-\2", *locks)
+    found = scripts.run(*ask)
+    assert found[0] == answer.encode()
+    if answer == "taken":
+        scripts.run("done", key.text, "process", "token", found[2][8], "", "", "")
+    queue.resume("claims|d")
+    queue.add([claim("c")])
+    held = bench.client.hkeys(NAMES["leases"].full)
+    assert [scripts.run(*ask)[2] for _ in range(2)] == [None, None]
+    assert bench.client.hkeys(NAMES["leases"].full) == held
+    assert scripts.run("take", key.text, "process", "another", *ask[4:])[2] is not None
+
+
 def test_records_come_with_the_name_of_the_first_lock(bench, start_queue, scripts):
     queue = start_queue()
     queue.add([claim("a"), claim("b")])

@@ -10,21 +10,20 @@
 local LED_TO_MS = 60000 -- longer than the client repeats
 local key, process, token, ttl, rules = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 if not life() then return { 'new life', tickets, false } end
-local status, state = take(key, process, token, ttl, { unpack(ARGV, 7) })
-if (status == 'none' or status == 'running') and rules ~= '' then
-  local led_to, other = redis.call('GET', K.led_to .. token), nil
-  if led_to then -- a copy of a call whose reply was lost
-    local lease = lease_of(led_to)
-    if not lease or lease.process ~= process or lease.token ~= token then
-      return { status, tickets, false }
-    end
-    return { 'taken', tickets, state_of(led_to, lease, 0) }
-  end
-  state, other = follow(lane_of(key), process, token, ttl, rules, true)
-  if state then
-    redis.call('SET', K.led_to .. token, state[1], 'PX', LED_TO_MS)
-    return { 'taken', tickets, state }
-  end
-  if other then return { 'other', tickets, other } end
+local noted = K.led_to .. token
+local led_to = rules ~= '' and redis.call('GET', noted)
+if led_to then -- a copy of a call whose reply was lost, or that comes late
+  local lease = lease_of(led_to)
+  local is_ours = lease and lease.process == process and lease.token == token
+  if is_ours then return { 'taken', tickets, state_of(led_to, lease, 0) } end
+  return { 'none', tickets, false }
 end
+local status, state = take(key, process, token, ttl, { unpack(ARGV, 7) })
+local other = nil
+if (status == 'none' or status == 'running') and rules ~= '' then
+  state, other = follow(lane_of(key), process, token, ttl, rules, true)
+  if other then return { 'other', tickets, other } end
+  if state then status = 'taken' end
+end
+if rules ~= '' then redis.call('SET', noted, state and state[1] or key, 'PX', LED_TO_MS) end
 return { status, tickets, state or false }
