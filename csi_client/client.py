@@ -123,7 +123,7 @@ class CsiClient:
                 call.cancel()
 
     def close(self) -> None:
-        """Close the channel; running calls end with CANCELLED. Safe to call twice."""
+        """Close the channels; running calls end with CANCELLED. Safe to call twice."""
         self._link.close()
         self._channels.close()
 

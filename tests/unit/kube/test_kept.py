@@ -155,7 +155,7 @@ def test_who_waited_in_vain_leaves_its_place(kept, opener, pool):
     assert (kept._opening, len(kept._waiting)) == (0, 0)
 
 
-def test_the_time_to_open_one_is_what_the_wait_left(kept, opener, pool, monkeypatch):
+def test_the_time_to_open_one_is_what_the_wait_left(kept, opener, pool):
     opener.may_open.release(100)
     kept.in_time(7.0)
     assert 0 < opener.seconds[-1] <= 7.0

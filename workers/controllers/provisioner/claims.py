@@ -118,9 +118,9 @@ class ClaimPass(ClaimWork):
         # To begin with, what the API server remembers will do, no older than what was told of the
         # claim. Whoever goes on with an attempt needs to know how it is now; so do nodes that
         # take turns, each with a storage of its own.
-        is_first = not (intent or unsaved or was_saved or self.lease.fails)
-        is_first = is_first and not self.driver.settings.node.enabled
-        live = self.read_claim(at_least=self.lease.seen if is_first else 0)
+        is_begun = intent or unsaved or was_saved or self.lease.fails
+        needs_live = is_begun or self.driver.settings.node.enabled
+        live = self.read_claim(at_least=0 if needs_live else self.lease.seen)
         self.has_read = True
         self.is_orphaned = live is None or self.has_another(live)
         self.had_failed = intent is not None and intent.is_failed
