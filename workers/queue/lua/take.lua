@@ -1,6 +1,6 @@
--- TAKE(key, process, token, ttl_ms, rules, lock...): ticketed -> running with all its locks. The same
--- token gets the same answer. If somebody works on the key already, or has, the message is one for the
--- oldest other key that has a rule (see `follow`).
+-- TAKE(key, process, token, ttl_ms, rules, lock...): ticketed -> running with all its locks. A copy of
+-- the call, known by its token, gets the same lease or none. If somebody works on the key already, or
+-- has, the message is one for the oldest other key that has a rule (see `follow`).
 -- Touches leases, ticketed, leased, holders, reserved, blocked, waiters, delayed, since,
 -- fence, led_to, and the Celery list.
 -- Returns {status, tickets, state}; 'other', tickets and a key without a rule that is to be taken
@@ -10,8 +10,8 @@
 local LED_TO_MS = 60000 -- longer than the client repeats
 local key, process, token, ttl, rules = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 if not life() then return { 'new life', tickets, false } end
-local noted = K.led_to .. token
-local led_to = rules ~= '' and redis.call('GET', noted)
+local noted = rules ~= '' and K.led_to .. token
+local led_to = noted and redis.call('GET', noted)
 if led_to then -- a copy of a call whose reply was lost, or that comes late
   local lease = lease_of(led_to)
   local is_ours = lease and lease.process == process and lease.token == token
@@ -19,11 +19,10 @@ if led_to then -- a copy of a call whose reply was lost, or that comes late
   return { 'none', tickets, false }
 end
 local status, state = take(key, process, token, ttl, { unpack(ARGV, 7) })
-local other = nil
 if (status == 'none' or status == 'running') and rules ~= '' then
-  state, other = follow(lane_of(key), process, token, ttl, rules, true)
+  local found, other = follow(lane_of(key), process, token, ttl, rules, true)
   if other then return { 'other', tickets, other } end
-  if state then status = 'taken' end
+  if found then status, state = 'taken', found end
 end
-if rules ~= '' then redis.call('SET', noted, state and state[1] or key, 'PX', LED_TO_MS) end
+if noted then redis.call('SET', noted, state and state[1] or key, 'PX', LED_TO_MS) end
 return { status, tickets, state or false }
