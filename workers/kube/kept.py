@@ -1,9 +1,8 @@
-"""Connections that are kept, and whose turn it is to open another one.
+"""Connections that are kept, and who may open another one.
 
-A burst of requests does not begin with a burst of greetings: one costs the API server more than a
-request does, and the first requests wait for the last greeting. So few are opened at a time, and
-who waits for its turn takes a connection that comes back before. Nobody waits for long: a server
-may be far away, answer no greeting, or keep no connection.
+A greeting costs the API server more than a request does, and a burst of requests would begin with
+one for each. So a few connections do: beyond them who wants one waits for one that comes back. Nobody
+waits for long, though: the server may be far away or busy, answer no greeting, or keep no connection.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MOST_OPENED_AT_ONCE: Final = 8
-"""Of each process. With fewer a burst costs a little less, and where many others ask the API server
-each request of ours waits longer for its connection than they do."""
-PATIENCE_SECONDS: Final = 0.5
-"""Who waited that long opens one all the same."""
+ENOUGH: Final = 16
+"""Open connections of each process, beyond which a new one is opened only by who waited."""
+PATIENCE_SECONDS: Final = 0.05
+"""Who waited that long opens one all the same: of sixteen connections one comes back each few
+milliseconds, unless each request of ours waits behind those of others."""
 
 
 class Closable(Protocol):
@@ -66,14 +65,15 @@ class Kept(Generic[C]):
         self.idle: deque[C] = deque()
         self._lock = threading.Lock()
         self._waiting: deque[_Turn[C]] = deque()
-        self._opening = 0
+        self._open = 0
+        """Idle, in use or being opened."""
 
     def at_once(self) -> C | None:
         """The one that was used last and has not ended meanwhile; None: there is none."""
         while (found := self._popped()) is not None:
             if found.is_fit:
                 return found
-            found.close()
+            self.drop(found)
         return None
 
     def in_time(self, seconds: float) -> C:
@@ -87,10 +87,10 @@ class Kept(Generic[C]):
         while True:
             found = self._turn(end)
             if found is None:
-                return self._open(end)
+                return self._new(end)
             if found.is_fit:
                 return found
-            found.close()
+            self.drop(found)
 
     def give_back(self, connection: C) -> None:
         """To be used once more."""
@@ -101,7 +101,19 @@ class Kept(Generic[C]):
             if len(self.idle) < self._most:
                 self.idle.append(connection)
                 return
-        connection.close()
+        self.drop(connection)
+
+    def drop(self, connection: C) -> None:
+        """Not to be used any more."""
+        try:
+            connection.close()
+        finally:
+            self._one_less()
+
+    def close(self) -> None:
+        """Drop the idle ones."""
+        while (found := self._popped()) is not None:
+            self.drop(found)
 
     def _popped(self) -> C | None:
         try:
@@ -115,8 +127,8 @@ class Kept(Generic[C]):
             found = self._popped()
             if found is not None:
                 return found
-            if self._opening < MOST_OPENED_AT_ONCE:
-                self._opening += 1
+            if self._open < ENOUGH:
+                self._open += 1
                 return None
             turn: _Turn[C] = _Turn()
             self._waiting.append(turn)
@@ -127,7 +139,7 @@ class Kept(Generic[C]):
             if found is not None:
                 self.give_back(found)
             else:
-                self._end_opening()
+                self._one_less()
             raise
         return self._ended(turn)
 
@@ -136,21 +148,22 @@ class Kept(Generic[C]):
         with self._lock:
             if turn in self._waiting:
                 self._waiting.remove(turn)
-                self._opening += 1
+                self._open += 1
             return turn.connection
 
-    def _open(self, end: float) -> C:
+    def _new(self, end: float) -> C:
         try:
             seconds = end - time.monotonic()
             if seconds <= 0:
                 raise TimeoutError("no connection was free in time, and none could be opened")
             return self._opened(seconds)
-        finally:
-            self._end_opening()
+        except BaseException:
+            self._one_less()
+            raise
 
-    def _end_opening(self) -> None:
+    def _one_less(self) -> None:
         with self._lock:
-            self._opening -= 1
-            while self._waiting and self._opening < MOST_OPENED_AT_ONCE:
-                self._opening += 1
+            self._open -= 1
+            if self._waiting and self._open < ENOUGH:
+                self._open += 1
                 self._waiting.popleft().come(None)

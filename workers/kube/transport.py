@@ -29,7 +29,6 @@ from workers.kube.kept import Kept
 from workers.syscalls import is_silent
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Mapping
 
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
@@ -264,7 +263,7 @@ class Transport:
         self._fixed = {"Host": parts.netloc.rpartition("@")[2], **(proxy_headers or {})}
         self._kept = Kept(partial(_opened, opened), most_kept)
         # A client that nobody has any more leaves no connection open.
-        weakref.finalize(self, _close, self._kept.idle)
+        weakref.finalize(self, self._kept.close)
 
     def lines(self, headers: Mapping[str, str]) -> bytes:
         """Checked lines for `send`; the same ones serve any number of requests.
@@ -314,19 +313,19 @@ class Transport:
         try:
             answer = connection.exchange(request, left)
         except BaseException as error:
-            connection.close()
+            self._kept.drop(connection)
             if isinstance(error, TimeoutError):
                 raise TimeoutError(f"no answer within {timeout_seconds:g} s") from error
             raise
         if connection.reader.is_kept:
             self._kept.give_back(connection)
         else:
-            connection.close()
+            self._kept.drop(connection)
         return answer
 
     def close(self) -> None:
         """Drops the idle connections."""
-        _close(self._kept.idle)
+        self._kept.close()
 
 
 def _opened(opened: Callable[[float], Any], seconds: float) -> _Connection:
@@ -334,8 +333,3 @@ def _opened(opened: Callable[[float], Any], seconds: float) -> _Connection:
         return _Connection(opened(min(seconds, CONNECT_TIMEOUT_SECONDS)))
     except (HTTPError, HTTPException, ValueError) as error:
         raise OSError(f"{type(error).__name__}: {error}") from error
-
-
-def _close(idle: deque[_Connection]) -> None:
-    while idle:
-        idle.pop().close()

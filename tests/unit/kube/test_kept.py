@@ -1,4 +1,4 @@
-"""Kept connections: few are opened at a time, and who waits takes one that comes back."""
+"""Kept connections: a few are enough, and who waits takes one that comes back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support.waiting import wait_until
-from workers.kube.kept import MOST_OPENED_AT_ONCE, Kept
+from workers.kube.kept import ENOUGH, Kept
 
 LONG = 60.0
 
@@ -68,115 +68,147 @@ def pool():
         yield threads
 
 
-def opening(kept, opener, pool, more=0):
-    """As many as may be opened at a time are being opened; further ones wait."""
-    asked = [pool.submit(kept.in_time, LONG) for _ in range(MOST_OPENED_AT_ONCE)]
-    wait_until(lambda: opener.inside == MOST_OPENED_AT_ONCE, LONG, "all are at it")
-    asked += [pool.submit(kept.in_time, LONG) for _ in range(more)]
+def held(kept, opener, pool, more=0):
+    """As many connections as are enough, in use; the askers for further ones wait."""
+    opener.may_open.release(ENOUGH)
+    first = [kept.in_time(LONG) for _ in range(ENOUGH)]
+    asked = [pool.submit(kept.in_time, LONG) for _ in range(more)]
     wait_until(lambda: len(kept._waiting) == more, LONG, "the others wait")
-    return asked
+    return first, asked
 
 
-def test_the_one_used_last_comes_first_and_one_that_ended_goes(kept):
-    first, second, ended = Connection(), Connection(), Connection()
+def test_the_one_used_last_comes_first_and_one_that_ended_goes(kept, opener, pool):
+    (first, second, ended, *_), _ = held(kept, opener, pool)
     for one in (first, second, ended):
         kept.give_back(one)
     ended.is_fit = False
     assert [kept.at_once() for _ in range(3)] == [second, first, None]
     assert ended.is_closed
+    assert kept._open == ENOUGH - 1
 
 
-def test_so_many_are_kept(kept):
-    given = [Connection() for _ in range(5)]
+def test_so_many_are_kept(kept, opener, pool):
+    given, _ = held(kept, opener, pool)
     for one in given:
         kept.give_back(one)
-    assert [one.is_closed for one in given] == [False, False, False, True, True]
+    assert [one.is_closed for one in given] == [False] * 3 + [True] * (ENOUGH - 3)
+    assert kept._open == 3
+    kept.close()
+    assert all(one.is_closed for one in given)
+    assert kept._open == 0
 
 
-def test_few_are_opened_at_a_time(kept, opener, pool):
-    asked = opening(kept, opener, pool, more=10)
+def test_so_many_are_opened_side_by_side_and_no_more(kept, opener, pool):
+    asked = [pool.submit(kept.in_time, LONG) for _ in range(ENOUGH + 10)]
+    wait_until(lambda: (opener.inside, len(kept._waiting)) == (ENOUGH, 10), LONG, "all ask")
     opener.may_open.release(100)
-    assert len({id(one.result(LONG)) for one in asked}) == len(asked)
-    assert opener.most == MOST_OPENED_AT_ONCE
-    assert (kept._opening, len(kept._waiting)) == (0, 0)
+    wait_until(lambda: sum(one.done() for one in asked) == ENOUGH, LONG, "all were opened")
+    for one in list(opener.opened):
+        kept.give_back(one)
+    assert {one.result(LONG) for one in asked} == set(opener.opened)
+    assert len(opener.opened) == ENOUGH
+    assert not kept._waiting
 
 
 def test_who_waits_takes_one_that_comes_back(kept, opener, pool):
     """In the order in which they came, and without a greeting."""
-    *first, second, third = opening(kept, opener, pool, more=2)
-    back = Connection()
+    (back, last, *_), (second, third) = held(kept, opener, pool, more=2)
     kept.give_back(back)
     assert second.result(LONG) is back
     assert not third.done()
-    opener.may_open.release(100)
-    assert third.result(LONG) in opener.opened
-    assert len({one.result(LONG) for one in first}) == len(opener.opened) - 1
+    kept.give_back(last)
+    assert third.result(LONG) is last
+    assert len(opener.opened) == ENOUGH
 
 
-def test_one_that_came_back_ended_is_no_use_to_who_waited(kept, opener, pool):
-    *_, waiting = opening(kept, opener, pool, more=1)
-    ended = Connection()
-    ended.is_fit = False
-    kept.give_back(ended)
-    wait_until(lambda: ended.is_closed, LONG, "it is dropped")
-    opener.may_open.release(100)
+@pytest.mark.parametrize("end", ["dropped", "given back, but ended", "could not be opened"])
+def test_one_that_goes_lets_who_waits_open_another(kept, opener, pool, end):
+    if end == "could not be opened":
+        opener.may_open.release(ENOUGH - 1)
+        first = [kept.in_time(LONG) for _ in range(ENOUGH - 1)]
+        failing = pool.submit(kept.in_time, LONG)
+        wait_until(lambda: opener.inside == 1, LONG, "it is being opened")
+        waiting = pool.submit(kept.in_time, LONG)
+        wait_until(lambda: len(kept._waiting) == 1, LONG, "the other waits")
+        opener.errors = [OSError("refused")]
+        opener.may_open.release(1)
+        assert str(failing.exception(LONG)) == "refused"
+    else:
+        (gone, *first), (waiting,) = held(kept, opener, pool, more=1)
+        gone.is_fit = False
+        (kept.drop if end == "dropped" else kept.give_back)(gone)
+        wait_until(lambda: gone.is_closed, LONG, "it is dropped")
+    opener.may_open.release(1)
+    assert waiting.result(LONG) is opener.opened[-1]
+    assert opener.opened[-1] not in first
+    assert kept._open == ENOUGH
+
+
+def test_one_that_cannot_be_closed_holds_no_place(kept, opener, pool):
+    (odd, *_), (waiting,) = held(kept, opener, pool, more=1)
+    odd.close = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        kept.drop(odd)
+    opener.may_open.release(1)
     assert waiting.result(LONG) in opener.opened
-
-
-def test_one_that_failed_gives_its_turn_on(kept, opener, pool):
-    asked = opening(kept, opener, pool, more=10)
-    opener.errors = [OSError("refused"), OSError("refused")]
-    opener.may_open.release(100)
-    ends = [one.exception(LONG) for one in asked]
-    assert [str(error) for error in ends if error] == ["refused"] * 2
-    assert opener.most == MOST_OPENED_AT_ONCE
-    assert (kept._opening, len(kept._waiting)) == (0, 0)
 
 
 def test_nobody_waits_for_long(kept, opener, pool, monkeypatch):
     """Of a server that answers no greeting each would else wait for all before it."""
-    opening(kept, opener, pool)
+    held(kept, opener, pool)
     monkeypatch.setattr("workers.kube.kept.PATIENCE_SECONDS", 0.01)
     late = [pool.submit(kept.in_time, LONG) for _ in range(10)]
-    wait_until(lambda: opener.inside == MOST_OPENED_AT_ONCE + 10, LONG, "all are at it")
+    wait_until(lambda: opener.inside == 10, LONG, "all are at it")
     opener.may_open.release(100)
     assert len({id(one.result(LONG)) for one in late}) == 10
-    wait_until(lambda: kept._opening == 0, LONG, "all were opened")
+    assert kept._open == ENOUGH + 10
     assert not kept._waiting
 
 
+def test_beyond_enough_one_that_goes_is_not_replaced(kept, opener, pool, monkeypatch):
+    first, _ = held(kept, opener, pool)
+    with monkeypatch.context() as patch:
+        patch.setattr("workers.kube.kept.PATIENCE_SECONDS", 0.0)
+        opener.may_open.release(2)
+        more = [kept.in_time(LONG) for _ in range(2)]
+    waiting = pool.submit(kept.in_time, LONG)
+    wait_until(lambda: len(kept._waiting) == 1, LONG, "it waits")
+    for one in more:
+        kept.drop(one)
+    assert (kept._open, len(kept._waiting)) == (ENOUGH, 1)
+    kept.give_back(first[0])
+    assert waiting.result(LONG) is first[0]
+
+
 def test_who_waited_in_vain_leaves_its_place(kept, opener, pool):
-    *first, last = opening(kept, opener, pool, more=1)
+    (back, *_), _ = held(kept, opener, pool)
     with pytest.raises(TimeoutError):
         kept.in_time(0.01)
-    opener.may_open.release(100)
-    assert last.result(LONG) in opener.opened
-    assert len([one.result(LONG) for one in first]) == MOST_OPENED_AT_ONCE
-    assert (kept._opening, len(kept._waiting)) == (0, 0)
+    assert (kept._open, len(kept._waiting)) == (ENOUGH, 0)
+    kept.give_back(back)
+    assert list(kept.idle) == [back]
 
 
-def test_the_time_to_open_one_is_what_the_wait_left(kept, opener, pool):
+def test_the_time_to_open_one_is_what_the_wait_left(kept, opener):
     opener.may_open.release(100)
     kept.in_time(7.0)
     assert 0 < opener.seconds[-1] <= 7.0
     with pytest.raises(TimeoutError):
         kept.in_time(0.0)
     assert len(opener.seconds) == 1
-    assert kept._opening == 0
+    assert kept._open == 1
 
 
 @pytest.mark.parametrize("gift", ["a connection", "a turn", "nothing"])
 def test_an_interrupted_wait_passes_on_what_came_for_it(kept, opener, pool, monkeypatch, gift):
     """A signal of the main thread, say: else a place would be lost for good."""
-    opening(kept, opener, pool)
-    back = Connection()
+    (back, *_), _ = held(kept, opener, pool)
 
-    def interrupted(turn, _seconds):
+    def interrupted(_turn, _seconds):
         if gift == "a connection":
             kept.give_back(back)
         elif gift == "a turn":
-            opener.may_open.release(1)
-            wait_until(lambda: turn not in kept._waiting, LONG, "its turn has come")
+            kept.drop(back)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -184,8 +216,7 @@ def test_an_interrupted_wait_passes_on_what_came_for_it(kept, opener, pool, monk
         with pytest.raises(KeyboardInterrupt):
             kept.in_time(LONG)
     assert (back in kept.idle) == (gift == "a connection")
-    opener.may_open.release(100)
-    wait_until(lambda: kept._opening == 0, LONG, "all were opened")
+    assert kept._open == (ENOUGH - 1 if gift == "a turn" else ENOUGH)
     assert not kept._waiting
 
 
@@ -204,9 +235,10 @@ def test_many_threads_lose_no_place(kept, opener, pool):
                 continue
             done += 1
             one.is_fit = done % 7 > 0
-            kept.give_back(one)
+            (kept.drop if done % 11 == 0 else kept.give_back)(one)
         return done
 
     assert all(pool.map(work, range(32)))
-    assert (kept._opening, len(kept._waiting)) == (0, 0)
-    assert len(kept.idle) <= 3
+    assert not kept._waiting
+    assert opener.most <= ENOUGH
+    assert kept._open == len(kept.idle) <= 3
