@@ -1,8 +1,8 @@
 """Connections that are kept, and who may open another one.
 
 A greeting costs the API server more than a request does, and a burst of requests would begin with
-one for each. So a few connections do: beyond them who wants one waits for one that comes back. Nobody
-waits for long, though: the server may be far away or busy, answer no greeting, or keep no connection.
+one for each. So a few connections do: beyond them who wants one waits for one that comes back.
+Nobody waits for long: the server may be far away or busy, greet nobody, or keep no connection.
 """
 
 from __future__ import annotations
@@ -152,14 +152,16 @@ class Kept(Generic[C]):
             return turn.connection
 
     def _new(self, end: float) -> C:
+        made: C | None = None
         try:
             seconds = end - time.monotonic()
-            if seconds <= 0:
-                raise TimeoutError("no connection was free in time, and none could be opened")
-            return self._opened(seconds)
-        except BaseException:
-            self._one_less()
-            raise
+            made = self._opened(seconds) if seconds > 0 else None
+        finally:
+            if made is None:
+                self._one_less()
+        if made is None:
+            raise TimeoutError("no connection was free in time, and none could be opened")
+        return made
 
     def _one_less(self) -> None:
         with self._lock:
