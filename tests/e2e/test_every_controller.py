@@ -13,6 +13,7 @@ import redis
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet
 from tests.support.life import CAPABILITIES, CONTROLLERS, Life
+from tests.support.processes import Process
 from tests.support.tool import Tool
 from tests.support.waiting import let_pass, wait_until
 
@@ -27,6 +28,7 @@ def drivers():
 @contextmanager
 def fleet_of(mode, directory, kubeconfig, drivers, *flags):
     """One program with all controllers; central mode reads a drivers file."""
+    directory.mkdir(exist_ok=True)
     file = directory / "drivers.yaml"
     lines = [f"- {{name: {one.name}, endpoint: {one.address}}}\n" for one in drivers]
     file.write_text("drivers:\n" + "".join(lines))
@@ -140,3 +142,38 @@ def test_nothing_is_doubled_lost_or_left(mode, fault, kubeconfig, scene, drivers
         wait_until(lambda: life.driver.volumes() == {}, 60, "no volume is left")
         # After a death the deletion waits for the deadline of the dead worker's call, a minute.
         wait_until(lambda: life.driver.snapshots() == {}, 120, "no snapshot is left")
+
+
+@pytest.mark.parametrize("end", [Process.stop, Process.kill], ids=lambda one: one.__name__)
+def test_replicas_that_bring_their_own_redis_take_turns(end, kubeconfig, scene, drivers, tmp_path):
+    """As charts run them, two and with `--leader-election`: neither sees the other's calls."""
+    flags = (
+        "--leader-election",
+        f"--leader-election-namespace={scene.namespace}",
+        "--leader-election-lease-duration=4s",
+        "--leader-election-renew-deadline=3s",
+        "--leader-election-retry-period=1s",
+    )
+    lives = [Life(scene, one) for one in drivers]
+    before = sum(len(one.concurrent_calls()) for one in drivers)
+    with (
+        fleet_of("sidecar", tmp_path / "a", kubeconfig, drivers, *flags) as one,
+        fleet_of("sidecar", tmp_path / "b", kubeconfig, drivers, *flags) as other,
+    ):
+        try:
+            for life in lives:
+                life.prepare()
+                life.answer_all({"delay_seconds": 3})
+            lives[0].begin()
+            wait_until(lambda: all_done(lives[0]), 90, "everything is done")
+            assert set(lives[0].called().values()) == {1}
+            lives[1].begin()
+            wait_until(lambda: min(lives[1].called().values()) == 1, 60, "every call is under way")
+            assert "lease taken" not in other.log_text()
+            end(one.process)
+            wait_until(lambda: all_done(lives[1]), 90, "the other one does the rest")
+            assert sum(len(one.concurrent_calls()) for one in drivers) == before
+        finally:
+            for life in lives:
+                life.clean_up()
+            scene.clean_up()

@@ -60,3 +60,25 @@ def held_seconds(scene, path):
     spec = scene.api.get(path)["spec"]
     taken, renewed = (datetime.fromisoformat(spec[name]) for name in ("acquireTime", "renewTime"))
     return (renewed - taken).total_seconds()
+
+
+def test_a_program_that_was_killed_need_not_wait_for_its_own_lease(tmp_path, kubeconfig, scene):
+    """Started again in its container, whose files it finds: its Leases last for ten minutes."""
+    with DirectoryDriver() as driver:
+        storage_class = scene.storage_class(driver.name)
+        with Fleet(
+            tmp_path / "fleet",
+            kubeconfig,
+            [driver],
+            "--leader-election",
+            f"--leader-election-namespace={scene.namespace}",
+            "--leader-election-lease-duration=600s",
+            "--leader-election-renew-deadline=500s",
+        ) as fleet:
+            scene.claim("before", storage_class)
+            scene.wait_bound("before")
+            fleet.process.kill()
+            fleet.start()
+            scene.claim("after", storage_class)
+            scene.wait_bound("after")
+            assert "the lease is held by another" not in fleet.log_text()

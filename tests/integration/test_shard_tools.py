@@ -247,11 +247,20 @@ def test_status_shows_all_drivers_and_adds_up(world, capsys):
     assert ("shard 1/2" in shown) is bool(world.urls[1:])
 
 
-def test_status_says_which_shard_has_a_problem(make_world, capsys):
+def test_status_says_which_shard_has_a_problem(make_world, capsys, monkeypatch):
     world = make_world(2)
     world.clients[1].delete("csifleet:presence")
+    monkeypatch.setattr(status_command, "_BACK_SECONDS", 0)
     assert status_command.run(world.tools(Command.STATUS)) == 1
     assert "! shard 1/2: no watcher is alive" in capsys.readouterr().out
+
+
+def test_who_works_is_not_missed_right_after_a_loss_of_data(make_world, capsys):
+    """Watchers and workers say within seconds again that they live; nobody has to look."""
+    world = make_world(1)
+    world.clients[0].flushdb()
+    assert status_command.run(world.tools(Command.STATUS)) == 0
+    assert "lost its data or began 0.0 s ago" in capsys.readouterr().out
 
 
 def test_doctor_looks_at_every_redis(world):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from workers.controllers import catalogue
 from workers.drivers.announcing import DRIVERLESS
 from workers.engine.leadership import Candidate, Leadership, QueueLanes
-from workers.engine.leasename import leader_identity
+from workers.engine.leasename import LeaseIdentity
 from workers.kube.client import KubeClient
 from workers.kube.resources import KubeResources
 from workers.observability.requests import api_observer
@@ -69,7 +69,7 @@ class Elections:
         self.leadership = Leadership(
             KubeResources(client),
             leader,
-            leader_identity(socket.gethostname(), uuid.uuid4().hex),
+            LeaseIdentity(socket.gethostname(), uuid.uuid4().hex),
             QueueLanes(queue),
             fellows=LeaseFellows(redis, settle_seconds=2 * leader.retry_period_seconds),
             on_change=self._follow,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from urllib.parse import quote
 
 from workers.cli.processes import die_with_parent
 from workers.errors import ConfigError
+from workers.queue.names import NAMES
 
 START_TIMEOUT_SECONDS = 10.0
 STOP_TIMEOUT_SECONDS = 5.0
@@ -24,6 +26,7 @@ STOP_TIMEOUT_SECONDS = 5.0
 REPLY_TIMEOUT_SECONDS = 0.5
 SOCKET = "redis.sock"
 LOG = "redis.log"
+INSTALLATION = "installation"
 
 
 def executable() -> str:
@@ -108,6 +111,18 @@ def wait_ready(process: subprocess.Popen[bytes], directory: Path) -> None:
         time.sleep(0.01)
 
 
+def give_name(directory: Path) -> None:
+    """Names it as the one before it in this folder, whose run may have been killed.
+
+    Who comes after that one in its container need not wait for the end of its Leases then
+    (`workers.queue.fellows`).
+    """
+    file = directory / INSTALLATION
+    if not file.exists():
+        file.write_text(os.urandom(8).hex())
+    reply(directory / SOCKET, f"SET {NAMES['installation'].full} {file.read_text()} NX")
+
+
 def log_text(directory: Path) -> str:
     """What it has said since its start."""
     try:
@@ -137,13 +152,13 @@ def answers(path: Path) -> bool:
     return reply(path).startswith(b"+PONG")
 
 
-def reply(path: Path) -> bytes:
-    """What it replies to PING, an error too (one busy with a script); nothing while it hangs."""
+def reply(path: Path, command: str = "PING") -> bytes:
+    """What it replies, an error too (one busy with a script); nothing while it hangs."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(REPLY_TIMEOUT_SECONDS)
             connection.connect(str(path))
-            connection.sendall(b"PING\r\n")
+            connection.sendall(f"{command}\r\n".encode())
             return connection.recv(16)
     except OSError:
         return b""

@@ -113,6 +113,7 @@ class Supervisor:
         self.preload(forking.WATCHER)
         if self.redis is not None:
             embedded_redis.wait_ready(self.redis, self.directory)
+            embedded_redis.give_name(self.directory)
         self.begin(watcher)
         self.preload(*forking.WORKERS)
         for child in workers:

@@ -10,7 +10,7 @@ from workers.cli import terminal
 from workers.controllers import catalogue
 from workers.errors import TransientError
 from workers.explain.words import duration, moment
-from workers.queue.inspect import read_redis, read_sizes
+from workers.queue.inspect import read_age, read_redis, read_sizes
 from workers.queue.keys import lane_name
 from workers.queue.limits import read_stats
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from workers.queue.limits import LaneStats
 
 WATCH_SECONDS: Final = 2.0
+# After a loss of data watchers and workers are back by then: each speaks every 5 s.
+_BACK_SECONDS: Final = 15
 _HEAD: Final = (
     "DRIVER",
     "STATE",
@@ -100,6 +102,7 @@ def _of_shard(tools: Tools) -> dict[str, Any]:
         "workers": [f"{one.host}:{one.pid}" for one in workers],
         "counts": read_sizes(tools.redis),
         "redis": read_redis(tools.redis),
+        "redis_age": read_age(tools.redis),
     }
     report["problems"] = problems(report)
     return report
@@ -108,13 +111,13 @@ def _of_shard(tools: Tools) -> dict[str, Any]:
 def problems(report: dict[str, Any]) -> list[str]:
     """What needs a person, one line each."""
     found = []
-    if not report["watchers"]:
+    if not (report["watchers"] or is_new(report)):
         found.append("no watcher is alive: new claims are not seen")
-    if not report["workers"]:
+    if not (report["workers"] or is_new(report)):
         found.append("no worker is alive: nothing is provisioned")
     for name, driver in report["drivers"].items():
         waiting = sum(lane["ready"] + lane["retry"] for lane in driver["work"].values())
-        if driver["state"] == "not served" and waiting:
+        if driver["state"] == "not served" and waiting and not is_new(report):
             found.append(f"driver {name}: {waiting} keys wait and no worker serves it")
         if driver["state"].startswith("breaker"):
             found.append(f"driver {name}: {driver['state']}")
@@ -126,6 +129,11 @@ def problems(report: dict[str, Any]) -> list[str]:
     if counts["quarantined_records"]:
         found.append(f"{counts['quarantined_records']} unreadable records were set aside in Redis")
     return found
+
+
+def is_new(report: dict[str, Any]) -> bool:
+    """Whether Redis lost its data a moment ago, so that it does not know yet who works."""
+    return bool(report["redis_age"] < _BACK_SECONDS)
 
 
 def _driver(name: str, stats: dict[str, LaneStats], *, is_served: bool) -> dict[str, Any]:
@@ -182,6 +190,7 @@ def show(report: dict[str, Any]) -> None:
         terminal.write(
             f"redis {redis['version']}, {redis['memory']} used, "
             f"{redis['clients']} clients, eviction {redis['policy']}"
+            + (f", lost its data or began {duration(one['redis_age'])} ago" if is_new(one) else "")
             + (f"; shard {mark}: {drivers}" if mark else "")
         )
     for name, pause in report["paused_classes"].items():

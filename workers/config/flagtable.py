@@ -56,7 +56,8 @@ COMMON_FLAGS: Final = (
     Flag("kube-api-burst", _INT, "100", "Burst of kube-api-qps; 0 means client-go's 10.", _CLUSTER),
     # Leader election.
     Flag("leader-election", _BOOL, "false", "Keep the Lease of the Go sidecar: while that holds "
-         "it this process does none of its work. Replicas of csi-fleet share it and all work.",
+         "it this process does none of its work. Workers of one Redis share it and all work; those "
+         "of another one wait.",
          _RUN_WORKER),
     Flag("leader-election-namespace", _STRING, "", "Namespace of the Lease; default as for "
          "--namespace.", _RUN_WORKER),

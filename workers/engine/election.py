@@ -1,8 +1,8 @@
 """One Lease as one of our workers sees it: whose is it, and until when may we work because of it?
 
-The Lease is the Go sidecar's (M-020, F-020). Our workers share the work and need no leader: any of
-them may hold it, and an annotation that the Go sidecar leaves as it is says that the holder is one
-of us. So a holder without it is a stranger, and we wait for the end of its Lease as client-go does.
+The Lease is the Go sidecar's (M-020, F-020). Workers of one Redis are fellows: they share the work,
+need no leader, and any of them may hold it. The holder's identity says whether it is one of them.
+Every other holder is a stranger, and we wait for the end of its Lease as client-go does.
 
 Until when we may work is counted by our own clock, from a moment that is surely before the renewal
 it rests on: the holder's from the start of its write, a fellow's from the start of the last look
@@ -24,7 +24,6 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from workers.engine.leasename import OURS
 from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
@@ -34,13 +33,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from workers.config.settings import LeaderSettings
+    from workers.engine.leasename import LeaseIdentity
     from workers.kube.objects import JsonObject
     from workers.kube.paths import Resource
 
 _log = get_logger(__name__)
 
-# Equal to spec.holderIdentity while a worker of an older release holds the Lease.
-ANN_HOLDER: Final = "csi-fleet.io/holder"
 # Of the duration: we stop that much before a stranger may start, for clocks and cancelled calls.
 _USED_SHARE: Final = 0.9
 # Of the duration: a fellow looks so often that a renewal each period leaves it time to spare.
@@ -59,7 +57,7 @@ class Standing(Enum):
 
     @property
     def is_ours(self) -> bool:
-        """One of our workers has it."""
+        """This process or a fellow has it."""
         return self in {Standing.HELD, Standing.FELLOW}
 
 
@@ -83,7 +81,7 @@ class Election:
     Args:
         leases: the API server; each call must end within the renew deadline.
         name: of the Lease (F-020).
-        identity: host name and a part unique per process (F-021).
+        identity: of this process, which tells its fellows too.
         settings: flags.
         clock: local seconds that go on while the machine is stopped.
         now: wall clock, for what others read in the Lease; never compared with theirs.
@@ -92,7 +90,7 @@ class Election:
 
     leases: Leases
     name: str
-    identity: str
+    identity: LeaseIdentity
     settings: LeaderSettings
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
@@ -138,7 +136,7 @@ class Election:
         return period * (1 + _JITTER * random.random())  # noqa: S311 - no secret
 
     def release(self) -> None:
-        """Give the Lease back if one of us holds it, so that nobody has to wait (F-018).
+        """Give the Lease back if a fellow or we hold it, so that nobody has to wait (F-018).
 
         Only for the last one of us.
         """
@@ -147,7 +145,7 @@ class Election:
         self.standing = Standing.UNKNOWN
         try:
             lease = self._read()
-            if is_ours(lease):
+            if self.identity.is_fellow(holder_of(lease)):
                 spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
                 self.leases.update(paths.LEASES, {**lease, "spec": spec})
         except ApiError as error:
@@ -181,13 +179,13 @@ class Election:
         except NotFoundError:
             return self._create()
         spec = lease.get("spec") or {}
-        self.holder = spec.get("holderIdentity") or ""
+        self.holder = holder_of(lease)
         seen = (self.holder, str(spec.get("renewTime") or ""))
         if seen != self._seen:
             self._seen, self._seen_at = seen, self.clock()
             self._renewed_after = self._looked_at
         self._looked_at = started
-        if self.holder == self.identity:
+        if self.holder == str(self.identity):
             if self.standing is Standing.HELD:
                 self.on_slow()
             return self._write(lease, is_new=False)
@@ -195,7 +193,9 @@ class Election:
         duration = float(spec.get("leaseDurationSeconds") or self.settings.lease_duration_seconds)
         if not self.holder or self.clock() - self._seen_at > duration:
             return self._write(lease, is_new=True)
-        return self._stand_by(lease, duration) if is_ours(lease) else Standing.FOREIGN
+        if not self.identity.is_fellow(self.holder):
+            return Standing.FOREIGN
+        return self._stand_by(lease, duration)
 
     def _stand_by(self, lease: JsonObject, duration: float) -> Standing | None:
         """A fellow has it: enough for us too, if it is young enough to last until the next look."""
@@ -231,12 +231,12 @@ class Election:
         except (ConflictError, NotFoundError):
             return None
         if is_new:
-            _log.info("lease taken", lease=self.name, identity=self.identity)
+            _log.info("lease taken", lease=self.name, identity=str(self.identity))
         return Standing.HELD
 
     def _sent(self, lease: JsonObject, started: float) -> None:
-        self.holder = self.identity
-        self._seen = (self.identity, str(lease["spec"].get("renewTime") or ""))
+        self.holder = holder_of(lease)
+        self._seen = (self.holder, str(lease["spec"].get("renewTime") or ""))
         self._seen_at = self.clock()
         self._renewed_after = self._looked_at = started
         duration = self.settings.lease_duration_seconds * _USED_SHARE
@@ -250,21 +250,16 @@ class Election:
             is_change = bool(spec.get("renewTime"))
             spec["acquireTime"] = moment
             spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + is_change
-        spec["holderIdentity"] = self.identity
+        spec["holderIdentity"] = str(self.identity)
         # Whole seconds, at least one: the API refuses others.
         spec["leaseDurationSeconds"] = max(1, round(self.settings.lease_duration_seconds))
         spec["renewTime"] = moment
-        annotations = metadata.get("annotations") or {}
-        if ANN_HOLDER in annotations:  # fellows of an older release look there
-            metadata["annotations"] = {**annotations, ANN_HOLDER: self.identity}
         labels = {**(metadata.get("labels") or {}), **dict(self.settings.labels)}
         if labels:
             metadata["labels"] = labels
         return {**lease, "metadata": metadata, "spec": spec}
 
 
-def is_ours(lease: Mapping[str, Any]) -> bool:
-    """Tell whether one of our workers wrote itself into the Lease as its holder."""
-    holder = (lease.get("spec") or {}).get("holderIdentity") or ""
-    annotations = lease["metadata"].get("annotations") or {}
-    return OURS in holder or (bool(holder) and annotations.get(ANN_HOLDER) == holder)
+def holder_of(lease: Mapping[str, Any]) -> str:
+    """Return `spec.holderIdentity`; "" while nobody holds it."""
+    return (lease.get("spec") or {}).get("holderIdentity") or ""

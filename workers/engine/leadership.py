@@ -1,9 +1,9 @@
 """Keeping the Leases of the Go sidecars in drop-in mode: a roll-over either way is safe (M-020).
 
-While a Go sidecar holds a Lease, its controller's lanes are paused in Redis for all of us: that is
-a fact about the world. What one process does not know (its API server is away, its look is old)
-holds back that process alone: it takes no key, begins no call, cancels those that run, and leaves
-the tickets to its fellows.
+While a stranger holds a Lease, a Go sidecar or workers of another Redis, its controller's lanes are
+paused in ours for all of us: that is a fact about the world. What one process does not know (its
+API server is away, its look is old) holds back that process alone: it takes no key, begins no call,
+cancels those that run, and leaves the tickets to its fellows.
 
 Whether a key may be worked on is asked of the election's own clock right before each effect, so
 nothing here has to be in time for it: Redis may be empty, a request may hang. Each Lease is looked
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from workers.config.settings import LeaderSettings
+    from workers.engine.leasename import LeaseIdentity
     from workers.observability.metrics import Metrics
     from workers.queue.workqueue import WorkQueue
 
@@ -74,7 +75,10 @@ class Lanes(Protocol):
 
 
 class Fellows(Protocol):
-    """Who else of us works because of a Lease."""
+    """Who else of us works because of a Lease; methods raise QueueUnavailable."""
+
+    def installation(self, known: str) -> str:
+        """What our Redis is called; `known` if it has no name any more."""
 
     def works(self, lease: str, identity: str, seconds: float) -> None:
         """This process may, for so long."""
@@ -123,7 +127,7 @@ class Leadership:
         settings: flags.
         identity: of this process.
         lanes: told what follows for all workers.
-        fellows: asked before a Lease is given back; None: it is never certain that we are the last.
+        fellows: asked before a Lease is given back.
         on_change: told a Lease, and whether its work is to be left to other processes, each time
             when what may be worked on here has changed.
         metrics: where the gauges are (F-024), None for none.
@@ -134,10 +138,10 @@ class Leadership:
         self,
         leases: Leases,
         settings: LeaderSettings,
-        identity: str,
+        identity: LeaseIdentity,
         lanes: Lanes,
         *,
-        fellows: Fellows | None = None,
+        fellows: Fellows,
         on_change: Callable[[Candidate, bool], None] = lambda *_: None,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -172,6 +176,7 @@ class Leadership:
         Raises:
             QueueUnavailable: Redis does not answer; the next step repeats what was not told.
         """
+        self._join()
         kept = [self._of(one) for one in candidates]
         for one in self._pool.map(self._step, kept):
             self._tell(one)
@@ -203,9 +208,7 @@ class Leadership:
         self._pool.shutdown(wait=True, cancel_futures=True)
         for one in self._all():
             try:
-                is_last = self._fellows is not None and self._fellows.is_last(
-                    one.candidate.lease, self._identity
-                )
+                is_last = self._fellows.is_last(one.candidate.lease, self._identity.unique)
             except QueueUnavailable as error:
                 _log.warning("lease runs out by itself", lease=one.candidate.lease, err=error)
                 continue
@@ -287,7 +290,9 @@ class Leadership:
         election, candidate = one.election, one.candidate
         if not election.is_fresh:
             return
-        if election.standing is Standing.FOREIGN:
+        if self._join() and election.standing is Standing.FOREIGN:
+            one.due = float("-inf")  # it may be a fellow by the new name
+        elif election.standing is Standing.FOREIGN:
             if not one.was_foreign:
                 _log.warning(
                     "waits, the lease is held by another",
@@ -301,12 +306,19 @@ class Leadership:
             self._lanes.pause(candidate.lanes, f"lease held by {election.holder}", span)
         elif election.may_work():
             one.was_foreign = False
-            if self._fellows is not None:
-                seconds = election.valid_until - self._clock()
-                self._fellows.works(candidate.lease, self._identity, seconds)
+            seconds = election.valid_until - self._clock()
+            self._fellows.works(candidate.lease, self._identity.unique, seconds)
             if not one.is_resumed:
                 self._lanes.resume(candidate.lanes)
                 one.is_resumed = True
+
+    def _join(self) -> bool:
+        """Whether our Redis has another name than before, after a loss of data."""
+        with self._lock:
+            known = self._identity.installation
+        name = self._fellows.installation(known)
+        with self._lock:
+            return self._identity.join(name)
 
     def _slow_path(self, name: str) -> Callable[[], None]:
         """The counter of one Lease, at 0 from the start as client-go's (F-024)."""

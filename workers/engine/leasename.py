@@ -1,4 +1,4 @@
-"""Which Lease object does a provisioner use, and as whom?
+"""Which Lease object does a sidecar use, and as whom? Who else in it is one of us?
 
 Rules F-020, F-021, L-090.
 Source: kubernetes-csi/csi-lib-utils, leaderelection/leader_election.go sanitizeName.
@@ -7,12 +7,16 @@ Source: kubernetes-csi/csi-lib-utils, leaderelection/leader_election.go sanitize
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import Final
 
 _NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9-]")
 
+# Names of one Redis that are remembered.
+_MOST_NAMES: Final = 8
+
 OURS: Final = "_csi-fleet-"
-"""Part of our holder identities: one of us knows its fellows by it, and a stranger by its lack."""
+"""Part of our holder identities, which no sidecar's has."""
 
 
 def sanitize_name(name: str) -> str:
@@ -30,10 +34,45 @@ def lease_name(driver_name: str) -> str:
     return sanitize_name(driver_name.replace("/", "-"))
 
 
-def leader_identity(hostname: str, unique: str) -> str:
-    """Who holds the Lease: host and a part unique per process, so that pods can share a host.
+@dataclass(slots=True)
+class LeaseIdentity:
+    """As whom a process holds Leases, and which holders it shares the work with: its fellows.
 
-    Upstream uses the sanitised host name alone, and two pods with host networking on one node
-    then both lead (F-021).
+    Fellows are the workers of one Redis, for there they see what each of them is about. Those of
+    another one, a replica that brings its own for example, are strangers as a Go sidecar is.
+
+    Host and a part unique per process, so that pods can share a host: upstream uses the sanitised
+    host name alone, and two pods with host networking on one node then both lead (F-021).
+
+    Args:
+        hostname: of the machine or pod.
+        unique: not twice in the world.
     """
-    return f"{sanitize_name(hostname)}{OURS}{unique}"
+
+    hostname: str
+    unique: str
+    installation: str = ""
+    _marks: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """The `holderIdentity`."""
+        return f"{sanitize_name(self.hostname)}{_mark(self.installation)}{self.unique}"
+
+    def join(self, installation: str) -> bool:
+        """Take the name of our Redis; whether it is another one than before.
+
+        After a loss of data it may have a new one. Who has not heard of that yet is still a fellow.
+        """
+        if installation == self.installation:
+            return False
+        self._marks = [*self._marks[-_MOST_NAMES:], _mark(installation)]
+        self.installation = installation
+        return True
+
+    def is_fellow(self, holder: str) -> bool:
+        """Tell whether that holder of a Lease works by our Redis, or is this process."""
+        return any(mark in holder for mark in self._marks)
+
+
+def _mark(installation: str) -> str:
+    return f"{OURS}{installation}-"

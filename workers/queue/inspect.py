@@ -329,6 +329,14 @@ def read_life(client: redis.Redis) -> tuple[str, str]:
     return text(epoch), str(facts.get("run_id", ""))
 
 
+def read_age(client: redis.Redis) -> float:
+    """Seconds since Redis began or lost its data: before, nobody has said that it works."""
+    epoch, run = read_life(client)
+    _, birth, of_run = [*epoch.split(":"), "", ""][:3]
+    born_ms = whole(birth)
+    return read_time(client) - born_ms / 1000 if born_ms is not None and of_run == run else 0.0
+
+
 def read_time(client: redis.Redis) -> float:
     """The time of Redis in seconds since 1970."""
     with reading(client):

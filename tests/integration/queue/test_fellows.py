@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from workers.queue.fellows import LeaseFellows
 from workers.queue.keys import claim_key
 from workers.queue.limits import read_stats
@@ -19,6 +21,35 @@ class Clock:
 
 def fellows(redis_client, clock):
     return LeaseFellows(redis_client, settle_seconds=10, clock=clock)
+
+
+def test_a_redis_has_one_name_and_gets_it_back(redis_client):
+    one, two = fellows(redis_client, Clock()), fellows(redis_client, Clock())
+    name = one.installation("")
+    assert two.installation("") == name
+    redis_client.flushall()
+    assert two.installation(name) == name
+    assert fellows(redis_client, Clock()).installation("") == name
+
+
+def test_a_redis_that_was_named_anew_keeps_that_name(redis_client):
+    one, two = fellows(redis_client, Clock()), fellows(redis_client, Clock())
+    old = one.installation("")
+    redis_client.flushall()
+    new = two.installation("")
+    assert new != old
+    assert one.installation(old) == new
+
+
+@pytest.mark.parametrize("written", [b"", b"a", b"0" * 17, b"_csi-fleet-", b"\xff" * 16])
+def test_a_name_that_is_none_is_replaced(redis_client, written, caplog):
+    """It would be in a Lease, and in everybody's search for fellows: "" is in every text."""
+    one = fellows(redis_client, Clock())
+    name = one.installation("")
+    redis_client.set("csifleet:installation", written)
+    assert one.installation(name) == name
+    assert redis_client.get("csifleet:installation") == name.encode()
+    assert "not a name of an installation, replaced" in caplog.messages
 
 
 def test_only_the_last_one_is_the_last(redis_client):

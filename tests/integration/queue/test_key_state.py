@@ -11,6 +11,7 @@ from workers.queue.inspect import (
     Pause,
     failed_keys,
     marks_of_driver,
+    read_age,
     read_key,
     read_redis,
     read_sizes,
@@ -116,6 +117,23 @@ def test_its_time_is_that_of_redis(redis_client):
 
     before = now()
     assert before <= read_key(redis_client, KEY, "pv").now <= now()
+
+
+@pytest.mark.parametrize(
+    ("written", "age"),
+    [
+        pytest.param("", 0, id="nobody has begun"),
+        pytest.param("x:{then}:{run}", 60, id="a minute"),
+        pytest.param("x@1/2:{then}:{run}", 60, id="of a shard"),
+        pytest.param("x:{then}:other", 0, id="of the run before"),
+        pytest.param("x:y:{run}", 0, id="no time"),
+        pytest.param("x", 0, id="none of ours"),
+    ],
+)
+def test_how_long_redis_has_its_data(redis_client, written, age):
+    then, run = redis_client.time()[0] * 1000 - 60_000, redis_client.info()["run_id"]
+    redis_client.set("csifleet:epoch", written.format(then=then, run=run))
+    assert read_age(redis_client) // 10 * 10 == age
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def volumes(api: KubeApi) -> dict[str, str]:
 def overlapping(calls: list[DriverCall], key: str) -> list[str]:
     """Names that two calls were about at one time; a call without end ended with its driver."""
     return [
-        name
+        f"{name}: until {ended}, from {begun}"
         for name, own in _by_name(calls, key)
         for (_, ended), (begun, _) in pairwise(sorted(own, key=lambda one: one[0]))
         if ended is not None and ended > begun

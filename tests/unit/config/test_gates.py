@@ -6,7 +6,7 @@ import pytest
 
 from workers.config.gates import FeatureGates
 from workers.config.load import parse
-from workers.engine.leasename import leader_identity, lease_name
+from workers.engine.leasename import LeaseIdentity, lease_name
 
 
 def gates(text):
@@ -94,5 +94,6 @@ def test_lease_name(driver, lease):
 
 
 def test_f021_two_processes_of_one_host_differ():
-    assert leader_identity("node.a", "1") == "node-a_csi-fleet-1"
-    assert leader_identity("node.a", "1") != leader_identity("node.a", "2")
+    one, two = (LeaseIdentity("node.a", unique, "7f") for unique in "12")
+    assert str(one) == "node-a_csi-fleet-7f-1"
+    assert str(one) != str(two)

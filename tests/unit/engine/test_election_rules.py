@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.engine.test_leadership import SETTINGS, Clock, FakeLeases, elect, look
+from tests.unit.engine.test_leadership import SETTINGS, Clock, FakeLeases, elect, look, us
 from workers.engine.election import Election, Standing
 
 
@@ -47,7 +47,7 @@ def test_nothing_is_fresh_before_the_first_look(leases, clock):
 
 def test_only_a_change_of_the_holder_counts_as_a_transition(leases, clock):
     """As client-go writes it: renewals keep count and moment, read or unread; labels stay."""
-    first, second = elect(leases, clock), elect(leases, clock, "host_csi-fleet-2")
+    first, second = elect(leases, clock), elect(leases, clock, us("2"))
 
     def written():
         spec = leases.lease["spec"]
@@ -88,10 +88,7 @@ def test_a_stranger_s_lease_lasts_as_long_as_it_says(leases, clock, duration, la
 def test_a_fellow_stands_by_while_a_renewal_lasts_until_its_next_look(leases, clock, age, standing):
     """COR-6: the latest look is 1.2 periods away; 0.9 of the duration are used."""
     settings = replace(SETTINGS, lease_duration_seconds=20, retry_period_seconds=2.5)
-    first, second = (
-        Election(leases, "d", f"host_csi-fleet-{n}", settings, clock=clock, now=clock)
-        for n in (1, 2)
-    )
+    first, second = (Election(leases, "d", us(n), settings, clock=clock, now=clock) for n in "12")
     first.step()
     second.step()
     assert first.step() is Standing.FELLOW

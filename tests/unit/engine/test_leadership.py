@@ -7,9 +7,9 @@ from copy import deepcopy
 import pytest
 
 from workers.config.settings import LeaderSettings
-from workers.engine.election import ANN_HOLDER, Election, Standing, is_ours
+from workers.engine.election import Election, Standing
 from workers.engine.leadership import Candidate, Leadership
-from workers.engine.leasename import leader_identity, lease_name
+from workers.engine.leasename import LeaseIdentity, lease_name
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, Unreachable
 from workers.observability.metrics import Metrics
 
@@ -79,17 +79,26 @@ class FakeLanes:
 
 
 class FakeFellows:
-    """Who works because of a Lease, shared by the workers of a test."""
+    """Who works because of a Lease, shared by the workers of a test; `wipe` loses all."""
 
-    def __init__(self):
+    def __init__(self, name="a"):
+        self.name = name
         self.working = set()
 
-    def works(self, lease, identity, seconds):
-        self.working.add(identity)
+    def installation(self, known):
+        self.name = self.name or known or "new"
+        return self.name
 
-    def is_last(self, lease, identity):
-        self.working.discard(identity)
+    def works(self, lease, worker, seconds):
+        self.working.add(worker)
+
+    def is_last(self, lease, worker):
+        self.working.discard(worker)
         return not self.working
+
+    def wipe(self):
+        self.name = ""
+        self.working.clear()
 
 
 ONE = [Candidate("d", "d", ("claims", "volumes"))]
@@ -106,13 +115,22 @@ def clock():
     return Clock()
 
 
-def elect(leases, clock, identity="host_csi-fleet-1"):
-    return Election(leases, "d", identity, SETTINGS, clock=clock, now=lambda: clock.now)
+def us(unique="1", installation="a"):
+    """A worker of the Redis with that name."""
+    identity = LeaseIdentity("host", unique)
+    identity.join(installation)
+    return identity
+
+
+def elect(leases, clock, identity=None):
+    return Election(leases, "d", identity or us(), SETTINGS, clock=clock, now=lambda: clock.now)
 
 
 def test_c142_name_and_identity():
     assert lease_name("a/b.c_d-") == "a-b-c-d-X"
-    assert leader_identity("my.host", "u1") == "my-host_csi-fleet-u1"
+    identity = LeaseIdentity("my.host", "u1")
+    identity.join("a")
+    assert str(identity) == "my-host_csi-fleet-a-u1"
 
 
 def test_a_free_lease_is_taken_and_renewed(leases, clock):
@@ -120,7 +138,7 @@ def test_a_free_lease_is_taken_and_renewed(leases, clock):
     election = elect(leases, clock)
     assert election.step() is Standing.HELD
     first = leases.lease["spec"]["renewTime"]
-    assert leases.lease["spec"]["holderIdentity"] == "host_csi-fleet-1"
+    assert leases.lease["spec"]["holderIdentity"] == str(us())
     assert leases.lease["spec"]["leaseDurationSeconds"] == 15
     assert leases.lease["metadata"]["labels"] == {"team": "storage"}
     clock.now += 5
@@ -133,7 +151,13 @@ def test_f024_a_holder_renews_unread_and_the_slow_path_is_counted(leases, clock)
     """`leader_election_slowpath_total` counts renewals that had to read the Lease first."""
     metrics = Metrics()
     kept = Leadership(
-        leases, SETTINGS, "host_csi-fleet-1", FakeLanes(), metrics=metrics, clock=clock
+        leases,
+        SETTINGS,
+        us(),
+        FakeLanes(),
+        fellows=FakeFellows(),
+        metrics=metrics,
+        clock=clock,
     )
     counter = metrics.leader_slowpath.labels("d")._value
     reads = []
@@ -149,7 +173,7 @@ def test_f024_a_holder_renews_unread_and_the_slow_path_is_counted(leases, clock)
     assert (len(reads), counter.get()) == (2, 1)
     kept.step(ONE)
     assert (len(reads), counter.get()) == (2, 1)
-    assert leases.lease["spec"]["holderIdentity"] == "host_csi-fleet-1"
+    assert leases.lease["spec"]["holderIdentity"] == str(us())
 
 
 def look(election, clock, seconds=2.0):
@@ -178,7 +202,7 @@ def test_when_a_lease_is_looked_at_again(leases, clock, monkeypatch, standing, l
 
 def test_a_round_waits_for_what_comes_first(leases, clock):
     """A look that is due, the end of what a renewal allows, or a new Lease to keep."""
-    leadership = Leadership(leases, SETTINGS, "host_csi-fleet-1", FakeLanes(), clock=clock)
+    leadership = Leadership(leases, SETTINGS, us(), FakeLanes(), fellows=FakeFellows(), clock=clock)
     assert leadership._round([]) == 5
     leadership.step(ONE)
     clock.now += 2
@@ -191,7 +215,7 @@ def test_a_round_waits_for_what_comes_first(leases, clock):
 
 def test_a_newcomer_writes_itself_in_and_everybody_works(leases, clock):
     """F-021: our workers are active together; who cannot know how old a renewal is renews."""
-    first, second = elect(leases, clock), elect(leases, clock, "host_csi-fleet-2")
+    first, second = elect(leases, clock), elect(leases, clock, us("2"))
     first.step()
     assert look(second, clock) is Standing.HELD
     assert look(first, clock) is Standing.FELLOW
@@ -200,7 +224,7 @@ def test_a_newcomer_writes_itself_in_and_everybody_works(leases, clock):
 
 
 def test_a_fellow_writes_nothing_while_the_holder_renews(leases, clock):
-    holder, other = elect(leases, clock), elect(leases, clock, "host_csi-fleet-2")
+    holder, other = elect(leases, clock), elect(leases, clock, us("2"))
     holder.step()
     other.step()
     held = other
@@ -216,7 +240,7 @@ def test_a_fellow_writes_nothing_while_the_holder_renews(leases, clock):
 
 def test_a_dead_holder_is_followed_before_its_lease_ends(leases, clock):
     """No gap in our work; for a csi-provisioner the Lease never ran out."""
-    dead, other = elect(leases, clock), elect(leases, clock, "host_csi-fleet-2")
+    dead, other = elect(leases, clock), elect(leases, clock, us("2"))
     other.step()
     dead.step()
     assert look(other, clock) is Standing.FELLOW
@@ -227,12 +251,12 @@ def test_a_dead_holder_is_followed_before_its_lease_ends(leases, clock):
         taken_after += 2.5
     assert other.standing is Standing.HELD
     assert taken_after < 13
-    assert leases.lease["spec"]["holderIdentity"] == "host_csi-fleet-2"
+    assert leases.lease["spec"]["holderIdentity"] == str(us("2"))
 
 
 def test_a_fellow_stops_before_a_stranger_may_start(leases, clock):
     """COR-6: counted from the last look that did not show the renewal, not from when it showed."""
-    holder, other = elect(leases, clock), elect(leases, clock, "host_csi-fleet-2")
+    holder, other = elect(leases, clock), elect(leases, clock, us("2"))
     other.step()
     clock.now += 1
     renewed_at = clock.now
@@ -274,7 +298,7 @@ def test_a_csi_provisioner_is_waited_for(leases, clock):
     clock.now += 0.1
     assert election.step() is Standing.HELD
     spec = leases.lease["spec"]
-    assert spec["holderIdentity"] == "host_csi-fleet-1"
+    assert spec["holderIdentity"] == str(us())
     assert (spec["leaseTransitions"], spec["acquireTime"]) == (1, spec["renewTime"])
 
 
@@ -287,7 +311,7 @@ def test_an_old_annotation_does_not_make_a_stranger_ours(leases, clock):
     """Rolled back: csi-provisioner keeps our annotation and writes itself as holder."""
     elect(leases, clock).step()
     leases.foreign("go-host", "t9")
-    assert elect(leases, clock, "host_csi-fleet-2").step() is Standing.FOREIGN
+    assert elect(leases, clock, us("2")).step() is Standing.FOREIGN
 
 
 def test_release_frees_it_only_if_it_is_held(leases, clock):
@@ -296,9 +320,9 @@ def test_release_frees_it_only_if_it_is_held(leases, clock):
     election.step()
     election.release()
     assert leases.lease["spec"]["holderIdentity"] == ""
-    assert elect(leases, clock, "host_csi-fleet-2").step() is Standing.HELD
+    assert elect(leases, clock, us("2")).step() is Standing.HELD
     election.release()
-    assert leases.lease["spec"]["holderIdentity"] == "host_csi-fleet-2"
+    assert leases.lease["spec"]["holderIdentity"] == str(us("2"))
 
 
 def test_an_unreachable_api_server_stops_work_after_the_renew_deadline(leases, clock):
@@ -318,7 +342,7 @@ def test_an_unreachable_api_server_stops_work_after_the_renew_deadline(leases, c
 def test_a_stranger_that_cannot_be_seen_any_more_is_not_known(leases, clock):
     """COR-5: a process that is cut off must not go on telling the others what it saw long ago."""
     lanes = FakeLanes()
-    leadership = Leadership(leases, SETTINGS, "host_csi-fleet-1", lanes, clock=clock)
+    leadership = Leadership(leases, SETTINGS, us(), lanes, fellows=FakeFellows(), clock=clock)
     leases.foreign("go-host", "t1")
     leadership.step(ONE)
     leases.is_away = True
@@ -329,7 +353,7 @@ def test_a_stranger_that_cannot_be_seen_any_more_is_not_known(leases, clock):
 
 def test_two_start_at_once_and_the_slower_one_works_too(leases, clock):
     """The race for an absent Lease is looked at again at once, not a period later."""
-    slow = elect(leases, clock, "host_csi-fleet-2")
+    slow = elect(leases, clock, us("2"))
     create = leases.create
 
     def beaten(resource, item):
@@ -347,7 +371,7 @@ def test_lanes_follow_the_lease(leases, clock, caplog):
     Whom we wait for is logged once for each time.
     """
     lanes = FakeLanes()
-    leadership = Leadership(leases, SETTINGS, "host_csi-fleet-1", lanes, clock=clock)
+    leadership = Leadership(leases, SETTINGS, us(), lanes, fellows=FakeFellows(), clock=clock)
     leases.foreign("go-host", "t1")
     leadership.step(ONE)
     leadership.step(ONE)
@@ -367,9 +391,7 @@ def test_lanes_follow_the_lease(leases, clock, caplog):
 
 def test_c143_health_complains_about_a_holder_that_does_not_renew(leases, clock):
     """F-022: lease duration + 20 s; a standby is healthy."""
-    leadership = Leadership(
-        leases, SETTINGS, "host_csi-fleet-1", FakeLanes(), fellows=FakeFellows(), clock=clock
-    )
+    leadership = Leadership(leases, SETTINGS, us(), FakeLanes(), fellows=FakeFellows(), clock=clock)
     assert leadership.check() == ""
     leadership.step(ONE)
     clock.now += 34
@@ -378,18 +400,6 @@ def test_c143_health_complains_about_a_holder_that_does_not_renew(leases, clock)
     assert leadership.check() == "failed election to renew leadership on lease d"
     leadership.stop()
     assert leases.lease["spec"]["holderIdentity"] == ""
-
-
-def test_a_fellow_of_an_older_release(leases, clock):
-    """A rolling upgrade: it is known by the annotation, and finds it while ours hold the Lease."""
-    leases.foreign("host_old", "t1")
-    leases.lease["metadata"]["annotations"] = {ANN_HOLDER: "host_old"}
-    assert is_ours(leases.lease)
-    election = elect(leases, clock)
-    assert election.step().is_ours
-    clock.now += 60
-    assert election.step() is Standing.HELD
-    assert leases.lease["metadata"]["annotations"] == {ANN_HOLDER: "host_csi-fleet-1"}
 
 
 def test_lease_carries_nothing_that_the_sidecar_would_not_write(leases, clock):

@@ -8,12 +8,19 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.unit.engine.test_leadership import LANES, ONE, SETTINGS, Clock, FakeLanes, FakeLeases
+from tests.unit.engine.test_leadership import (
+    LANES,
+    ONE,
+    SETTINGS,
+    Clock,
+    FakeFellows,
+    FakeLanes,
+    FakeLeases,
+    us,
+)
 from workers.engine import leadership as module
 from workers.engine.leadership import Candidate, Leadership, QueueLanes
 from workers.observability.metrics import Metrics
-
-US = "host_csi-fleet-1"
 
 
 @pytest.fixture
@@ -26,25 +33,25 @@ def clock():
     return Clock()
 
 
-class Fellows:
+class Fellows(FakeFellows):
     """Notes who says that it works, and for how long."""
 
     def __init__(self):
+        super().__init__()
         self.told = []
         self.asked = []
 
-    def works(self, lease, identity, seconds):
-        self.told.append((lease, identity, seconds))
+    def works(self, lease, worker, seconds):
+        self.told.append((lease, worker, seconds))
 
-    def is_last(self, lease, identity):
+    def is_last(self, lease, worker):
         self.asked.append(lease)
         return True
 
 
 def make(leases, clock, **options):
-    return Leadership(
-        leases, SETTINGS, US, options.pop("lanes", FakeLanes()), clock=clock, **options
-    )
+    lanes, fellows = options.pop("lanes", FakeLanes()), options.pop("fellows", FakeFellows())
+    return Leadership(leases, SETTINGS, us(), lanes, fellows=fellows, clock=clock, **options)
 
 
 def test_a_stranger_s_lease_pauses_lanes_in_the_queue():
@@ -123,7 +130,7 @@ def test_fellows_hear_for_how_long_a_process_may_work(leases, clock):
     fellows = Fellows()
     kept = make(leases, clock, fellows=fellows)
     kept.step(ONE)
-    assert fellows.told == [("d", US, SETTINGS.renew_deadline_seconds)]
+    assert fellows.told == [("d", "1", SETTINGS.renew_deadline_seconds)]
 
 
 def test_a_stranger_s_lease_leaves_no_tickets_to_fellows(leases, clock):

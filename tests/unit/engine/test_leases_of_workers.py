@@ -16,8 +16,11 @@ from tests.unit.engine.test_leadership import (
     FakeFellows,
     FakeLanes,
     FakeLeases,
+    us,
 )
 from workers.engine.leadership import Candidate, Leadership
+from workers.engine.leasename import LeaseIdentity
+from workers.errors import QueueUnavailable
 from workers.kube.errors import Unreachable
 
 
@@ -44,7 +47,7 @@ class World:
         return Leadership(
             way,
             SETTINGS,
-            name,
+            LeaseIdentity("host", name),
             self.lanes,
             fellows=self.fellows,
             on_change=lambda one, is_back: self.changes.append((name, one.lease, is_back)),
@@ -67,10 +70,10 @@ class Way:
 def test_one_worker_that_is_cut_off_stops_nobody_else(leases, clock):
     """COR-5: what one process does not know pauses no lane; it leaves the tickets to its fellow."""
     world = World(leases, clock)
-    well, cut = world.worker("w1_csi-fleet-0"), world.worker("w2_csi-fleet-0")
+    well, cut = world.worker("w1"), world.worker("w2")
     well.step(ONE)
     cut.step(ONE)
-    world.ways["w2_csi-fleet-0"].is_cut = True
+    world.ways["w2"].is_cut = True
     for _ in range(60):
         clock.now += 2
         well.step(ONE)
@@ -78,32 +81,38 @@ def test_one_worker_that_is_cut_off_stops_nobody_else(leases, clock):
         assert well.may_work("claims", "d")
     assert not cut.may_work("claims", "d")
     assert [call for call in world.lanes.calls if call[0] == "pause"] == []
-    assert world.changes[-1] == ("w2_csi-fleet-0", "d", True)
-    world.ways["w2_csi-fleet-0"].is_cut = False
+    assert world.changes[-1] == ("w2", "d", True)
+    world.ways["w2"].is_cut = False
     cut.step(ONE)
-    assert world.changes[-1] == ("w2_csi-fleet-0", "d", False)
+    assert world.changes[-1] == ("w2", "d", False)
 
 
 def test_a_holder_that_stops_while_a_fellow_works_keeps_strangers_waiting(leases, clock):
     """COR-6: only the last one of us gives the Lease back."""
     world = World(leases, clock)
-    first, second = world.worker("w1_csi-fleet-0"), world.worker("w2_csi-fleet-0")
+    first, second = world.worker("w1"), world.worker("w2")
     first.step(ONE)
     second.step(ONE)
     first.step(ONE)
     second.stop()
-    assert leases.lease["spec"]["holderIdentity"] == "w2_csi-fleet-0"
+    assert leases.lease["spec"]["holderIdentity"] == str(us("w2"))
     assert first.may_work("claims", "d")
     first.stop()
     assert leases.lease["spec"]["holderIdentity"] == ""
 
 
 def test_nobody_gives_back_what_it_cannot_know_to_be_unused(leases, clock):
-    """COR-6: without Redis, or one that lost its data, the Lease runs out by itself."""
-    leadership = Leadership(leases, SETTINGS, "w1_csi-fleet-0", FakeLanes(), clock=clock)
+    """COR-6: without Redis the Lease runs out by itself."""
+    world = World(leases, clock)
+    leadership = world.worker("w1")
     leadership.step(ONE)
+
+    def away(*_):
+        raise QueueUnavailable("no answer")
+
+    world.fellows.is_last = away
     leadership.stop()
-    assert leases.lease["spec"]["holderIdentity"] == "w1_csi-fleet-0"
+    assert leases.lease["spec"]["holderIdentity"] == str(us("w1"))
 
 
 def test_each_controller_has_its_own_lease(leases, clock):
@@ -123,7 +132,7 @@ def test_each_controller_has_its_own_lease(leases, clock):
     lanes = FakeLanes()
     attacher = Candidate("d", "external-attacher-leader-d", ("attachments",))
     by_name[attacher.lease].foreign("go-host", "t1")
-    leadership = Leadership(Api(), SETTINGS, "w1_csi-fleet-0", lanes, clock=clock)
+    leadership = Leadership(Api(), SETTINGS, us(), lanes, fellows=FakeFellows(), clock=clock)
     leadership.step([*ONE, attacher])
     assert leadership.may_work("claims", "d")
     assert not leadership.may_work("attachments", "d")
@@ -146,7 +155,7 @@ def test_a_hanging_request_holds_up_no_other_lease(leases):
         create, update = leases.create, leases.update
 
     lanes = FakeLanes()
-    leadership = Leadership(Api(), SETTINGS, "w1_csi-fleet-0", lanes)
+    leadership = Leadership(Api(), SETTINGS, us(), lanes, fellows=FakeFellows())
     both = [Candidate("x", "stuck", ("claims",)), *ONE]
     leadership.start(lambda: both)
     try:
@@ -170,7 +179,7 @@ def test_each_lease_is_looked_after_when_it_is_due_and_waited_for_no_oftener(lea
 
         create, update = leases.create, leases.update
 
-    leadership = Leadership(Api(), SETTINGS, "w1_csi-fleet-0", FakeLanes(), clock=clock)
+    leadership = Leadership(Api(), SETTINGS, us(), FakeLanes(), fellows=FakeFellows(), clock=clock)
     period = SETTINGS.retry_period_seconds
     try:
         assert [leadership._round(ONE) for _ in range(2)] == [period, period], "it hangs"
@@ -197,8 +206,9 @@ def test_what_may_not_be_worked_on_any_more_is_told_when_its_time_is_over(leases
     leadership = Leadership(
         leases,
         settings,
-        "w1_csi-fleet-0",
+        us(),
         FakeLanes(),
+        fellows=FakeFellows(),
         on_change=lambda _, is_back: changes.append(is_back),
     )
     leadership.start(lambda: ONE)
@@ -215,3 +225,74 @@ def test_what_may_not_be_worked_on_any_more_is_told_when_its_time_is_over(leases
     finally:
         hangs.set()
         leadership.stop()
+
+
+def test_workers_of_another_redis_are_strangers(leases, clock):
+    """A replica with a Redis of its own sees nothing of what ours are about: it waits."""
+    ours, theirs = World(leases, clock), World(leases, clock)
+    theirs.fellows = FakeFellows("b")
+    one, two, other = ours.worker("w1"), ours.worker("w2"), theirs.worker("w3")
+    for worker in (one, two, other):
+        worker.step(ONE)
+    for _ in range(20):
+        clock.now += 2
+        for worker in (one, two, other):
+            worker.step(ONE)
+        assert one.may_work("claims", "d")
+        assert two.may_work("claims", "d")
+        assert not other.may_work("claims", "d")
+    assert ("pause", *LANES) not in ours.lanes.calls
+    one.stop()
+    two.stop()
+    other.step(ONE)
+    assert other.may_work("claims", "d")
+    assert ("resume", *LANES) in theirs.lanes.calls
+
+
+def goes_round(worker):
+    """As its loop does when the Lease is due."""
+    (one,) = worker._all()
+    worker._tell(worker._step(one))
+
+
+@pytest.mark.parametrize("is_first", ["old", "new"])
+def test_after_a_loss_of_data_all_workers_of_a_redis_are_fellows_again(leases, clock, is_first):
+    """Whoever is there first, one that knew the name or one that is new."""
+    world = World(leases, clock)
+    old = [world.worker("w1"), world.worker("w2")]
+    for worker in old:
+        worker.step(ONE)
+    world.fellows.wipe()
+    new = world.worker("w3")
+    workers = [*old, new] if is_first == "old" else [new, *old]
+    if is_first == "old":
+        goes_round(old[0])
+    new.step(ONE)
+    for _ in range(4):
+        clock.now += 2
+        for worker in workers:
+            goes_round(worker)
+        assert all(one.may_work("claims", "d") for one in old), "nothing of theirs is broken off"
+    assert new.may_work("claims", "d")
+    assert world.lanes.calls[-1] == ("resume", *LANES)
+    calls = len(world.lanes.calls)
+    clock.now += 2
+    for worker in workers:
+        goes_round(worker)
+    assert world.lanes.calls[calls:] == []
+
+
+def test_who_waits_for_a_stranger_hears_the_new_name_of_its_redis(leases, clock):
+    """Else it would go on to pause the lanes of its fellows, once those hold the Lease."""
+    world = World(leases, clock)
+    waits, new = world.worker("w1"), world.worker("w2")
+    leases.foreign("go-host", "t1")
+    waits.step(ONE)
+    world.fellows.wipe()
+    new.step(ONE)
+    leases.foreign("", "t2")
+    new.step(ONE)
+    for _ in range(2):
+        clock.now += 2
+        goes_round(waits)
+    assert waits.may_work("claims", "d")

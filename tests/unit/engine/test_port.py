@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.fake_context import FakeLease
 from workers.engine.effects import Effects
-from workers.engine.leasename import leader_identity, lease_name, sanitize_name
+from workers.engine.leasename import LeaseIdentity, lease_name, sanitize_name
 from workers.engine.steps import LeasedSteps, Step
 from workers.errors import LeaseLost
 from workers.queue.keys import Key
@@ -79,4 +79,4 @@ def test_f020_names_of_leases(driver, lease):
     """F-020: every sign becomes a dash, and none stands at the end."""
     assert lease_name(driver) == lease
     assert sanitize_name(driver) == lease
-    assert leader_identity(driver, "u") == f"{lease}_csi-fleet-u"
+    assert str(LeaseIdentity(driver, "u", "7f")) == f"{lease}_csi-fleet-7f-u"
