@@ -16,6 +16,7 @@ from tests.support.life import CAPABILITIES, CONTROLLERS, Life
 from tests.support.processes import Process
 from tests.support.tool import Tool
 from tests.support.waiting import let_pass, wait_until
+from workers.controllers import catalogue
 
 
 @pytest.fixture(scope="module")
@@ -144,16 +145,61 @@ def test_nothing_is_doubled_lost_or_left(mode, fault, kubeconfig, scene, drivers
         wait_until(lambda: life.driver.snapshots() == {}, 120, "no snapshot is left")
 
 
+ELECTION = (
+    "--leader-election",
+    "--leader-election-lease-duration=4s",
+    "--leader-election-renew-deadline=3s",
+    "--leader-election-retry-period=1s",
+)
+
+
+def owners(operation):
+    """Whose Leases must be free before the driver is asked for it."""
+    (spec,) = (one for one in catalogue.SPECS for kind in one.kinds if operation in kind.operations)
+    return {spec.name} | ({"snapshot-controller"} if spec.name == "snapshotter" else set())
+
+
+def test_each_controller_waits_for_the_holder_of_its_own_lease(
+    kubeconfig, scene, drivers, tmp_path
+):
+    """M-020: strangers hold all of them and go one after the other; nothing is asked too early."""
+    driver = drivers[0]
+    life, specs = Life(scene, driver), catalogue.choose(CONTROLLERS)
+    leases = {one.name: one.lease_name(driver.name) for one in specs if one.lease_name is not None}
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{scene.namespace}/leases"
+    with fleet_of("sidecar", tmp_path, kubeconfig, drivers[:1]):
+        life.prepare()
+    for name in leases.values():
+        metadata = {"name": name, "namespace": scene.namespace}
+        spec = {"holderIdentity": "go", "leaseDurationSeconds": 3600}
+        kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+        scene.api.create({**kind, "metadata": metadata, "spec": spec})
+    election = (*ELECTION, f"--leader-election-namespace={scene.namespace}")
+    with fleet_of("sidecar", tmp_path, kubeconfig, drivers[:1], *election) as fleet:
+        try:
+            log = fleet.log_text
+            wait_until(lambda: all(f"/{one}" in log() for one in leases.values()), 30, "it waits")
+            life.begin()
+            free: set[str] = set()
+            for name, lease in leases.items():
+                wanted = {one for one in life.operations() if owners(one) <= free}
+                wait_until(lambda wanted=wanted: not wanted & {*life.undone()}, 60, f"{wanted}")
+                let_pass(2)  # longer than a look at a Lease
+                early = {one: count for one, count in life.called().items() if one not in wanted}
+                assert set(early.values()) <= {0}, (name, early)
+                free.add(name)
+                scene.api.patch(f"{path}/{lease}", {"spec": {"holderIdentity": ""}})
+            wait_until(lambda: all_done(life), 60, "everything is done")
+            assert set(life.called().values()) == {1}
+        finally:
+            life.clean_up()
+            scene.clean_up()
+
+
 @pytest.mark.parametrize("end", [Process.stop, Process.kill], ids=lambda one: one.__name__)
 def test_replicas_that_bring_their_own_redis_take_turns(end, kubeconfig, scene, drivers, tmp_path):
     """As charts run them, two and with `--leader-election`: neither sees the other's calls."""
-    flags = (
-        "--leader-election",
-        f"--leader-election-namespace={scene.namespace}",
-        "--leader-election-lease-duration=4s",
-        "--leader-election-renew-deadline=3s",
-        "--leader-election-retry-period=1s",
-    )
+    flags = (*ELECTION, f"--leader-election-namespace={scene.namespace}")
     lives = [Life(scene, one) for one in drivers]
     before = sum(len(one.concurrent_calls()) for one in drivers)
     with (
