@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from datetime import UTC, datetime
+
+import pytest
 
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet
@@ -62,8 +66,21 @@ def held_seconds(scene, path):
     return (renewed - taken).total_seconds()
 
 
-def test_a_program_that_was_killed_need_not_wait_for_its_own_lease(tmp_path, kubeconfig, scene):
-    """Started again in its container, whose files it finds: its Leases last for ten minutes."""
+def all_of_it(fleet):
+    """As a container that is started again, whose files stay."""
+    fleet.process.kill()
+    fleet.start()
+
+
+def redis_and_worker(fleet):
+    """Out of memory: the supervisor lives and starts both again."""
+    for pid in [*fleet.parts("redis-server"), *fleet.workers()]:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("die", [all_of_it, redis_and_worker], ids=lambda one: one.__name__)
+def test_who_comes_after_a_death_need_not_wait_for_its_own_lease(die, tmp_path, kubeconfig, scene):
+    """A Lease for ten minutes; its holder is known by the name that the folder's Redis has."""
     with DirectoryDriver() as driver:
         storage_class = scene.storage_class(driver.name)
         with Fleet(
@@ -74,11 +91,11 @@ def test_a_program_that_was_killed_need_not_wait_for_its_own_lease(tmp_path, kub
             f"--leader-election-namespace={scene.namespace}",
             "--leader-election-lease-duration=600s",
             "--leader-election-renew-deadline=500s",
+            "--workers=1",
         ) as fleet:
             scene.claim("before", storage_class)
             scene.wait_bound("before")
-            fleet.process.kill()
-            fleet.start()
+            die(fleet)
             scene.claim("after", storage_class)
             scene.wait_bound("after")
             assert "the lease is held by another" not in fleet.log_text()

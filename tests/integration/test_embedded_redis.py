@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,25 @@ def test_any_name_of_a_folder_will_do(tmp_path, monkeypatch, name, is_relative):
         assert client.dbsize() == 1
     finally:
         embedded_redis.stop(server, state)
+
+
+@pytest.mark.parametrize(
+    "left", [None, b"", b"0" * 16, b"x y", b"A" * 32, b"\xff\xfe", "a folder"], ids=repr
+)
+def test_a_redis_is_called_the_same_each_time(tmp_path, left):
+    """Whatever a crash or a hand left in its folder; a name that cannot be kept is none twice."""
+    file = tmp_path / embedded_redis.INSTALLATION
+    if left == "a folder":
+        file.mkdir()
+    elif left is not None:
+        file.write_bytes(left)
+    one, two = embedded_redis.name_of(tmp_path), embedded_redis.name_of(tmp_path)
+    assert re.fullmatch("[0-9a-f]{16}", one)
+    assert (one == two) is (left != "a folder")
+
+
+def test_a_copied_folder_is_no_second_redis_of_that_name(tmp_path, monkeypatch):
+    """Baked into an image, or on a volume whose locks are a node's own."""
+    here = embedded_redis.name_of(tmp_path)
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    assert embedded_redis.name_of(tmp_path) != here

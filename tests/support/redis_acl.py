@@ -59,7 +59,7 @@ READS: Final = {"watcher": {"capacity"}, "worker": {"catalog"}}
 ALSO: Final = {"watcher": ("trail",), "worker": ("versions",)}
 # The watcher gives unsaved PVs their keys back and changes nothing about them (SEC-2).
 ONLY_READS: Final = {"watcher": ("unsaved",)}
-NEVER: Final = {"watcher": ("saved",)}
+NEVER: Final = {"watcher": ("saved", "installation")}
 # Of the worker beside one driver: only what is named after that driver, of these families.
 PER_DRIVER: Final = ("links", "capacity", "capacity_uids", "capacity_obsolete", "capacity_turn")
 DRIVER_USER: Final = "worker.@driver@"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING
 
 from workers.controllers import catalogue
@@ -13,7 +15,7 @@ from workers.engine.leasename import LeaseIdentity
 from workers.kube.client import KubeClient
 from workers.kube.resources import KubeResources
 from workers.observability.requests import api_observer
-from workers.queue.fellows import LeaseFellows
+from workers.queue.fellows import INSTALLATION_VARIABLE, LeaseFellows
 from workers.queue.kinds import place_of
 from workers.queue.leases import suspend_aware_clock
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from workers.drivers.fleet import Fleet
     from workers.observability.metrics import Metrics
     from workers.queue.connection import RedisClient
+    from workers.queue.seal import Seal
     from workers.queue.workqueue import WorkQueue
     from workers.spec import Spec
 
@@ -40,6 +43,7 @@ class Elections:
         consumers: fetch no tickets of a driver whose keys may not be worked on here.
         queue: its lanes are paused while a stranger holds a Lease.
         redis: of the queue.
+        seal: of its records.
         metrics: where the gauges are.
     """
 
@@ -52,6 +56,7 @@ class Elections:
         consumers: CeleryConsumers,
         queue: WorkQueue,
         redis: RedisClient,
+        seal: Seal,
         metrics: Metrics,
     ) -> None:
         self._specs = specs
@@ -69,9 +74,15 @@ class Elections:
         self.leadership = Leadership(
             KubeResources(client),
             leader,
-            LeaseIdentity(socket.gethostname(), uuid.uuid4().hex),
+            LeaseIdentity(
+                socket.gethostname(), uuid.uuid4().hex, partial(seal.marks, "installation")
+            ),
             QueueLanes(queue),
-            fellows=LeaseFellows(redis, settle_seconds=2 * leader.retry_period_seconds),
+            fellows=LeaseFellows(
+                redis,
+                settle_seconds=2 * leader.retry_period_seconds,
+                given=os.environ.get(INSTALLATION_VARIABLE, ""),
+            ),
             on_change=self._follow,
             metrics=metrics,
             clock=suspend_aware_clock,

@@ -6,9 +6,12 @@ the truth, everything comes back from objects) and dies with its parent.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -18,7 +21,6 @@ from urllib.parse import quote
 
 from workers.cli.processes import die_with_parent
 from workers.errors import ConfigError
-from workers.queue.names import NAMES
 
 START_TIMEOUT_SECONDS = 10.0
 STOP_TIMEOUT_SECONDS = 5.0
@@ -111,16 +113,25 @@ def wait_ready(process: subprocess.Popen[bytes], directory: Path) -> None:
         time.sleep(0.01)
 
 
-def give_name(directory: Path) -> None:
-    """Names it as the one before it in this folder, whose run may have been killed.
+def name_of(directory: Path) -> str:
+    """What the Redis of this folder is called, for each run in it on this host.
 
-    Who comes after that one in its container need not wait for the end of its Leases then
+    Who comes after one that was killed need not wait for the end of its Leases then
     (`workers.queue.fellows`).
     """
     file = directory / INSTALLATION
-    if not file.exists():
-        file.write_text(os.urandom(8).hex())
-    reply(directory / SOCKET, f"SET {NAMES['installation'].full} {file.read_text()} NX")
+    try:
+        kept = file.read_text()
+    except (OSError, ValueError):
+        kept = ""
+    if not re.fullmatch("[0-9a-f]{32}", kept):
+        kept = os.urandom(16).hex()
+        with contextlib.suppress(OSError):  # then the next run has another name
+            new = file.with_suffix(".new")
+            new.write_text(kept)
+            new.replace(file)
+    # A copy of the folder elsewhere is another Redis.
+    return hashlib.sha256(f"{kept} {socket.gethostname()}".encode()).hexdigest()[:16]
 
 
 def log_text(directory: Path) -> str:
@@ -152,13 +163,13 @@ def answers(path: Path) -> bool:
     return reply(path).startswith(b"+PONG")
 
 
-def reply(path: Path, command: str = "PING") -> bytes:
-    """What it replies, an error too (one busy with a script); nothing while it hangs."""
+def reply(path: Path) -> bytes:
+    """What it replies to PING, an error too (one busy with a script); nothing while it hangs."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(REPLY_TIMEOUT_SECONDS)
             connection.connect(str(path))
-            connection.sendall(f"{command}\r\n".encode())
+            connection.sendall(b"PING\r\n")
             return connection.recv(16)
     except OSError:
         return b""

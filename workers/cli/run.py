@@ -46,6 +46,8 @@ SERVER_FLAGS: Final = frozenset(
 GRACE_SECONDS: Final = 20.0
 # As workers.process has it, without loading it.
 LIVE_FILE: Final = "live"
+# As workers.queue.fellows has it, without loading it.
+INSTALLATION_VARIABLE: Final = "CSI_FLEET_INSTALLATION"
 # As workers.observability.exposition has it, without loading it.
 MULTIPROCESS_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -101,6 +103,8 @@ class Supervisor:
             urls = [url]
         env = {"CSI_FLEET_REDIS_URL": " ".join(urls)}
         # Of the flag and the variable the one that holds; the parts would take the variable.
+        if self.redis is not None:
+            env[INSTALLATION_VARIABLE] = embedded_redis.name_of(self.directory)
         env["KUBECONFIG"] = self.settings.kube.kubeconfig
         if self.settings.http.endpoint:
             env[MULTIPROCESS_VARIABLE] = self.serve(url)
@@ -113,7 +117,6 @@ class Supervisor:
         self.preload(forking.WATCHER)
         if self.redis is not None:
             embedded_redis.wait_ready(self.redis, self.directory)
-            embedded_redis.give_name(self.directory)
         self.begin(watcher)
         self.preload(*forking.WORKERS)
         for child in workers:

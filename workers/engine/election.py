@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from workers.engine.leasename import OURS
 from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
@@ -85,6 +86,8 @@ class Election:
         settings: flags.
         clock: local seconds that go on while the machine is stopped.
         now: wall clock, for what others read in the Lease; never compared with theirs.
+        on_unknown: called when another csi-fleet holds it that is no fellow, for it may be one by a
+            name of our Redis that this process has not heard.
         on_slow: called when the holder had to read the Lease before it renewed it.
     """
 
@@ -94,6 +97,7 @@ class Election:
     settings: LeaderSettings
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
+    on_unknown: Callable[[], None] = lambda: None
     on_slow: Callable[[], None] = lambda: None
     standing: Standing = Standing.UNKNOWN
     holder: str = ""
@@ -119,12 +123,16 @@ class Election:
             self.standing = self._try()
             self.is_fresh = True
         except ApiError as error:
-            self.is_fresh = False
-            if not self.may_work():
-                if self.standing is not Standing.UNKNOWN:
-                    _log.warning("lease is not known any more", lease=self.name, err=error)
-                self.standing = Standing.UNKNOWN
+            self.leave(error)
         return self.standing
+
+    def leave(self, why: object) -> None:
+        """Neither take nor renew it; work goes on for as long as the last renewal allows it."""
+        self.is_fresh = False
+        if not self.may_work():
+            if self.standing is not Standing.UNKNOWN:
+                _log.warning("lease is not known any more", lease=self.name, err=why)
+            self.standing = Standing.UNKNOWN
 
     def pause_seconds(self) -> float:
         """Time until the next step."""
@@ -193,6 +201,8 @@ class Election:
         duration = float(spec.get("leaseDurationSeconds") or self.settings.lease_duration_seconds)
         if not self.holder or self.clock() - self._seen_at > duration:
             return self._write(lease, is_new=True)
+        if not self.identity.is_fellow(self.holder) and OURS in self.holder:
+            self.on_unknown()
         if not self.identity.is_fellow(self.holder):
             return Standing.FOREIGN
         return self._stand_by(lease, duration)

@@ -9,6 +9,9 @@ Whether a key may be worked on is asked of the election's own clock right before
 nothing here has to be in time for it: Redis may be empty, a request may hang. Each Lease is looked
 after by itself, and so is what Redis is told of it.
 
+A worker that hears nothing of its Redis for long can do no work, and lets its Leases run out, for a
+stranger or a fellow may be able to.
+
 Differences from client-go's elector: losing the Lease ends no process (F-023); a worker stands by
 for its fellows without pausing; it is given back only by the last of them.
 """
@@ -18,11 +21,13 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from workers.backoff import Backoff
 from workers.engine.election import Election, Leases, Standing
+from workers.engine.leasename import OURS
 from workers.errors import QueueUnavailable
 from workers.loop import Loop
 from workers.observability.health import HEARTBEATS, LeaderHealth
@@ -42,6 +47,10 @@ _log = get_logger(__name__)
 # Requests about Leases at once: a hanging one must not hold up the others.
 _THREADS: Final = 16
 _SOON_SECONDS: Final = 0.02
+# Of the duration: so long a Lease is kept without a word of Redis, for the calls that still run.
+_DEAF_SHARE: Final = 4
+# Retry periods after which all workers of a Redis have heard its new name, and said so.
+_SETTLED_AFTER: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +124,7 @@ class _Kept:
     allowed: tuple[bool, bool] | None = None
     is_resumed: bool = False
     was_foreign: bool = False
+    is_unsure: bool = False
     stepping: Future[None] | None = None
     telling: Future[None] | None = None
 
@@ -157,9 +167,12 @@ class Leadership:
         self._kept: dict[Candidate, _Kept] = {}
         self._by_lane: dict[str, Election] = {}
         self._lock = threading.Lock()
+        self._heard_at = self._named_at = clock()
         self._stopped = threading.Event()
         self._loop: Loop | None = None
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lease")
+        # Apart: a Redis that hangs must keep nobody from renewing.
+        self._tellers = ThreadPoolExecutor(_THREADS, thread_name_prefix="lease-told")
 
     def check(self) -> str:
         """Say which Lease of ours is overdue; "" for none (F-022)."""
@@ -195,7 +208,8 @@ class Leadership:
         for one in self._all():
             may_work = one.election.may_work()
             # A stranger's Lease stops the lanes for everybody; there is nothing to leave to others.
-            is_back = not may_work and one.election.standing is not Standing.FOREIGN
+            is_stranger = one.election.standing is Standing.FOREIGN and not one.is_unsure
+            is_back = not may_work and not is_stranger
             if one.allowed != (may_work, is_back):
                 one.allowed = may_work, is_back
                 self._on_change(one.candidate, is_back)
@@ -206,6 +220,7 @@ class Leadership:
         if self._loop is not None:
             self._loop.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._tellers.shutdown(wait=True, cancel_futures=True)
         for one in self._all():
             try:
                 is_last = self._fellows.is_last(one.candidate.lease, self._identity.unique)
@@ -229,6 +244,7 @@ class Leadership:
                     self._identity,
                     self._settings,
                     clock=self._clock,
+                    on_unknown=self._ask,
                     on_slow=self._slow_path(candidate.lease),
                 )
                 health = LeaderHealth(
@@ -259,9 +275,8 @@ class Leadership:
         except Exception:  # noqa: BLE001 - nobody asks for the future's result
             _log.exception("unexpected error, lease not kept", lease=one.candidate.lease)
         if not self._stopped.is_set() and (one.telling is None or one.telling.done()):
-            one.telling = self._pool.submit(self._tell_alone, one)
-        if self._loop is not None:
-            self._loop.wake()
+            one.telling = self._tellers.submit(self._tell_alone, one)
+        self._wake()
 
     def _tell_alone(self, one: _Kept) -> None:
         try:
@@ -274,7 +289,10 @@ class Leadership:
 
     def _step(self, one: _Kept) -> _Kept:
         election = one.election
-        election.step()
+        if self._clock() - self._heard_at > _DEAF_SHARE * self._settings.lease_duration_seconds:
+            election.leave("Redis does not answer")
+        else:
+            election.step()
         one.due = self._clock() + election.pause_seconds()
         is_holder = election.standing is Standing.HELD
         if self._metrics is not None:
@@ -288,11 +306,13 @@ class Leadership:
     def _tell(self, one: _Kept) -> None:
         """What all workers have to know, as long as we know it ourselves."""
         election, candidate = one.election, one.candidate
+        self._join()
         if not election.is_fresh:
             return
-        if self._join() and election.standing is Standing.FOREIGN:
-            one.due = float("-inf")  # it may be a fellow by the new name
-        elif election.standing is Standing.FOREIGN:
+        one.is_unsure = self._is_unsure(one)
+        if one.is_unsure:
+            return
+        if election.standing is Standing.FOREIGN:
             if not one.was_foreign:
                 _log.warning(
                     "waits, the lease is held by another",
@@ -312,13 +332,36 @@ class Leadership:
                 self._lanes.resume(candidate.lanes)
                 one.is_resumed = True
 
-    def _join(self) -> bool:
-        """Whether our Redis has another name than before, after a loss of data."""
+    def _join(self) -> None:
+        """Hear what our Redis is called; a new name is written into our Leases at once."""
+        name = self._fellows.installation(self._identity.installation)
+        self._heard_at = self._clock()
         with self._lock:
-            known = self._identity.installation
-        name = self._fellows.installation(known)
-        with self._lock:
-            return self._identity.join(name)
+            if not self._identity.join(name):
+                return
+            self._named_at = self._heard_at
+            for one in self._kept.values():
+                # Who had the new name before us may have paused lanes, as a stranger to us.
+                one.due, one.is_resumed = float("-inf"), False
+        self._wake()
+
+    def _ask(self) -> None:
+        """Before a csi-fleet is taken for a stranger; its Lease is not ours to renew meanwhile."""
+        with suppress(QueueUnavailable):
+            self._join()
+
+    def _is_unsure(self, one: _Kept) -> bool:
+        """Whether that stranger may turn out to be a fellow, once it has heard our Redis' name.
+
+        Its lanes are not stopped for all of us: it may be at work on them.
+        """
+        election, period = one.election, self._settings.retry_period_seconds
+        is_stranger = election.standing is Standing.FOREIGN and OURS in election.holder
+        return is_stranger and self._clock() - self._named_at < _SETTLED_AFTER * period
+
+    def _wake(self) -> None:
+        if self._loop is not None:
+            self._loop.wake()
 
     def _slow_path(self, name: str) -> Callable[[], None]:
         """The counter of one Lease, at 0 from the start as client-go's (F-024)."""

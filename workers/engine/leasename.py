@@ -7,8 +7,10 @@ Source: kubernetes-csi/csi-lib-utils, leaderelection/leader_election.go sanitize
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9-]")
 
@@ -34,7 +36,6 @@ def lease_name(driver_name: str) -> str:
     return sanitize_name(driver_name.replace("/", "-"))
 
 
-@dataclass(slots=True)
 class LeaseIdentity:
     """As whom a process holds Leases, and which holders it shares the work with: its fellows.
 
@@ -47,16 +48,26 @@ class LeaseIdentity:
     Args:
         hostname: of the machine or pod.
         unique: not twice in the world.
+        marks_of: what stands for the name of a Redis in a Lease, which everybody may read: the
+            first for this process, all of them for its fellows (`workers.queue.seal`).
     """
 
-    hostname: str
-    unique: str
-    installation: str = ""
-    _marks: list[str] = field(default_factory=list)
+    def __init__(
+        self,
+        hostname: str,
+        unique: str,
+        marks_of: Callable[[str], tuple[str, ...]] = lambda name: (name,),
+    ) -> None:
+        self.unique = unique
+        self.installation = ""
+        self._host = sanitize_name(hostname)
+        self._marks_of = marks_of
+        self._text = ""
+        self._known: list[tuple[str, ...]] = []
 
     def __str__(self) -> str:
-        """The `holderIdentity`."""
-        return f"{sanitize_name(self.hostname)}{_mark(self.installation)}{self.unique}"
+        """The `holderIdentity`; "" before the first `join`."""
+        return self._text
 
     def join(self, installation: str) -> bool:
         """Take the name of our Redis; whether it is another one than before.
@@ -65,14 +76,12 @@ class LeaseIdentity:
         """
         if installation == self.installation:
             return False
-        self._marks = [*self._marks[-_MOST_NAMES:], _mark(installation)]
+        marks = tuple(f"{OURS}{mark}-" for mark in self._marks_of(installation))
+        self._known = [*self._known[-_MOST_NAMES:], marks]
+        self._text = f"{self._host}{marks[0]}{self.unique}"
         self.installation = installation
         return True
 
     def is_fellow(self, holder: str) -> bool:
         """Tell whether that holder of a Lease works by our Redis, or is this process."""
-        return any(mark in holder for mark in self._marks)
-
-
-def _mark(installation: str) -> str:
-    return f"{OURS}{installation}-"
+        return any(mark in holder for marks in self._known for mark in marks)

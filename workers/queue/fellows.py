@@ -14,9 +14,11 @@ import math
 import re
 import time
 import uuid
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from workers.observability.logging import get_logger
+from workers.queue.connection import WatchError
 from workers.queue.names import redis_key
 from workers.queue.scripts import reading, text
 
@@ -28,10 +30,8 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 _NAME: Final = re.compile("[0-9a-f]{16}")
 
-
-def new_name() -> str:
-    """A name for a Redis."""
-    return uuid.uuid4().hex[:16]
+INSTALLATION_VARIABLE: Final = "CSI_FLEET_INSTALLATION"
+"""How `csi-fleet run` tells its parts the name of the Redis that it brings."""
 
 
 class LeaseFellows:
@@ -40,6 +40,7 @@ class LeaseFellows:
     Args:
         client: of the queue's Redis.
         settle_seconds: in which every worker says at least once that it works.
+        given: the name of a Redis that has none; "" for a new one.
         clock: local seconds.
     """
 
@@ -48,28 +49,38 @@ class LeaseFellows:
         client: redis.Redis,
         *,
         settle_seconds: float,
+        given: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._name = redis_key(client, "installation")
         self._family = redis_key(client, "fellows")
         self._settle_seconds = settle_seconds
+        self._given = given if _NAME.fullmatch(given) else ""
         self._clock = clock
         self._known_since: dict[str, float] = {}
 
     def installation(self, known: str) -> str:
-        """What this Redis is called: `known`, or a new name, if it has none."""
-        own = known or new_name()
+        """What this Redis is called; if it has no name, `known`, the given one, or a new one."""
+        own = known or self._given or uuid.uuid4().hex[:16]
         with reading(self._client):
-            pipe = self._client.pipeline(transaction=True)
-            pipe.set(self._name, own, nx=True)
-            pipe.get(self._name)
-            found = text(pipe.execute()[1])
-            if not _NAME.fullmatch(found):
-                _log.warning("not a name of an installation, replaced", key=self._name)
-                self._client.set(self._name, own)
-                return own
+            while not _NAME.fullmatch(found := text(self._client.get(self._name))):
+                if found:
+                    _log.warning("not a name of an installation, replaced", key=self._name)
+                self._give(own, found)
         return found
+
+    def _give(self, name: str, instead_of: str) -> None:
+        """Unless somebody was faster."""
+        untyped: Any = self._client.pipeline(transaction=True)
+        with untyped as pipe:
+            pipe.watch(self._name)
+            if text(pipe.get(self._name)) != instead_of:
+                return
+            pipe.multi()
+            pipe.set(self._name, name)
+            with suppress(WatchError):
+                pipe.execute()
 
     def works(self, lease: str, identity: str, seconds: float) -> None:
         """This process may work, for so long."""

@@ -331,10 +331,14 @@ def read_life(client: redis.Redis) -> tuple[str, str]:
 
 def read_age(client: redis.Redis) -> float:
     """Seconds since Redis began or lost its data: before, nobody has said that it works."""
-    epoch, run = read_life(client)
-    _, birth, of_run = [*epoch.split(":"), "", ""][:3]
+    with reading(client):
+        epoch = text(client.get(redis_key(client, "epoch")))
+        server: dict[str, Any] = client.info("server")
+    _, birth, run = [*epoch.split(":"), "", ""][:3]
     born_ms = whole(birth)
-    return read_time(client) - born_ms / 1000 if born_ms is not None and of_run == run else 0.0
+    if born_ms is None or run != server.get("run_id"):  # nobody has looked at it since
+        return float(whole(str(server.get("uptime_in_seconds"))) or 0)
+    return read_time(client) - born_ms / 1000
 
 
 def read_time(client: redis.Redis) -> float:

@@ -65,6 +65,14 @@ class Seal:
         mac = _mac(self.keys[0], place, name, owner, record) if self.keys else _UNSIGNED
         return b":".join((mac, owner, record))
 
+    def marks(self, place: str, text: str) -> tuple[str, ...]:
+        """What stands for a text where others read it, so that nobody without a key can copy it.
+
+        The first is the present one; each of the others counts as well, while keys are replaced.
+        """
+        found = [_mac(key, place, "", b"", text.encode()).decode() for key in self.keys]
+        return tuple(found if self.is_strict else [*found, text])
+
     def is_ours(self, place: str, name: str, stored: bytes) -> bool:
         """Whether a worker of ours stored it under this name; who has no key cannot say no."""
         if not self.keys or (not self.is_strict and not _is_signed(stored)):

@@ -41,7 +41,7 @@ def test_a_redis_that_was_named_anew_keeps_that_name(redis_client):
     assert one.installation(old) == new
 
 
-@pytest.mark.parametrize("written", [b"", b"a", b"0" * 17, b"_csi-fleet-", b"\xff" * 16])
+@pytest.mark.parametrize("written", [b"a", b"NX", b"0" * 17, b"_csi-fleet-", b"\xff" * 16])
 def test_a_name_that_is_none_is_replaced(redis_client, written, caplog):
     """It would be in a Lease, and in everybody's search for fellows: "" is in every text."""
     one = fellows(redis_client, Clock())
@@ -50,6 +50,39 @@ def test_a_name_that_is_none_is_replaced(redis_client, written, caplog):
     assert one.installation(name) == name
     assert redis_client.get("csifleet:installation") == name.encode()
     assert "not a name of an installation, replaced" in caplog.messages
+
+
+def test_two_that_replace_it_at_once_agree(redis_client, monkeypatch):
+    """Both saw that it is none before either had replaced it."""
+    one, two = fellows(redis_client, Clock()), fellows(redis_client, Clock())
+    redis_client.set("csifleet:installation", "NX")
+    give, others = one._give, []
+
+    def later(name, instead_of):
+        others.append(two.installation(""))
+        give(name, instead_of)
+
+    monkeypatch.setattr(one, "_give", later)
+    assert [one.installation("")] == others
+
+
+@pytest.mark.parametrize(("given", "is_taken"), [("0" * 16, True), ("x", False), ("", False)])
+def test_a_redis_without_a_name_gets_the_given_one(redis_client, given, is_taken):
+    """Of `csi-fleet run`; what is none is not taken."""
+    one = LeaseFellows(redis_client, settle_seconds=1, given=given)
+    assert (one.installation("") == given) is is_taken
+    assert one.installation("f" * 16) == one.installation("")
+
+
+def test_a_full_redis_says_its_name(redis_client):
+    """Else lanes could not be paused there for a stranger any more."""
+    one = fellows(redis_client, Clock())
+    name = one.installation("")
+    redis_client.config_set("maxmemory", "1mb")
+    try:
+        assert one.installation(name) == name
+    finally:
+        redis_client.config_set("maxmemory", 0)
 
 
 def test_only_the_last_one_is_the_last(redis_client):

@@ -94,6 +94,8 @@ def test_lease_name(driver, lease):
 
 
 def test_f021_two_processes_of_one_host_differ():
-    one, two = (LeaseIdentity("node.a", unique, "7f") for unique in "12")
+    one, two = (LeaseIdentity("node.a", unique) for unique in "12")
+    assert one.join("7f")
+    assert two.join("7f")
     assert str(one) == "node-a_csi-fleet-7f-1"
     assert str(one) != str(two)

@@ -79,4 +79,6 @@ def test_f020_names_of_leases(driver, lease):
     """F-020: every sign becomes a dash, and none stands at the end."""
     assert lease_name(driver) == lease
     assert sanitize_name(driver) == lease
-    assert str(LeaseIdentity(driver, "u", "7f")) == f"{lease}_csi-fleet-7f-u"
+    identity = LeaseIdentity(driver, "u")
+    identity.join("7f")
+    assert str(identity) == f"{lease}_csi-fleet-7f-u"

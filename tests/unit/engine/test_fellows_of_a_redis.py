@@ -1,0 +1,344 @@
+"""Workers of one Redis whose name changes, of several, and one that hears nothing of its own.
+
+Whoever is healthy works, and nobody stops a fellow for longer than it takes to hear the new name.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.waiting import wait_until
+from tests.unit.engine.test_leadership import (
+    LANES,
+    ONE,
+    SETTINGS,
+    Clock,
+    FakeFellows,
+    FakeLanes,
+    FakeLeases,
+)
+from workers.engine.election import Standing
+from workers.engine.leadership import Candidate, Leadership
+from workers.engine.leasename import LeaseIdentity
+from workers.errors import QueueUnavailable
+from workers.queue.seal import Seal
+
+TWO = [Candidate("d1", "d1", ("claims",)), Candidate("d2", "d2", ("claims",))]
+LONG = replace(
+    SETTINGS, lease_duration_seconds=137, renew_deadline_seconds=107, retry_period_seconds=26
+)
+KEYS = ("1" * 64, "2" * 64)
+
+
+class TimedLanes:
+    """Pauses as in Redis: they end by themselves."""
+
+    def __init__(self, clock):
+        self.clock, self.until = clock, {}
+
+    def pause(self, lanes, reason, seconds):
+        self.until |= dict.fromkeys(lanes, self.clock() + seconds)
+
+    def resume(self, lanes):
+        for one in lanes:
+            self.until.pop(one, None)
+
+    def is_paused(self, lane):
+        return self.until.get(lane, 0) > self.clock()
+
+
+class Api:
+    """A FakeLeases for each name."""
+
+    def __init__(self):
+        self.by_name = {}
+
+    def of(self, name):
+        return self.by_name.setdefault(name, FakeLeases())
+
+    def get(self, resource, name, *, namespace=""):
+        return self.of(name).get(resource, name, namespace=namespace)
+
+    def create(self, resource, item):
+        return self.of(item["metadata"]["name"]).create(resource, item)
+
+    def update(self, resource, item):
+        return self.of(item["metadata"]["name"]).update(resource, item)
+
+
+class World:
+    """One API server; Redis and lanes are the worker's."""
+
+    def __init__(self, settings=SETTINGS):
+        self.clock, self.api, self.settings = Clock(), Api(), settings
+        self.lanes, self.redis = TimedLanes(self.clock), FakeFellows()
+
+    def worker(self, name, *, redis=None, lanes=None, marks=lambda name: (name,)):
+        return Leadership(
+            self.api,
+            self.settings,
+            LeaseIdentity("host", name, marks),
+            lanes or self.lanes,
+            fellows=redis or self.redis,
+            clock=self.clock,
+        )
+
+    def lose_data(self):
+        self.redis.wipe()
+        self.lanes.until.clear()
+
+    def run(self, seconds, *workers, each=lambda: None):
+        """Their loops, for so long."""
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            self.clock.now += 0.1
+            for worker in workers:
+                for one in worker._all():
+                    if one.due <= self.clock.now:
+                        worker._step(one)
+                        try:
+                            worker._tell(one)
+                        except QueueUnavailable:
+                            continue
+            each()
+
+
+class Deaf(FakeFellows):
+    """A Redis that does not answer."""
+
+    def installation(self, known):
+        raise QueueUnavailable("no answer")
+
+
+@pytest.fixture(autouse=True)
+def _jitter(monkeypatch):
+    monkeypatch.setattr("random.random", lambda: 0.5)
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["its own Redis, renamed", "another Redis"])
+def test_a_holder_without_redis_makes_room(is_same):
+    """It reaches the API server, so it could renew for ever, and do nothing."""
+    world = World()
+    old = world.worker("w1")
+    old.step(ONE)
+    old._fellows = Deaf()
+    world.run(50, old)
+    assert old.may_work("claims", "d"), "what it began may end"
+    world.lose_data()
+    lanes = world.lanes if is_same else TimedLanes(world.clock)
+    new = world.worker("w2", redis=world.redis if is_same else FakeFellows("b"), lanes=lanes)
+    new.step(ONE)
+    both = []
+    world.run(
+        60,
+        old,
+        new,
+        each=lambda: both.append(old.may_work("claims", "d") and new.may_work("claims", "d")),
+    )
+    assert new.may_work("claims", "d")
+    assert not lanes.is_paused(LANES[0])
+    assert not any(both)
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, LONG], ids=["default", "long"])
+@pytest.mark.parametrize("lives", [True, False], ids=["and lives", "and dies"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_new_worker_stops_no_old_one_after_a_loss_of_data(settings, lives, count):
+    """At whatever moment between two looks of the old ones."""
+    period = settings.retry_period_seconds
+    for phase in range(12):
+        world = World(settings)
+        old = [world.worker(f"w{number}") for number in range(count)]
+        for one in old:
+            one.step(ONE)
+        world.run(4 * period + phase * period / 12, *old)
+        world.lose_data()
+        new = world.worker("new")
+        new.step(ONE)
+        paused, at_work = [], []
+
+        def look(world=world, old=old, paused=paused, at_work=at_work):
+            paused.append(world.lanes.is_paused(LANES[0]))
+            at_work.append(all(one.may_work("claims", "d") for one in old))
+
+        world.run(8 * period, *old, *[new] * lives, each=look)
+        assert not any(paused), phase
+        assert all(at_work), phase
+        assert new.may_work("claims", "d") is lives
+
+
+def test_the_second_lease_is_no_stranger_s_either():
+    """All of them are looked at side by side, and the first to be told hears the new name."""
+    world = World()
+    waits, new = world.worker("w1"), world.worker("w2")
+    for one in TWO:
+        world.api.of(one.lease).foreign("go", "t1")
+        world.api.of(one.lease).lease["metadata"]["name"] = one.lease
+    waits.step(TWO)
+    world.clock.now += 60
+    world.lose_data()
+    for one in TWO:
+        world.api.of(one.lease).foreign("", "t2")
+        world.api.of(one.lease).lease["metadata"]["name"] = one.lease
+    new.step(TWO)
+    looked = [waits._step(one) for one in waits._all()]
+    for one in looked:
+        waits._tell(one)
+    assert not any(world.lanes.is_paused(f"claims|{one.queue_name}") for one in TWO)
+    assert all(waits.may_work("claims", one.queue_name) for one in TWO)
+
+
+def test_who_cannot_ask_takes_it_for_a_stranger():
+    """A csi-fleet that holds the Lease, and Redis does not say whether it is of ours."""
+    world = World()
+    other = world.worker("w1", redis=FakeFellows("b"), lanes=FakeLanes())
+    other.step(ONE)
+    one = world.worker("w2")
+    one.step(ONE)
+    one._fellows = Deaf()
+    (kept,) = one._all()
+    one._step(kept)
+    assert kept.election.standing is Standing.FOREIGN
+
+
+def test_a_new_name_wakes_the_round():
+    """Else the Lease would bear the old name for a period more."""
+    world, woken = World(), []
+    worker = world.worker("w1")
+    worker.step(ONE)
+    worker._loop = SimpleNamespace(wake=lambda: woken.append(1))
+    (one,) = worker._all()
+    worker._tell(one)
+    assert woken == []
+    world.redis.name = "b"
+    worker._tell(one)
+    assert woken == [1]
+    assert one.due == float("-inf")
+    worker._step(one)
+    assert "_csi-fleet-b-" in world.api.of("d").lease["spec"]["holderIdentity"]
+
+
+def test_a_stranger_with_another_redis_is_waited_for_and_said_to_be_one():
+    """Lanes are stopped for it as well, once no fellow can be behind that name any more."""
+    world = World()
+    other = world.worker("w1", redis=FakeFellows("b"), lanes=FakeLanes())
+    other.step(ONE)
+    one = world.worker("w2")
+    one.step(ONE)
+    assert not world.lanes.is_paused(LANES[0])
+    world.run(2 * SETTINGS.retry_period_seconds + 6, one, other)
+    assert world.lanes.is_paused(LANES[0])
+    assert not one.may_work("claims", "d")
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["a key of its own", "without a key"])
+def test_nobody_joins_by_a_name_that_he_read(is_known):
+    """Whoever may write to Redis could else make two installations work at once (SEC-2)."""
+    world = World()
+    mine, theirs = (partial(Seal.of_lines([key]).marks, "installation") for key in KEYS)
+    if is_known:  # who has no keys has no secret either: docs/security.md
+        mine = theirs = partial(Seal().marks, "installation")
+    other = world.worker("w1", redis=FakeFellows("b"), lanes=FakeLanes(), marks=theirs)
+    other.step(ONE)
+    holder = world.api.of("d").lease["spec"]["holderIdentity"]
+    stolen = holder.partition("_csi-fleet-")[2].partition("-")[0]
+    one = world.worker("w2", marks=mine)
+    one.step(ONE)
+    world.redis.name = stolen
+    world.run(20, one, other)
+    assert one.may_work("claims", "d") is is_known
+
+
+def test_keys_are_replaced_one_by_one():
+    """While each proves by both; the order of the lines says whose mark a Lease bears."""
+    world = World()
+    old, new = (
+        world.worker(name, marks=partial(Seal.of_lines(keys).marks, "installation"))
+        for name, keys in (("w1", KEYS), ("w2", KEYS[::-1]))
+    )
+    for worker in (old, new):
+        worker.step(ONE)
+    world.run(60, old, new)
+    assert old.may_work("claims", "d")
+    assert new.may_work("claims", "d")
+
+
+def test_leases_are_renewed_while_redis_hangs():
+    """However many: who waits for Redis takes no thread of who renews."""
+    world = World()
+    many = [Candidate(f"d{number}", f"d{number}", ("claims",)) for number in range(20)]
+    worker, hangs = world.worker("w1"), threading.Event()
+    worker.step(many)
+
+    def hang(_known):
+        hangs.wait(30)
+        raise QueueUnavailable("no answer")
+
+    world.redis.installation = hang
+    try:
+        for _ in range(4):
+            world.clock.now += SETTINGS.retry_period_seconds
+            worker._round(many)
+            done = lambda: all(one.stepping.done() for one in worker._all())  # noqa: E731
+            wait_until(done, 20, "each Lease was renewed")
+        assert all(worker.may_work("claims", one.queue_name) for one in many)
+    finally:
+        hangs.set()
+        worker.stop()
+
+
+def test_who_hears_late_lets_the_lanes_go_at_once():
+    """The new worker took it for a stranger by then, paused its lanes, and died."""
+    world = World()
+    old = world.worker("w1")
+    old.step(ONE)
+    world.run(20, old)
+    world.lose_data()
+    hears, old._fellows = old._fellows, Deaf()
+    new = world.worker("w2")
+    new.step(ONE)
+    world.run(15, old, new)
+    assert world.lanes.is_paused(LANES[0])
+    old._fellows = hears
+    world.run(SETTINGS.retry_period_seconds + 0.2, old)
+    assert not world.lanes.is_paused(LANES[0])
+    assert old.may_work("claims", "d")
+
+
+def test_tickets_are_left_to_others_until_a_stranger_is_known_as_one():
+    """It may be a fellow, which goes on to fetch them; a stranger's lanes stand still for all."""
+    world, backs = World(), []
+    other = world.worker("w1", redis=FakeFellows("b"), lanes=FakeLanes())
+    other.step(ONE)
+    one = world.worker("w2")
+    one._on_change = lambda _, is_back: backs.append(is_back)
+    one.step(ONE)
+    world.run(2 * SETTINGS.retry_period_seconds + 6, one, other, each=one.look)
+    assert backs == [True, False]
+
+
+def test_who_has_no_key_yet_is_a_fellow_where_that_is_allowed():
+    """The line `unsigned`, while keys are brought in."""
+    world = World()
+    both = Seal.of_lines([KEYS[0], "unsigned"]).marks
+    keyed, unkeyed = (
+        world.worker(name, marks=partial(marks, "installation"))
+        for name, marks in (("w1", both), ("w2", Seal().marks))
+    )
+    unkeyed.step(ONE)
+    keyed.step(ONE)
+    assert keyed.may_work("claims", "d")
+    world.run(20, keyed)
+    strict = world.worker("w3", marks=partial(Seal.of_lines([KEYS[0]]).marks, "installation"))
+    strict.step(ONE)
+    assert strict.may_work("claims", "d")
+    world.run(60, unkeyed)
+    assert world.api.of("d").lease["spec"]["holderIdentity"].endswith("w2")
+    world.clock.now += 1
+    strict._step(strict._all()[0])
+    assert not strict.may_work("claims", "d")
