@@ -84,6 +84,27 @@ def ready(api: KubeApi) -> bool:
     return bool(api.get(path).get("status", {}).get("readyReplicas"))
 
 
+def kill_sidecar(cluster: NodeCluster) -> str:
+    """The provisioner's container dies and is started again in its pod; returns what it says then.
+
+    It can say something as soon as somebody has the Lease again.
+    """
+    (pod,) = cluster.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods")
+    name = pod["metadata"]["name"]
+    (before,) = (one for one in _statuses(pod) if one["name"] == "csi-provisioner")
+    held = holder(cluster.api)
+    cluster.ctr(
+        "tasks", "kill", "--signal", "SIGKILL", before["containerID"].removeprefix("containerd://")
+    )
+    wait_until(lambda: holder(cluster.api) not in {"", held}, SECONDS, "it has the Lease again")
+    return cluster.logs(NAMESPACE, name, "csi-provisioner")
+
+
+def _statuses(pod: JsonObject) -> list[JsonObject]:
+    found: list[JsonObject] = pod["status"]["containerStatuses"]
+    return found
+
+
 def journal(cluster: NodeCluster) -> DirectoryDriver:
     """What the driver stored and was asked; not started, for its pods are."""
     root = cluster.directory / STORAGE.removeprefix("/var/lib/")
