@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ milliseconds, unless each request of ours waits behind those of others."""
 
 class Closable(Protocol):
     """What is kept."""
+
+    heard_at: float
+    """When its last answer came."""
 
     @property
     def is_fit(self) -> bool:
@@ -84,13 +88,12 @@ class Kept(Generic[C]):
             Exception: of `opened`.
         """
         end = time.monotonic() + seconds
-        while True:
-            found = self._turn(end)
-            if found is None:
-                return self._new(end)
+        found = self._turn(end)
+        if found is not None:
             if found.is_fit:
                 return found
-            self.drop(found)
+            self._close(found)
+        return self._new(end)
 
     def give_back(self, connection: C) -> None:
         """To be used once more."""
@@ -109,6 +112,14 @@ class Kept(Generic[C]):
             connection.close()
         finally:
             self._one_less()
+
+    def drop_older(self, moment: float) -> None:
+        """Drop idle ones of which nothing was heard since."""
+        for one in list(self.idle):
+            if one.heard_at < moment:
+                with suppress(ValueError):  # taken meanwhile
+                    self.idle.remove(one)
+                    self.drop(one)
 
     def close(self) -> None:
         """Drop the idle ones."""
@@ -150,6 +161,14 @@ class Kept(Generic[C]):
                 self._waiting.remove(turn)
                 self._open += 1
             return turn.connection
+
+    def _close(self, connection: C) -> None:
+        """One that has ended; its place is the caller's, who would else stand in line once more."""
+        try:
+            connection.close()
+        except BaseException:
+            self._one_less()
+            raise
 
     def _new(self, end: float) -> C:
         made: C | None = None

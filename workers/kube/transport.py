@@ -164,6 +164,7 @@ class _Connection:
             self._sock.settimeout(0)
             os.set_blocking(self._sock.fileno(), True)
         self._wait_seconds = 0.0
+        self.heard_at = 0.0
         self.reader = _Reader()
 
     @property
@@ -188,6 +189,7 @@ class _Connection:
         except _BROKEN as error:
             raise BrokenConnectionError(str(broken or error)) from error
         reader.is_kept = reader.is_kept and broken is None
+        self.heard_at = time.monotonic()
         return reader.answer()
 
     def close(self) -> None:
@@ -305,15 +307,18 @@ class Transport:
             request = b"%b%b\r\n" % (target, lines)
         else:
             request = b"%b%bContent-Length: %d\r\n\r\n%b" % (target, lines, len(body), body)
-        left, connection = timeout_seconds, self._kept.at_once()
+        began, connection = time.monotonic(), self._kept.at_once()
+        left = timeout_seconds
         if connection is None:
-            began = time.monotonic()
             connection = self._kept.in_time(timeout_seconds)
             left -= time.monotonic() - began
         try:
             answer = connection.exchange(request, left)
         except BaseException as error:
             self._kept.drop(connection)
+            if isinstance(error, (BrokenConnectionError, TimeoutError)):
+                # The way to the server may have changed: those that nobody used since are gone too.
+                self._kept.drop_older(began)
             if isinstance(error, TimeoutError):
                 raise TimeoutError(f"no answer within {timeout_seconds:g} s") from error
             raise

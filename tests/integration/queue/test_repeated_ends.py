@@ -244,13 +244,13 @@ def test_a_message_that_stands_for_another_key_leads_to_one_however_often_it_is_
     assert scripts.run("done", claim("b").text, "process", "token", first[2][8], "", "", "")[2] == 1
     assert scripts.run(*ask) == [b"none", [], None]
     assert bench.client.hlen(NAMES["leases"].full) == 0
-    (led_to,) = bench.client.keys(NAMES["led_to"].full + "*")
-    assert 59_000 < bench.client.pttl(led_to) <= 60_000
+    assert 59_000 < bench.client.pttl(NAMES["led_to"].full + "token") <= 60_000
 
 
+@pytest.mark.parametrize("rules", ["claims x:pvc-\2", ""], ids=["with rules", "without"])
 @pytest.mark.parametrize("answer", ["busy", "paused", "none", "running", "taken"])
 def test_a_copy_of_a_call_that_comes_late_leads_to_no_other_key(
-    bench, start_queue, scripts, answer
+    bench, start_queue, scripts, answer, rules
 ):
     """It would hold one that nobody works on (found by the model)."""
     queue = start_queue()
@@ -265,17 +265,36 @@ def test_a_copy_of_a_call_that_comes_late_leads_to_no_other_key(
     elif answer == "none":
         key = claim("unknown")
         scripts.run("take", claim("b").text, "one", "more", 4000, "", *locks)
-    ask = ("take", key.text, "process", "token", 4000, "claims x:pvc-\2", *locks)
+    ask = ("take", key.text, "process", "token", 4000, rules, *locks)
     found = scripts.run(*ask)
     assert found[0] == answer.encode()
     if answer == "taken":
         scripts.run("done", key.text, "process", "token", found[2][8], "", "", "")
     queue.resume("claims|d")
-    queue.add([claim("c")])
+    queue.add([claim("c"), *[key] * (answer == "taken")])
     held = bench.client.hkeys(NAMES["leases"].full)
     assert [scripts.run(*ask)[2] for _ in range(2)] == [None, None]
     assert bench.client.hkeys(NAMES["leases"].full) == held
-    assert scripts.run("take", key.text, "process", "another", *ask[4:])[2] is not None
+    again = ("take", key.text, "process", "another", 4000, "claims x:pvc-\2", *locks)
+    assert scripts.run(*again)[2] is not None
+
+
+def test_a_copy_of_a_call_that_named_a_key_without_a_rule_leads_to_none(
+    bench, start_queue, scripts
+):
+    """The caller takes that one by a call of its own; a late copy is about neither."""
+    queue = start_queue()
+    volume = Key.parse("volumes|d|pv-x|u")
+    queue.add([claim("a"), volume, claim("b")])
+    scripts.run("take", claim("a").text, "one", "some", 4000, "", "x:a")
+    bench.client.zadd(NAMES["ticketed"].full + "volumes|d", {volume.text: bench.now_ms - 100})
+    rules = "claims x:pvc-\2\nvolumes -"
+    ask = ("take", claim("a").text, "process", "token", 4000, rules, "x:pvc-uid-a")
+    assert scripts.run(*ask)[0] == b"other"
+    assert scripts.run("take", volume.text, "process", "more", 4000, rules, "x:v")[0] == b"taken"
+    held = bench.client.hkeys(NAMES["leases"].full)
+    assert scripts.run(*ask) == [b"none", [], None]
+    assert bench.client.hkeys(NAMES["leases"].full) == held
 
 
 def test_records_come_with_the_name_of_the_first_lock(bench, start_queue, scripts):

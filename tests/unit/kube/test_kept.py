@@ -19,6 +19,7 @@ class Connection:
 
     def __init__(self):
         self.is_fit, self.is_closed = True, False
+        self.heard_at = 0.0
 
     def close(self):
         self.is_closed = True
@@ -242,3 +243,56 @@ def test_many_threads_lose_no_place(kept, opener, pool):
     assert not kept._waiting
     assert opener.most <= ENOUGH
     assert kept._open == len(kept.idle) <= 3
+
+
+def test_one_that_came_back_meanwhile_is_taken(kept, opener, pool):
+    """Between `at_once` and `in_time`: nobody else would hand it over."""
+    (back, *_), _ = held(kept, opener, pool)
+    kept.give_back(back)
+    assert kept.in_time(LONG) is back
+    assert not kept.idle
+
+
+def test_turns_go_round_in_order(kept, opener, pool):
+    """To open one as well as to take one."""
+    (gone, back, *_), (first, second) = held(kept, opener, pool, more=2)
+    kept.drop(gone)
+    wait_until(lambda: opener.inside == 1, LONG, "one opens")
+    kept.give_back(back)
+    assert second.result(LONG) is back
+    opener.may_open.release(1)
+    assert first.result(LONG) is opener.opened[-1]
+
+
+@pytest.mark.parametrize("can_close", [True, False])
+def test_who_is_given_one_that_ended_opens_in_its_place(kept, opener, pool, can_close):
+    """It would else go to the end of the line, with all its patience anew."""
+    (ended, back, *_), (first, second) = held(kept, opener, pool, more=2)
+    ended.is_fit = False
+    if not can_close:
+        ended.close = lambda: 1 / 0
+    kept.give_back(ended)
+    if can_close:
+        wait_until(lambda: opener.inside == 1, LONG, "one opens")
+        opener.may_open.release(1)
+        assert first.result(LONG) is opener.opened[-1]
+        assert kept._open == ENOUGH
+        kept.give_back(back)
+    else:
+        with pytest.raises(ZeroDivisionError):
+            first.result(LONG)
+        opener.may_open.release(1)
+    assert second.result(LONG) is (back if can_close else opener.opened[-1])
+    assert kept._open == ENOUGH
+
+
+def test_idle_ones_that_nobody_heard_of_since_go(kept, opener, pool):
+    """One broke, so the way to the server may be another one."""
+    mine, _ = held(kept, opener, pool)
+    for number, one in enumerate(mine[:3]):
+        one.heard_at = number
+        kept.give_back(one)
+    kept.drop_older(1)
+    assert list(kept.idle) == mine[1:3]
+    assert mine[0].is_closed
+    assert kept._open == ENOUGH - 1

@@ -10,8 +10,8 @@
 local LED_TO_MS = 60000 -- longer than the client repeats
 local key, process, token, ttl, rules = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 if not life() then return { 'new life', tickets, false } end
-local noted = rules ~= '' and K.led_to .. token
-local led_to = noted and redis.call('GET', noted)
+local noted = K.led_to .. token
+local led_to = redis.call('GET', noted)
 if led_to then -- a copy of a call whose reply was lost, or that comes late
   local lease = lease_of(led_to)
   local is_ours = lease and lease.process == process and lease.token == token
@@ -21,8 +21,11 @@ end
 local status, state = take(key, process, token, ttl, { unpack(ARGV, 7) })
 if (status == 'none' or status == 'running') and rules ~= '' then
   local found, other = follow(lane_of(key), process, token, ttl, rules, true)
-  if other then return { 'other', tickets, other } end
+  if other then
+    redis.call('SET', noted, key, 'PX', LED_TO_MS)
+    return { 'other', tickets, other }
+  end
   if found then status, state = 'taken', found end
 end
-if noted then redis.call('SET', noted, state and state[1] or key, 'PX', LED_TO_MS) end
+redis.call('SET', noted, state and state[1] or key, 'PX', LED_TO_MS)
 return { status, tickets, state or false }
