@@ -86,8 +86,6 @@ class Election:
         settings: flags.
         clock: local seconds that go on while the machine is stopped.
         now: wall clock, for what others read in the Lease; never compared with theirs.
-        on_unknown: called when another csi-fleet holds it that is no fellow, for it may be one by a
-            name of our Redis that this process has not heard.
         on_slow: called when the holder had to read the Lease before it renewed it.
     """
 
@@ -97,12 +95,13 @@ class Election:
     settings: LeaderSettings
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
-    on_unknown: Callable[[], None] = lambda: None
     on_slow: Callable[[], None] = lambda: None
     standing: Standing = Standing.UNKNOWN
     holder: str = ""
     valid_until: float = field(default=float("-inf"))
     is_fresh: bool = False
+    is_in_doubt: bool = False
+    _doubted: str = ""
     _seen: tuple[str, str] = ("", "")
     _seen_at: float = field(default=float("-inf"))
     _renewed_after: float = field(default=float("-inf"))
@@ -116,9 +115,13 @@ class Election:
     def step(self) -> Standing:
         """Take, renew or watch the Lease once.
 
+        `is_in_doubt` afterwards: its holder may be a fellow, who knows a newer name of our Redis;
+        the next step takes it for what it is by then.
+
         An API server that does not answer changes nothing until the time is over for which the
         last renewal allows to work; then this process knows nothing, its fellows perhaps more.
         """
+        self.is_in_doubt = False
         try:
             self.standing = self._try()
             self.is_fresh = True
@@ -201,10 +204,13 @@ class Election:
         duration = float(spec.get("leaseDurationSeconds") or self.settings.lease_duration_seconds)
         if not self.holder or self.clock() - self._seen_at > duration:
             return self._write(lease, is_new=True)
-        if not self.identity.is_fellow(self.holder) and OURS in self.holder:
-            self.on_unknown()
         if not self.identity.is_fellow(self.holder):
-            return Standing.FOREIGN
+            # Another csi-fleet may be a fellow by a name of our Redis that was not heard yet.
+            self.is_in_doubt = (
+                OURS in self.holder and self.holder != self._doubted and self.may_work()
+            )
+            self._doubted = self.holder
+            return self.standing if self.is_in_doubt else Standing.FOREIGN
         return self._stand_by(lease, duration)
 
     def _stand_by(self, lease: JsonObject, duration: float) -> Standing | None:

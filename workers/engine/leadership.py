@@ -21,7 +21,6 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -49,6 +48,8 @@ _THREADS: Final = 16
 _SOON_SECONDS: Final = 0.02
 # Of the duration: so long a Lease is kept without a word of Redis, for the calls that still run.
 _DEAF_SHARE: Final = 4
+# Between two new names that are followed at once.
+_NEWS_SECONDS: Final = 1.0
 # Retry periods after which all workers of a Redis have heard its new name, and said so.
 _SETTLED_AFTER: Final = 2
 
@@ -228,7 +229,13 @@ class Leadership:
                 _log.warning("lease runs out by itself", lease=one.candidate.lease, err=error)
                 continue
             if is_last:
-                one.election.release()
+                self._release(one.election)
+
+    def _release(self, election: Election) -> None:
+        try:
+            election.release()
+        except Exception:  # noqa: BLE001 - the others are to be given back, too
+            _log.exception("unexpected error, lease runs out by itself", lease=election.name)
 
     def _all(self) -> list[_Kept]:
         with self._lock:
@@ -244,7 +251,6 @@ class Leadership:
                     self._identity,
                     self._settings,
                     clock=self._clock,
-                    on_unknown=self._ask,
                     on_slow=self._slow_path(candidate.lease),
                 )
                 health = LeaderHealth(
@@ -289,11 +295,13 @@ class Leadership:
 
     def _step(self, one: _Kept) -> _Kept:
         election = one.election
-        if self._clock() - self._heard_at > _DEAF_SHARE * self._settings.lease_duration_seconds:
-            election.leave("Redis does not answer")
-        else:
-            election.step()
-        one.due = self._clock() + election.pause_seconds()
+        try:
+            if self._is_deaf():
+                election.leave("Redis does not answer")
+            else:
+                election.step()
+        finally:
+            one.due = self._clock() + election.pause_seconds()
         is_holder = election.standing is Standing.HELD
         if self._metrics is not None:
             self._metrics.leader_status.labels(election.name).set(int(is_holder))
@@ -309,6 +317,9 @@ class Leadership:
         self._join()
         if not election.is_fresh:
             return
+        if election.is_in_doubt:
+            one.due = float("-inf")
+            self._wake()
         one.is_unsure = self._is_unsure(one)
         if one.is_unsure:
             return
@@ -333,22 +344,29 @@ class Leadership:
                 one.is_resumed = True
 
     def _join(self) -> None:
-        """Hear what our Redis is called; a new name is written into our Leases at once."""
+        """Hear what our Redis is called.
+
+        A new name, or the end of a long silence, is followed at once; names that change all the
+        time are not.
+        """
         name = self._fellows.installation(self._identity.installation)
-        self._heard_at = self._clock()
         with self._lock:
-            if not self._identity.join(name):
+            now, was_deaf = self._clock(), self._is_deaf()
+            self._heard_at = now
+            is_new = self._identity.join(name)
+            is_news = is_new and now - self._named_at > _NEWS_SECONDS
+            if is_new:
+                self._named_at = now
+            if not (is_news or was_deaf):
                 return
-            self._named_at = self._heard_at
             for one in self._kept.values():
                 # Who had the new name before us may have paused lanes, as a stranger to us.
                 one.due, one.is_resumed = float("-inf"), False
         self._wake()
 
-    def _ask(self) -> None:
-        """Before a csi-fleet is taken for a stranger; its Lease is not ours to renew meanwhile."""
-        with suppress(QueueUnavailable):
-            self._join()
+    def _is_deaf(self) -> bool:
+        deaf_after = _DEAF_SHARE * self._settings.lease_duration_seconds
+        return self._clock() - self._heard_at > deaf_after
 
     def _is_unsure(self, one: _Kept) -> bool:
         """Whether that stranger may turn out to be a fellow, once it has heard our Redis' name.

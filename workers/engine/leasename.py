@@ -48,8 +48,8 @@ class LeaseIdentity:
     Args:
         hostname: of the machine or pod.
         unique: not twice in the world.
-        marks_of: what stands for the name of a Redis in a Lease, which everybody may read: the
-            first for this process, all of them for its fellows (`workers.queue.seal`).
+        marks_of: what stands for the name of a Redis in a Lease, which everybody may read; fellows
+            have one of them in common (`workers.queue.seal`).
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class LeaseIdentity:
             return False
         marks = tuple(f"{OURS}{mark}-" for mark in self._marks_of(installation))
         self._known = [*self._known[-_MOST_NAMES:], marks]
-        self._text = f"{self._host}{marks[0]}{self.unique}"
+        self._text = f"{self._host}{''.join(marks)}{self.unique}"
         self.installation = installation
         return True
 

@@ -116,10 +116,14 @@ class Kept(Generic[C]):
     def drop_older(self, moment: float) -> None:
         """Drop idle ones of which nothing was heard since."""
         for one in list(self.idle):
-            if one.heard_at < moment:
-                with suppress(ValueError):  # taken meanwhile
-                    self.idle.remove(one)
-                    self.drop(one)
+            if one.heard_at >= moment:
+                continue
+            try:
+                self.idle.remove(one)
+            except ValueError:  # taken meanwhile
+                continue
+            with suppress(OSError):
+                self.drop(one)
 
     def close(self) -> None:
         """Drop the idle ones."""

@@ -336,9 +336,10 @@ def read_age(client: redis.Redis) -> float:
         server: dict[str, Any] = client.info("server")
     _, birth, run = [*epoch.split(":"), "", ""][:3]
     born_ms = whole(birth)
-    if born_ms is None or run != server.get("run_id"):  # nobody has looked at it since
+    age = read_time(client) - born_ms / 1000 if born_ms is not None else -1.0
+    if age < 0 or run != server.get("run_id"):  # nobody has looked at it since, or a clock set back
         return float(whole(str(server.get("uptime_in_seconds"))) or 0)
-    return read_time(client) - born_ms / 1000
+    return age
 
 
 def read_time(client: redis.Redis) -> float:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Hex digits of the MAC: 128 bits.
 _DIGITS: Final = 32
+_MARK_DIGITS: Final = 16
 _UNSIGNED: Final = b"-"
 UNSIGNED_LINE: Final = "unsigned"
 """In place of a key: records without a MAC count too, while workers without a key still run."""
@@ -68,9 +69,11 @@ class Seal:
     def marks(self, place: str, text: str) -> tuple[str, ...]:
         """What stands for a text where others read it, so that nobody without a key can copy it.
 
-        The first is the present one; each of the others counts as well, while keys are replaced.
+        One for each key, and the text itself where that counts too: two workers have one in common
+        while keys are replaced or brought in.
         """
-        found = [_mac(key, place, "", b"", text.encode()).decode() for key in self.keys]
+        macs = (_mac(key, place, "", b"", text.encode()).decode() for key in self.keys)
+        found = [one[:_MARK_DIGITS] for one in macs]
         return tuple(found if self.is_strict else [*found, text])
 
     def is_ours(self, place: str, name: str, stored: bytes) -> bool:

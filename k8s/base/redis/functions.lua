@@ -1,4 +1,4 @@
-#!lua name=csifleet_9266db04df087c44
+#!lua name=csifleet_a9135b96228033e0
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
@@ -1617,8 +1617,9 @@ return reply()
 end
 scripts['take'] = function()
 -- TAKE(key, process, token, ttl_ms, rules, lock...): ticketed -> running with all its locks. A copy of
--- the call, known by its token, gets the same lease or none. If somebody works on the key already, or
--- has, the message is one for the oldest other key that has a rule (see `follow`).
+-- the call, known by its token, gets the same lease, the same name of another key, or none. If
+-- somebody works on the key already, or has, the message is one for the oldest other key that has a
+-- rule (see `follow`).
 -- Touches leases, ticketed, leased, holders, reserved, blocked, waiters, delayed, since,
 -- fence, led_to, and the Celery list.
 -- Returns {status, tickets, state}; 'other', tickets and a key without a rule that is to be taken
@@ -1634,13 +1635,16 @@ if led_to then -- a copy of a call whose reply was lost, or that comes late
   local lease = lease_of(led_to)
   local is_ours = lease and lease.process == process and lease.token == token
   if is_ours then return { 'taken', tickets, state_of(led_to, lease, 0) } end
+  if led_to ~= key and redis.call('ZSCORE', K.ticketed .. lane_of(led_to), led_to) then
+    return { 'other', tickets, led_to }
+  end
   return { 'none', tickets, false }
 end
 local status, state = take(key, process, token, ttl, { unpack(ARGV, 7) })
 if (status == 'none' or status == 'running') and rules ~= '' then
   local found, other = follow(lane_of(key), process, token, ttl, rules, true)
   if other then
-    redis.call('SET', noted, key, 'PX', LED_TO_MS)
+    redis.call('SET', noted, other, 'PX', LED_TO_MS)
     return { 'other', tickets, other }
   end
   if found then status, state = 'taken', found end
@@ -1707,5 +1711,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_9266db04df087c44', run)
-redis.register_function{ function_name = 'csifleet_9266db04df087c44_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_a9135b96228033e0', run)
+redis.register_function{ function_name = 'csifleet_a9135b96228033e0_always', callback = run, flags = { 'allow-oom' } }

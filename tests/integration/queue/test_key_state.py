@@ -127,13 +127,14 @@ def test_its_time_is_that_of_redis(redis_client):
         pytest.param("", 7, id="nobody has begun"),
         pytest.param("x:{then}:other", 7, id="of the run before"),
         pytest.param("x:y:{run}", 7, id="no time"),
+        pytest.param("x:{soon}:{run}", 7, id="the clock was set back"),
         pytest.param("x", 7, id="none of ours"),
     ],
 )
 def test_how_long_redis_has_its_data(redis_client, monkeypatch, written, age):
     """Without an epoch of this run nobody has looked: then it is as old as its process."""
     then = redis_client.time()[0] * 1000 - 60_000
-    redis_client.set("csifleet:epoch", written.format(then=then, run="run"))
+    redis_client.set("csifleet:epoch", written.format(then=then, soon=then + 10**7, run="run"))
     facts = {"run_id": "run", "uptime_in_seconds": 7}
     monkeypatch.setattr(redis_client, "info", lambda _section: facts)
     assert age <= read_age(redis_client) < age + 5

@@ -290,7 +290,9 @@ def test_a_copy_of_a_call_that_named_a_key_without_a_rule_leads_to_none(
     bench.client.zadd(NAMES["ticketed"].full + "volumes|d", {volume.text: bench.now_ms - 100})
     rules = "claims x:pvc-\2\nvolumes -"
     ask = ("take", claim("a").text, "process", "token", 4000, rules, "x:pvc-uid-a")
-    assert scripts.run(*ask)[0] == b"other"
+    named = scripts.run(*ask)
+    assert named == [b"other", [], volume.text.encode()]
+    assert scripts.run(*ask) == named, "the reply was lost"
     assert scripts.run("take", volume.text, "process", "more", 4000, rules, "x:v")[0] == b"taken"
     held = bench.client.hkeys(NAMES["leases"].full)
     assert scripts.run(*ask) == [b"none", [], None]

@@ -190,20 +190,31 @@ def test_the_second_lease_is_no_stranger_s_either():
     for one in looked:
         waits._tell(one)
     assert not any(world.lanes.is_paused(f"claims|{one.queue_name}") for one in TWO)
+    assert {one.due for one in looked} == {float("-inf")}
+    world.run(0.2, waits)
     assert all(waits.may_work("claims", one.queue_name) for one in TWO)
 
 
-def test_who_cannot_ask_takes_it_for_a_stranger():
-    """A csi-fleet that holds the Lease, and Redis does not say whether it is of ours."""
+@pytest.mark.parametrize("hears", [True, False], ids=["Redis answers", "Redis hangs"])
+def test_an_unknown_csi_fleet_is_in_doubt_for_a_look(hears):
+    """Calls go on while Redis is asked; the second look says what it is, whatever Redis does."""
     world = World()
-    other = world.worker("w1", redis=FakeFellows("b"), lanes=FakeLanes())
-    other.step(ONE)
-    one = world.worker("w2")
+    one, other = world.worker("w1"), world.worker("w2", redis=FakeFellows("b"), lanes=FakeLanes())
     one.step(ONE)
-    one._fellows = Deaf()
     (kept,) = one._all()
+    world.api.of("d").foreign("", "t1")  # given back by a fellow that took itself for the last
+    other.step(ONE)
+    one._fellows = world.redis if hears else Deaf()
+    world.clock.now += 5
+    one._step(kept)
+    assert kept.election.standing.is_ours
+    assert kept.election.is_in_doubt
+    if hears:
+        one._tell(kept)
+        assert kept.due == float("-inf")
     one._step(kept)
     assert kept.election.standing is Standing.FOREIGN
+    assert not one.may_work("claims", "d")
 
 
 def test_a_new_name_wakes_the_round():
@@ -213,6 +224,7 @@ def test_a_new_name_wakes_the_round():
     worker.step(ONE)
     worker._loop = SimpleNamespace(wake=lambda: woken.append(1))
     (one,) = worker._all()
+    world.clock.now += 2
     worker._tell(one)
     assert woken == []
     world.redis.name = "b"
@@ -254,26 +266,106 @@ def test_nobody_joins_by_a_name_that_he_read(is_known):
     assert one.may_work("claims", "d") is is_known
 
 
-def test_keys_are_replaced_one_by_one():
-    """While each proves by both; the order of the lines says whose mark a Lease bears."""
+@pytest.mark.parametrize("is_first", ["old", "new"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(KEYS[:1], KEYS[::-1], id="a new key in front"),
+        pytest.param(KEYS[:1], KEYS, id="a new key behind"),
+        pytest.param(KEYS[::-1], KEYS[1:], id="the old one goes"),
+        pytest.param((), (KEYS[0], "unsigned"), id="the first key"),
+        pytest.param((KEYS[0], "unsigned"), KEYS[:1], id="records without one count no more"),
+    ],
+)
+def test_keys_change_while_workers_are_replaced_one_by_one(before, after, is_first):
+    """docs/upgrade.md: two workers that believe each other's records are fellows."""
     world = World()
     old, new = (
         world.worker(name, marks=partial(Seal.of_lines(keys).marks, "installation"))
-        for name, keys in (("w1", KEYS), ("w2", KEYS[::-1]))
+        for name, keys in (("w1", before), ("w2", after))
     )
-    for worker in (old, new):
+    order = (old, new) if is_first == "old" else (new, old)
+    for worker in order:
         worker.step(ONE)
-    world.run(60, old, new)
+    paused = []
+    world.run(60, *order, each=lambda: paused.append(world.lanes.is_paused(LANES[0])))
     assert old.may_work("claims", "d")
     assert new.may_work("claims", "d")
+    assert not any(paused)
 
 
-def test_leases_are_renewed_while_redis_hangs():
+@pytest.mark.parametrize("settings", [SETTINGS, LONG], ids=["default", "long"])
+@pytest.mark.parametrize("why", ["no driver was there", "Redis was away", "it was suspended"])
+def test_after_a_long_silence_work_begins_at_once(settings, why):
+    """Nothing of it says that this process cannot work now."""
+    world = World(settings)
+    worker = world.worker("w1")
+    silence = 5 * settings.lease_duration_seconds
+    if why == "no driver was there":
+        worker.step([])
+        world.clock.now += silence
+        worker._of(ONE[0])
+    else:
+        worker.step(ONE)
+        if why == "Redis was away":
+            world.redis, hears = Deaf(), world.redis
+            worker._fellows = world.redis
+            world.run(silence, worker)
+            worker._fellows = hears
+            (one,) = worker._all()
+            worker._tell(one)
+        else:
+            world.clock.now += silence
+    world.run(0.5, worker)
+    assert worker.may_work("claims", "d")
+
+
+def test_names_that_change_all_the_time_cost_the_api_server_nothing():
+    """Whoever may write to Redis must not be able to make all of us ask again and again."""
+    world, asked = World(), []
+    worker = world.worker("w1")
+    worker.step(ONE)
+    lease = world.api.of("d")
+    update = lease.update
+    lease.update = lambda *args: asked.append(1) or update(*args)
+
+    def rename():
+        world.redis.name = f"{world.clock.now}"
+        worker._tell(worker._all()[0])
+
+    world.run(60, worker, each=rename)
+    assert len(asked) <= 60 / 5 + 2
+    assert worker.may_work("claims", "d")
+
+
+def test_an_unexpected_error_is_no_reason_to_look_at_once(caplog):
+    """Nor to leave the other Leases where they are when the process ends."""
+    world = World()
+    worker = world.worker("w1")
+    worker.step(TWO)
+    broken, good = worker._all()
+
+    def fail(*_args, **_named):
+        raise RuntimeError("planted")
+
+    broken.election.leases = SimpleNamespace(get=fail, update=fail, create=fail)
+    world.clock.now += 5
+    worker._step_alone(broken)
+    assert broken.due > world.clock.now
+    worker.stop()
+    assert caplog.messages.count("unexpected error, lease not kept") == 1
+    assert world.api.of(good.candidate.lease).lease["spec"]["holderIdentity"] == ""
+
+
+@pytest.mark.parametrize("others", [0, 20], ids=["ours alone", "others' too"])
+def test_leases_are_renewed_while_redis_hangs(others):
     """However many: who waits for Redis takes no thread of who renews."""
     world = World()
     many = [Candidate(f"d{number}", f"d{number}", ("claims",)) for number in range(20)]
+    theirs = [Candidate(f"t{number}", f"t{number}", ("claims",)) for number in range(others)]
+    world.worker("w2", redis=FakeFellows("b"), lanes=FakeLanes()).step(theirs)
     worker, hangs = world.worker("w1"), threading.Event()
-    worker.step(many)
+    worker.step(many + theirs)
 
     def hang(_known):
         hangs.wait(30)
@@ -283,8 +375,9 @@ def test_leases_are_renewed_while_redis_hangs():
     try:
         for _ in range(4):
             world.clock.now += SETTINGS.retry_period_seconds
-            worker._round(many)
-            done = lambda: all(one.stepping.done() for one in worker._all())  # noqa: E731
+            worker._round(many + theirs)
+            kept = [one for one in worker._all() if one.candidate in many]
+            done = lambda kept=kept: all(one.stepping.done() for one in kept)  # noqa: E731
             wait_until(done, 20, "each Lease was renewed")
         assert all(worker.may_work("claims", one.queue_name) for one in many)
     finally:
@@ -322,23 +415,13 @@ def test_tickets_are_left_to_others_until_a_stranger_is_known_as_one():
     assert backs == [True, False]
 
 
-def test_who_has_no_key_yet_is_a_fellow_where_that_is_allowed():
-    """The line `unsigned`, while keys are brought in."""
+def test_who_has_another_key_is_a_stranger():
+    """Its records are not believed, so it must not share the work."""
     world = World()
-    both = Seal.of_lines([KEYS[0], "unsigned"]).marks
-    keyed, unkeyed = (
-        world.worker(name, marks=partial(marks, "installation"))
-        for name, marks in (("w1", both), ("w2", Seal().marks))
+    one, other = (
+        world.worker(name, marks=partial(Seal.of_lines(keys).marks, "installation"))
+        for name, keys in (("w1", KEYS[:1]), ("w2", ()))
     )
-    unkeyed.step(ONE)
-    keyed.step(ONE)
-    assert keyed.may_work("claims", "d")
-    world.run(20, keyed)
-    strict = world.worker("w3", marks=partial(Seal.of_lines([KEYS[0]]).marks, "installation"))
-    strict.step(ONE)
-    assert strict.may_work("claims", "d")
-    world.run(60, unkeyed)
-    assert world.api.of("d").lease["spec"]["holderIdentity"].endswith("w2")
-    world.clock.now += 1
-    strict._step(strict._all()[0])
-    assert not strict.may_work("claims", "d")
+    one.step(ONE)
+    other.step(ONE)
+    assert not other.may_work("claims", "d")

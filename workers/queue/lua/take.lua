@@ -1,6 +1,7 @@
 -- TAKE(key, process, token, ttl_ms, rules, lock...): ticketed -> running with all its locks. A copy of
--- the call, known by its token, gets the same lease or none. If somebody works on the key already, or
--- has, the message is one for the oldest other key that has a rule (see `follow`).
+-- the call, known by its token, gets the same lease, the same name of another key, or none. If
+-- somebody works on the key already, or has, the message is one for the oldest other key that has a
+-- rule (see `follow`).
 -- Touches leases, ticketed, leased, holders, reserved, blocked, waiters, delayed, since,
 -- fence, led_to, and the Celery list.
 -- Returns {status, tickets, state}; 'other', tickets and a key without a rule that is to be taken
@@ -16,13 +17,16 @@ if led_to then -- a copy of a call whose reply was lost, or that comes late
   local lease = lease_of(led_to)
   local is_ours = lease and lease.process == process and lease.token == token
   if is_ours then return { 'taken', tickets, state_of(led_to, lease, 0) } end
+  if led_to ~= key and redis.call('ZSCORE', K.ticketed .. lane_of(led_to), led_to) then
+    return { 'other', tickets, led_to }
+  end
   return { 'none', tickets, false }
 end
 local status, state = take(key, process, token, ttl, { unpack(ARGV, 7) })
 if (status == 'none' or status == 'running') and rules ~= '' then
   local found, other = follow(lane_of(key), process, token, ttl, rules, true)
   if other then
-    redis.call('SET', noted, key, 'PX', LED_TO_MS)
+    redis.call('SET', noted, other, 'PX', LED_TO_MS)
     return { 'other', tickets, other }
   end
   if found then status, state = 'taken', found end
