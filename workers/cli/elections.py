@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from functools import partial
 from typing import TYPE_CHECKING
 
 from workers.controllers import catalogue
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from workers.drivers.fleet import Fleet
     from workers.observability.metrics import Metrics
     from workers.queue.connection import RedisClient
-    from workers.queue.seal import Seal
     from workers.queue.workqueue import WorkQueue
     from workers.spec import Spec
 
@@ -43,7 +41,6 @@ class Elections:
         consumers: fetch no tickets of a driver whose keys may not be worked on here.
         queue: its lanes are paused while a stranger holds a Lease.
         redis: of the queue.
-        seal: of its records.
         metrics: where the gauges are.
     """
 
@@ -56,7 +53,6 @@ class Elections:
         consumers: CeleryConsumers,
         queue: WorkQueue,
         redis: RedisClient,
-        seal: Seal,
         metrics: Metrics,
     ) -> None:
         self._specs = specs
@@ -74,9 +70,7 @@ class Elections:
         self.leadership = Leadership(
             KubeResources(client),
             leader,
-            LeaseIdentity(
-                socket.gethostname(), uuid.uuid4().hex, partial(seal.marks, "installation")
-            ),
+            LeaseIdentity(socket.gethostname(), uuid.uuid4().hex),
             QueueLanes(queue),
             fellows=LeaseFellows(
                 redis,

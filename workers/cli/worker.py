@@ -140,7 +140,7 @@ class WorkerProcess:
         catalog = CatalogReader(redis)
         periods = Periods(redis)
         means = Means(settings, redis, seal, self.kube, self.queue, catalog, periods, self.metrics)
-        self.leadership = self.elections(redis, seal) if settings.leader.enabled else None
+        self.leadership = self.elections(redis) if settings.leader.enabled else None
         lasting = self.make_events(client, redis, periods)
         self.periodic = Periodic(
             self.fleet.drivers,
@@ -241,7 +241,7 @@ class WorkerProcess:
             else None
         )
 
-    def elections(self, redis: RedisClient, seal: Seal) -> Elections:
+    def elections(self, redis: RedisClient) -> Elections:
         """The Leases of a drop-in replacement (F-020, M-020)."""
         return Elections(
             self.settings,
@@ -250,7 +250,6 @@ class WorkerProcess:
             consumers=self.consumers,
             queue=self.queue,
             redis=redis,
-            seal=seal,
             metrics=self.metrics,
         )
 

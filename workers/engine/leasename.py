@@ -7,10 +7,7 @@ Source: kubernetes-csi/csi-lib-utils, leaderelection/leader_election.go sanitize
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Final
 
 _NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9-]")
 
@@ -48,22 +45,14 @@ class LeaseIdentity:
     Args:
         hostname: of the machine or pod.
         unique: not twice in the world.
-        marks_of: what stands for the name of a Redis in a Lease, which everybody may read; fellows
-            have one of them in common (`workers.queue.seal`).
     """
 
-    def __init__(
-        self,
-        hostname: str,
-        unique: str,
-        marks_of: Callable[[str], tuple[str, ...]] = lambda name: (name,),
-    ) -> None:
+    def __init__(self, hostname: str, unique: str) -> None:
         self.unique = unique
         self.installation = ""
         self._host = sanitize_name(hostname)
-        self._marks_of = marks_of
         self._text = ""
-        self._known: list[tuple[str, ...]] = []
+        self._known: list[str] = []
 
     def __str__(self) -> str:
         """The `holderIdentity`; "" before the first `join`."""
@@ -76,12 +65,12 @@ class LeaseIdentity:
         """
         if installation == self.installation:
             return False
-        marks = tuple(f"{OURS}{mark}-" for mark in self._marks_of(installation))
-        self._known = [*self._known[-_MOST_NAMES:], marks]
-        self._text = f"{self._host}{''.join(marks)}{self.unique}"
+        mark = f"{OURS}{installation}-"
+        self._known = [*self._known[-_MOST_NAMES:], mark]
+        self._text = f"{self._host}{mark}{self.unique}"
         self.installation = installation
         return True
 
     def is_fellow(self, holder: str) -> bool:
         """Tell whether that holder of a Lease works by our Redis, or is this process."""
-        return any(mark in holder for marks in self._known for mark in marks)
+        return any(mark in holder for mark in self._known)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 # Hex digits of the MAC: 128 bits.
 _DIGITS: Final = 32
-_MARK_DIGITS: Final = 16
 _UNSIGNED: Final = b"-"
 UNSIGNED_LINE: Final = "unsigned"
 """In place of a key: records without a MAC count too, while workers without a key still run."""
@@ -65,16 +64,6 @@ class Seal:
         owner = tenant.replace(":", "_").encode()
         mac = _mac(self.keys[0], place, name, owner, record) if self.keys else _UNSIGNED
         return b":".join((mac, owner, record))
-
-    def marks(self, place: str, text: str) -> tuple[str, ...]:
-        """What stands for a text where others read it, so that nobody without a key can copy it.
-
-        One for each key, and the text itself where that counts too: two workers have one in common
-        while keys are replaced or brought in.
-        """
-        macs = (_mac(key, place, "", b"", text.encode()).decode() for key in self.keys)
-        found = [one[:_MARK_DIGITS] for one in macs]
-        return tuple(found if self.is_strict else [*found, text])
 
     def is_ours(self, place: str, name: str, stored: bytes) -> bool:
         """Whether a worker of ours stored it under this name; who has no key cannot say no."""

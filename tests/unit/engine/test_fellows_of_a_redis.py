@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -26,13 +25,11 @@ from workers.engine.election import Standing
 from workers.engine.leadership import Candidate, Leadership
 from workers.engine.leasename import LeaseIdentity
 from workers.errors import QueueUnavailable
-from workers.queue.seal import Seal
 
 TWO = [Candidate("d1", "d1", ("claims",)), Candidate("d2", "d2", ("claims",))]
 LONG = replace(
     SETTINGS, lease_duration_seconds=137, renew_deadline_seconds=107, retry_period_seconds=26
 )
-KEYS = ("1" * 64, "2" * 64)
 
 
 class TimedLanes:
@@ -78,11 +75,11 @@ class World:
         self.clock, self.api, self.settings = Clock(), Api(), settings
         self.lanes, self.redis = TimedLanes(self.clock), FakeFellows()
 
-    def worker(self, name, *, redis=None, lanes=None, marks=lambda name: (name,)):
+    def worker(self, name, *, redis=None, lanes=None):
         return Leadership(
             self.api,
             self.settings,
-            LeaseIdentity("host", name, marks),
+            LeaseIdentity("host", name),
             lanes or self.lanes,
             fellows=redis or self.redis,
             clock=self.clock,
@@ -248,52 +245,6 @@ def test_a_stranger_with_another_redis_is_waited_for_and_said_to_be_one():
     assert not one.may_work("claims", "d")
 
 
-@pytest.mark.parametrize("is_known", [False, True], ids=["a key of its own", "without a key"])
-def test_nobody_joins_by_a_name_that_he_read(is_known):
-    """Whoever may write to Redis could else make two installations work at once (SEC-2)."""
-    world = World()
-    mine, theirs = (partial(Seal.of_lines([key]).marks, "installation") for key in KEYS)
-    if is_known:  # who has no keys has no secret either: docs/security.md
-        mine = theirs = partial(Seal().marks, "installation")
-    other = world.worker("w1", redis=FakeFellows("b"), lanes=FakeLanes(), marks=theirs)
-    other.step(ONE)
-    holder = world.api.of("d").lease["spec"]["holderIdentity"]
-    stolen = holder.partition("_csi-fleet-")[2].partition("-")[0]
-    one = world.worker("w2", marks=mine)
-    one.step(ONE)
-    world.redis.name = stolen
-    world.run(20, one, other)
-    assert one.may_work("claims", "d") is is_known
-
-
-@pytest.mark.parametrize("is_first", ["old", "new"])
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        pytest.param(KEYS[:1], KEYS[::-1], id="a new key in front"),
-        pytest.param(KEYS[:1], KEYS, id="a new key behind"),
-        pytest.param(KEYS[::-1], KEYS[1:], id="the old one goes"),
-        pytest.param((), (KEYS[0], "unsigned"), id="the first key"),
-        pytest.param((KEYS[0], "unsigned"), KEYS[:1], id="records without one count no more"),
-    ],
-)
-def test_keys_change_while_workers_are_replaced_one_by_one(before, after, is_first):
-    """docs/upgrade.md: two workers that believe each other's records are fellows."""
-    world = World()
-    old, new = (
-        world.worker(name, marks=partial(Seal.of_lines(keys).marks, "installation"))
-        for name, keys in (("w1", before), ("w2", after))
-    )
-    order = (old, new) if is_first == "old" else (new, old)
-    for worker in order:
-        worker.step(ONE)
-    paused = []
-    world.run(60, *order, each=lambda: paused.append(world.lanes.is_paused(LANES[0])))
-    assert old.may_work("claims", "d")
-    assert new.may_work("claims", "d")
-    assert not any(paused)
-
-
 @pytest.mark.parametrize("settings", [SETTINGS, LONG], ids=["default", "long"])
 @pytest.mark.parametrize("why", ["no driver was there", "Redis was away", "it was suspended"])
 def test_after_a_long_silence_work_begins_at_once(settings, why):
@@ -413,15 +364,3 @@ def test_tickets_are_left_to_others_until_a_stranger_is_known_as_one():
     one.step(ONE)
     world.run(2 * SETTINGS.retry_period_seconds + 6, one, other, each=one.look)
     assert backs == [True, False]
-
-
-def test_who_has_another_key_is_a_stranger():
-    """Its records are not believed, so it must not share the work."""
-    world = World()
-    one, other = (
-        world.worker(name, marks=partial(Seal.of_lines(keys).marks, "installation"))
-        for name, keys in (("w1", KEYS[:1]), ("w2", ()))
-    )
-    one.step(ONE)
-    other.step(ONE)
-    assert not other.may_work("claims", "d")
