@@ -38,6 +38,8 @@ class LeaseIdentity:
 
     Fellows are the workers of one Redis, for there they see what each of them is about. Those of
     another one, a replica that brings its own for example, are strangers as a Go sidecar is.
+    Nothing seals the name: drivers' workers have records keys of their own, and share Leases of no
+    driver.
 
     Host and a part unique per process, so that pods can share a host: upstream uses the sanitised
     host name alone, and two pods with host networking on one node then both lead (F-021).
