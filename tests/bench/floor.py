@@ -165,11 +165,11 @@ class Floor:
 
 
 def burst(
-    api: KubeApi, kubeconfig: Path, system: System, drivers: BenchDrivers, label: str
+    api: KubeApi, kubeconfig: Path, system: System, drivers: BenchDrivers, *, is_busy: bool
 ) -> None:
-    """Claims until each has its PV; ours deletes them afterwards."""
+    """Claims until each has its PV, all cores busy or not; ours deletes them afterwards."""
     with Load(api, f"b{uuid.uuid4().hex[:7]}", drivers.names) as load:
-        with system, busy_cores() if "busy" in label else nullcontext():
+        with system, busy_cores() if is_busy else nullcontext():
             load.run(len(drivers.names), timeout_seconds=60)
             times = load.run(CLAIMS)
         with Ours(kubeconfig, drivers):
@@ -177,6 +177,7 @@ def burst(
     waits = sorted(times.saved[name] - at for name, at in times.created.items())
     p50, p99 = quantile(waits, 0.5), quantile(waits, 0.99)
     rate = CLAIMS / (max(times.saved.values()) - min(times.created.values()))
+    label = f"{len(drivers.names)} drivers" + ", busy cores" * is_busy
     print(
         f"{label}: {system.name:14} {rate:4.0f} PV/s, p50 {p50:.3f} s, p99 {p99:.3f} s",
         flush=True,
@@ -190,10 +191,10 @@ def main(arguments: Sequence[str]) -> None:
         for _ in range(int(rest[0]) if rest else 2):
             with bench_drivers(1) as drivers:
                 for one in (Floor(path, drivers, 1), Peer(peer, path, drivers)):
-                    burst(api, path, one, drivers, "one driver")
+                    burst(api, path, one, drivers, is_busy=False)
             with drivers_of(DRIVERS) as drivers:
                 for one in (Floor(path, drivers, os.cpu_count() or 1), Peer(peer, path, drivers)):
-                    burst(api, path, one, drivers, f"{DRIVERS} drivers, busy cores")
+                    burst(api, path, one, drivers, is_busy=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.chaos import System
 from tests.support.csi_driver import DriverCall
-from tests.support.fleet import Scene, program
+from tests.support.fleet import Scene, leader_flags, program
 from tests.support.proxy import Proxy, kubeconfig_through
 from tests.support.waiting import wait_until
 from workers.engine.leasename import lease_name
@@ -61,11 +61,7 @@ class TwoSides:
                     f"--kubeconfig={self.way(name)}",
                     redis_flag,
                     f"--csi-address={self.system.driver.address}",
-                    "--leader-election",
-                    "--leader-election-namespace=default",
-                    f"--leader-election-lease-duration={DURATION:g}s",
-                    f"--leader-election-renew-deadline={DEADLINE:g}s",
-                    f"--leader-election-retry-period={RETRY:g}s",
+                    *leader_flags("default", DURATION, DEADLINE, RETRY),
                     "--kube-api-qps=1000",
                     "--kube-api-burst=1000",
                     "--retry-interval-max=2s",

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from tests.support.csi_driver import DirectoryDriver
-from tests.support.fleet import Fleet
+from tests.support.fleet import Fleet, leader_flags
 from tests.support.life import CAPABILITIES, CONTROLLERS, Life
 from tests.support.processes import Process
 from tests.support.tool import Tool
@@ -145,14 +145,6 @@ def test_nothing_is_doubled_lost_or_left(mode, fault, kubeconfig, scene, drivers
         wait_until(lambda: life.driver.snapshots() == {}, 120, "no snapshot is left")
 
 
-ELECTION = (
-    "--leader-election",
-    "--leader-election-lease-duration=4s",
-    "--leader-election-renew-deadline=3s",
-    "--leader-election-retry-period=1s",
-)
-
-
 def owners(operation):
     """Whose Leases must be free before the driver is asked for it."""
     (spec,) = (one for one in catalogue.SPECS for kind in one.kinds if operation in kind.operations)
@@ -174,7 +166,7 @@ def test_each_controller_waits_for_the_holder_of_its_own_lease(
         spec = {"holderIdentity": "go", "leaseDurationSeconds": 3600}
         kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
         scene.api.create({**kind, "metadata": metadata, "spec": spec})
-    election = (*ELECTION, f"--leader-election-namespace={scene.namespace}")
+    election = leader_flags(scene.namespace)
     with fleet_of("sidecar", tmp_path, kubeconfig, drivers[:1], *election) as fleet:
         try:
             log = fleet.log_text
@@ -199,7 +191,7 @@ def test_each_controller_waits_for_the_holder_of_its_own_lease(
 @pytest.mark.parametrize("end", [Process.stop, Process.kill], ids=lambda one: one.__name__)
 def test_replicas_that_bring_their_own_redis_take_turns(end, kubeconfig, scene, drivers, tmp_path):
     """As charts run them, two and with `--leader-election`: neither sees the other's calls."""
-    flags = (*ELECTION, f"--leader-election-namespace={scene.namespace}")
+    flags = leader_flags(scene.namespace)
     lives = [Life(scene, one) for one in drivers]
     before = sum(len(one.concurrent_calls()) for one in drivers)
     with (

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.support.csi_driver import DirectoryDriver
-from tests.support.fleet import Fleet
+from tests.support.fleet import Fleet, leader_flags
 from tests.support.waiting import wait_until
 from workers.engine.leasename import lease_name
 
@@ -38,11 +38,7 @@ def test_m020_work_waits_for_a_foreign_holder_and_the_lease_is_given_back(
             tmp_path / "fleet",
             kubeconfig,
             [driver],
-            "--leader-election",
-            f"--leader-election-namespace={scene.namespace}",
-            "--leader-election-lease-duration=4s",
-            "--leader-election-renew-deadline=3s",
-            "--leader-election-retry-period=1s",
+            *leader_flags(scene.namespace),
         ) as fleet:
             wait_until(
                 lambda: 'holder="go-provisioner"' in fleet.log_text(), 20, "the wait is told"
@@ -87,10 +83,7 @@ def test_who_comes_after_a_death_need_not_wait_for_its_own_lease(die, tmp_path, 
             tmp_path / "fleet",
             kubeconfig,
             [driver],
-            "--leader-election",
-            f"--leader-election-namespace={scene.namespace}",
-            "--leader-election-lease-duration=600s",
-            "--leader-election-renew-deadline=500s",
+            *leader_flags(scene.namespace, 600, 500, 5),
             "--workers=1",
         ) as fleet:
             scene.claim("before", storage_class)

@@ -46,8 +46,7 @@ def workers_killed(cluster: NodeCluster) -> None:
     """All workers at once; the kubelet starts their containers again."""
     before = {name: _worker(cluster, name) for name in _pods(cluster, "driver")}
     for worker in before.values():
-        identity = worker["containerID"].removeprefix("containerd://")
-        cluster.ctr("tasks", "kill", "--signal", "SIGKILL", identity)
+        cluster.kill_container(worker)
     for name, worker in before.items():
         restarted = partial(_is_restarted, cluster, name, worker["restartCount"])
         wait_until(restarted, SECONDS, "the worker is ready again")

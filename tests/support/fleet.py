@@ -36,6 +36,18 @@ class FleetEndedError(RuntimeError):
     """The program ended; the text holds the end of its log."""
 
 
+def leader_flags(
+    namespace: str, duration: float = 4, deadline: float = 3, period: float = 1
+) -> list[str]:
+    """Leader election with Leases in that namespace; times in seconds, for tests short ones."""
+    times = {"lease-duration": duration, "renew-deadline": deadline, "retry-period": period}
+    return [
+        "--leader-election",
+        f"--leader-election-namespace={namespace}",
+        *(f"--leader-election-{name}={seconds:g}s" for name, seconds in times.items()),
+    ]
+
+
 def program() -> list[str]:
     """The command, of this checkout whatever is installed."""
     return [sys.executable, "-m", "workers"]

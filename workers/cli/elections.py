@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from workers.controllers import catalogue
 from workers.drivers.announcing import DRIVERLESS
-from workers.engine.leadership import Candidate, Leadership, QueueLanes
+from workers.engine.leadership import SETTLED_PERIODS, Candidate, Leadership, QueueLanes
 from workers.engine.leasename import LeaseIdentity
 from workers.kube.client import KubeClient
 from workers.kube.resources import KubeResources
@@ -74,7 +74,7 @@ class Elections:
             QueueLanes(queue),
             fellows=LeaseFellows(
                 redis,
-                settle_seconds=2 * leader.retry_period_seconds,
+                settle_seconds=SETTLED_PERIODS * leader.retry_period_seconds,
                 given=os.environ.get(INSTALLATION_VARIABLE, ""),
             ),
             on_change=self._follow,

@@ -102,9 +102,9 @@ class Supervisor:
             self.redis, url = embedded_redis.start(self.directory)
             urls = [url]
         env = {"CSI_FLEET_REDIS_URL": " ".join(urls)}
-        # Of the flag and the variable the one that holds; the parts would take the variable.
         if self.redis is not None:
             env[INSTALLATION_VARIABLE] = embedded_redis.name_of(self.directory)
+        # Of the flag and the variable the one that holds; the parts would take the variable.
         env["KUBECONFIG"] = self.settings.kube.kubeconfig
         if self.settings.http.endpoint:
             env[MULTIPROCESS_VARIABLE] = self.serve(url)

@@ -46,12 +46,12 @@ _log = get_logger(__name__)
 # Requests about Leases at once: a hanging one must not hold up the others.
 _THREADS: Final = 16
 _SOON_SECONDS: Final = 0.02
+SETTLED_PERIODS: Final = 2
+"""Retry periods in which each worker hears of its Redis, and says that it works, at least once."""
 # Of the duration: so long a Lease is kept without a word of Redis, for the calls that still run.
 _DEAF_SHARE: Final = 4
 # Between two new names that are followed at once.
 _NEWS_SECONDS: Final = 1.0
-# Retry periods after which all workers of a Redis have heard its new name, and said so.
-_SETTLED_AFTER: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +90,11 @@ class Fellows(Protocol):
     def installation(self, known: str) -> str:
         """What our Redis is called; `known` if it has no name any more."""
 
-    def works(self, lease: str, identity: str, seconds: float) -> None:
-        """This process may, for so long."""
+    def works(self, lease: str, worker: str, seconds: float) -> None:
+        """That process may, for so long."""
 
-    def is_last(self, lease: str, identity: str) -> bool:
-        """True if surely nobody else does; this process does not any more."""
+    def is_last(self, lease: str, worker: str) -> bool:
+        """True if surely nobody else does; that process does not any more."""
 
 
 class QueueLanes:
@@ -375,7 +375,7 @@ class Leadership:
         """
         election, period = one.election, self._settings.retry_period_seconds
         is_stranger = election.standing is Standing.FOREIGN and OURS in election.holder
-        return is_stranger and self._clock() - self._named_at < _SETTLED_AFTER * period
+        return is_stranger and self._clock() - self._named_at < SETTLED_PERIODS * period
 
     def _wake(self) -> None:
         if self._loop is not None:

@@ -82,25 +82,25 @@ class LeaseFellows:
             with suppress(WatchError):
                 pipe.execute()
 
-    def works(self, lease: str, identity: str, seconds: float) -> None:
-        """This process may work, for so long."""
+    def works(self, lease: str, worker: str, seconds: float) -> None:
+        """That process may work, for so long."""
         with reading(self._client):
             now = self._now_ms()
             name = self._family + lease
             pipe = self._client.pipeline(transaction=True)
-            pipe.zadd(name, {identity: now + math.ceil(seconds * 1000)})
+            pipe.zadd(name, {worker: now + math.ceil(seconds * 1000)})
             pipe.zremrangebyscore(name, "-inf", now)
             pipe.pexpire(name, 3_600_000)
             is_new = pipe.execute()[0]
         if is_new:
             self._known_since[lease] = self._clock()
 
-    def is_last(self, lease: str, identity: str) -> bool:
-        """True if surely nobody else works; this process does not any more."""
+    def is_last(self, lease: str, worker: str) -> bool:
+        """True if surely nobody else works; that process does not any more."""
         with reading(self._client):
             name = self._family + lease
             pipe = self._client.pipeline(transaction=True)
-            pipe.zrem(name, identity)
+            pipe.zrem(name, worker)
             pipe.zcount(name, f"({self._now_ms()}", "+inf")
             was_known, others = pipe.execute()
         since = self._known_since.pop(lease, math.inf)

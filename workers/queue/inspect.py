@@ -331,15 +331,15 @@ def read_life(client: redis.Redis) -> tuple[str, str]:
 
 def read_age(client: redis.Redis) -> float:
     """Seconds since Redis began or lost its data: before, nobody has said that it works."""
-    with reading(client):
-        epoch = text(client.get(redis_key(client, "epoch")))
-        server: dict[str, Any] = client.info("server")
-    _, birth, run = [*epoch.split(":"), "", ""][:3]
+    epoch, run = read_life(client)
+    _, birth, of_run = [*epoch.split(":"), "", ""][:3]
     born_ms = whole(birth)
     age = read_time(client) - born_ms / 1000 if born_ms is not None else -1.0
-    if age < 0 or run != server.get("run_id"):  # nobody has looked at it since, or a clock set back
-        return float(whole(str(server.get("uptime_in_seconds"))) or 0)
-    return age
+    if age >= 0 and of_run == run:
+        return age
+    with reading(client):  # nobody has looked at it since it began, or a clock was set back
+        facts: dict[str, Any] = client.info("server")
+    return float(whole(str(facts.get("uptime_in_seconds"))) or 0)
 
 
 def read_time(client: redis.Redis) -> float:

@@ -1,4 +1,4 @@
-#!lua name=csifleet_a9135b96228033e0
+#!lua name=csifleet_fab0becc6bc995b8
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
@@ -1641,15 +1641,13 @@ if led_to then -- a copy of a call whose reply was lost, or that comes late
   return { 'none', tickets, false }
 end
 local status, state = take(key, process, token, ttl, { unpack(ARGV, 7) })
+led_to = key
 if (status == 'none' or status == 'running') and rules ~= '' then
   local found, other = follow(lane_of(key), process, token, ttl, rules, true)
-  if other then
-    redis.call('SET', noted, other, 'PX', LED_TO_MS)
-    return { 'other', tickets, other }
-  end
-  if found then status, state = 'taken', found end
+  if other then status, state, led_to = 'other', other, other end
+  if found then status, state, led_to = 'taken', found, found[1] end
 end
-redis.call('SET', noted, state and state[1] or key, 'PX', LED_TO_MS)
+redis.call('SET', noted, led_to, 'PX', LED_TO_MS)
 return { status, tickets, state or false }
 end
 scripts['throttle'] = function()
@@ -1711,5 +1709,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_a9135b96228033e0', run)
-redis.register_function{ function_name = 'csifleet_a9135b96228033e0_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_fab0becc6bc995b8', run)
+redis.register_function{ function_name = 'csifleet_fab0becc6bc995b8_always', callback = run, flags = { 'allow-oom' } }

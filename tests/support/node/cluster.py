@@ -178,6 +178,11 @@ class NodeCluster(Running):
         program = str(self._debian / "usr/bin/ctr")
         return [program, "-a", f"{self.directory}/containerd.sock", "-n", "k8s.io"]
 
+    def kill_container(self, status: JsonObject) -> None:
+        """SIGKILL for a container by its status in the pod; the kubelet starts it again."""
+        identity = status["containerID"].removeprefix("containerd://")
+        self.ctr("tasks", "kill", "--signal", "SIGKILL", identity)
+
     def mounts(self, text: str) -> list[str]:
         """Lines of the node's mount table with that text."""
         table = Path(f"/proc/{self.namespaces.pid}/mountinfo").read_text()

@@ -90,19 +90,11 @@ def kill_sidecar(cluster: NodeCluster) -> str:
     It can say something as soon as somebody has the Lease again.
     """
     (pod,) = cluster.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods")
-    name = pod["metadata"]["name"]
-    (before,) = (one for one in _statuses(pod) if one["name"] == "csi-provisioner")
+    statuses = {one["name"]: one for one in pod["status"]["containerStatuses"]}
     held = holder(cluster.api)
-    cluster.ctr(
-        "tasks", "kill", "--signal", "SIGKILL", before["containerID"].removeprefix("containerd://")
-    )
+    cluster.kill_container(statuses["csi-provisioner"])
     wait_until(lambda: holder(cluster.api) not in {"", held}, SECONDS, "it has the Lease again")
-    return cluster.logs(NAMESPACE, name, "csi-provisioner")
-
-
-def _statuses(pod: JsonObject) -> list[JsonObject]:
-    found: list[JsonObject] = pod["status"]["containerStatuses"]
-    return found
+    return cluster.logs(NAMESPACE, pod["metadata"]["name"], "csi-provisioner")
 
 
 def journal(cluster: NodeCluster) -> DirectoryDriver:

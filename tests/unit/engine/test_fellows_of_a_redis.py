@@ -19,7 +19,7 @@ from tests.unit.engine.test_leadership import (
     Clock,
     FakeFellows,
     FakeLanes,
-    FakeLeases,
+    LeasesByName,
 )
 from workers.engine.election import Standing
 from workers.engine.leadership import Candidate, Leadership
@@ -49,30 +49,11 @@ class TimedLanes:
         return self.until.get(lane, 0) > self.clock()
 
 
-class Api:
-    """A FakeLeases for each name."""
-
-    def __init__(self):
-        self.by_name = {}
-
-    def of(self, name):
-        return self.by_name.setdefault(name, FakeLeases())
-
-    def get(self, resource, name, *, namespace=""):
-        return self.of(name).get(resource, name, namespace=namespace)
-
-    def create(self, resource, item):
-        return self.of(item["metadata"]["name"]).create(resource, item)
-
-    def update(self, resource, item):
-        return self.of(item["metadata"]["name"]).update(resource, item)
-
-
 class World:
     """One API server; Redis and lanes are the worker's."""
 
     def __init__(self, settings=SETTINGS):
-        self.clock, self.api, self.settings = Clock(), Api(), settings
+        self.clock, self.api, self.settings = Clock(), LeasesByName(), settings
         self.lanes, self.redis = TimedLanes(self.clock), FakeFellows()
 
     def worker(self, name, *, redis=None, lanes=None):

@@ -59,6 +59,25 @@ class FakeLeases:
             raise Unreachable("no answer")
 
 
+class LeasesByName:
+    """A FakeLeases for each name."""
+
+    def __init__(self):
+        self.by_name = {}
+
+    def of(self, name):
+        return self.by_name.setdefault(name, FakeLeases())
+
+    def get(self, resource, name, *, namespace=""):
+        return self.of(name).get(resource, name, namespace=namespace)
+
+    def create(self, resource, item):
+        return self.of(item["metadata"]["name"]).create(resource, item)
+
+    def update(self, resource, item):
+        return self.of(item["metadata"]["name"]).update(resource, item)
+
+
 class Clock:
     def __init__(self):
         self.now = 1000.0

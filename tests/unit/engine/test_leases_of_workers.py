@@ -16,6 +16,7 @@ from tests.unit.engine.test_leadership import (
     FakeFellows,
     FakeLanes,
     FakeLeases,
+    LeasesByName,
     us,
 )
 from workers.engine.leadership import Candidate, Leadership
@@ -115,24 +116,13 @@ def test_nobody_gives_back_what_it_cannot_know_to_be_unused(leases, clock):
     assert leases.lease["spec"]["holderIdentity"] == str(us("w1"))
 
 
-def test_each_controller_has_its_own_lease(leases, clock):
+def test_each_controller_has_its_own_lease(clock):
     """The Go attacher holds its Lease: provisioning goes on, attaching waits."""
-    by_name = {"d": leases, "external-attacher-leader-d": FakeLeases()}
-
-    class Api:
-        def get(self, resource, name, *, namespace=""):
-            return by_name[name].get(resource, name, namespace=namespace)
-
-        def create(self, resource, item):
-            return by_name[item["metadata"]["name"]].create(resource, item)
-
-        def update(self, resource, item):
-            return by_name[item["metadata"]["name"]].update(resource, item)
-
     lanes = FakeLanes()
     attacher = Candidate("d", "external-attacher-leader-d", ("attachments",))
-    by_name[attacher.lease].foreign("go-host", "t1")
-    leadership = Leadership(Api(), SETTINGS, us(), lanes, fellows=FakeFellows(), clock=clock)
+    api = LeasesByName()
+    api.of(attacher.lease).foreign("go-host", "t1")
+    leadership = Leadership(api, SETTINGS, us(), lanes, fellows=FakeFellows(), clock=clock)
     leadership.step([*ONE, attacher])
     assert leadership.may_work("claims", "d")
     assert not leadership.may_work("attachments", "d")

@@ -23,13 +23,11 @@ if led_to then -- a copy of a call whose reply was lost, or that comes late
   return { 'none', tickets, false }
 end
 local status, state = take(key, process, token, ttl, { unpack(ARGV, 7) })
+led_to = key
 if (status == 'none' or status == 'running') and rules ~= '' then
   local found, other = follow(lane_of(key), process, token, ttl, rules, true)
-  if other then
-    redis.call('SET', noted, other, 'PX', LED_TO_MS)
-    return { 'other', tickets, other }
-  end
-  if found then status, state = 'taken', found end
+  if other then status, state, led_to = 'other', other, other end
+  if found then status, state, led_to = 'taken', found, found[1] end
 end
-redis.call('SET', noted, state and state[1] or key, 'PX', LED_TO_MS)
+redis.call('SET', noted, led_to, 'PX', LED_TO_MS)
 return { status, tickets, state or false }
