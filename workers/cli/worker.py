@@ -41,6 +41,7 @@ from workers.engine.periodic import Periodic
 from workers.errors import ConfigError, QueueUnavailable
 from workers.explain.lasting import Lasting
 from workers.kube.events import EventRecorder
+from workers.kube.kept import ENOUGH
 from workers.kube.resources import KubeResources
 from workers.loop import Loop
 from workers.migration import plugins
@@ -76,6 +77,8 @@ LIMITS_SECONDS: Final = 0.25
 CONSUMER: Final = "consumer"
 # Celery tries to connect again each 2 to 30 s.
 CONSUMER_SECONDS: Final = 120.0
+# How often a worker looks whether its connections to the API server are open.
+CONNECTIONS_SECONDS: Final = 15.0
 # Threads that use the API connection beside the pool: events, keeper.
 SPARE_CONNECTIONS: Final = 8
 
@@ -109,6 +112,7 @@ class WorkerProcess:
             pool_size=settings.process.concurrency + SPARE_CONNECTIONS,
             metrics=self.metrics,
         )
+        self.client = client
         self.kube = KubeResources(client)
         self.shadowing = Shadowing(client)
         settings = self.settings = replace(settings, gates=discovered_gates(settings, self.kube))
@@ -287,6 +291,7 @@ class WorkerProcess:
             Loop("limits", self.declare_limits),
             Loop("drivers", self.follow_drivers),
             Loop("periodic", self.periodic.step),
+            Loop("api-connections", self.keep_connections),
             *self.shadowing.loops(),
         ]
         if self.central is not None:
@@ -318,6 +323,11 @@ class WorkerProcess:
             self.consumer_lives()
             raise
         return seconds
+
+    def keep_connections(self) -> float:
+        """Has some open to the API server before a burst asks for them."""
+        self.client.keep_connections(min(ENOUGH, self.settings.process.concurrency))
+        return CONNECTIONS_SECONDS
 
     def follow_drivers(self) -> float:
         """Announces the drivers as long as the process lives.

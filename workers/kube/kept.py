@@ -3,6 +3,8 @@
 A greeting costs the API server more than a request does, and a burst of requests would begin with
 one for each. So a few connections do: beyond them who wants one waits for one that comes back.
 Nobody waits for long: the server may be far away or busy, greet nobody, or keep no connection.
+
+Who expects bursts has some open beforehand (`keep`): the server ends a silent one after a while.
 """
 
 from __future__ import annotations
@@ -21,11 +23,21 @@ ENOUGH: Final = 16
 PATIENCE_SECONDS: Final = 0.05
 """Who waited that long opens one all the same: of sixteen connections one comes back each few
 milliseconds, unless each request of ours waits behind those of others."""
+REST_SECONDS: Final = 30.0
+"""One that was silent for so long is used once: an API server ends it after 90 s, and some load
+balancers after 60."""
+AGE_SECONDS: Final = 600.0
+"""An older one is replaced, so that all of several API servers get their share again after one of
+them was away."""
+KEEP_SECONDS: Final = 5.0
+"""No call of `keep` begins anything after that."""
 
 
 class Closable(Protocol):
     """What is kept."""
 
+    opened_at: float
+    """When it was opened."""
     heard_at: float
     """When its last answer came."""
 
@@ -116,14 +128,30 @@ class Kept(Generic[C]):
     def drop_older(self, moment: float) -> None:
         """Drop idle ones of which nothing was heard since."""
         for one in list(self.idle):
-            if one.heard_at >= moment:
-                continue
-            try:
-                self.idle.remove(one)
-            except ValueError:  # taken meanwhile
-                continue
-            with suppress(OSError):
-                self.drop(one)
+            if one.heard_at < moment and self._is_taken(one):
+                with suppress(OSError):
+                    self.drop(one)
+
+    def keep(self, most: int, use: Callable[[C], object]) -> None:
+        """Have `most` open ones, of which something was heard lately.
+
+        Args:
+            most: counting those in use.
+            use: asks the server something over one.
+
+        Raises:
+            Exception: of `use` or `opened`; the next call goes on from there.
+        """
+        now = time.monotonic()
+        end = now + KEEP_SECONDS
+        for one in list(self.idle):
+            is_old = now - one.opened_at > AGE_SECONDS
+            is_silent = now - one.heard_at > REST_SECONDS
+            if (is_old or is_silent) and time.monotonic() < end and self._is_taken(one):
+                self._used(one, use if one.is_fit and not is_old else None)
+        while time.monotonic() < end and self._is_one_more(min(most, self._most)):
+            if not self._used(self._new(end), use):
+                return  # a server that keeps none
 
     def close(self) -> None:
         """Drop the idle ones."""
@@ -135,6 +163,36 @@ class Kept(Generic[C]):
             return self.idle.pop()
         except IndexError:
             return None
+
+    def _is_taken(self, connection: C) -> bool:
+        """Whether that idle one is the caller's now."""
+        try:
+            self.idle.remove(connection)
+        except ValueError:  # taken meanwhile
+            return False
+        return True
+
+    def _is_one_more(self, most: int) -> bool:
+        """Whether the caller is to open one."""
+        with self._lock:
+            if self._open >= most:
+                return False
+            self._open += 1
+            return True
+
+    def _used(self, connection: C, use: Callable[[C], object] | None) -> bool:
+        """Use it, or drop it; returns whether it is idle now."""
+        is_fit = False
+        try:
+            if use is not None:
+                use(connection)
+                is_fit = connection.is_fit
+        finally:
+            if is_fit:
+                self.give_back(connection)
+            else:
+                self.drop(connection)
+        return is_fit
 
     def _turn(self, end: float) -> C | None:
         """One that came back; None: the caller is to open one."""

@@ -164,6 +164,7 @@ class _Connection:
             self._sock.settimeout(0)
             os.set_blocking(self._sock.fileno(), True)
         self._wait_seconds = 0.0
+        self.opened_at = time.monotonic()
         self.heard_at = 0.0
         self.reader = _Reader()
 
@@ -327,6 +328,25 @@ class Transport:
         else:
             self._kept.drop(connection)
         return answer
+
+    def keep(self, most: int, url: str, lines: bytes) -> None:
+        """Have `most` connections open, for requests to come.
+
+        Args:
+            most: counting those in use.
+            url: of a cheap read, over those of which nothing was heard lately.
+            lines: from `lines`.
+
+        Raises:
+            OSError: the server is away, or answers no such read.
+        """
+        request = f"GET {self._prefix}{url} HTTP/1.1\r\n".encode() + lines + b"\r\n"
+        began = time.monotonic()
+        try:
+            self._kept.keep(most, lambda one: one.exchange(request, CONNECT_TIMEOUT_SECONDS))
+        except (BrokenConnectionError, TimeoutError):
+            self._kept.drop_older(began)
+            raise
 
     def close(self) -> None:
         """Drops the idle connections."""

@@ -19,7 +19,7 @@ class Connection:
 
     def __init__(self):
         self.is_fit, self.is_closed = True, False
-        self.heard_at = 0.0
+        self.opened_at = self.heard_at = 0.0
 
     def close(self):
         self.is_closed = True

@@ -1,0 +1,262 @@
+"""Connections that are open beforehand, so that a burst begins without greetings."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.support.fake_api import FakeApi, Reply, status
+from tests.support.waiting import wait_until
+from tests.unit.kube.test_transport import OK, certificate, get, serve  # noqa: F401
+from tests.unit.kube.test_transport_peers import head_of, plain, scripted
+from workers.kube import kept as module
+from workers.kube.client import KubeClient
+from workers.kube.kept import AGE_SECONDS, ENOUGH, REST_SECONDS, Kept
+from workers.kube.transport import BrokenConnectionError
+
+LONG = 60.0
+
+
+class Connection:
+    """One that is fit until somebody says otherwise."""
+
+    def __init__(self):
+        self.is_fit, self.is_closed = True, False
+        self.opened_at, self.heard_at = time.monotonic(), 0.0
+        self.uses = 0
+
+    def use(self):
+        self.uses += 1
+        self.heard_at = time.monotonic()
+
+    def close(self):
+        self.is_closed = True
+
+
+class Opener:
+    """Opens each at once, unless an error is due."""
+
+    def __init__(self):
+        self.opened, self.errors = [], []
+
+    def __call__(self, _seconds):
+        if self.errors:
+            raise self.errors.pop(0)
+        self.opened.append(Connection())
+        return self.opened[-1]
+
+
+@pytest.fixture
+def opener():
+    return Opener()
+
+
+@pytest.fixture
+def kept(opener):
+    return Kept(opener, most=ENOUGH)
+
+
+def test_so_many_are_open_and_were_used_once(kept, opener):
+    for _ in range(2):
+        kept.keep(5, Connection.use)
+        assert list(kept.idle) == opener.opened
+        assert [one.uses for one in opener.opened] == [1] * 5
+        assert kept._open == 5
+
+
+def test_those_in_use_are_of_them(kept, opener):
+    mine = [kept.in_time(LONG) for _ in range(3)]
+    kept.keep(5, Connection.use)
+    assert (len(kept.idle), kept._open, len(opener.opened)) == (2, 5, 5)
+    for one in mine:
+        kept.give_back(one)
+    assert kept._open == len(kept.idle) == 5
+
+
+def test_no_more_than_are_kept(opener):
+    kept = Kept(opener, most=2)
+    kept.keep(5, Connection.use)
+    assert (len(kept.idle), kept._open, len(opener.opened)) == (2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("silent", "age", "is_fit", "expected"),
+    [
+        pytest.param(REST_SECONDS - 5, 0, True, "left alone", id="heard lately"),
+        pytest.param(REST_SECONDS + 5, 0, True, "used", id="silent"),
+        pytest.param(REST_SECONDS + 5, 0, False, "replaced", id="silent and ended"),
+        pytest.param(0, AGE_SECONDS + 5, True, "replaced", id="old"),
+        pytest.param(0, AGE_SECONDS - 5, True, "left alone", id="not yet old"),
+    ],
+)
+def test_one_that_is_idle(kept, opener, silent, age, is_fit, expected):
+    kept.keep(1, Connection.use)
+    (one,) = opener.opened
+    now = time.monotonic()
+    one.heard_at, one.opened_at, one.is_fit = now - silent, now - age, is_fit
+    kept.keep(1, Connection.use)
+    assert one.uses == (2 if expected == "used" else 1)
+    assert one.is_closed == (expected == "replaced")
+    assert kept._open == len(kept.idle) == 1
+    assert len(opener.opened) == (2 if expected == "replaced" else 1)
+
+
+def test_one_that_is_taken_meanwhile_is_left_to_its_taker(kept, opener):
+    kept.keep(3, Connection.use)
+    for one in opener.opened:
+        one.heard_at = 0.0
+    taken = []
+
+    def use(one):
+        one.use()
+        if not taken:
+            taken.append(kept.at_once())
+
+    kept.keep(3, use)
+    assert taken == [opener.opened[-1]]
+    assert [one.uses for one in opener.opened] == [2, 2, 1]
+    assert (len(kept.idle), kept._open) == (2, 3)
+
+
+@pytest.mark.parametrize("of", ["one that was idle", "a new one"])
+def test_a_use_that_fails_costs_its_connection_and_no_place(kept, opener, of):
+    if of == "one that was idle":
+        kept.keep(1, Connection.use)
+        opener.opened[0].heard_at = 0.0
+    with pytest.raises(ZeroDivisionError):
+        kept.keep(3, lambda _one: 1 / 0)
+    assert [one.is_closed for one in opener.opened] == [True]
+    assert kept._open == 0
+    kept.keep(3, Connection.use)
+    assert kept._open == len(kept.idle) == 3
+
+
+def test_one_that_cannot_be_opened_holds_no_place(kept, opener):
+    opener.errors = [OSError("refused")]
+    with pytest.raises(OSError, match="refused"):
+        kept.keep(3, Connection.use)
+    assert kept._open == 0
+
+
+def test_of_a_server_that_keeps_none_one_is_tried(kept, opener):
+    def use(one):
+        one.is_fit = False
+
+    kept.keep(3, use)
+    assert [one.is_closed for one in opener.opened] == [True]
+    assert kept._open == 0
+
+
+def test_who_waits_gets_it(kept, opener, monkeypatch):
+    """It came too late for a place of its own."""
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", LONG)
+    mine = [kept.in_time(LONG) for _ in range(ENOUGH - 1)]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = []
+
+        def use(one):
+            waiting.append(pool.submit(kept.in_time, LONG))
+            wait_until(lambda: len(kept._waiting) == 1, LONG, "it waits")
+            one.use()
+
+        kept.keep(ENOUGH, use)
+        assert waiting[0].result(LONG) is opener.opened[-1]
+    assert (kept._open, len(mine)) == (ENOUGH, ENOUGH - 1)
+
+
+def test_nothing_is_begun_late(kept, opener, monkeypatch):
+    """Each of sixteen might take seconds at a server that is busy."""
+    kept.keep(1, Connection.use)
+    opener.opened[0].heard_at = 0.0
+    monkeypatch.setattr(module, "KEEP_SECONDS", 0.0)
+    kept.keep(3, Connection.use)
+    assert [one.uses for one in opener.opened] == [1]
+    assert kept._open == 1
+
+
+def test_threads_beside_it_lose_no_place(kept, opener):
+    """Random: takes, failures and returns while connections are kept open."""
+    ends = time.monotonic() + 2.0
+
+    def work(_number):
+        done = 0
+        while time.monotonic() < ends and done < 300:
+            one = kept.at_once() or kept.in_time(LONG)
+            done += 1
+            one.is_fit = done % 7 > 0
+            one.heard_at = 0.0
+            (kept.drop if done % 11 == 0 else kept.give_back)(one)
+        return done
+
+    def keep(_number):
+        while time.monotonic() < ends:
+            kept.keep(ENOUGH, Connection.use)
+        return True
+
+    with ThreadPoolExecutor(24) as pool:
+        keeping = [pool.submit(keep, number) for number in range(2)]
+        assert all(pool.map(work, range(20)))
+        assert all(one.result(LONG) for one in keeping)
+    assert not kept._waiting
+    assert kept._open == len(kept.idle) <= ENOUGH
+
+
+def test_requests_find_them_open(serve):  # noqa: F811
+    """With TLS too, whose server says more right after the greeting."""
+    server, transport = serve([OK], [OK], prefix="/clusters/one")
+    transport.keep(1, "/version", transport.lines({"Accept": "a"}))
+    assert get(transport, "/x").data == b"hi"
+    first, second = (one.split(b"\r\n")[0] for one in server.requests)
+    assert first == b"GET /clusters/one/version HTTP/1.1"
+    assert b"\r\nAccept: a\r\n" in server.requests[0]
+    assert second == b"GET /clusters/one/x HTTP/1.1"
+    assert server.connections == 1
+
+
+def test_one_that_was_lost_takes_the_other_silent_ones():
+    """As a request that finds one lost does: the way to the server may have changed."""
+    is_lost = []
+
+    def handle(connection):
+        while True:
+            head_of(connection)
+            if is_lost:
+                return
+            connection.sendall(OK)
+
+    with scripted(handle) as port:
+        transport = plain(port)
+        transport.keep(2, "/version", transport.lines({}))
+        idle = list(transport._kept.idle)
+        is_lost.append(True)
+        idle[0].heard_at = 0.0
+        with pytest.raises(BrokenConnectionError):
+            transport.keep(2, "/version", transport.lines({}))
+        assert not transport._kept.idle
+        assert transport._kept._open == 0
+
+
+@pytest.mark.parametrize("code", [200, 401, 403, 404, 500])
+def test_whatever_the_server_answers_the_connection_is_open(code):
+    with FakeApi() as api:
+        api.other = lambda request: (
+            status(code, "Any", "word")
+            if request.path == "/version"
+            else Reply(body=b'{"kind": "any"}')
+        )
+        client = KubeClient.from_settings(master=api.url, user_agent="fleet")
+        client.keep_connections(3)
+        (own,) = {(one.method, one.path, one.headers["User-Agent"]) for one in api.requests}
+        assert own == ("GET", "/version", "fleet")
+        assert len(api.requests) == 3
+        assert client.get("/any") == {"kind": "any"}
+        assert client._connection.transport._kept._open == 3
+
+
+def test_a_server_that_is_away_is_nobodys_error():
+    with FakeApi() as api:
+        client = KubeClient.from_settings(master=api.url)
+    client.keep_connections(3)
+    assert client._connection.transport._kept._open == 0
