@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.engine.test_leadership import SETTINGS, Clock, FakeLeases, elect, look, us
+from tests.support.leases import SETTINGS, Clock, FakeLeases, elect, look, us
 from workers.engine.election import Election, Standing
 
 

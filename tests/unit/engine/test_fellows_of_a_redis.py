@@ -11,8 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.waiting import wait_until
-from tests.unit.engine.test_leadership import (
+from tests.support.leases import (
     LANES,
     ONE,
     SETTINGS,
@@ -21,6 +20,7 @@ from tests.unit.engine.test_leadership import (
     FakeLanes,
     LeasesByName,
 )
+from tests.support.waiting import wait_until
 from workers.engine.election import Standing
 from workers.engine.leadership import Candidate, Leadership
 from workers.engine.leasename import LeaseIdentity

@@ -2,126 +2,24 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 import pytest
 
-from workers.config.settings import LeaderSettings
-from workers.engine.election import Election, Standing
-from workers.engine.leadership import Candidate, Leadership
+from tests.support.leases import (
+    LANES,
+    ONE,
+    SETTINGS,
+    Clock,
+    FakeFellows,
+    FakeLanes,
+    FakeLeases,
+    elect,
+    look,
+    us,
+)
+from workers.engine.election import Standing
+from workers.engine.leadership import Leadership
 from workers.engine.leasename import LeaseIdentity, lease_name
-from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, Unreachable
 from workers.observability.metrics import Metrics
-
-SETTINGS = LeaderSettings(enabled=True, namespace="ns", labels=(("team", "storage"),))
-
-
-class FakeLeases:
-    """One Lease with optimistic locking; `is_away` makes every call fail."""
-
-    def __init__(self):
-        self.lease = None
-        self.is_away = False
-        self.version = 0
-
-    def get(self, resource, name, *, namespace=""):
-        self._reach()
-        if self.lease is None:
-            raise NotFoundError(404, "NotFound", f'leases "{name}" not found')
-        return deepcopy(self.lease)
-
-    def create(self, resource, item):
-        self._reach()
-        if self.lease is not None:
-            raise AlreadyExistsError(409, "AlreadyExists", "exists")
-        return self.put(item)
-
-    def update(self, resource, item):
-        self._reach()
-        if item["metadata"].get("resourceVersion") != self.lease["metadata"]["resourceVersion"]:
-            raise ConflictError(409, "Conflict", "modified")
-        return self.put(item)
-
-    def put(self, item):
-        self.version += 1
-        metadata = {**item["metadata"], "resourceVersion": str(self.version)}
-        self.lease = {**deepcopy(item), "metadata": metadata}
-        return deepcopy(self.lease)
-
-    def foreign(self, holder, renewed):
-        """What client-go writes: the spec anew, metadata as it was."""
-        metadata = self.lease["metadata"] if self.lease else {"name": "d", "namespace": "ns"}
-        spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed}
-        self.put({"metadata": metadata, "spec": spec})
-
-    def _reach(self):
-        if self.is_away:
-            raise Unreachable("no answer")
-
-
-class LeasesByName:
-    """A FakeLeases for each name."""
-
-    def __init__(self):
-        self.by_name = {}
-
-    def of(self, name):
-        return self.by_name.setdefault(name, FakeLeases())
-
-    def get(self, resource, name, *, namespace=""):
-        return self.of(name).get(resource, name, namespace=namespace)
-
-    def create(self, resource, item):
-        return self.of(item["metadata"]["name"]).create(resource, item)
-
-    def update(self, resource, item):
-        return self.of(item["metadata"]["name"]).update(resource, item)
-
-
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
-class FakeLanes:
-    def __init__(self):
-        self.calls = []
-
-    def pause(self, lanes, reason, seconds):
-        self.calls.append(("pause", *lanes))
-
-    def resume(self, lanes):
-        self.calls.append(("resume", *lanes))
-
-
-class FakeFellows:
-    """Who works because of a Lease, shared by the workers of a test; `wipe` loses all."""
-
-    def __init__(self, name="a"):
-        self.name = name
-        self.working = set()
-
-    def installation(self, known):
-        self.name = self.name or known or "new"
-        return self.name
-
-    def works(self, lease, worker, seconds):
-        self.working.add(worker)
-
-    def is_last(self, lease, worker):
-        self.working.discard(worker)
-        return not self.working
-
-    def wipe(self):
-        self.name = ""
-        self.working.clear()
-
-
-ONE = [Candidate("d", "d", ("claims", "volumes"))]
-LANES = ("claims|d", "volumes|d")
 
 
 @pytest.fixture
@@ -132,17 +30,6 @@ def leases():
 @pytest.fixture
 def clock():
     return Clock()
-
-
-def us(unique="1", installation="a"):
-    """A worker of the Redis with that name."""
-    identity = LeaseIdentity("host", unique)
-    identity.join(installation)
-    return identity
-
-
-def elect(leases, clock, identity=None):
-    return Election(leases, "d", identity or us(), SETTINGS, clock=clock, now=lambda: clock.now)
 
 
 def test_c142_name_and_identity():
@@ -193,12 +80,6 @@ def test_f024_a_holder_renews_unread_and_the_slow_path_is_counted(leases, clock)
     kept.step(ONE)
     assert (len(reads), counter.get()) == (2, 1)
     assert leases.lease["spec"]["holderIdentity"] == str(us())
-
-
-def look(election, clock, seconds=2.0):
-    """Time goes by, then one step."""
-    clock.now += seconds
-    return election.step()
 
 
 @pytest.mark.parametrize(

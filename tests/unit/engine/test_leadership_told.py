@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.waiting import wait_until
-from tests.unit.engine.test_leadership import (
+from tests.support.leases import (
     LANES,
     ONE,
     SETTINGS,
@@ -18,6 +17,7 @@ from tests.unit.engine.test_leadership import (
     FakeLeases,
     us,
 )
+from tests.support.waiting import wait_until
 from workers.engine import leadership as module
 from workers.engine.leadership import Candidate, Leadership, QueueLanes
 from workers.observability.metrics import Metrics

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.waiting import wait_until
-from tests.unit.engine.test_leadership import (
+from tests.support.leases import (
     LANES,
     ONE,
     SETTINGS,
@@ -19,6 +18,7 @@ from tests.unit.engine.test_leadership import (
     LeasesByName,
     us,
 )
+from tests.support.waiting import wait_until
 from workers.engine.leadership import Candidate, Leadership
 from workers.engine.leasename import LeaseIdentity
 from workers.errors import QueueUnavailable

@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 
 from tests.support.go_election import JITTER_FACTOR, GoElector
-from tests.unit.engine.test_leadership import ONE, SETTINGS, FakeFellows, FakeLanes, FakeLeases
+from tests.support.leases import ONE, SETTINGS, FakeFellows, FakeLanes, FakeLeases
 from workers.engine.leadership import Leadership
 from workers.engine.leasename import LeaseIdentity
 from workers.errors import ApiError, QueueUnavailable
