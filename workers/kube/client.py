@@ -319,9 +319,10 @@ class KubeClient:
         Nothing depends on it: a server that is away is noticed by whoever needs it.
         """
         connection = self._connection
-        with suppress(OSError):
-            lines = self._identity_on(connection).lines_of(_VERSION)
-            connection.transport.keep(most, _VERSION.url, lines)
+        with suppress(OSError, ValueError):
+            connection.transport.keep(
+                most, _VERSION.url, lambda: self._identity_on(connection).lines_of(_VERSION)
+            )
 
     def _send_authorized(self, call: _Call, send: Callable[[_Call, _Identity], R]) -> R:
         if self._throttle:

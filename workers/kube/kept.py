@@ -27,10 +27,10 @@ REST_SECONDS: Final = 30.0
 """One that was silent for so long is used once: an API server ends it after 90 s, and some load
 balancers after 60."""
 AGE_SECONDS: Final = 600.0
-"""An older one is replaced, so that all of several API servers get their share again after one of
-them was away."""
+"""One that is older is replaced, by and by, so that all of several API servers get their share
+again after one of them was away."""
 KEEP_SECONDS: Final = 5.0
-"""No call of `keep` begins anything after that."""
+"""`keep` begins nothing after that, and opens each within as long."""
 
 
 class Closable(Protocol):
@@ -133,25 +133,33 @@ class Kept(Generic[C]):
                     self.drop(one)
 
     def keep(self, most: int, use: Callable[[C], object]) -> None:
-        """Have `most` open ones, of which something was heard lately.
+        """Have `most` open ones, of which something was heard lately, and replace the oldest.
+
+        None is given up for one that may not be had: whatever comes, those that are fit stay.
 
         Args:
-            most: counting those in use.
+            most: counting those in use; silent ones beyond are dropped.
             use: asks the server something over one.
 
         Raises:
             Exception: of `use` or `opened`; the next call goes on from there.
         """
-        now = time.monotonic()
-        end = now + KEEP_SECONDS
+        begin, most = time.monotonic(), min(most, self._most)
         for one in list(self.idle):
-            is_old = now - one.opened_at > AGE_SECONDS
-            is_silent = now - one.heard_at > REST_SECONDS
-            if (is_old or is_silent) and time.monotonic() < end and self._is_taken(one):
-                self._used(one, use if one.is_fit and not is_old else None)
-        while time.monotonic() < end and self._is_one_more(min(most, self._most)):
-            if not self._used(self._new(end), use):
+            is_silent = begin - one.heard_at > REST_SECONDS
+            if is_silent and _is_in_time(begin) and self._is_taken(one):
+                self._used(one, use if self._open <= most else None)
+        while _is_in_time(begin) and self._is_one_more(most):
+            if not self._used(self._new(time.monotonic() + KEEP_SECONDS), use):
                 return  # a server that keeps none
+        oldest = min(list(self.idle), key=lambda one: one.opened_at, default=None)
+        if oldest is None or begin - oldest.opened_at < AGE_SECONDS or not _is_in_time(begin):
+            return
+        is_replaced = self._is_one_more(most + 1) and self._used(
+            self._new(time.monotonic() + KEEP_SECONDS), use
+        )
+        if is_replaced and self._is_taken(oldest):
+            self.drop(oldest)
 
     def close(self) -> None:
         """Drop the idle ones."""
@@ -250,3 +258,8 @@ class Kept(Generic[C]):
             if self._waiting and self._open < ENOUGH:
                 self._open += 1
                 self._waiting.popleft().come(None)
+
+
+def _is_in_time(begin: float) -> bool:
+    """Whether a look that began then may begin something more."""
+    return time.monotonic() - begin < KEEP_SECONDS

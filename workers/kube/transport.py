@@ -16,6 +16,7 @@ import ssl
 import struct
 import time
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
@@ -329,24 +330,24 @@ class Transport:
             self._kept.drop(connection)
         return answer
 
-    def keep(self, most: int, url: str, lines: bytes) -> None:
+    def keep(self, most: int, url: str, lines: Callable[[], bytes]) -> None:
         """Have `most` connections open, for requests to come.
 
         Args:
             most: counting those in use.
             url: of a cheap read, over those of which nothing was heard lately.
-            lines: from `lines`.
+            lines: returns those from `lines`; asked for when there is something to read.
 
         Raises:
             OSError: the server is away, or answers no such read.
         """
-        request = f"GET {self._prefix}{url} HTTP/1.1\r\n".encode() + lines + b"\r\n"
-        began = time.monotonic()
-        try:
-            self._kept.keep(most, lambda one: one.exchange(request, CONNECT_TIMEOUT_SECONDS))
-        except (BrokenConnectionError, TimeoutError):
-            self._kept.drop_older(began)
-            raise
+
+        def read(connection: _Connection) -> None:
+            request = f"GET {self._prefix}{url} HTTP/1.1\r\n".encode() + lines() + b"\r\n"
+            with suppress(BrokenConnectionError):  # it had ended; the others may not have
+                connection.exchange(request, CONNECT_TIMEOUT_SECONDS)
+
+        self._kept.keep(most, read)
 
     def close(self) -> None:
         """Drops the idle connections."""
