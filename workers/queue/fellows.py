@@ -4,8 +4,9 @@ Fellows are the workers of one Redis. It has a name, made by the first of them; 
 it has the one again that a worker still knows, or a new one, which all of them then take.
 
 Each worker that may work says so whenever it has looked at the Lease, with the time until which it
-may. A Redis that lost its data says nothing for a moment: who finds its own entry gone is certain
-of nothing until everybody had the time to say it again.
+may. A Redis that lost its data says nothing for a moment: who finds its own entry gone, or another
+server than before (a promoted replica may know our entry and lack a fellow's), is certain of
+nothing until everybody had the time to say it again.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class LeaseFellows:
         self._settle_seconds = settle_seconds
         self._given = given if _NAME.fullmatch(given) else ""
         self._clock = clock
-        self._known_since: dict[str, float] = {}
+        # The server that has known our entry for how long.
+        self._known: dict[str, tuple[str, float]] = {}
 
     def installation(self, known: str) -> str:
         """What this Redis is called; if it has no name, `known`, the given one, or a new one."""
@@ -91,9 +93,11 @@ class LeaseFellows:
             pipe.zadd(name, {worker: now + math.ceil(seconds * 1000)})
             pipe.zremrangebyscore(name, "-inf", now)
             pipe.pexpire(name, 3_600_000)
-            is_new = pipe.execute()[0]
-        if is_new:
-            self._known_since[lease] = self._clock()
+            pipe.info("server")
+            is_new, *_, facts = pipe.execute()
+        run = str(facts.get("run_id", ""))
+        if is_new or self._known.get(lease, ("", 0.0))[0] != run:
+            self._known[lease] = run, self._clock()
 
     def is_last(self, lease: str, worker: str) -> bool:
         """True if surely nobody else works; that process does not any more."""
@@ -102,9 +106,11 @@ class LeaseFellows:
             pipe = self._client.pipeline(transaction=True)
             pipe.zrem(name, worker)
             pipe.zcount(name, f"({self._now_ms()}", "+inf")
-            was_known, others = pipe.execute()
-        since = self._known_since.pop(lease, math.inf)
-        is_certain = was_known and self._clock() - since > self._settle_seconds
+            pipe.info("server")
+            was_known, others, facts = pipe.execute()
+        run, since = self._known.pop(lease, ("", math.inf))
+        is_same = run == str(facts.get("run_id", ""))
+        is_certain = was_known and is_same and self._clock() - since > self._settle_seconds
         return bool(is_certain and not others)
 
     def _now_ms(self) -> int:
