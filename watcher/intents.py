@@ -82,7 +82,7 @@ def restore_intents(
         if key.kind not in _IN_REDIS:  # its controller reads the copy itself
             keys.append(key)
             continue
-        domain = name.removeprefix(NAME_PREFIX)
+        domain = name.removeprefix(NAME_PREFIX).removesuffix(key.copy_suffix)
         # Asked again, for the attempt may have ended since the list: both records are gone then.
         if intents.get(domain) is not None or not resources.has_config_map(namespace, name):
             continue

@@ -46,7 +46,7 @@ def main() -> None:
     control = Control(options.control or root / "control.json")
     driver = DirectoryDriver(
         options.name,
-        DirectoryStore(root),
+        DirectoryStore(root, options.node_id if options.ids_of_node else ""),
         control,
         _capabilities(options.capabilities, bool(options.topology)),
         published=Published(root),
@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--root", required=True, type=Path, help="directory for volumes and records")
     add("--name", default="directory.csi.example.org", help="driver name")
     add("--node-id", default="node-1", help="answer of NodeGetInfo")
+    add("--ids-of-node", action="store_true", help="each node has a storage of its own")
     add("--mount", action="store_true", help="mount for real: needs root and mount(8)")
     add("--node-expansion-required", action="store_true", help="answered when a volume grows")
     add("--capabilities", default="", help="comma separated enum names; replaces the default set")

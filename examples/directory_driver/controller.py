@@ -18,7 +18,6 @@ from examples.directory_driver.storage import (
     DirectoryStore,
     StorageError,
     Volume,
-    entry_id,
 )
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ class DirectoryDriver(Attaching, Changing, Mounting):
         if size > self._available(segments):
             raise StorageError("RESOURCE_EXHAUSTED", f"no room for {size} bytes")
         volume = Volume(
-            volume_id=entry_id("vol", request.name),
+            volume_id=self._store.volume_id(request.name),
             name=request.name,
             capacity_bytes=size,
             created_at=time.time(),

@@ -150,7 +150,8 @@ def _subjects(method: str, request: Any) -> tuple[list[str], list[str]]:
     """Return names and ids a call is about; a name counts as its id for overlaps."""
     names = [request.name] if getattr(request, "name", "") else []
     ids = [entry_id("vol" if method == "CreateVolume" else "snap", name) for name in names]
-    ids += [i for i in (getattr(request, f, "") for f in ("volume_id", "snapshot_id")) if i]
+    given = filter(None, (getattr(request, f, "") for f in ("volume_id", "snapshot_id")))
+    ids += [one.partition(".")[0] for one in given]  # without a node
     return names, ids
 
 

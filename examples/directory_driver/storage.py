@@ -73,9 +73,16 @@ def entry_id(kind: str, name: str) -> str:
 
 
 class DirectoryStore:
-    """All volumes and snapshots below one root. Safe for several threads and processes."""
+    """All volumes and snapshots below one root. Safe for several threads and processes.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: folder of it all.
+        node: whose storage this is, where each node has one: volumes of one name have ids of their
+            own then, as CSI demands. "" for one storage.
+    """
+
+    def __init__(self, root: Path, node: str = "") -> None:
+        self._node = node
         self._volumes_dir = root / "volumes"
         self._snapshots_dir = root / "snapshots"
         self._volumes = _Entries(self._volumes_dir, Volume)
@@ -123,7 +130,11 @@ class DirectoryStore:
 
     def find_volume(self, name: str) -> Volume | None:
         """Return the volume made under that name, if any."""
-        return self._volumes.get(entry_id("vol", name))
+        return self._volumes.get(self.volume_id(name))
+
+    def volume_id(self, name: str) -> str:
+        """Return the id of the volume of that name."""
+        return entry_id("vol", name) + (f".{self._node}" if self._node else "")
 
     def add_volume(self, volume: Volume) -> Volume:
         """Make the directory and copy the source's content into it.

@@ -6,6 +6,7 @@ Deletes only what is confirmed.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,7 @@ from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
 from workers.queue.inspect import read_life
 from workers.queue.intents import IntentStore
+from workers.queue.keys import Key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -185,7 +187,7 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
     intents = IntentStore(tools.redis)
     records = [
         (name, record)
-        for name, record in (*intents.all().items(), *_copies(tools))
+        for name, record in (*intents.all().items(), *_copies(tools).values())
         if str(record.get("driver")) == driver
     ]
     in_flight = {
@@ -246,7 +248,9 @@ def forget(tools: Tools, report: Report) -> int:
             exit_code=1,
         )
     # The copy first: alone it would bring the record back.
-    tools.kube.delete_config_map(tools.settings.kube.namespace, f"{COPY_PREFIX}{name}")
+    for copy, (domain, record) in _copies(tools).items():
+        if domain == name and (is_stranded(record) or copy == f"{COPY_PREFIX}{name}"):
+            tools.kube.delete_config_map(tools.settings.kube.namespace, copy)
     IntentStore(tools.redis).finish(name)
     terminal.write(f"the attempt for volume {name} is forgotten")
     return 0
@@ -296,17 +300,20 @@ def _show_tables(words: Words, report: Report) -> None:
         )
 
 
-def _copies(tools: Tools) -> list[tuple[str, Mapping[str, Any]]]:
-    """Attempts that only a ConfigMap remembers."""
-    found: list[tuple[str, Mapping[str, Any]]] = []
+def _copies(tools: Tools) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Attempts that only a ConfigMap remembers: its name -> volume and record."""
+    found: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for one in tools.kube.list_config_maps(tools.settings.kube.namespace, LABEL_INTENT):
-        raw = (one.get("data") or {}).get("record", "")
+        raw, name = (one.get("data") or {}).get("record", ""), one["metadata"]["name"]
         try:
             record = msgspec.json.decode(raw)
         except msgspec.DecodeError:
             continue
         if isinstance(record, dict):
-            found.append((one["metadata"]["name"].removeprefix(COPY_PREFIX), record))
+            domain = name.removeprefix(COPY_PREFIX)
+            with suppress(ValueError):  # no key
+                domain = domain.removesuffix(Key.parse(str(record.get("key"))).copy_suffix)
+            found[name] = domain, record
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Final, Self
 from urllib.parse import unquote
 
@@ -54,6 +55,15 @@ class Key:
     def driver_name(self) -> str:
         """The CSI driver, without the node of a driver that serves on each node."""
         return self.driver.partition("@")[0]
+
+    @property
+    def copy_suffix(self) -> str:
+        """What sets a node's copies of records apart from those that others keep of the same name.
+
+        "" for a driver that does not serve on each node.
+        """
+        node = self.driver.partition("@")[2]
+        return f".{sha256(node.encode()).hexdigest()[:10]}" if node else ""
 
     @property
     def lane(self) -> str:

@@ -122,7 +122,9 @@ class ClaimPass(ClaimWork):
         needs_live = is_begun or self.driver.settings.node.enabled
         live = self.read_claim(at_least=0 if needs_live else self.lease.seen)
         self.has_read = True
-        self.is_orphaned = live is None or self.has_another(live)
+        is_own = intent is not None and intent.key == self.key.text
+        self.is_elsewhere = is_own and self.names_another_node(live)
+        self.is_orphaned = live is None or self.has_another(live) or self.is_elsewhere
         self.had_failed = intent is not None and intent.is_failed
         self.had_doubt = intent is not None
         if intent is not None and intent.is_open and self.is_of_another_node(intent, live):
@@ -149,6 +151,17 @@ class ClaimPass(ClaimWork):
         if not node.enabled or intent.key in {"", self.key.text}:
             return False
         return live is None or selected_node(live) != node.node_name
+
+    def names_another_node(self, live: JsonObject | None) -> bool:
+        """True in node deployment if another node's volume of that name is the claim's."""
+        node = self.driver.settings.node
+        if not node.enabled or live is None:
+            return False
+        return selected_node(live) not in {"", node.node_name}
+
+    def is_unowned(self, live: JsonObject | None) -> bool:
+        """True in node deployment while the claim names no node."""
+        return self.driver.settings.node.enabled and live is not None and not selected_node(live)
 
     def has_another(self, live: JsonObject) -> bool:
         """True if the claim was bound to a volume that is not ours to make."""
@@ -208,7 +221,7 @@ class ClaimPass(ClaimWork):
             return Outcome(
                 Action.RETRY, delay_seconds=delay, memo=self.lease.memo, reason="infeasible"
             )
-        if intent is None:
+        if intent is None or self.is_unowned(live):
             decision = self.backend.should_provision(self, claim, storage_class)
             if decision is not None:
                 return decision

@@ -38,6 +38,11 @@ FIELD_RECORD: Final = "record"
 FIELD_SEAL: Final = "seal"
 
 
+def copy_name(domain: str, key: Key) -> str:
+    """Name of a record's ConfigMap: nodes that share a namespace have each their own."""
+    return f"{NAME_PREFIX}{domain}{key.copy_suffix}"
+
+
 class Safekeeping:
     """Writes and removes intents in both places."""
 
@@ -86,7 +91,7 @@ class Safekeeping:
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {
-                "name": f"{NAME_PREFIX}{domain}",
+                "name": copy_name(domain, lease.key),
                 "namespace": self._namespace,
                 "labels": {LABEL_INTENT: "true"},
                 "annotations": {ANN_RECORD_DRIVER: Key.parse(kept.key).driver_name},
@@ -112,7 +117,7 @@ class Safekeeping:
 
     def keep_failed(self, lease: Lease, intent: Intent) -> Intent:
         """Marks the attempt as failed for good; its copy goes, for nothing is in progress."""
-        stays = intent.has_copy and not self.drop_copy(lease.domain)
+        stays = intent.has_copy and not self.drop_copy(lease)
         kept = replace(intent, has_copy=stays, is_copied=False).failed()
         self._intents.begin(lease.domain, kept.record(), lease)
         return kept
@@ -128,18 +133,20 @@ class Safekeeping:
         self._intents.delete_pv(lease.domain)
         return kept
 
-    def drop_copy(self, domain: str) -> bool:
+    def drop_copy(self, lease: Lease) -> bool:
         """Removes the ConfigMap; False if it must be tried again later."""
         try:
-            self._kube.delete_config_map(self._namespace, f"{NAME_PREFIX}{domain}")
+            # In node deployment also the one of a release that knew no node.
+            for name in {f"{NAME_PREFIX}{lease.domain}", copy_name(lease.domain, lease.key)}:
+                self._kube.delete_config_map(self._namespace, name)
         except ApiError as error:
-            _log.warning("copy of the intent stays for now", volume=domain, err=error)
+            _log.warning("copy of the intent stays for now", volume=lease.domain, err=error)
             return False
         return True
 
     def forget(self, lease: Lease, intent: Intent) -> None:
         """Drops the intent, the unsaved volume and the copy; safe to call twice."""
-        if not intent.has_copy or self.drop_copy(lease.domain):
+        if not intent.has_copy or self.drop_copy(lease):
             self._intents.finish(lease.domain, lease)
         elif intent.is_open:  # nobody goes on with it as if its call were out
             kept = replace(intent, is_copied=False).failed()

@@ -49,6 +49,13 @@ def save(
         live: the claim as read in this pass; None if it is gone.
     """
     name = volume["metadata"]["name"]
+    if work.is_elsewhere:
+        found = existing(work, name)
+        if is_going(found) or claim_uid(found) != claim_uid(volume):
+            # In a storage that nodes share it may become the other node's.
+            return later("the claim waits for another node's volume")
+        same = is_same(found, volume)
+        return _finished(work, "another node's volume") if same else unwanted(work, volume)
     work.runtime.effects.reach(Step.SAVE_VOLUME, work.lease)
     try:
         work.runtime.effects.kube.create_volume(volume)
@@ -57,6 +64,8 @@ def save(
         if is_going(found):
             return later(f"volume {name} of an earlier life is still being deleted")
         if not is_same(found, volume):
+            if work.driver.settings.node.enabled and claim_uid(found) == claim_uid(volume):
+                return unwanted(work, volume)  # the claim has what another node made
             return refused(
                 work,
                 claim,
@@ -166,24 +175,29 @@ def unsavable(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> O
     """
     policy = volume["spec"].get("persistentVolumeReclaimPolicy")
     if live is None and policy in (None, "", "Delete"):
-        if (seconds := work.overtaken_seconds()) > 0:
-            return wait(seconds, "the call of a dead process may make it once more")
-        try:
-            work.backend.delete(work, volume)
-        except (AttemptError, IgnoredError) as error:
-            return later(f"volume without PV not deleted: {error}")
-        work.runtime.effects.reach(Step.FORGET_INTENT, work.lease)
-        return _finished(work, "deleted without PV")
+        return unwanted(work, volume)
     work.runtime.effects.reach(Step.RECORD_VOLUME, work.lease)
     work.own.intents.delete_pv(work.lease.domain)
     measure.failed(work, claim_of(volume, live))
     return retry("unsavable")
 
 
+def unwanted(work: ClaimWork, volume: JsonObject) -> Outcome:
+    """Deletes a volume that nobody ever got and that no PV will lead to."""
+    if (seconds := work.overtaken_seconds()) > 0:
+        return wait(seconds, "the call of a dead process may make it once more")
+    try:
+        work.backend.delete(work, volume)
+    except (AttemptError, IgnoredError) as error:
+        return later(f"volume without PV not deleted: {error}")
+    work.runtime.effects.reach(Step.FORGET_INTENT, work.lease)
+    return _finished(work, "deleted without PV")
+
+
 def _finished(work: ClaimWork, reason: str) -> Outcome:
     """The record goes with the key, but never before its copy: that one would come back."""
     record, keeping = work.record, work.own.safekeeping
-    if record is not None and record.has_copy and not keeping.drop_copy(work.lease.domain):
+    if record is not None and record.has_copy and not keeping.drop_copy(work.lease):
         # The PV must not be saved again: it may be deleted before the copy goes.
         work.record = keeping.keep_saved(work.lease, record)
         return later("copy of the intent stays")

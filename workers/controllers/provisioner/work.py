@@ -56,6 +56,8 @@ class ClaimWork(Work):
         started: monotonic.
         record: of the attempt, as it is in Redis.
         is_orphaned: nobody waits for the volume: the claim is gone, or has another one.
+        is_elsewhere: node deployment: so because the claim names another node, which makes its own
+            volume of the same name.
         had_failed: the record at the start was of an attempt that failed for good.
         had_doubt: there was a record at the start: an earlier call may have left a volume.
         has_read: the API server told of the claim.
@@ -65,6 +67,7 @@ class ClaimWork(Work):
     started: float = 0.0
     record: Intent | None = None
     is_orphaned: bool = False
+    is_elsewhere: bool = False
     had_failed: bool = False
     had_doubt: bool = False
     has_read: bool = False

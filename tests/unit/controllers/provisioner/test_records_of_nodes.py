@@ -15,6 +15,7 @@ from workers.config.settings import NodeSettings, Settings
 from workers.constants import ANN_SELECTED_NODE
 from workers.controllers.provisioner.claims import claim_domain, sync_claim
 from workers.controllers.provisioner.race import Wait
+from workers.controllers.provisioner.safekeeping import copy_name
 from workers.engine.outcome import Action
 from workers.queue.keys import claim_key
 
@@ -80,3 +81,111 @@ def test_without_a_record_the_other_node_leaves_it_alone():
     claim = world.add_claim(annotations={ANN_SELECTED_NODE: "n1"})
     assert world.node_pass("n2", claim).action is Action.DONE
     assert world.clients["n2"].created == []
+
+
+@pytest.fixture
+def moved():
+    """n1 made a volume, its answer was lost, and the scheduler took n2 instead."""
+    world = Nodes()
+    world.add_class(volumeBindingMode="WaitForFirstConsumer")
+    claim = world.add_claim(annotations={ANN_SELECTED_NODE: "n1"})
+    world.clients["n1"].answers = [TIMEOUT]
+    assert world.node_pass("n1", claim).action is Action.RETRY
+    world.kube.add("persistentvolumeclaims", with_node(world.live_claim(), "n2"))
+    return world
+
+
+def with_node(claim, node):
+    meta = claim["metadata"]
+    return {**claim, "metadata": {**meta, "annotations": {ANN_SELECTED_NODE: node} if node else {}}}
+
+
+def volume_of_n2(world, handle):
+    meta = world.live_claim()["metadata"]
+    return world.kube.add(
+        "persistentvolumes",
+        {
+            "metadata": {"name": f"pvc-{meta['uid']}"},
+            "spec": {
+                "claimRef": {name: meta[name] for name in ("namespace", "name", "uid")},
+                "csi": {"driver": DRIVER, "volumeHandle": handle},
+            },
+        },
+    )
+
+
+def test_what_is_left_waits_for_the_other_nodes_volume(moved):
+    """G7: a storage that nodes share may be making just this one; nothing is saved or deleted."""
+    claim = moved.live_claim()
+    for _ in range(3):
+        assert moved.node_pass("n1", claim).action is Action.RETRY
+    assert moved.volumes() == {}
+    assert moved.clients["n1"].deleted == []
+    going = volume_of_n2(moved, "another")
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    moved.kube.add("persistentvolumes", going)
+    assert moved.node_pass("n1", claim).action is Action.RETRY
+    assert moved.clients["n1"].deleted == []
+
+
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_what_is_left_is_deleted_once_the_other_node_has_another(moved, is_bound):
+    claim = moved.live_claim()
+    volume_of_n2(moved, "another")
+    if is_bound:
+        claim["spec"]["volumeName"] = f"pvc-{claim['metadata']['uid']}"
+        moved.kube.add("persistentvolumeclaims", claim)
+    outcome = moved.node_pass("n1", claim)
+    assert (outcome.action, outcome.reason) == (Action.DONE, "deleted without PV")
+    (deleted,) = moved.clients["n1"].deleted
+    assert deleted != "another"
+    assert moved.intents.intents == {}
+    assert len(moved.volumes()) == 1
+
+
+def test_a_volume_whose_id_a_pv_names_is_not_deleted(moved):
+    """CSI: the id says which volume it is, so this is the claim's, in a storage of all nodes."""
+    claim = moved.live_claim()
+    moved.node_pass("n1", claim)
+    (made,) = moved.intents.unsaved.values()
+    volume_of_n2(moved, made["spec"]["csi"]["volumeHandle"])
+    outcome = moved.node_pass("n1", claim)
+    assert (outcome.action, outcome.reason) == (Action.DONE, "another node's volume")
+    assert moved.clients["n1"].deleted == []
+    assert moved.intents.intents == moved.intents.unsaved == {}
+
+
+def test_a_claim_that_names_no_node_waits_again(moved):
+    """P-052: whoever is chosen next, perhaps n1, goes on."""
+    moved.kube.add("persistentvolumeclaims", with_node(moved.live_claim(), ""))
+    claim = moved.live_claim()
+    assert moved.node_pass("n1", claim).action is Action.DONE
+    assert len(moved.clients["n1"].created) == 1
+    assert moved.intents.intents
+    moved.kube.add("persistentvolumeclaims", with_node(claim, "n1"))
+    assert moved.node_pass("n1", claim).action is Action.DONE
+    assert len(moved.clients["n1"].created) == 2
+    assert len(moved.volumes()) == 1
+
+
+@pytest.mark.parametrize("is_failed", [False, True])
+def test_nobody_ends_the_attempt_of_another_node(moved, is_failed):
+    """Also where nodes share a Redis, and so the records."""
+    claim = moved.live_claim()
+    if is_failed:
+        moved.clients["n1"].answers = [CsiError(errors.INTERNAL, "no")]
+        moved.kube.add("persistentvolumeclaims", with_node(claim, "n1"))
+        moved.node_pass("n1", claim)
+    moved.kube.add("persistentvolumeclaims", with_node(claim, "n3"))
+    assert moved.node_pass("n2", claim).action is Action.DONE
+    assert moved.clients["n2"].created == []
+
+
+def test_copies_of_nodes_have_names_of_their_own():
+    """They may share a namespace; a record of an older release has none of them."""
+    names = {
+        copy_name("pvc-1", claim_key(driver, "ns", "data", "1"))
+        for driver in (DRIVER, f"{DRIVER}@n1", f"{DRIVER}@n2")
+    }
+    assert len(names) == 3
+    assert "csi-fleet-intent-pvc-1" in names
