@@ -57,13 +57,17 @@ class Key:
         return self.driver.partition("@")[0]
 
     @property
+    def node(self) -> str:
+        """The node of a driver that serves on each node; "" for any other."""
+        return self.driver.partition("@")[2]
+
+    @property
     def copy_suffix(self) -> str:
         """What sets a node's copies of records apart from those that others keep of the same name.
 
         "" for a driver that does not serve on each node.
         """
-        node = self.driver.partition("@")[2]
-        return f".{sha256(node.encode()).hexdigest()[:10]}" if node else ""
+        return f".{sha256(self.node.encode()).hexdigest()[:10]}" if self.node else ""
 
     @property
     def lane(self) -> str:

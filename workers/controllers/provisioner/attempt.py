@@ -209,7 +209,10 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         driver = self.work.driver
         if not driver.supports_topology:
             return None, None
-        known = self.intent.pin if self.intent is not None else None
+        intent, key = self.intent, self.work.key
+        # Another node's says where that one's volume would be.
+        is_own = intent is not None and (key.node == "" or intent.key == key.text)
+        known = intent.pin if intent is not None and is_own else None
         return accessibility_requirements(
             TopologyInputs(
                 driver_name=driver.name,
