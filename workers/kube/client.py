@@ -321,8 +321,15 @@ class KubeClient:
         connection = self._connection
         with suppress(OSError, ValueError):
             connection.transport.keep(
-                most, _VERSION.url, lambda: self._identity_on(connection).lines_of(_VERSION)
+                most,
+                _VERSION.url,
+                lambda: self._identity_on(connection).lines_of(_VERSION),
+                self._tell_version,
             )
+
+    def _tell_version(self, status: int, seconds: float) -> None:
+        if self._observer is not None:
+            self._observer(_VERSION.method, _VERSION.url, status, seconds)
 
     def _send_authorized(self, call: _Call, send: Callable[[_Call, _Identity], R]) -> R:
         if self._throttle:

@@ -330,13 +330,20 @@ class Transport:
             self._kept.drop(connection)
         return answer
 
-    def keep(self, most: int, url: str, lines: Callable[[], bytes]) -> None:
+    def keep(
+        self,
+        most: int,
+        url: str,
+        lines: Callable[[], bytes],
+        told: Callable[[int, float], None] = lambda *_: None,
+    ) -> None:
         """Have `most` connections open, for requests to come.
 
         Args:
             most: counting those in use.
             url: of a cheap read, over those of which nothing was heard lately.
             lines: returns those from `lines`; asked for when there is something to read.
+            told: status and seconds of each answer.
 
         Raises:
             OSError: the server is away, or answers no such read.
@@ -344,8 +351,10 @@ class Transport:
 
         def read(connection: _Connection) -> None:
             request = f"GET {self._prefix}{url} HTTP/1.1\r\n".encode() + lines() + b"\r\n"
+            began = time.monotonic()
             with suppress(BrokenConnectionError):  # it had ended; the others may not have
-                connection.exchange(request, CONNECT_TIMEOUT_SECONDS)
+                answer = connection.exchange(request, CONNECT_TIMEOUT_SECONDS)
+                told(answer.status, time.monotonic() - began)
 
         self._kept.keep(most, read)
 

@@ -347,8 +347,12 @@ def test_whatever_the_server_answers_the_connection_is_open(code):
             if request.path == "/version"
             else Reply(body=b'{"kind": "any"}')
         )
-        client = KubeClient.from_settings(master=api.url, user_agent="fleet")
+        seen = []
+        client = KubeClient.from_settings(
+            master=api.url, user_agent="fleet", observer=lambda *one: seen.append(one[:3])
+        )
         client.keep_connections(3)
+        assert seen == [("GET", "/version", code)] * 3
         (own,) = {(one.method, one.path, one.headers["User-Agent"]) for one in api.requests}
         assert own == ("GET", "/version", "fleet")
         assert len(api.requests) == 3
