@@ -14,6 +14,7 @@ import msgspec
 
 from workers.constants import ANN_RECORD_DRIVER, LABEL_INTENT
 from workers.observability.logging import get_logger
+from workers.queue.copies import FIELD_RECORD, FIELD_SEAL, copied_domain
 from workers.queue.keys import KIND_CLAIMS, KIND_VOLUMES, Key
 from workers.queue.records import UNREADABLE
 
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# As workers.controllers.provisioner.safekeeping writes them.
-NAME_PREFIX: Final = "csi-fleet-intent-"
-FIELD_RECORD: Final = "record"
-# What stands in front of the record in Redis: proof and tenant.
-FIELD_SEAL: Final = "seal"
 # Kinds whose records stand in Redis beside the copies.
 _IN_REDIS: Final = frozenset({KIND_CLAIMS, KIND_VOLUMES})
 
@@ -82,7 +78,7 @@ def restore_intents(
         if key.kind not in _IN_REDIS:  # its controller reads the copy itself
             keys.append(key)
             continue
-        domain = name.removeprefix(NAME_PREFIX).removesuffix(key.copy_suffix)
+        domain = copied_domain(name, key)
         # Asked again, for the attempt may have ended since the list: both records are gone then.
         if intents.get(domain) is not None or not resources.has_config_map(namespace, name):
             continue

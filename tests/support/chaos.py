@@ -31,12 +31,12 @@ from tests.support.redis_server import RedisServer
 from tests.support.running import Running
 from tests.support.waiting import let_pass, wait_until
 from workers.constants import ANN_RECORD_DRIVER
+from workers.queue.copies import NAME_PREFIX
 from workers.queue.names import NAMES, PREFIX
 from workers.queue.records import peek
 
 ROOT = Path(__file__).resolve().parents[2]
 INTENTS = "csi-fleet.io/intent=true"
-COPY_PREFIX = "csi-fleet-intent-"
 RESTART_SECONDS = 1.0
 
 
@@ -245,7 +245,7 @@ class System(Running):
             records = client.hgetall("csifleet:intents")
         locks = [lock for lease in leases if lease[1] in processes for lock in lease[4:]]
         held = {lock.partition(":")[2] for lock in locks}
-        copied = {name.removeprefix(COPY_PREFIX) for name in self.copies()}
+        copied = {name.removeprefix(NAME_PREFIX) for name in self.copies()}
         stages = {name: (peek(text) or {}).get("stage") for name, text in records.items()}
         going = {name for name, stage in stages.items() if stage != "failed"}
         assert going <= held | copied, f"without owner: {sorted(going - held - copied)}"

@@ -24,6 +24,7 @@ from workers.explain.words import duration
 from workers.kube import paths
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
+from workers.queue.copies import FIELD_RECORD, copied_domain, plain_copy_name
 from workers.queue.inspect import read_life
 from workers.queue.intents import IntentStore
 from workers.queue.keys import Key
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.config.toolflags import ToolSettings
     from workers.kube.objects import JsonObject
-
-# As the provisioner's safekeeping writes them; importing it would load far more than this needs.
-COPY_PREFIX = "csi-fleet-intent-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +247,7 @@ def forget(tools: Tools, report: Report) -> int:
         )
     # The copy first: alone it would bring the record back.
     for copy, (domain, record) in _copies(tools).items():
-        if domain == name and (is_stranded(record) or copy == f"{COPY_PREFIX}{name}"):
+        if domain == name and (is_stranded(record) or copy == plain_copy_name(name)):
             tools.kube.delete_config_map(tools.settings.kube.namespace, copy)
     IntentStore(tools.redis).finish(name)
     terminal.write(f"the attempt for volume {name} is forgotten")
@@ -304,16 +302,14 @@ def _copies(tools: Tools) -> dict[str, tuple[str, Mapping[str, Any]]]:
     """Attempts that only a ConfigMap remembers: its name -> volume and record."""
     found: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for one in tools.kube.list_config_maps(tools.settings.kube.namespace, LABEL_INTENT):
-        raw, name = (one.get("data") or {}).get("record", ""), one["metadata"]["name"]
+        raw, name = (one.get("data") or {}).get(FIELD_RECORD, ""), one["metadata"]["name"]
         try:
             record = msgspec.json.decode(raw)
         except msgspec.DecodeError:
             continue
         if isinstance(record, dict):
-            domain = name.removeprefix(COPY_PREFIX)
             with suppress(ValueError):  # no key
-                domain = domain.removesuffix(Key.parse(str(record.get("key"))).copy_suffix)
-            found[name] = domain, record
+                found[name] = copied_domain(name, Key.parse(str(record.get("key")))), record
     return found
 
 

@@ -17,6 +17,7 @@ from workers.explain.audit import Look
 from workers.explain.words import stamp
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError
+from workers.queue.copies import FIELD_RECORD
 from workers.queue.inspect import marks_of_driver
 from workers.translate.fields import Json, annotations_of, is_deleting, object_list, text
 
@@ -99,7 +100,7 @@ def _remembered(tools: Tools, driver: str) -> Iterator[str]:
             yield _content_name(key)
     for one in tools.kube.list_config_maps(tools.settings.kube.namespace, LABEL_INTENT):
         try:
-            record: Any = msgspec.json.decode((one.get("data") or {}).get("record", ""))
+            record: Any = msgspec.json.decode((one.get("data") or {}).get(FIELD_RECORD, ""))
         except msgspec.DecodeError:
             continue
         key = str(record.get("key") or "") if isinstance(record, dict) else ""

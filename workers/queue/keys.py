@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Final, Self
 from urllib.parse import unquote
 
@@ -60,14 +59,6 @@ class Key:
     def node(self) -> str:
         """The node of a driver that serves on each node; "" for any other."""
         return self.driver.partition("@")[2]
-
-    @property
-    def copy_suffix(self) -> str:
-        """What sets a node's copies of records apart from those that others keep of the same name.
-
-        "" for a driver that does not serve on each node.
-        """
-        return f".{sha256(self.node.encode()).hexdigest()[:10]}" if self.node else ""
 
     @property
     def lane(self) -> str:

@@ -8,7 +8,6 @@ import time
 import pytest
 
 from tests.support.waiting import wait_until
-from watcher.intents import FIELD_RECORD, NAME_PREFIX
 from workers.constants import (
     ANN_SELECTED_NODE,
     ANN_STORAGE_PROVISIONER,
@@ -18,6 +17,7 @@ from workers.constants import (
 )
 from workers.kube import paths
 from workers.kube.client import MERGE_PATCH
+from workers.queue.copies import FIELD_RECORD, NAME_PREFIX
 
 
 def claim_text(cluster, name):

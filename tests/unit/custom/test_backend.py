@@ -9,7 +9,6 @@ import pytest
 from tests.support.fake_cluster import World
 from workers.config.settings import NodeSettings, Settings
 from workers.constants import ANN_SELECTED_NODE, FINALIZER_VOLUME
-from workers.controllers.provisioner import safekeeping
 from workers.controllers.provisioner.claims import claim_domain
 from workers.controllers.provisioner.controller import CONTROLLER
 from workers.custom import (
@@ -25,6 +24,7 @@ from workers.custom.driver import custom_driver
 from workers.engine.outcome import Action
 from workers.errors import ConfigError
 from workers.kube.errors import ForbiddenError
+from workers.queue.copies import NAME_PREFIX
 from workers.queue.keys import claim_key
 
 NAME = "test-driver"  # the driver of the fake cluster
@@ -300,7 +300,7 @@ def test_a_slow_call_is_remembered_outside_of_redis(monkeypatch):
     world = world_of(plugin)
 
     def provision(options):
-        name = f"{safekeeping.NAME_PREFIX}pvc-u1"
+        name = f"{NAME_PREFIX}pvc-u1"
         seen.wait(5)
         assert name in world.kube.kind("configmaps")
         return result(options.pv_name)

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from watcher.intents import NAME_PREFIX, restore_intents
+from watcher.intents import restore_intents
+from workers.queue.copies import NAME_PREFIX
 
 KEY = "claims|foo|default/claim1|u1"
 DRIVERS = {"foo"}

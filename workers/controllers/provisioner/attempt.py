@@ -209,9 +209,9 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         driver = self.work.driver
         if not driver.supports_topology:
             return None, None
-        intent, key = self.intent, self.work.key
+        intent = self.intent
         # Another node's says where that one's volume would be.
-        is_own = intent is not None and (key.node == "" or intent.key == key.text)
+        is_own = intent is not None and intent.is_of(self.work.key)
         known = intent.pin if intent is not None and is_own else None
         return accessibility_requirements(
             TopologyInputs(

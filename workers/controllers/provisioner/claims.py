@@ -122,12 +122,12 @@ class ClaimPass(ClaimWork):
         needs_live = is_begun or self.driver.settings.node.enabled
         live = self.read_claim(at_least=0 if needs_live else self.lease.seen)
         self.has_read = True
-        is_own = intent is not None and intent.key == self.key.text
-        self.is_elsewhere = is_own and self.names_another_node(live)
+        is_own = intent is None or intent.is_of(self.key)
+        self.is_elsewhere = intent is not None and is_own and self.is_another_nodes(live)
         self.is_orphaned = live is None or self.has_another(live) or self.is_elsewhere
         self.had_failed = intent is not None and intent.is_failed
         self.had_doubt = intent is not None
-        if intent is not None and intent.is_open and self.is_of_another_node(intent, live):
+        if intent is not None and intent.is_open and not is_own and not self.is_here(live):
             self.record = None
             return done("another node's attempt")
         if unsaved is not None and saving.claim_uid(unsaved) == self.key.uid:
@@ -145,23 +145,18 @@ class ClaimPass(ClaimWork):
         claim = live if live is not None else {}
         return self.sync(claim, live, intent, was_saved=was_saved)
 
-    def is_of_another_node(self, intent: Intent, live: JsonObject | None) -> bool:
-        """True for an attempt whose call another node made, in a storage of its own."""
+    def is_here(self, live: JsonObject | None) -> bool:
+        """True if the claim names the node of this deployment, or there are no such nodes."""
         node = self.driver.settings.node
-        if not node.enabled or intent.key in {"", self.key.text}:
-            return False
-        return live is None or selected_node(live) != node.node_name
-
-    def names_another_node(self, live: JsonObject | None) -> bool:
-        """True in node deployment if another node's volume of that name is the claim's."""
-        node = self.driver.settings.node
-        if not node.enabled or live is None:
-            return False
-        return selected_node(live) not in {"", node.node_name}
+        return not node.enabled or (live is not None and selected_node(live) == node.node_name)
 
     def is_unowned(self, live: JsonObject | None) -> bool:
         """True in node deployment while the claim names no node."""
         return self.driver.settings.node.enabled and live is not None and not selected_node(live)
+
+    def is_another_nodes(self, live: JsonObject | None) -> bool:
+        """True in node deployment if another node's volume of that name is the claim's."""
+        return live is not None and not self.is_here(live) and not self.is_unowned(live)
 
     def has_another(self, live: JsonObject) -> bool:
         """True if the claim was bound to a volume that is not ours to make."""

@@ -15,6 +15,7 @@ from workers.errors import ApiError, NamespaceFull, RecordTooLarge, TransientErr
 from workers.kube.errors import AwayError, NotFoundError
 from workers.observability.logging import get_logger
 from workers.queue.catalogkinds import KIND_CLASSES
+from workers.queue.copies import FIELD_RECORD, FIELD_SEAL, copy_name, plain_copy_name
 from workers.queue.keys import Key
 from workers.queue.records import encode
 from workers.queue.seal import content
@@ -33,14 +34,6 @@ SLOW_AFTER_SECONDS: Final = 2.0
 # Four times what a claim with full labels and annotations takes; beyond it is what nobody needs,
 # such as an access mode said 50,000 times (SEC-4).
 RECORD_BYTES: Final = 64 * 1024
-NAME_PREFIX: Final = "csi-fleet-intent-"
-FIELD_RECORD: Final = "record"
-FIELD_SEAL: Final = "seal"
-
-
-def copy_name(domain: str, key: Key) -> str:
-    """Name of a record's ConfigMap: nodes that share a namespace have each their own."""
-    return f"{NAME_PREFIX}{domain}{key.copy_suffix}"
 
 
 class Safekeeping:
@@ -137,7 +130,7 @@ class Safekeeping:
         """Removes the ConfigMap; False if it must be tried again later."""
         try:
             # In node deployment also the one of a release that knew no node.
-            for name in {f"{NAME_PREFIX}{lease.domain}", copy_name(lease.domain, lease.key)}:
+            for name in {plain_copy_name(lease.domain), copy_name(lease.domain, lease.key)}:
                 self._kube.delete_config_map(self._namespace, name)
         except ApiError as error:
             _log.warning("copy of the intent stays for now", volume=lease.domain, err=error)

@@ -19,6 +19,7 @@ from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.errors import NotFoundError, ServerError, Unreachable
 from workers.observability.logging import get_logger
+from workers.queue.copies import FIELD_RECORD, FIELD_SEAL
 from workers.queue.records import UNREADABLE
 from workers.translate.fields import annotations_of
 from workers.translate.secrets import SecretRef
@@ -34,8 +35,6 @@ _log = get_logger(__name__)
 
 # The watcher brings back what such a ConfigMap remembers by adding its key (watcher.intents).
 COPY_PREFIX: Final = "csi-fleet-snapshot-intent-"
-FIELD_RECORD: Final = "record"
-FIELD_SEAL: Final = "seal"
 SLOW_AFTER_SECONDS: Final = 2.0
 # Larger parameters are not remembered: the handles of many volumes need room too.
 _MAX_PARAMETERS_BYTES: Final = 12 * 1024

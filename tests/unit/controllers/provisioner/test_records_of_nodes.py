@@ -16,9 +16,9 @@ from workers.constants import ANN_SELECTED_NODE
 from workers.controllers.provisioner import attempt
 from workers.controllers.provisioner.claims import claim_domain, sync_claim
 from workers.controllers.provisioner.race import Wait
-from workers.controllers.provisioner.safekeeping import copy_name
 from workers.drivers.driver import Driver
 from workers.engine.outcome import Action
+from workers.queue.copies import copy_name
 from workers.queue.keys import claim_key
 from workers.topology.pin import Pin
 

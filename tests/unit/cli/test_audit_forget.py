@@ -1,0 +1,105 @@
+"""`csi-fleet audit --forget`: which copies of a stranded attempt go with it."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.memory_api import MemoryApi
+from workers.cli import audit
+from workers.constants import LABEL_INTENT
+from workers.errors import ConfigError
+from workers.explain.audit import Report
+from workers.kube import paths
+from workers.queue.copies import copy_name, plain_copy_name
+from workers.queue.keys import claim_key
+
+DRIVER = "a.example.com"
+STRANDED, CALLING = "stranded", "calling"
+PLACES = ("", "@n1", "@n2")
+
+
+@pytest.fixture
+def finished(monkeypatch):
+    """Names of the volumes whose record in Redis was dropped."""
+    names = []
+    store = SimpleNamespace(finish=names.append)
+    monkeypatch.setattr(audit, "IntentStore", lambda _redis: store)
+    return names
+
+
+def world(*, forget="pvc-1"):
+    api = MemoryApi()
+    tool = SimpleNamespace(forget=forget)
+    settings = SimpleNamespace(tool=tool, kube=SimpleNamespace(namespace="fleet"))
+    return api, SimpleNamespace(settings=settings, kube=api.kube, redis=None)
+
+
+def add_copy(api, name, place, stage, *, key=None):
+    text = claim_key(f"{DRIVER}{place}", "ns", "data", "1").text if key is None else key
+    record = {"key": text, "stage": stage}
+    metadata = {"name": name, "namespace": "fleet", "labels": {LABEL_INTENT: "true"}}
+    api.add(paths.CONFIG_MAPS, {"metadata": metadata, "data": {"record": json.dumps(record)}})
+
+
+def named(volume, place):
+    return copy_name(volume, claim_key(f"{DRIVER}{place}", "ns", "data", "1"))
+
+
+def report(*volumes):
+    return Report({}, {}, 0, dict.fromkeys(volumes, ("ns/data", "no secret")))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_its_copy_goes_and_the_open_ones_of_other_nodes_stay(finished, place):
+    """The copy alone would bring the record back; an open attempt is its own node's to end."""
+    api, tools = world()
+    for one in PLACES:
+        add_copy(api, named("pvc-1", one), one, STRANDED if one == place else CALLING)
+    assert audit.forget(tools, report("pvc-1")) == 0
+    kept = {one for one in PLACES if api.of(paths.CONFIG_MAPS, named("pvc-1", one), "fleet")}
+    # The plain one is of the record that is forgotten.
+    assert kept == set(PLACES) - {place, ""}
+    assert finished == ["pvc-1"]
+
+
+def test_a_node_s_copy_of_a_release_without_nodes_goes(finished):
+    """It has the plain name, whatever its key says."""
+    api, tools = world()
+    add_copy(api, plain_copy_name("pvc-1"), "@n1", STRANDED)
+    assert audit.forget(tools, report("pvc-1")) == 0
+    assert api.of(paths.CONFIG_MAPS, plain_copy_name("pvc-1"), "fleet") is None
+    assert finished == ["pvc-1"]
+
+
+@pytest.mark.parametrize("other", ["pvc-12", "pvc-2"])
+@pytest.mark.parametrize("place", PLACES)
+def test_copies_of_other_volumes_stay(finished, place, other):
+    """Stranded ones too: each is forgotten by its own name."""
+    api, tools = world()
+    add_copy(api, named(other, place), place, STRANDED)
+    audit.forget(tools, report("pvc-1"))
+    assert api.of(paths.CONFIG_MAPS, named(other, place), "fleet")
+    assert finished == ["pvc-1"]
+
+
+@pytest.mark.parametrize("key", ["", "no key", "a|b"])
+def test_a_copy_without_a_key_is_nobody_s(finished, key):
+    """The watcher tells of it; it brings nothing back."""
+    api, tools = world()
+    add_copy(api, f"{named('pvc-1', '')}.x", "", STRANDED, key=key)
+    audit.forget(tools, report("pvc-1"))
+    assert api.of(paths.CONFIG_MAPS, f"{named('pvc-1', '')}.x", "fleet")
+    assert finished == ["pvc-1"]
+
+
+def test_what_is_not_stranded_is_not_forgotten(finished):
+    """Its attempt has an end of its own."""
+    api, tools = world(forget="pvc-2")
+    add_copy(api, named("pvc-2", ""), "", CALLING)
+    with pytest.raises(ConfigError, match=r"--forget pvc-2: .* nothing is forgotten"):
+        audit.forget(tools, report("pvc-1"))
+    assert api.of(paths.CONFIG_MAPS, named("pvc-2", ""), "fleet")
+    assert finished == []
