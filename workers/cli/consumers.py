@@ -17,6 +17,7 @@ from celery.worker.consumer import Consumer
 from kombu.common import ignore_errors
 
 from workers.app import NO_KWARGS, SYSTEM_QUEUE, argsrepr, queue_for
+from workers.cli.pool import FreeThreads
 from workers.controllers import catalogue
 from workers.queue.kinds import place_of, places
 from workers.queue.names import celery_queue
@@ -155,6 +156,7 @@ class CeleryConsumers:
     def connected(self, consumer: Any) -> None:
         """Celery's consumer runs, for the first time or again."""
         self._consumer = consumer
+        FreeThreads(consumer)
         self._on_connected(consumer.hub)
         self._ask()
         if self._rounds is not None:

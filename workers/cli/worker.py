@@ -26,6 +26,7 @@ from workers.cli.correlator import SharedCorrelator
 from workers.cli.discovery import discovered_gates
 from workers.cli.elections import Elections
 from workers.cli.nexttickets import NextTickets
+from workers.cli.pool import POOL
 from workers.cli.shadowing import Shadowing
 from workers.cli.waking import SignalWaker
 from workers.controllers import catalogue
@@ -379,7 +380,7 @@ class WorkerProcess:
         self.consumers.start()
         worker = self.app.Worker(
             hostname=f"worker-{threading.get_native_id()}@{socket.gethostname()}",
-            pool="threads",
+            pool=POOL,
             concurrency=self.settings.process.concurrency,
             without_gossip=True,
             without_mingle=True,

@@ -101,7 +101,10 @@ class Seats:
                     self._look(other)
 
     def _look(self, queue_name: str) -> None:
-        is_full = self._taken.get(queue_name, 0) >= self._allowed(queue_name, self._total)
+        # Who may have all threads leaves none for others to keep: without one nothing is fetched.
+        has_all = 0 < self._threads <= self._limit(queue_name)
+        taken = self._taken.get(queue_name, 0)
+        is_full = not has_all and taken >= self._allowed(queue_name, self._total)
         if is_full != (queue_name in self._full):
             (self._full.add if is_full else self._full.discard)(queue_name)
             self._hold(queue_name, is_full)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from celery.worker import state as worker_state
 from celery.worker.consumer import consumer as celery_consumer
@@ -42,6 +44,9 @@ class Consumer:
         self.timer = Timer()
         self.hub = object()
         self.task_consumer = self
+        self.channel = SimpleNamespace(qos=SimpleNamespace(can_consume=lambda: self.has_free))
+        self.pool = SimpleNamespace(on_end=None)
+        self.has_free = True
         self.names = {SYSTEM_QUEUE}
         self.task_buckets = {}
         self.event_dispatcher = None
@@ -166,7 +171,6 @@ def test_none_is_begun_while_the_worker_ends(consumers, serving, monkeypatch, fl
 
 def test_none_is_begun_between_the_end_of_celerys_consumer_and_the_next(consumers, serving):
     """Not every end has a flag: `shutdown` by remote control, an error, a reconnection."""
-    serving.channel = None  # asks for nothing
     consumers.ending(serving)
     assert not consumers.fetches(KEY)
     consumers.connected(serving)

@@ -1,0 +1,112 @@
+"""A thread that is free again gets the next ticket at once, not at the loop's next turn."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+from celery.contrib.testing.worker import start_worker
+from celery.worker import state as worker_state
+
+from tests.support.waiting import wait_until
+from workers.app import SYSTEM_QUEUE, make_app
+from workers.cli.consumers import CeleryConsumers
+from workers.cli.pool import POOL
+from workers.config.load import parse
+
+LONG = 3600.0
+SECONDS = 60
+
+
+class Work:
+    """A task that is told when to end, by its number."""
+
+    def __init__(self):
+        self.begun = []
+        self._may_end = [threading.Event() for _ in range(20)]
+
+    def run(self, number):
+        self.begun.append(number)
+        self._may_end[number].wait(SECONDS)
+        if number % 3 == 2:  # an end of another kind
+            raise ValueError(number)
+
+    def end(self, *numbers):
+        for number in numbers:
+            self._may_end[number].set()
+
+
+@contextmanager
+def worker_of(redis_server, threads):
+    """Celery with our pool and consumers, whose loop goes round for nothing but what it is told."""
+    app = make_app(parse("worker", [f"--redis-url={redis_server.unix_url}"], {}))
+    work, hubs = Work(), []
+
+    def freeze(hub):
+        hub.fire_timers = lambda **_: LONG
+        hubs.append(hub)
+
+    consumers = CeleryConsumers(app, on_connected=freeze)
+
+    @app.task(name="test.work", shared=False)
+    def task(number):
+        work.run(number)
+
+    consumers.start()
+    with start_worker(
+        app, concurrency=threads, pool=POOL, perform_ping_check=False, shutdown_timeout=SECONDS
+    ):
+        wait_until(lambda: hubs, SECONDS, "the worker is connected")
+        try:
+            yield SimpleNamespace(work=work, send=lambda n: task.apply_async((n,)))
+        finally:
+            work.end(*range(20))
+            worker_state.should_terminate = 0
+            hubs[0].call_soon(lambda: None)  # it goes round, and ends
+    app.close()
+
+
+def begun(world, *numbers):
+    """Whether these, and only these, have begun."""
+    wait_until(lambda: len(world.work.begun) >= len(numbers), SECONDS, f"{numbers} have begun")
+    return sorted(world.work.begun) == sorted(numbers)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_one_end_lets_the_next_ticket_in(redis_server, redis_client, threads):
+    """Whether the task succeeds or fails."""
+    with worker_of(redis_server, threads) as world:
+        for number in range(threads + 6):
+            world.send(number)
+        assert begun(world, *range(threads))
+        for number in range(6):
+            world.work.end(number)
+            assert begun(world, *range(threads + number + 1))
+        assert redis_client.llen(SYSTEM_QUEUE) == 0
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_several_ends_at_once_let_as_many_in(redis_server, redis_client, threads):
+    """One wake-up is enough for all of them."""
+    with worker_of(redis_server, threads) as world:
+        for number in range(3 * threads):
+            world.send(number)
+        assert begun(world, *range(threads))
+        world.work.end(*range(threads))
+        assert begun(world, *range(2 * threads))
+        world.work.end(*range(threads, 2 * threads))
+        assert begun(world, *range(3 * threads))
+        assert redis_client.llen(SYSTEM_QUEUE) == 0
+
+
+def test_a_ticket_that_comes_to_a_full_worker_waits_for_an_end(redis_server, redis_client):
+    """It stays in its list, where others find it."""
+    with worker_of(redis_server, 1) as world:
+        world.send(0)
+        assert begun(world, 0)
+        world.send(1)
+        assert redis_client.llen(SYSTEM_QUEUE) == 1
+        world.work.end(0)
+        assert begun(world, 0, 1)
