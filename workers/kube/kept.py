@@ -1,8 +1,9 @@
 """Connections that are kept, and who may open another one.
 
 A greeting costs the API server more than a request does, and a burst of requests would begin with
-one for each. So a few connections do: beyond them who wants one waits for one that comes back.
-Nobody waits for long: the server may be far away or busy, greet nobody, or keep no connection.
+one for each. So a few connections do: beyond them who wants one waits for one that comes back,
+and what ends work goes before what begins some. Who waited for a while opens one all the same, for
+the server may be far away or keep no connection; but one after the other, for it may be busy.
 
 Who expects bursts has some open beforehand (`keep`): the server ends a silent one after a while.
 """
@@ -23,6 +24,9 @@ ENOUGH: Final = 16
 PATIENCE_SECONDS: Final = 0.05
 """Who waited that long opens one all the same: of sixteen connections one comes back each few
 milliseconds, unless each request of ours waits behind those of others."""
+PAUSE_SECONDS: Final = 0.1
+"""Of those who waited one opens a connection each so many seconds. A server whose processor is busy
+lets all wait, and if all of them opened one it would work on nothing but greetings."""
 REST_SECONDS: Final = 30.0
 """One that was silent for so long is used once: an API server ends it after 90 s, and some load
 balancers after 60."""
@@ -63,8 +67,8 @@ class _Turn(Generic[C]):
         self.connection = connection
         self._has_come.set()
 
-    def wait(self, seconds: float) -> None:
-        self._has_come.wait(max(0.0, seconds))
+    def wait(self, seconds: float) -> bool:
+        return self._has_come.wait(max(0.0, seconds))
 
 
 class Kept(Generic[C]):
@@ -80,9 +84,12 @@ class Kept(Generic[C]):
         self._most = most
         self.idle: deque[C] = deque()
         self._lock = threading.Lock()
-        self._waiting: deque[_Turn[C]] = deque()
+        self._first: deque[_Turn[C]] = deque()
+        self._others: deque[_Turn[C]] = deque()
         self._open = 0
         """Idle, in use or being opened."""
+        self._opened_more_at = -PAUSE_SECONDS
+        """When somebody who had waited began to open one."""
 
     def at_once(self) -> C | None:
         """The one that was used last and has not ended meanwhile; None: there is none."""
@@ -92,15 +99,19 @@ class Kept(Generic[C]):
             self.drop(found)
         return None
 
-    def in_time(self, seconds: float) -> C:
+    def in_time(self, seconds: float, *, goes_first: bool = False) -> C:
         """One that comes back, or a new one, whichever is there first.
+
+        Args:
+            seconds: longest wait.
+            goes_first: before all who wait for one without this.
 
         Raises:
             TimeoutError: neither within that time.
             Exception: of `opened`.
         """
         end = time.monotonic() + seconds
-        found = self._turn(end)
+        found = self._turn(end, self._first if goes_first else self._others)
         if found is not None:
             if found.is_fit:
                 return found
@@ -110,8 +121,7 @@ class Kept(Generic[C]):
     def give_back(self, connection: C) -> None:
         """To be used once more."""
         with self._lock:
-            if self._waiting:
-                self._waiting.popleft().come(connection)
+            if self._told(connection):
                 return
             if len(self.idle) < self._most:
                 self.idle.append(connection)
@@ -202,7 +212,7 @@ class Kept(Generic[C]):
                 self.drop(connection)
         return is_fit
 
-    def _turn(self, end: float) -> C | None:
+    def _turn(self, end: float, line: deque[_Turn[C]]) -> C | None:
         """One that came back; None: the caller is to open one."""
         with self._lock:
             found = self._popped()
@@ -212,25 +222,47 @@ class Kept(Generic[C]):
                 self._open += 1
                 return None
             turn: _Turn[C] = _Turn()
-            self._waiting.append(turn)
+            line.append(turn)
         try:
-            turn.wait(min(PATIENCE_SECONDS, end - time.monotonic()))
+            while not turn.wait(min(PATIENCE_SECONDS, end - time.monotonic())):
+                if self._is_to_open(turn, line, end):
+                    break
         except BaseException:
-            found = self._ended(turn)
-            if found is not None:
-                self.give_back(found)
-            else:
-                self._one_less()
+            self._leave(turn, line)
             raise
-        return self._ended(turn)
+        return turn.connection
 
-    def _ended(self, turn: _Turn[C]) -> C | None:
-        """What came for it; if nothing did, the caller is one more that opens."""
+    def _is_to_open(self, turn: _Turn[C], line: deque[_Turn[C]], end: float) -> bool:
+        """Whether the caller, who waited, opens one more; when its time is over it fails at that."""
         with self._lock:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-                self._open += 1
-            return turn.connection
+            now = time.monotonic()
+            if turn not in line:  # something came this very moment
+                return False
+            if now - self._opened_more_at < PAUSE_SECONDS and now < end:
+                return False
+            line.remove(turn)
+            self._open += 1
+            self._opened_more_at = now
+            return True
+
+    def _leave(self, turn: _Turn[C], line: deque[_Turn[C]]) -> None:
+        """Somebody waits no more; what came for it meanwhile is for others."""
+        with self._lock:
+            if turn in line:
+                line.remove(turn)
+                return
+        if turn.connection is not None:
+            self.give_back(turn.connection)
+        else:
+            self._one_less()
+
+    def _told(self, connection: C | None) -> bool:
+        """Whether somebody waited, and has it now, or is to open one; with the lock."""
+        for line in (self._first, self._others):
+            if line:
+                line.popleft().come(connection)
+                return True
+        return False
 
     def _close(self, connection: C) -> None:
         """One that has ended; its place is the caller's, who would else stand in line once more."""
@@ -255,9 +287,8 @@ class Kept(Generic[C]):
     def _one_less(self) -> None:
         with self._lock:
             self._open -= 1
-            if self._waiting and self._open < ENOUGH:
+            if self._open < ENOUGH and self._told(None):
                 self._open += 1
-                self._waiting.popleft().come(None)
 
 
 def _is_in_time(begin: float) -> bool:

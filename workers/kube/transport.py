@@ -312,7 +312,7 @@ class Transport:
         began, connection = time.monotonic(), self._kept.at_once()
         left = timeout_seconds
         if connection is None:
-            connection = self._kept.in_time(timeout_seconds)
+            connection = self._kept.in_time(timeout_seconds, goes_first=method != "GET")
             left -= time.monotonic() - began
         try:
             answer = connection.exchange(request, left)

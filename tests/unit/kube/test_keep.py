@@ -216,7 +216,7 @@ def test_who_waits_gets_it(kept, opener, monkeypatch):
 
         def use(one):
             waiting.append(pool.submit(kept.in_time, LONG))
-            wait_until(lambda: len(kept._waiting) == 1, LONG, "it waits")
+            wait_until(lambda: len(kept._others) == 1, LONG, "it waits")
             one.use()
 
         kept.keep(ENOUGH, use)
@@ -273,7 +273,7 @@ def test_threads_beside_it_lose_no_place(kept, opener):
         keeping = [pool.submit(keep, number) for number in range(2)]
         assert all(pool.map(work, range(20)))
         assert all(one.result(LONG) for one in keeping)
-    assert not kept._waiting
+    assert not (kept._first or kept._others)
     assert kept._open == len(kept.idle) <= ENOUGH
 
 

@@ -69,12 +69,16 @@ def pool():
         yield threads
 
 
+def waiting(kept):
+    return len(kept._first) + len(kept._others)
+
+
 def held(kept, opener, pool, more=0):
     """As many connections as are enough, in use; the askers for further ones wait."""
     opener.may_open.release(ENOUGH)
     first = [kept.in_time(LONG) for _ in range(ENOUGH)]
     asked = [pool.submit(kept.in_time, LONG) for _ in range(more)]
-    wait_until(lambda: len(kept._waiting) == more, LONG, "the others wait")
+    wait_until(lambda: waiting(kept) == more, LONG, "the others wait")
     return first, asked
 
 
@@ -101,14 +105,14 @@ def test_so_many_are_kept(kept, opener, pool):
 
 def test_so_many_are_opened_side_by_side_and_no_more(kept, opener, pool):
     asked = [pool.submit(kept.in_time, LONG) for _ in range(ENOUGH + 10)]
-    wait_until(lambda: (opener.inside, len(kept._waiting)) == (ENOUGH, 10), LONG, "all ask")
+    wait_until(lambda: (opener.inside, waiting(kept)) == (ENOUGH, 10), LONG, "all ask")
     opener.may_open.release(100)
     wait_until(lambda: sum(one.done() for one in asked) == ENOUGH, LONG, "all were opened")
     for one in list(opener.opened):
         kept.give_back(one)
     assert {one.result(LONG) for one in asked} == set(opener.opened)
     assert len(opener.opened) == ENOUGH
-    assert not kept._waiting
+    assert not waiting(kept)
 
 
 def test_who_waits_takes_one_that_comes_back(kept, opener, pool):
@@ -129,63 +133,126 @@ def test_one_that_goes_lets_who_waits_open_another(kept, opener, pool, end):
         first = [kept.in_time(LONG) for _ in range(ENOUGH - 1)]
         failing = pool.submit(kept.in_time, LONG)
         wait_until(lambda: opener.inside == 1, LONG, "it is being opened")
-        waiting = pool.submit(kept.in_time, LONG)
-        wait_until(lambda: len(kept._waiting) == 1, LONG, "the other waits")
+        late = pool.submit(kept.in_time, LONG)
+        wait_until(lambda: waiting(kept) == 1, LONG, "the other waits")
         opener.errors = [OSError("refused")]
         opener.may_open.release(1)
         assert str(failing.exception(LONG)) == "refused"
     else:
-        (gone, *first), (waiting,) = held(kept, opener, pool, more=1)
+        (gone, *first), (late,) = held(kept, opener, pool, more=1)
         gone.is_fit = False
         (kept.drop if end == "dropped" else kept.give_back)(gone)
         wait_until(lambda: gone.is_closed, LONG, "it is dropped")
     opener.may_open.release(1)
-    assert waiting.result(LONG) is opener.opened[-1]
+    assert late.result(LONG) is opener.opened[-1]
     assert opener.opened[-1] not in first
     assert kept._open == ENOUGH
 
 
 def test_one_that_cannot_be_closed_holds_no_place(kept, opener, pool):
-    (odd, *_), (waiting,) = held(kept, opener, pool, more=1)
+    (odd, *_), (late,) = held(kept, opener, pool, more=1)
     odd.close = lambda: 1 / 0
     with pytest.raises(ZeroDivisionError):
         kept.drop(odd)
     opener.may_open.release(1)
-    assert waiting.result(LONG) in opener.opened
+    assert late.result(LONG) in opener.opened
 
 
 def test_nobody_waits_for_long(kept, opener, pool, monkeypatch):
     """Of a server that answers no greeting each would else wait for all before it."""
     held(kept, opener, pool)
     monkeypatch.setattr("workers.kube.kept.PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr("workers.kube.kept.PAUSE_SECONDS", 0.01)
     late = [pool.submit(kept.in_time, LONG) for _ in range(10)]
     wait_until(lambda: opener.inside == 10, LONG, "all are at it")
     opener.may_open.release(100)
     assert len({id(one.result(LONG)) for one in late}) == 10
     assert kept._open == ENOUGH + 10
-    assert not kept._waiting
+    assert not waiting(kept)
+
+
+def test_of_those_who_waited_one_opens_at_a_time(kept, opener, pool, monkeypatch):
+    """Greetings for all of them are what a busy server needs least."""
+    first, _ = held(kept, opener, pool)
+    monkeypatch.setattr("workers.kube.kept.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("workers.kube.kept.PAUSE_SECONDS", LONG)
+    late = [pool.submit(kept.in_time, LONG) for _ in range(10)]
+    wait_until(lambda: opener.inside == 1 and waiting(kept) == 9, LONG, "one is at it")
+    for one in first[:9]:
+        kept.give_back(one)
+    opener.may_open.release(1)
+    got = {id(one.result(LONG)) for one in late}
+    assert got == {id(one) for one in [*first[:9], opener.opened[-1]]}
+    assert (kept._open, opener.most) == (ENOUGH + 1, 1)
+
+
+def test_a_server_that_greets_nobody_holds_up_nobody_but_who_asks_it(
+    kept, opener, pool, monkeypatch
+):
+    """One behind a load balancer, say: the next is tried although that one is still being asked."""
+    held(kept, opener, pool)
+    monkeypatch.setattr("workers.kube.kept.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("workers.kube.kept.PAUSE_SECONDS", 0.01)
+    hanging = [pool.submit(kept.in_time, LONG) for _ in range(3)]
+    wait_until(lambda: opener.inside == 3, LONG, "none waits for those before it")
+    opener.may_open.release(3)
+    assert len({id(one.result(LONG)) for one in hanging}) == 3
+
+
+@pytest.mark.parametrize("way", ["a connection", "a turn"])
+def test_what_ends_work_goes_before_what_begins_some(kept, opener, pool, way):
+    """And each in the order of its own line."""
+    first, begin = held(kept, opener, pool, more=2)
+    ends = []
+    for number in (3, 4):
+        ends.append(pool.submit(kept.in_time, LONG, goes_first=True))
+        wait_until(lambda number=number: waiting(kept) == number, LONG, "it waits too")
+    for number, asker in enumerate([*ends, *begin]):
+        if way == "a connection":
+            kept.give_back(first[number])
+            assert asker.result(LONG) is first[number]
+        else:
+            kept.drop(first[number])
+            opener.may_open.release(1)
+            assert asker.result(LONG) is opener.opened[-1]
+    assert (kept._open, waiting(kept)) == (ENOUGH, 0)
+
+
+@pytest.mark.parametrize("goes_first", [False, True])
+def test_who_may_open_none_waits_no_longer_than_its_time(
+    kept, opener, pool, monkeypatch, goes_first
+):
+    held(kept, opener, pool)
+    monkeypatch.setattr("workers.kube.kept.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("workers.kube.kept.PAUSE_SECONDS", LONG)
+    opener.may_open.release(1)
+    kept.in_time(LONG)
+    with pytest.raises(TimeoutError, match="no connection was free"):
+        kept.in_time(0.05, goes_first=goes_first)
+    assert (kept._open, waiting(kept)) == (ENOUGH + 1, 0)
 
 
 def test_beyond_enough_one_that_goes_is_not_replaced(kept, opener, pool, monkeypatch):
     first, _ = held(kept, opener, pool)
     with monkeypatch.context() as patch:
         patch.setattr("workers.kube.kept.PATIENCE_SECONDS", 0.0)
+        patch.setattr("workers.kube.kept.PAUSE_SECONDS", 0.0)
         opener.may_open.release(2)
         more = [kept.in_time(LONG) for _ in range(2)]
-    waiting = pool.submit(kept.in_time, LONG)
-    wait_until(lambda: len(kept._waiting) == 1, LONG, "it waits")
+    late = pool.submit(kept.in_time, LONG)
+    wait_until(lambda: waiting(kept) == 1, LONG, "it waits")
     for one in more:
         kept.drop(one)
-    assert (kept._open, len(kept._waiting)) == (ENOUGH, 1)
+    assert (kept._open, waiting(kept)) == (ENOUGH, 1)
     kept.give_back(first[0])
-    assert waiting.result(LONG) is first[0]
+    assert late.result(LONG) is first[0]
 
 
 def test_who_waited_in_vain_leaves_its_place(kept, opener, pool):
     (back, *_), _ = held(kept, opener, pool)
     with pytest.raises(TimeoutError):
         kept.in_time(0.01)
-    assert (kept._open, len(kept._waiting)) == (ENOUGH, 0)
+    assert (kept._open, waiting(kept)) == (ENOUGH, 0)
     kept.give_back(back)
     assert list(kept.idle) == [back]
 
@@ -218,7 +285,7 @@ def test_an_interrupted_wait_passes_on_what_came_for_it(kept, opener, pool, monk
             kept.in_time(LONG)
     assert (back in kept.idle) == (gift == "a connection")
     assert kept._open == (ENOUGH - 1 if gift == "a turn" else ENOUGH)
-    assert not kept._waiting
+    assert not waiting(kept)
 
 
 def test_many_threads_lose_no_place(kept, opener, pool):
@@ -240,7 +307,7 @@ def test_many_threads_lose_no_place(kept, opener, pool):
         return done
 
     assert all(pool.map(work, range(32)))
-    assert not kept._waiting
+    assert not waiting(kept)
     assert opener.most <= ENOUGH
     assert kept._open == len(kept.idle) <= 3
 
