@@ -273,7 +273,8 @@ def test_threads_beside_it_lose_no_place(kept, opener):
         keeping = [pool.submit(keep, number) for number in range(2)]
         assert all(pool.map(work, range(20)))
         assert all(one.result(LONG) for one in keeping)
-    assert not (kept._first or kept._others)
+    assert not kept._first
+    assert not kept._others
     assert kept._open == len(kept.idle) <= ENOUGH
 
 
