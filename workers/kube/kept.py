@@ -233,7 +233,7 @@ class Kept(Generic[C]):
         return turn.connection
 
     def _is_to_open(self, turn: _Turn[C], line: deque[_Turn[C]], end: float) -> bool:
-        """Whether the caller, who waited, opens one more; it does when its time is over, and fails."""
+        """Whether the caller, who waited, opens one more. At its end it does, and fails at that."""
         with self._lock:
             now = time.monotonic()
             if turn not in line:  # something came this very moment
