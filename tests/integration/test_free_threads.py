@@ -1,4 +1,4 @@
-"""A thread that is free again gets the next ticket at once, not at the loop's next turn."""
+"""What is free again gets the next ticket at once, not when Celery looks the next time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from celery.contrib.testing.worker import start_worker
 from celery.worker import state as worker_state
 
 from tests.support.waiting import wait_until
-from workers.app import SYSTEM_QUEUE, make_app
+from workers.app import SYSTEM_QUEUE, make_app, queue_for
 from workers.cli.consumers import CeleryConsumers
 from workers.cli.pool import POOL
 from workers.config.load import parse
@@ -60,12 +60,16 @@ def worker_of(redis_server, threads):
     ):
         wait_until(lambda: hubs, SECONDS, "the worker is connected")
         try:
-            yield SimpleNamespace(work=work, send=lambda n: task.apply_async((n,)))
+            yield SimpleNamespace(work=work, task=task, consumers=consumers)
         finally:
             work.end(*range(20))
             worker_state.should_terminate = 0
             hubs[0].call_soon(lambda: None)  # it goes round, and ends
     app.close()
+
+
+def send(world, number, queue=SYSTEM_QUEUE):
+    world.task.apply_async((number,), queue=queue_for(queue))
 
 
 def begun(world, *numbers):
@@ -79,7 +83,7 @@ def test_one_end_lets_the_next_ticket_in(redis_server, redis_client, threads):
     """Whether the task succeeds or fails."""
     with worker_of(redis_server, threads) as world:
         for number in range(threads + 6):
-            world.send(number)
+            send(world, number)
         assert begun(world, *range(threads))
         for number in range(6):
             world.work.end(number)
@@ -92,7 +96,7 @@ def test_several_ends_at_once_let_as_many_in(redis_server, redis_client, threads
     """One wake-up is enough for all of them."""
     with worker_of(redis_server, threads) as world:
         for number in range(3 * threads):
-            world.send(number)
+            send(world, number)
         assert begun(world, *range(threads))
         world.work.end(*range(threads))
         assert begun(world, *range(2 * threads))
@@ -104,9 +108,31 @@ def test_several_ends_at_once_let_as_many_in(redis_server, redis_client, threads
 def test_a_ticket_that_comes_to_a_full_worker_waits_for_an_end(redis_server, redis_client):
     """It stays in its list, where others find it."""
     with worker_of(redis_server, 1) as world:
-        world.send(0)
+        send(world, 0)
         assert begun(world, 0)
-        world.send(1)
+        send(world, 1)
         assert redis_client.llen(SYSTEM_QUEUE) == 1
         world.work.end(0)
         assert begun(world, 0, 1)
+
+
+def is_asked(redis_client):
+    """Whether Celery waits for an answer of Redis at this moment."""
+    return any("b" in one["flags"] for one in redis_client.client_list())
+
+
+def test_a_driver_that_is_held_no_more_is_asked_for(redis_server, redis_client, monkeypatch):
+    """Its tickets come while Redis is still asked for those of the others."""
+    monkeypatch.setattr("workers.cli.consumers.ASK_SECONDS", LONG)
+    with worker_of(redis_server, 2) as world:
+        world.consumers.serve("a")
+        send(world, 0, "drv.a")
+        assert begun(world, 0)
+        world.consumers.hold("a", is_full=True)
+        send(world, 1)  # what asks for both lists has an answer, the next asks for one
+        assert begun(world, 0, 1)
+        world.work.end(0, 1)
+        wait_until(lambda: is_asked(redis_client), SECONDS, "Redis is asked")
+        world.consumers.hold("a", is_full=False)
+        send(world, 2, "drv.a")
+        assert begun(world, 0, 1, 2)

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 
 ROUND_SECONDS: Final = 5.0
+ASK_SECONDS: Final = 1
+"""How long Redis is asked for the next ticket, as kombu does."""
+HELD_SECONDS: Final = 0.1
+"""The same while tickets of some driver are held back, which may end any moment."""
 MOST_TRIES: Final = 100
 
 
@@ -186,6 +190,8 @@ class CeleryConsumers:
         if task_consumer is None:  # connecting; `connected` follows
             return
         wanted, current = self.wanted(), {queue.name for queue in task_consumer.queues}
+        # What asks Redis now does not ask for a queue that is added.
+        task_consumer.channel.brpop_timeout = HELD_SECONDS if self._held else ASK_SECONDS
         for name in wanted - current:
             self._app.amqp.queues.add(queue_for(name))
             consumer.add_task_queue(name)

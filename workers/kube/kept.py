@@ -10,6 +10,7 @@ Who expects bursts has some open beforehand (`keep`): the server ends a silent o
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -35,6 +36,9 @@ AGE_SECONDS: Final = 600.0
 again after one of them was away."""
 KEEP_SECONDS: Final = 5.0
 """`keep` begins nothing after that, and opens each within as long."""
+
+
+_NONE_FREE: Final = "no connection was free in time, and none could be opened"
 
 
 class Closable(Protocol):
@@ -88,7 +92,7 @@ class Kept(Generic[C]):
         self._others: deque[_Turn[C]] = deque()
         self._open = 0
         """Idle, in use or being opened."""
-        self._opened_more_at = -PAUSE_SECONDS
+        self._opened_more_at = -math.inf
         """When somebody who had waited began to open one."""
 
     def at_once(self) -> C | None:
@@ -113,6 +117,9 @@ class Kept(Generic[C]):
         end = time.monotonic() + seconds
         found = self._turn(end, self._first if goes_first else self._others)
         if found is not None:
+            if time.monotonic() >= end:  # it is of more use to somebody else
+                self.give_back(found)
+                raise TimeoutError(_NONE_FREE)
             if found.is_fit:
                 return found
             self._close(found)
@@ -128,12 +135,18 @@ class Kept(Generic[C]):
                 return
         self.drop(connection)
 
-    def drop(self, connection: C) -> None:
-        """Not to be used any more."""
+    def drop(self, connection: C, *, has_served: bool = False) -> None:
+        """Not to be used any more.
+
+        Args:
+            connection: no more the caller's.
+            has_served: the server answered, and ended it: whoever waits opens another in its place,
+                however many there are, for that one keeps none.
+        """
         try:
             connection.close()
         finally:
-            self._one_less()
+            self._one_less(is_passed_on=has_served)
 
     def drop_older(self, moment: float) -> None:
         """Drop idle ones of which nothing was heard since."""
@@ -225,25 +238,28 @@ class Kept(Generic[C]):
             line.append(turn)
         try:
             while not turn.wait(min(PATIENCE_SECONDS, end - time.monotonic())):
-                if self._is_to_open(turn, line, end):
+                if self._is_over(turn, line, end):
                     break
         except BaseException:
             self._leave(turn, line)
             raise
         return turn.connection
 
-    def _is_to_open(self, turn: _Turn[C], line: deque[_Turn[C]], end: float) -> bool:
-        """Whether the caller, who waited, opens one more. At its end it does, and fails at that."""
+    def _is_over(self, turn: _Turn[C], line: deque[_Turn[C]], end: float) -> bool:
+        """Of a caller who waited: whether it does no more. If not, somebody may open one more."""
         with self._lock:
             now = time.monotonic()
             if turn not in line:  # something came this very moment
                 return False
-            if now - self._opened_more_at < PAUSE_SECONDS and now < end:
-                return False
-            line.remove(turn)
-            self._open += 1
-            self._opened_more_at = now
-            return True
+            if now >= end:
+                line.remove(turn)
+                self._open += 1  # a place to fail in
+                return True
+            if now - self._opened_more_at >= PAUSE_SECONDS:
+                self._opened_more_at = now
+                self._open += 1
+                self._told(None)  # the first, which may be the caller
+            return False
 
     def _leave(self, turn: _Turn[C], line: deque[_Turn[C]]) -> None:
         """Somebody waits no more; what came for it meanwhile is for others."""
@@ -281,13 +297,13 @@ class Kept(Generic[C]):
             if made is None:
                 self._one_less()
         if made is None:
-            raise TimeoutError("no connection was free in time, and none could be opened")
+            raise TimeoutError(_NONE_FREE)
         return made
 
-    def _one_less(self) -> None:
+    def _one_less(self, *, is_passed_on: bool = False) -> None:
         with self._lock:
             self._open -= 1
-            if self._open < ENOUGH and self._told(None):
+            if (is_passed_on or self._open < ENOUGH) and self._told(None):
                 self._open += 1
 
 

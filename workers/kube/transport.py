@@ -327,7 +327,7 @@ class Transport:
         if connection.reader.is_kept:
             self._kept.give_back(connection)
         else:
-            self._kept.drop(connection)
+            self._kept.drop(connection, has_served=True)
         return answer
 
     def keep(

@@ -9,7 +9,7 @@ from celery.worker import state as worker_state
 from celery.worker.consumer import consumer as celery_consumer
 
 from workers.app import SYSTEM_QUEUE, make_app
-from workers.cli.consumers import CeleryConsumers, ThreadsConsumer
+from workers.cli.consumers import ASK_SECONDS, HELD_SECONDS, CeleryConsumers, ThreadsConsumer
 from workers.config.settings import Settings
 from workers.queue.keys import claim_key
 
@@ -88,6 +88,18 @@ def test_the_fetched_queues_are_the_wanted_ones(consumers):
     consumers.hold("a", is_full=False)
     consumers.leave("b")
     assert consumer.names == {SYSTEM_QUEUE, "drv.a"}
+
+
+def test_while_a_driver_is_held_redis_is_asked_for_a_moment_each(consumers):
+    """What asks for the others would not see its tickets, for as long as it asks."""
+    consumer = Consumer()
+    consumers.serve("a")
+    consumers.connected(consumer)
+    assert consumer.channel.brpop_timeout == ASK_SECONDS
+    consumers.hold("a", is_full=True)
+    assert consumer.channel.brpop_timeout == HELD_SECONDS
+    consumers.hold("a", is_full=False)
+    assert consumer.channel.brpop_timeout == ASK_SECONDS
 
 
 def test_tickets_are_left_to_others_while_this_process_may_not_work(consumers):

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support.waiting import wait_until
-from workers.kube.kept import ENOUGH, Kept
+from workers.kube.kept import ENOUGH, Kept, _Turn
 
 LONG = 60.0
 
@@ -230,6 +230,79 @@ def test_who_may_open_none_waits_no_longer_than_its_time(
     with pytest.raises(TimeoutError, match="no connection was free"):
         kept.in_time(0.05, goes_first=goes_first)
     assert (kept._open, waiting(kept)) == (ENOUGH + 1, 0)
+
+
+def test_the_first_of_those_who_wait_opens_whoever_finds_that_one_may(
+    kept, opener, pool, monkeypatch
+):
+    """A read that came later looks first: the write that waits for longer is told."""
+    held(kept, opener, pool)
+    write = pool.submit(kept.in_time, LONG, goes_first=True)
+    wait_until(lambda: waiting(kept) == 1, LONG, "the write waits")
+    monkeypatch.setattr("workers.kube.kept.PAUSE_SECONDS", LONG)
+    monkeypatch.setattr("workers.kube.kept.PATIENCE_SECONDS", 0.0)
+    read = pool.submit(kept.in_time, LONG)
+    opener.may_open.release(1)
+    assert write.result(LONG) is opener.opened[-1]
+    assert (read.done(), waiting(kept)) == (False, 1)
+    kept.give_back(write.result())
+    assert read.result(LONG) is opener.opened[-1]
+
+
+def test_who_ran_out_of_time_holds_nobody_up(kept, opener, pool, monkeypatch):
+    """It opens nothing, so the next one may."""
+    held(kept, opener, pool)
+    monkeypatch.setattr("workers.kube.kept.PAUSE_SECONDS", LONG)
+    with pytest.raises(TimeoutError):
+        kept.in_time(0.0)
+    monkeypatch.setattr("workers.kube.kept.PATIENCE_SECONDS", 0.0)
+    opener.may_open.release(1)
+    assert kept.in_time(LONG) is opener.opened[-1]
+
+
+def test_one_that_comes_too_late_is_for_others(kept, opener, pool, monkeypatch):
+    """A request without time would only break it."""
+    (back, *_), _ = held(kept, opener, pool)
+    wait = _Turn.wait
+
+    def late(turn, seconds):
+        has_come = wait(turn, seconds)
+        if not has_come:
+            kept.give_back(back)
+        return has_come
+
+    monkeypatch.setattr(_Turn, "wait", late)
+    with pytest.raises(TimeoutError, match="no connection was free"):
+        kept.in_time(0.01)
+    assert list(kept.idle) == [back]
+    assert (kept._open, waiting(kept)) == (ENOUGH, 0)
+
+
+@pytest.mark.parametrize("has_served", [False, True])
+def test_a_place_of_a_server_that_keeps_none_is_passed_on(
+    kept, opener, pool, monkeypatch, has_served
+):
+    """Else each request of those who wait would have to win it anew, one each 0.1 s."""
+    held(kept, opener, pool)
+    monkeypatch.setattr("workers.kube.kept.PAUSE_SECONDS", LONG)
+    with monkeypatch.context() as patch:
+        patch.setattr("workers.kube.kept.PATIENCE_SECONDS", 0.0)
+        opener.may_open.release(1)
+        more = kept.in_time(LONG)
+    late = [pool.submit(kept.in_time, LONG) for _ in range(3)]
+    wait_until(lambda: waiting(kept) == 3, LONG, "they wait")
+    opener.may_open.release(3)
+    kept.drop(more, has_served=has_served)
+    if has_served:
+        while late:
+            wait_until(lambda: any(one.done() for one in late), LONG, "one has it")
+            (done,) = [one for one in late if one.done()]
+            late.remove(done)
+            kept.drop(done.result(), has_served=True)
+    assert (kept._open, waiting(kept)) == (ENOUGH, len(late))
+    assert len(late) == (0 if has_served else 3)
+    for _ in late:
+        kept.give_back(Connection())
 
 
 def test_beyond_enough_one_that_goes_is_not_replaced(kept, opener, pool, monkeypatch):
