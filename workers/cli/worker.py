@@ -395,6 +395,7 @@ class WorkerProcess:
 
     def consumer_lives(self) -> None:
         """Tickets are fetched, or there is nowhere to fetch them from."""
+        self.seats.look_again()
         if self.consumer_heart is not None:
             self.consumer_heart.beat()
 

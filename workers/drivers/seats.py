@@ -85,6 +85,11 @@ class Seats:
         with self._lock:
             return self._taken.get(queue_name, 0) <= self._allowed(queue_name, self._total - 1)
 
+    def look_again(self) -> None:
+        """Limits may be others: who is alone now has all threads, and perhaps none that ends."""
+        with self._lock:
+            self._look_at_full()
+
     def _change(self, queue_name: str, by: int) -> None:
         with self._lock:
             count = self._taken.get(queue_name, 0) + by
@@ -97,8 +102,11 @@ class Seats:
             if by < 0 and not self._is_scarce(self._total):
                 # Others were held for want of threads only; while these are scarce each driver
                 # is looked at when its own work ends, for all of them each time would cost.
-                for other in list(self._full):
-                    self._look(other)
+                self._look_at_full()
+
+    def _look_at_full(self) -> None:
+        for name in list(self._full):
+            self._look(name)
 
     def _look(self, queue_name: str) -> None:
         # Who may have all threads leaves none for others to keep: without one nothing is fetched.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 
@@ -184,6 +185,43 @@ def test_a_driver_with_all_threads_shares_with_nobody():
     with seats.seat("d"), seats.seat("d"), seats.seat("d"), seats.seat("d"):
         assert told == []  # without a free thread nothing is fetched anyhow
     assert told == []
+
+
+class Limited:
+    """Seats of eight threads, whose limits change; `held` is what is not fetched."""
+
+    def __init__(self, **limits):
+        self.limits, self.held = limits, set()
+        self.seats = Seats(self.limits.__getitem__, self.hold, threads=8)
+
+    def hold(self, name, is_full):
+        (self.held.add if is_full else self.held.discard)(name)
+
+
+def test_a_driver_that_is_alone_now_is_held_no_more_though_none_of_its_calls_ends():
+    world = Limited(a=2)
+    with world.seats.seat("a"), world.seats.seat("a"):
+        assert world.held == {"a"}
+        world.limits["a"] = 8  # the other driver has gone
+        world.seats.look_again()
+        assert world.held == set()
+        world.limits["a"] = 2  # and is back
+        with world.seats.seat("a"):
+            assert world.held == {"a"}
+    assert world.held == set()
+
+
+def test_a_second_driver_comes_while_the_first_has_all_threads():
+    """The first of them to leave is not replaced."""
+    world = Limited(a=8)
+    with ExitStack() as inside:
+        for _ in range(7):
+            inside.enter_context(world.seats.seat("a"))
+        with world.seats.seat("a"):
+            assert world.held == set()
+            world.limits.update(a=2, b=2)
+        assert world.held == {"a"}
+    assert world.held == set()
 
 
 def test_a_pass_that_waits_for_the_driver_lets_another_in(health, monkeypatch):
