@@ -308,8 +308,10 @@ def _copies(tools: Tools) -> dict[str, tuple[str, Mapping[str, Any]]]:
         except msgspec.DecodeError:
             continue
         if isinstance(record, dict):
-            with suppress(ValueError):  # no key
-                found[name] = copied_domain(name, Key.parse(str(record.get("key")))), record
+            key = None  # an attempt in flight all the same
+            with suppress(ValueError):
+                key = Key.parse(str(record.get("key")))
+            found[name] = copied_domain(name, key), record
     return found
 
 

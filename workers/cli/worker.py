@@ -96,7 +96,7 @@ class WorkerProcess:
         specs = catalogue.specs(settings.chosen)
         self.waker = SignalWaker()
         self.consumers = CeleryConsumers(
-            self.app, specs, on_round=self.consumer_lives, on_connected=self.waker.attach
+            self.app, specs, on_round=self.go_round, on_connected=self.waker.attach
         )
         self.tracing = Tracing.from_environment(os.environ)
         self.http: DiagnosticsServer | None = None
@@ -395,9 +395,13 @@ class WorkerProcess:
 
     def consumer_lives(self) -> None:
         """Tickets are fetched, or there is nowhere to fetch them from."""
-        self.seats.look_again()
         if self.consumer_heart is not None:
             self.consumer_heart.beat()
+
+    def go_round(self) -> None:
+        """Celery's loop fetches tickets; now and then."""
+        self.consumer_lives()
+        self.seats.look_again()
 
     def mark_ready(self) -> None:
         """Tells the supervisor that the start is over."""

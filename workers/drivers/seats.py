@@ -109,10 +109,10 @@ class Seats:
             self._look(name)
 
     def _look(self, queue_name: str) -> None:
+        allowed = self._allowed(queue_name, self._total)
         # Who may have all threads leaves none for others to keep: without one nothing is fetched.
-        has_all = 0 < self._threads <= self._limit(queue_name)
-        taken = self._taken.get(queue_name, 0)
-        is_full = not has_all and taken >= self._allowed(queue_name, self._total)
+        has_all = 0 < self._threads <= allowed
+        is_full = not has_all and self._taken.get(queue_name, 0) >= allowed
         if is_full != (queue_name in self._full):
             (self._full.add if is_full else self._full.discard)(queue_name)
             self._hold(queue_name, is_full)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ENOUGH: Final = 16
 """Open connections of each process, beyond which a new one is opened only by who waited."""
 PATIENCE_SECONDS: Final = 0.05
-"""Who waited that long opens one all the same: of sixteen connections one comes back each few
+"""Who waited that long may open one all the same: of sixteen connections one comes back each few
 milliseconds, unless each request of ours waits behind those of others."""
 PAUSE_SECONDS: Final = 0.1
 """Of those who waited one opens a connection each so many seconds. A server whose processor is busy

@@ -28,9 +28,9 @@ def plain_copy_name(domain: str) -> str:
     return f"{NAME_PREFIX}{domain}"
 
 
-def copied_domain(name: str, key: Key) -> str:
-    """The volume of a copy, by its name and the key in its record."""
-    return name.removeprefix(NAME_PREFIX).removesuffix(_suffix(key))
+def copied_domain(name: str, key: Key | None) -> str:
+    """The volume of a copy, by its name and the key in its record; None: that is unreadable."""
+    return name.removeprefix(NAME_PREFIX).removesuffix(_suffix(key) if key is not None else "")
 
 
 def _suffix(key: Key) -> str:

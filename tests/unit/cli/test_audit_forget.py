@@ -95,6 +95,16 @@ def test_a_copy_without_a_key_is_nobody_s(finished, key):
     assert finished == ["pvc-1"]
 
 
+@pytest.mark.parametrize("key", ["", "no key", "a|b"])
+def test_a_copy_without_a_key_is_an_attempt_all_the_same(key):
+    """Its volume is not to be taken for one that nobody owns."""
+    api, tools = world()
+    name = plain_copy_name("pvc-1")
+    add_copy(api, name, "", CALLING, key=key)
+    ((domain, record),) = audit._copies(tools).values()
+    assert (domain, record["stage"]) == ("pvc-1", CALLING)
+
+
 def test_what_is_not_stranded_is_not_forgotten(finished):
     """Its attempt has an end of its own."""
     api, tools = world(forget="pvc-2")

@@ -159,7 +159,10 @@ def test_one_that_cannot_be_closed_holds_no_place(kept, opener, pool):
 
 
 def test_nobody_waits_for_long(kept, opener, pool, monkeypatch):
-    """Of a server that answers no greeting each would else wait for all before it."""
+    """Of a server that answers no greeting each would else wait for all before it.
+
+    One behind a load balancer, say: the next is tried although that one is still being asked.
+    """
     held(kept, opener, pool)
     monkeypatch.setattr("workers.kube.kept.PATIENCE_SECONDS", 0.01)
     monkeypatch.setattr("workers.kube.kept.PAUSE_SECONDS", 0.01)
@@ -184,19 +187,6 @@ def test_of_those_who_waited_one_opens_at_a_time(kept, opener, pool, monkeypatch
     got = {id(one.result(LONG)) for one in late}
     assert got == {id(one) for one in [*first[:9], opener.opened[-1]]}
     assert (kept._open, opener.most) == (ENOUGH + 1, 1)
-
-
-def test_a_server_that_greets_nobody_holds_up_nobody_but_who_asks_it(
-    kept, opener, pool, monkeypatch
-):
-    """One behind a load balancer, say: the next is tried although that one is still being asked."""
-    held(kept, opener, pool)
-    monkeypatch.setattr("workers.kube.kept.PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr("workers.kube.kept.PAUSE_SECONDS", 0.01)
-    hanging = [pool.submit(kept.in_time, LONG) for _ in range(3)]
-    wait_until(lambda: opener.inside == 3, LONG, "none waits for those before it")
-    opener.may_open.release(3)
-    assert len({id(one.result(LONG)) for one in hanging}) == 3
 
 
 @pytest.mark.parametrize("way", ["a connection", "a turn"])
