@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.fleet import ANN_SELECTED_NODE, Scene
 from tests.support.node_world import KEY, NodeWorld, handle_of, node_of
+from tests.support.tool import Tool
 from tests.support.waiting import let_pass, wait_until
 
 # A record whose key rests is looked for once a minute.
@@ -129,3 +130,28 @@ def test_each_node_keeps_its_own_capacity_objects(make):
         world[0].fleet.start()
         wait_until(lambda: len(objects()) == 2, 30, "it is back")
         assert {one["storageClassName"] for one in objects().values()} == {late}
+
+
+def test_an_audit_on_one_node_judges_only_that_node_s_volumes(make, kubeconfig):
+    with make() as world:
+        scene, late = world.scene, world.late()
+        for node in world:
+            for kind in ("kept", "lost"):
+                scene.claim(f"{kind}-{node.name}", late)
+                scene.select_node(f"{kind}-{node.name}", node.name)
+        claims = scene.wait_bound(timeout_seconds=120)
+        node = world[0]
+        lost = scene.volume_of(claims[f"lost-{node.name}"])
+        client = node.driver.client()
+        try:
+            client.delete_volume(handle_of(lost), {})
+        finally:
+            client.close()
+        tool = Tool(kubeconfig, node.fleet.redis_url, NODE_NAME=node.name)
+        words = (f"--csi-address={node.driver.address}", "--grace=0s")
+        found = tool.json("audit", *words, "--node-deployment")
+        assert (found["missing"], found["orphans"]) == (
+            {lost["metadata"]["name"]: handle_of(lost)},
+            {},
+        )
+        assert len(tool.json("audit", *words)["missing"]) == 3  # with the other node's two

@@ -14,8 +14,9 @@ from tests.support.waiting import wait_until
 class Tool:
     """Runs commands against one cluster and one Redis."""
 
-    def __init__(self, kubeconfig: str | Path, redis_url: str) -> None:
+    def __init__(self, kubeconfig: str | Path, redis_url: str, **env: str) -> None:
         self.flags = [f"--kubeconfig={kubeconfig}", f"--redis-url={redis_url}"]
+        self.env = env
 
     def run(self, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
         """Run one command; output is a pipe, so it is plain."""
@@ -26,7 +27,7 @@ class Tool:
             text=True,
             timeout=120,
             check=False,
-            env=environment(),
+            env=environment(**self.env),
         )
 
     def ok(self, *arguments: str) -> str:

@@ -28,6 +28,7 @@ from workers.queue.copies import FIELD_RECORD, copied_domain, plain_copy_name
 from workers.queue.inspect import read_life
 from workers.queue.intents import IntentStore
 from workers.queue.keys import Key
+from workers.topology.affinity import is_accessible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -194,7 +195,8 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
     unsaved = frozenset(
         handle for pv in intents.all_pvs().values() if (handle := _handle(pv, driver)) is not None
     )
-    volumes, deleting = {}, set()
+    volumes, deleting, elsewhere = {}, set(), set()
+    segments = _segments(tools, client)
     for volume in tools.kube.list(paths.VOLUMES):
         handle = _handle(volume, driver)
         if handle is None:
@@ -203,8 +205,18 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
         phase = (volume.get("status") or {}).get("phase")
         if volume["metadata"].get("deletionTimestamp") or phase == "Released":
             deleting.add(handle)
+        if not is_accessible(volume, segments):
+            elsewhere.add(volume["metadata"]["name"])
     waiting = {one.volume: (one.key.object, one.problem) for one in stranded(records)}
-    return Look(at, listed, in_flight, unsaved, volumes, frozenset(deleting), waiting)
+    ours = (in_flight, unsaved, volumes, frozenset(deleting), waiting, frozenset(elsewhere))
+    return Look(at, listed, *ours)
+
+
+def _segments(tools: Tools, client: CsiClient) -> Mapping[str, str]:
+    """Of the driver's node in node deployment; {}: it has the volumes of all PVs."""
+    if not tools.settings.node.enabled:
+        return {}
+    return client.node_info().accessible_topology.segments
 
 
 def delete(tools: Tools, client: CsiClient, report: Report, snapshots: Report) -> int:

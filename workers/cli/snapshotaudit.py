@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from workers.constants import ANN_BEING_CREATED, ANN_GROUP_BEING_CREATED, LABEL_INTENT
+from workers.constants import (
+    ANN_BEING_CREATED,
+    ANN_GROUP_BEING_CREATED,
+    LABEL_INTENT,
+    LABEL_SNAPSHOT_NODE,
+)
 from workers.controllers.snapshotter.spec import SPEC
 from workers.explain.audit import Look
 from workers.explain.words import stamp
@@ -19,7 +24,7 @@ from workers.kube import paths
 from workers.kube.errors import ForbiddenError
 from workers.queue.copies import FIELD_RECORD
 from workers.queue.inspect import marks_of_driver
-from workers.translate.fields import Json, annotations_of, is_deleting, object_list, text
+from workers.translate.fields import Json, annotations_of, is_deleting, object_list, text, text_map
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,16 +66,28 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
     in_flight = dict.fromkeys(_remembered(tools, driver), 0.0)
     owners: dict[str, tuple[str, str]] = {}
     deleting: set[str] = set()
+    elsewhere: set[str] = set()
+    node = tools.settings.node
     for resource in (paths.SNAPSHOT_CONTENTS, paths.GROUP_SNAPSHOT_CONTENTS):
         for content in _contents(tools, resource, driver):
             name, meta = text(content, "metadata", "name"), content["metadata"]
             known = dict.fromkeys(handles_of(content), (name, meta["uid"]))
             owners = {**known, **owners}  # a member's own content goes before its group's
+            label = text_map(content, "metadata", "labels").get(LABEL_SNAPSHOT_NODE)
+            if node.enabled and label != node.node_name:
+                elsewhere.add(name)
             if is_deleting(content):
                 deleting |= known.keys()
             if name in in_flight or not _ANNOUNCED.isdisjoint(annotations_of(content)):
                 in_flight[name] = stamp(text(content, "metadata", "creationTimestamp")) or 0.0
-    return Look(at, listed, in_flight, volumes=owners, deleting=frozenset(deleting))
+    return Look(
+        at,
+        listed,
+        in_flight,
+        volumes=owners,
+        deleting=frozenset(deleting),
+        elsewhere=frozenset(elsewhere),
+    )
 
 
 def handles_of(content: Json) -> set[str]:

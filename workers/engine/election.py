@@ -236,6 +236,7 @@ class Election:
             self._sent(self.leases.create(paths.LEASES, self._filled(body, is_new=True)), started)
         except AlreadyExistsError:
             return None
+        self._tell_taken()
         return Standing.HELD
 
     def _write(self, lease: JsonObject, *, is_new: bool) -> Standing | None:
@@ -247,8 +248,11 @@ class Election:
         except (ConflictError, NotFoundError):
             return None
         if is_new:
-            _log.info("lease taken", lease=self.name, identity=str(self.identity))
+            self._tell_taken()
         return Standing.HELD
+
+    def _tell_taken(self) -> None:
+        _log.info("lease taken", lease=self.name, identity=str(self.identity))
 
     def _sent(self, lease: JsonObject, started: float) -> None:
         self.holder = holder_of(lease)

@@ -29,6 +29,7 @@ class Look:
         volumes: volume id -> (PV name, UID); of PVs of this driver.
         deleting: ids of PVs that are being deleted.
         stranded: volume name -> claim and problem; of attempts nobody works on.
+        elsewhere: names of PVs whose volumes another node's driver has.
     """
 
     at: float
@@ -38,6 +39,7 @@ class Look:
     volumes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     deleting: frozenset[str] = frozenset()
     stranded: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    elsewhere: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ def compare(first: Look, second: Look) -> Report:
         name: volume_id
         for volume_id, (name, uid) in second.volumes.items()
         if first.volumes.get(volume_id) == (name, uid)
+        and name not in second.elsewhere
         and volume_id not in first.listed
         and volume_id not in second.listed
         and volume_id not in first.deleting | second.deleting

@@ -12,6 +12,8 @@ from csi_client import messages as csi
 from tests.support.memory_api import MemoryApi
 from tests.support.snapshot_world import ANN_CREATED, DRIVER, content_body, given_body
 from workers.cli import snapshotaudit
+from workers.config.settings import NodeSettings
+from workers.constants import LABEL_SNAPSHOT_NODE
 from workers.explain.audit import compare
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError
@@ -40,9 +42,11 @@ class Client:
 class Tools:
     """Cluster and Redis of one audit."""
 
-    settings = SimpleNamespace(kube=SimpleNamespace(namespace="fleet"))
-
-    def __init__(self, *contents: dict[str, Any], marks: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, *contents: dict[str, Any], marks: dict[str, Any] | None = None, node: str = ""
+    ) -> None:
+        node_settings = NodeSettings(enabled=bool(node), node_name=node)
+        self.settings = SimpleNamespace(kube=SimpleNamespace(namespace="fleet"), node=node_settings)
         self.api = MemoryApi()
         self.kube = self.api.kube
         for content in contents:
@@ -133,3 +137,16 @@ def test_what_cannot_be_audited_is_said():
     assert "cannot be listed" in snapshotaudit.obstacle(tools, Client())  # type: ignore[arg-type]
     tools.serves = False
     assert "CRDs" in snapshotaudit.obstacle(tools, Client())  # type: ignore[arg-type]
+
+
+def test_another_node_s_contents_are_not_looked_for_in_this_node_s_storage():
+    """SNS-001: in node deployment each content's label names its node."""
+    lost = [
+        given_body(
+            metadata={"name": f"lost-{node}", "uid": node, "labels": {LABEL_SNAPSHOT_NODE: node}},
+            spec={"source": {"snapshotHandle": f"s-{node}"}},
+        )
+        for node in ("a", "b")
+    ]
+    assert dict(report(Tools(*lost, node="a")).missing) == {"lost-a": "s-a"}
+    assert len(report(Tools(*lost)).missing) == 2

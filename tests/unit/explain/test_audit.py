@@ -23,6 +23,12 @@ def test_a_pv_without_volume_is_found():
     assert dict(found.missing) == {"pv2": "gone"}
 
 
+def test_a_volume_that_another_node_s_driver_has_is_not_missing():
+    volumes = {"gone": ("pv2", "u2"), "theirs": ("pv3", "u3")}
+    second = changed(SECOND, volumes=volumes, elsewhere=frozenset({"pv3"}))
+    assert dict(compare(changed(FIRST, volumes=volumes), second).missing) == {"pv2": "gone"}
+
+
 def test_one_look_is_not_enough():
     assert compare(changed(FIRST, listed={"v1": 1}), SECOND).orphans == {}
     volumes = {"v1": ("pv1", "u1"), "new": ("pv3", "u3")}

@@ -61,7 +61,8 @@ FLAGS: Final = (
          "finalizers of snapshot sources; 0 never.", _SCHEDULE, bound=NOT_NEGATIVE),
     # One provisioner per node.
     Flag("node-deployment", _BOOL, "false", "Provision only for the node named by the environment "
-         "variable NODE_NAME."),
+         "variable NODE_NAME; an audit leaves out the volumes of other nodes.",
+         _RUN_WORKER | {Command.AUDIT}),
     Flag("node-deployment-immediate-binding", _BOOL, "true", "Take claims with immediate binding "
          "in node deployment."),
     Flag("node-deployment-base-delay", _DURATION, "20s", "First wait before trying to own such a "

@@ -40,7 +40,8 @@ FLAGS: Final = (
     Flag("extra-create-metadata", _BOOL, "false", "Add names of snapshot and content to the "
          "parameters of CreateSnapshot.", _RUN_WORKER),
     Flag("node-deployment", _BOOL, "false", "Take only the contents whose label names the node of "
-         "the environment variable NODE_NAME."),
+         "the environment variable NODE_NAME; an audit leaves out the others' snapshots.",
+         _RUN_WORKER | {Command.AUDIT}),
     Flag("resync-period", _DURATION, "15m", "Period in which every undecided content is looked at "
          "again.", bound=POSITIVE),
     Flag("delete-unread-snapshots", _BOOL, "true", "A pre-provisioned content with policy Delete "
