@@ -1,11 +1,16 @@
-"""Node deployment by drop-ins: on each node a csi-fleet with its own Redis, one driver name."""
+"""Node deployment: on each node a csi-fleet, with its own Redis or one for all; one driver name."""
 
 from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from tests.support.fleet import ANN_SELECTED_NODE, Scene
 from tests.support.node_world import KEY, NodeWorld, handle_of, node_of
+from tests.support.redis_server import RedisServer
 from tests.support.tool import Tool
 from tests.support.waiting import let_pass, wait_until
 
@@ -16,9 +21,21 @@ LOST = {**CREATE, "code": "DEADLINE_EXCEEDED", "after_work": True}
 FULL = {**CREATE, "code": "RESOURCE_EXHAUSTED"}
 
 
-@pytest.fixture
-def make(tmp_path, kubeconfig, api):
-    return lambda letters="ab", *flags: NodeWorld(tmp_path, kubeconfig, Scene(api), letters, *flags)
+@pytest.fixture(params=["own", "shared"])
+def make(request, tmp_path, kubeconfig, api, redis_binary):
+    """Nodes with a Redis each, and nodes that share one."""
+    with ExitStack() as stack:
+        url = ""
+        if request.param == "shared":
+            folder = stack.enter_context(TemporaryDirectory(prefix="nr-"))
+            server = RedisServer(redis_binary, Path(folder)).start()
+            stack.callback(server.kill)
+            url = server.unix_url
+
+        def world(letters="ab", *flags):
+            return NodeWorld(tmp_path, kubeconfig, Scene(api), letters, *flags, redis_url=url)
+
+        yield world
 
 
 def move(scene, name, node):

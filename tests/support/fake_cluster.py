@@ -18,7 +18,7 @@ from csi_client import messages as csi
 from tests.support.fake_queue import FakeIntents, FakeQueue
 from workers.config.settings import Settings
 from workers.constants import ANN_STORAGE_PROVISIONER
-from workers.controllers.provisioner.claims import claim_domain, sync_claim
+from workers.controllers.provisioner.claims import claim_volume, sync_claim
 from workers.controllers.provisioner.own import Own
 from workers.controllers.provisioner.safekeeping import Safekeeping
 from workers.controllers.provisioner.spec import SPEC
@@ -400,7 +400,7 @@ class World:
         """One pass over a claim, then what the queue does with its outcome."""
         meta = claim["metadata"]
         key = claim_key(DRIVER, meta["namespace"], meta["name"], meta["uid"])
-        lease = self.lease(key, claim_domain(self.driver, key))
+        lease = self.lease(key, claim_volume(self.driver, key))
         outcome = sync_claim(self.runtime, self.driver, key, lease)
         self._settle(lease, outcome)
         return outcome

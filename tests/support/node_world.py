@@ -1,6 +1,7 @@
-"""A driver's DaemonSet: a driver and a drop-in csi-fleet with a Redis of its own on each node.
+"""A driver's DaemonSet: on each node a driver and a csi-fleet.
 
-They share one driver name, one namespace and the API server; of each other they know nothing.
+They share one driver name, one namespace and the API server; and a Redis, or each has its own, as
+drop-ins do, and they know nothing of each other.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Self
 
@@ -34,7 +36,14 @@ class Node:
     """One of them; the folder of its program may be wiped while it is down."""
 
     def __init__(
-        self, name: str, driver: str, directory: Path, kubeconfig: Path, scene: Scene, *flags: str
+        self,
+        name: str,
+        driver: str,
+        directory: Path,
+        kubeconfig: Path,
+        scene: Scene,
+        *flags: str,
+        redis_url: str = "",
     ) -> None:
         self.name = name
         self.driver = DirectoryDriver(
@@ -47,7 +56,13 @@ class Node:
             [self.driver],
             *FLAGS,
             *flags,
-            env={"NODE_NAME": name, "NAMESPACE": space, "POD_NAMESPACE": space},
+            redis_url=redis_url,
+            env={
+                "NODE_NAME": name,
+                "NAMESPACE": space,
+                "POD_NAMESPACE": space,
+                "CSI_FLEET_RECORDS_KEY": sha256(scene.name.encode()).hexdigest(),
+            },
         )
 
     def kill_fleet(self, *, wipe: bool = True) -> None:
@@ -72,12 +87,26 @@ class NodeWorld:
     """Nodes `<scene>-a`, `-b`, ... of one driver."""
 
     def __init__(
-        self, directory: Path, kubeconfig: Path, scene: Scene, letters: str, *flags: str
+        self,
+        directory: Path,
+        kubeconfig: Path,
+        scene: Scene,
+        letters: str,
+        *flags: str,
+        redis_url: str = "",
     ) -> None:
         self.scene = scene
         self.driver = f"{scene.name}.csi.example.org"
         self.nodes = [
-            Node(f"{scene.name}-{letter}", self.driver, directory, kubeconfig, scene, *flags)
+            Node(
+                f"{scene.name}-{letter}",
+                self.driver,
+                directory,
+                kubeconfig,
+                scene,
+                *flags,
+                redis_url=redis_url,
+            )
             for letter in letters
         ]
         self._stack = ExitStack()

@@ -24,7 +24,7 @@ from workers.explain.words import duration
 from workers.kube import paths
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
-from workers.queue.copies import FIELD_RECORD, copied_domain, plain_copy_name
+from workers.queue.copies import FIELD_RECORD, copied_domain
 from workers.queue.inspect import read_life
 from workers.queue.intents import IntentStore
 from workers.queue.keys import Key
@@ -258,8 +258,8 @@ def forget(tools: Tools, report: Report) -> int:
             exit_code=1,
         )
     # The copy first: alone it would bring the record back.
-    for copy, (domain, record) in _copies(tools).items():
-        if domain == name and (is_stranded(record) or copy == plain_copy_name(name)):
+    for copy, (domain, _) in _copies(tools).items():
+        if domain == name:
             tools.kube.delete_config_map(tools.settings.kube.namespace, copy)
     IntentStore(tools.redis).finish(name)
     terminal.write(f"the attempt for volume {name} is forgotten")
@@ -311,7 +311,7 @@ def _show_tables(words: Words, report: Report) -> None:
 
 
 def _copies(tools: Tools) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Attempts that only a ConfigMap remembers: its name -> volume and record."""
+    """Attempts that only a ConfigMap remembers: its name -> domain and record."""
     found: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for one in tools.kube.list_config_maps(tools.settings.kube.namespace, LABEL_INTENT):
         raw, name = (one.get("data") or {}).get(FIELD_RECORD, ""), one["metadata"]["name"]

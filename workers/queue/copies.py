@@ -18,19 +18,23 @@ FIELD_RECORD: Final = "record"
 FIELD_SEAL: Final = "seal"
 
 
-def copy_name(domain: str, key: Key) -> str:
+def copy_name(volume: str, key: Key) -> str:
     """The name of the copy that whoever works on the key keeps of the volume's record."""
-    return f"{plain_copy_name(domain)}{_suffix(key)}"
+    return f"{plain_copy_name(volume)}{_suffix(key)}"
 
 
-def plain_copy_name(domain: str) -> str:
+def plain_copy_name(volume: str) -> str:
     """The name where no driver serves on each node, or by a release that knew no nodes."""
-    return f"{NAME_PREFIX}{domain}"
+    return f"{NAME_PREFIX}{volume}"
 
 
 def copied_domain(name: str, key: Key | None) -> str:
-    """The volume of a copy, by its name and the key in its record; None: that is unreadable."""
-    return name.removeprefix(NAME_PREFIX).removesuffix(_suffix(key) if key is not None else "")
+    """Under what the record stands in Redis, by the copy's name and the key in its record.
+
+    None: that is unreadable.
+    """
+    volume = name.removeprefix(NAME_PREFIX)
+    return key.record_name(volume.removesuffix(_suffix(key))) if key is not None else volume
 
 
 def _suffix(key: Key) -> str:

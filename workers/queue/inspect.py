@@ -88,18 +88,18 @@ class KeyState:
         return bool(self.position or self.ticket_at or self.lease or self.blocked_by or self.due)
 
 
-def read_key(client: redis.Redis, key: Key, domain: str) -> KeyState:
+def read_key(client: redis.Redis, key: Key, volume: str) -> KeyState:
     """One key's state in two round trips, whatever waits beside it.
 
     Args:
         client: Redis.
         key: claim or volume.
-        domain: name of its volume, for intent and unsaved PV.
+        volume: name of its PV, for intent and unsaved PV.
 
     Raises:
         QueueUnavailable: Redis does not answer.
     """
-    name, lane = key.text, key.lane
+    name, lane, domain = key.text, key.lane, key.record_name(volume)
     with reading(client):
         pipe = client.pipeline(transaction=False)
         pipe.time()

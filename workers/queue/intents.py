@@ -1,9 +1,10 @@
 """What may exist in a storage system without a PersistentVolume?
 
 An intent is written before CreateVolume (M-010) and a created volume's full PV before the first
-attempt to save it (M-011). Domain and PV name are the same word here: one volume, one record of
-each. Records hold no secret. They outlive leases and processes; only Redis losing its data takes
-them, for which the API server keeps the ConfigMaps of longer attempts.
+attempt to save it (M-011). A volume has one record of each, under its domain: the PV's name, with
+the node's where each node has a storage of its own. Records hold no secret. They outlive leases
+and processes; only Redis losing its data takes them, for which the API server keeps the ConfigMaps
+of longer attempts.
 """
 
 from __future__ import annotations
@@ -132,12 +133,12 @@ class IntentStore:
         """Every intent by domain; read in pieces, so entries may come or go meanwhile."""
         return self._read_all(self._intents)
 
-    def delete_pv(self, pv_name: str) -> None:
+    def delete_pv(self, domain: str) -> None:
         """The PV was saved."""
-        self._drop(self._unsaved, pv_name)
+        self._drop(self._unsaved, domain)
 
     def all_pvs(self) -> dict[str, dict[str, Any]]:
-        """Every unsaved PV by name."""
+        """Every unsaved PV by domain."""
         return self._read_all(self._unsaved)
 
     def opened(self, lease: Lease) -> tuple[dict[str, Any] | None, dict[str, Any] | None, bool]:
@@ -147,17 +148,38 @@ class IntentStore:
         (L-040 step 1); without the mark the driver is asked again, which is idempotent. All came
         with the lease, under which nobody else writes them: no round trip.
         """
-        intent, pv, was_saved = lease.records
+        intent, pv, was_saved, name = lease.records
         if intent is None and pv is None:
             return None, None, was_saved
-        found = {"intents": intent, "unsaved": pv}
-        _remember(lease, lease.domain, **{slot: raw for slot, raw in found.items() if raw})
         with reading(self._client):
-            return (
-                self._decode(self._intents, lease.domain, intent),
-                self._decode(self._unsaved, lease.domain, pv),
-                was_saved,
-            )
+            found = self._decode(self._intents, name, intent), self._decode(self._unsaved, name, pv)
+        if name != lease.domain:
+            return *self._taken_over(lease, name, *found), was_saved
+        slots = {"intents": intent, "unsaved": pv}
+        _remember(lease, name, **{slot: raw for slot, raw in slots.items() if raw})
+        return *found, was_saved
+
+    def _taken_over(
+        self,
+        lease: Lease,
+        name: str,
+        intent: dict[str, Any] | None,
+        pv: dict[str, Any] | None,
+    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """Records of a release whose nodes shared them: of the node that made the call."""
+        if intent is None or intent.get("key") != lease.key.text:
+            return None, None
+        records = {"intents": intent} | ({"unsaved": pv} if pv is not None else {})
+        closed = self._closed(lease.domain, lease, **records)
+        _remember(lease, lease.domain, **closed)
+        hashes = {"intents": self._intents, "unsaved": self._unsaved}
+        with reading(self._client):
+            pipe = self._client.pipeline(transaction=True)
+            for slot, raw in closed.items():
+                pipe.hset(hashes[slot], lease.domain, raw)
+                pipe.hdel(hashes[slot], name)
+            pipe.execute()
+        return intent, pv
 
     def _closed(
         self, domain: str, lease: Lease | None, **records: Mapping[str, Any]

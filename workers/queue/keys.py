@@ -60,6 +60,13 @@ class Key:
         """The node of a driver that serves on each node; "" for any other."""
         return self.driver.partition("@")[2]
 
+    def record_name(self, volume: str) -> str:
+        """Under what the attempt for a volume of this key is recorded (Lua `record_name`).
+
+        Of a driver that serves on each node, each node has a storage of its own, so an attempt too.
+        """
+        return f"{volume}@{_quote(self.node)}" if volume and self.node else volume
+
     @property
     def lane(self) -> str:
         """Keys of one lane share a concurrency limit, a rate and an order (G11)."""

@@ -79,8 +79,8 @@ class Lease:
         catalog: versions of the catalog at the moment of the lease.
         valid_until: local time until which Redis counts the lease as ours; moved by the heartbeat.
         is_lost: somebody else owns the key by now.
-        records: the domain's intent and unsaved PV as stored, and whether its PV was saved in the
-            last minutes; for `IntentStore.opened`.
+        records: the volume's intent and unsaved PV as stored, whether its PV was saved in the last
+            minutes, and under what they stand; for `IntentStore.opened`.
         written: what this lease wrote and has not finished, by slot: name and record. A Redis that
             lost it gets it again.
         started_ms: Redis' time when it was given.
@@ -103,7 +103,7 @@ class Lease:
     catalog: CatalogState
     session: Session
     is_released: bool = False
-    records: tuple[bytes | None, bytes | None, bool] = (None, None, False)
+    records: tuple[bytes | None, bytes | None, bool, str] = (None, None, False, "")
     mark: Mapping[str, Any] = field(default_factory=dict)
     permit: Callable[[], bool] | None = None
     valid_until: float = math.inf
@@ -116,9 +116,14 @@ class Lease:
     successor: Lease | None = None
 
     @property
-    def domain(self) -> str:
+    def volume(self) -> str:
         """The name of the first lock, "" without: for claims and volumes the PV's name."""
         return self.locks[0].name if self.locks else ""
+
+    @property
+    def domain(self) -> str:
+        """Under what the volume's records stand, see `Key.record_name`; "" without a lock."""
+        return self.key.record_name(self.volume)
 
     def is_held(self) -> bool:
         """Whether a write is still allowed."""

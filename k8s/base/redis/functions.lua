@@ -1,4 +1,4 @@
-#!lua name=csifleet_fab0becc6bc995b8
+#!lua name=csifleet_de43b20b61bd8a4f
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
@@ -598,6 +598,21 @@ end
 local FOLLOW_TRIES = 3         -- ticketed keys that turn out to wait for a lock
 local EACH_RULE = '(%S+) ?([^\n]*)' -- kind, locks
 
+-- Under what the attempt for a volume of this key is recorded, as `Key.record_name` in keys.py has it.
+local function record_name(key, volume)
+  local node = string.match(key, '^[^|]*|[^|@]*@([^|]+)|')
+  return node and volume .. '@' .. node or volume
+end
+
+-- Intent and unsaved PV of a volume, and under what they stand: one name for all nodes where a release
+-- that knew no other left them.
+local function records_of(key, volume)
+  local name = record_name(key, volume)
+  local intent, unsaved = redis.call('HGET', K.intents, name), redis.call('HGET', K.unsaved, name)
+  if intent or unsaved or name == volume then return intent, unsaved, name end
+  return redis.call('HGET', K.intents, volume), redis.call('HGET', K.unsaved, volume), volume
+end
+
 -- A ticketed key -> running with all its locks. Returns 'taken' and the state of its lease, or why not.
 local function state_of(key, lease, waited)
   local epoch = redis.call('GET', K.epoch) or ''
@@ -605,16 +620,17 @@ local function state_of(key, lease, waited)
   for i = 1, #flat, 2 do
     if flat[i + 1] == epoch then complete[#complete + 1] = flat[i] end
   end
-  local intent, unsaved, saved = false, false, 0
-  local domain = string.sub(lease.locks[1] or '', 3)
-  if domain ~= '' then
-    intent, unsaved = redis.call('HGET', K.intents, domain), redis.call('HGET', K.unsaved, domain)
-    saved = redis.call('EXISTS', K.saved .. domain)
+  local intent, unsaved, saved, name = false, false, 0, ''
+  local volume = string.sub(lease.locks[1] or '', 3)
+  if volume ~= '' then
+    intent, unsaved, name = records_of(key, volume)
+    saved = redis.call('EXISTS', K.saved .. record_name(key, volume))
   end
   return { key, lease.locks, lease.fence, lease.started, redis.call('HGET', K.fails, key) or '0',
     redis.call('HGET', K.memos, key) or '', redis.call('HGET', K.marks, key) or '',
     string.format('%d', math.max(0, waited)), epoch,
-    redis.call('HGETALL', K.versions), complete, newest_seen(key) or '', intent, unsaved, saved }
+    redis.call('HGETALL', K.versions), complete, newest_seen(key) or '', intent, unsaved, saved,
+    name }
 end
 
 local function take(key, process, token, ttl, locks)
@@ -1624,8 +1640,8 @@ scripts['take'] = function()
 -- fence, led_to, and the Celery list.
 -- Returns {status, tickets, state}; 'other', tickets and a key without a rule that is to be taken
 -- instead; or 'taken', tickets and {key, locks, fence, started_ms, fails, memo, mark,
--- waited_ms, epoch, versions, complete kinds, newest version of its object, intent, unsaved PV, was saved},
--- of which the last three belong to the first lock's name.
+-- waited_ms, epoch, versions, complete kinds, newest version of its object, intent, unsaved PV, was saved,
+-- their name}, of which the last four belong to the first lock's name.
 local LED_TO_MS = 60000 -- longer than the client repeats
 local key, process, token, ttl, rules = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 if not life() then return { 'new life', tickets, false } end
@@ -1709,5 +1725,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_fab0becc6bc995b8', run)
-redis.register_function{ function_name = 'csifleet_fab0becc6bc995b8_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_de43b20b61bd8a4f', run)
+redis.register_function{ function_name = 'csifleet_de43b20b61bd8a4f_always', callback = run, flags = { 'allow-oom' } }

@@ -7,6 +7,7 @@ import pytest
 from workers.errors import LeaseLost, QueueUnavailable
 from workers.queue.intents import IntentStore
 from workers.queue.keys import claim_key
+from workers.queue.locks import Lock
 from workers.queue.names import NAMES, PREFIX
 
 KEY = claim_key("d", "ns", "a", "u")
@@ -17,6 +18,15 @@ PV = {"metadata": {"name": "pvc-u"}}
 @pytest.fixture
 def store(redis_client) -> IntentStore:
     return IntentStore(redis_client)
+
+
+def taken(queue, key):
+    """The lease of a key of one node's driver, whichever keys have tickets beside."""
+    queue.set_limits(key.lane, 1)
+    queue.add([key])
+    lease = queue.take(key, [Lock("pvc-u")])
+    assert lease is not None
+    return lease
 
 
 def test_life_of_an_intent(store, bench, start_queue):
@@ -52,6 +62,47 @@ def test_lease_brings_the_records_of_its_volume(store, bench, start_queue, redis
     redis_client.hset(NAMES["intents"].full, "pvc-u", b"not a record")
     queue.release(third)
     assert store.opened(bench.run_next(queue, "pvc-u"))[0] is None
+
+
+def test_nodes_have_records_of_their_own(store, start_queue):
+    """Each has a storage of its own, and perhaps a volume for the same claim."""
+    queue = start_queue()
+    keys = [claim_key(f"d@{node}", "ns", "a", "u") for node in ("n1", "n2")]
+    for key in keys:
+        lease = taken(queue, key)
+        assert store.opened(lease) == (None, None, False)
+        store.begin(lease.domain, INTENT | {"key": key.text}, lease)
+        queue.release(lease)
+    assert {*store.all()} == {"pvc-u@n1", "pvc-u@n2"}
+    lease = taken(queue, keys[0])
+    assert store.opened(lease)[0] == INTENT | {"key": keys[0].text}
+    store.created(lease.domain, INTENT | {"key": keys[0].text}, PV, lease)
+    queue.done(lease, finish_intent=True)
+    assert ({*store.all()}, store.all_pvs()) == ({"pvc-u@n2"}, {})
+    lease = taken(queue, keys[1])
+    assert store.opened(lease) == (INTENT | {"key": keys[1].text}, None, False)
+
+
+@pytest.mark.parametrize("has_pv", [False, True])
+def test_a_record_that_nodes_shared_goes_to_the_node_that_made_the_call(store, start_queue, has_pv):
+    """A release before this one left it under the PV's name."""
+    queue = start_queue()
+    first, second = (claim_key(f"d@{node}", "ns", "a", "u") for node in ("n1", "n2"))
+    record = INTENT | {"key": first.text}
+    if has_pv:
+        store.created("pvc-u", record, PV)
+    else:
+        store.begin("pvc-u", record)
+    other = taken(queue, second)
+    assert store.opened(other) == (None, None, False)
+    queue.release(other, delay_seconds=60)
+    lease = taken(queue, first)
+    assert store.opened(lease) == (record, PV if has_pv else None, False)
+    assert {*store.all()} == {"pvc-u@n1"}
+    assert {*store.all_pvs()} == ({"pvc-u@n1"} if has_pv else set())
+    queue.release(lease)
+    assert store.opened(taken(queue, first))[0] == record
+    assert lease.written["intents"][0] == "pvc-u@n1"
 
 
 def test_lost_lease_may_not_begin_nor_clear_the_next_owners_intent(store, bench, start_queue):

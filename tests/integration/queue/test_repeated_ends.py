@@ -306,9 +306,9 @@ def test_records_come_with_the_name_of_the_first_lock(bench, start_queue, script
     bench.client.hset(NAMES["unsaved"].full, "more", "volume")
     bench.client.set(NAMES["saved"].full + "pv", 1, ex=600)
     _, _, found = scripts.run("take", claim("a").text, "p", "t1", 4000, "", "x:pv", "x:more")
-    assert found[12:] == [b"intent", None, 1]
+    assert found[12:] == [b"intent", None, 1, b"pv"]
     _, _, found = scripts.run("take", claim("b").text, "p", "t2", 4000, "")
-    assert found[12:] == [None, None, 0]
+    assert found[12:] == [None, None, 0, b""]
 
 
 def test_locks_that_come_and_go_are_written_into_the_lease(bench, start_queue, scripts):

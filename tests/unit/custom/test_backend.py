@@ -9,7 +9,7 @@ import pytest
 from tests.support.fake_cluster import World
 from workers.config.settings import NodeSettings, Settings
 from workers.constants import ANN_SELECTED_NODE, FINALIZER_VOLUME
-from workers.controllers.provisioner.claims import claim_domain
+from workers.controllers.provisioner.claims import claim_volume
 from workers.controllers.provisioner.controller import CONTROLLER
 from workers.custom import (
     INVALID_ARGUMENT,
@@ -195,7 +195,7 @@ def test_thresholds_hold_for_failures_but_not_for_saving():
     def given_up_after(name, uid):
         world.add_claim(name, uid)
         key = claim_key(NAME, "default", name, uid)
-        lease = world.lease(key, claim_domain(world.driver, key))
+        lease = world.lease(key, claim_volume(world.driver, key))
         return CONTROLLER.sync(world.runtime, world.driver, key, lease).give_up_after
 
     world.kube.fail["create_volume"] = [FORBIDDEN]

@@ -43,7 +43,7 @@ def test_p121_a_claims_lock_has_a_rule_where_its_uid_is_not_cut(length, prefix):
     def locks(key):
         try:
             return [Lock(volume_name(prefix, length, key.uid))]
-        except Exception:  # noqa: BLE001 - as claim_domain does
+        except Exception:  # noqa: BLE001 - as claim_volume does
             return [Lock(f"claim:{key.uid}")]
 
     rule = lock_rule("claims", "d", locks)

@@ -138,4 +138,4 @@ def test_sec_3_a_record_written_by_another_drivers_worker_is_skipped():
     drivers = {"foo", "foo@node-1"}
     found = restore_intents(FakeResources(forged, mine), "system", intents, drivers)
     assert [key.object for key in found] == ["default/claim2"]
-    assert list(intents) == ["pvc-u2"]
+    assert list(intents) == ["pvc-u2@node-1"]

@@ -210,9 +210,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         if not driver.supports_topology:
             return None, None
         intent = self.intent
-        # Another node's says where that one's volume would be.
-        is_own = intent is not None and intent.is_of(self.work.key)
-        known = intent.pin if intent is not None and is_own else None
+        known = intent.pin if intent is not None else None
         return accessibility_requirements(
             TopologyInputs(
                 driver_name=driver.name,

@@ -68,8 +68,8 @@ INVALID_ARGUMENT = 3
 TRIES_BEFORE_STRANDED = 8
 
 
-def claim_domain(driver: Driver, key: Key) -> str:
-    """The lease domain of a claim: the name its volume will have (P-121).
+def claim_volume(driver: Driver, key: Key) -> str:
+    """The name that the claim's volume will have (P-121).
 
     A name that cannot be built (bad flags, no UID) is reported by the attempt itself.
     """
@@ -122,14 +122,10 @@ class ClaimPass(ClaimWork):
         needs_live = is_begun or self.driver.settings.node.enabled
         live = self.read_claim(at_least=0 if needs_live else self.lease.seen)
         self.has_read = True
-        is_own = intent is None or intent.is_of(self.key)
-        self.is_elsewhere = intent is not None and is_own and self.is_another_nodes(live)
+        self.is_elsewhere = intent is not None and self.is_another_nodes(live)
         self.is_orphaned = live is None or self.has_another(live) or self.is_elsewhere
         self.had_failed = intent is not None and intent.is_failed
         self.had_doubt = intent is not None
-        if intent is not None and intent.is_open and not is_own and not self.is_here(live):
-            self.record = None
-            return done("another node's attempt")
         if unsaved is not None and saving.claim_uid(unsaved) == self.key.uid:
             return self.backend.resume(self, unsaved, live)
         seconds = self.hold_seconds(intent)
@@ -161,7 +157,7 @@ class ClaimPass(ClaimWork):
     def has_another(self, live: JsonObject) -> bool:
         """True if the claim was bound to a volume that is not ours to make."""
         bound_to = (live.get("spec") or {}).get("volumeName") or ""
-        return bound_to not in {"", self.lease.domain}
+        return bound_to not in {"", self.lease.volume}
 
     def hold_seconds(self, intent: Intent | None) -> float:
         """How long a call of another process, that may still run, holds the next one back."""
@@ -194,7 +190,7 @@ class ClaimPass(ClaimWork):
         The tries are for what comes back by itself: a namespace made anew with its secret, a right.
         """
         _log.warning(
-            "volume without claim cannot be asked for", volume=self.lease.domain, err=problem
+            "volume without claim cannot be asked for", volume=self.lease.volume, err=problem
         )
         trail.note("error", problem)
         if self.record is None or self.lease.fails < TRIES_BEFORE_STRANDED:

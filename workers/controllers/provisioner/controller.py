@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.controllers.provisioner.backend import backend_of
-from workers.controllers.provisioner.claims import claim_domain, sync_claim
+from workers.controllers.provisioner.claims import claim_volume, sync_claim
 from workers.controllers.provisioner.cloning import sync_cloning
 from workers.controllers.provisioner.own import build
 from workers.controllers.provisioner.spec import SPEC
@@ -43,7 +43,7 @@ class ProvisionerController:
     def locks(self, key: Key, driver: Driver | None) -> tuple[Lock, ...]:
         """The PV's name, for creation and deletion alike; clean-up locks nothing."""
         if key.kind == keys.KIND_CLAIMS and driver is not None:
-            return (Lock(claim_domain(driver, key)),)
+            return (Lock(claim_volume(driver, key)),)
         return (Lock(key.object),) if key.kind == keys.KIND_VOLUMES else ()
 
     def sync(self, context: Context, driver: Driver | None, key: Key, lease: Lease) -> Outcome:

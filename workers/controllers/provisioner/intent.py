@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from workers.kube.objects import JsonObject
-    from workers.queue.keys import Key
 
 STAGE_CALLING = "calling"
 STAGE_BACKGROUND = "background"
@@ -186,10 +185,6 @@ class Intent:
             overtaken=previous.may_run_until if previous else 0.0,
             epoch=epoch,
         )
-
-    def is_of(self, key: Key) -> bool:
-        """Whether its call was made with the storage that the key is of: each node has its own."""
-        return not key.node or self.key in {"", key.text}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any] | None, uid: str | None = None) -> Self | None:

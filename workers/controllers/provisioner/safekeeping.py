@@ -77,14 +77,14 @@ class Safekeeping:
         and it is written again.
         """
         kept = intent.copied()
-        domain = lease.domain
+        domain, volume = lease.domain, lease.volume
         sealed = self._intents.sealed(domain, kept.record(), lease)
         record = content(sealed)
         body = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {
-                "name": copy_name(domain, lease.key),
+                "name": copy_name(volume, lease.key),
                 "namespace": self._namespace,
                 "labels": {LABEL_INTENT: "true"},
                 "annotations": {ANN_RECORD_DRIVER: Key.parse(kept.key).driver_name},
@@ -97,15 +97,15 @@ class Safekeeping:
         try:
             self._kube.apply_config_map(body)
         except AwayError as error:
-            _log.warning("intent is perhaps not copied to a ConfigMap", volume=domain, err=error)
+            _log.warning("intent is perhaps not copied to a ConfigMap", volume=volume, err=error)
             kept = replace(intent, has_copy=True)
         except ApiError as error:
-            _log.warning("intent is not copied to a ConfigMap", volume=domain, err=error)
+            _log.warning("intent is not copied to a ConfigMap", volume=volume, err=error)
             kept = intent
         try:
             self._intents.put(domain, kept.record(), lease)
         except (TransientError, NamespaceFull) as error:
-            _log.warning("intent is not updated in Redis", volume=domain, err=error)
+            _log.warning("intent is not updated in Redis", volume=volume, err=error)
         return kept
 
     def keep_failed(self, lease: Lease, intent: Intent) -> Intent:
@@ -130,10 +130,10 @@ class Safekeeping:
         """Removes the ConfigMap; False if it must be tried again later."""
         try:
             # In node deployment also the one of a release that knew no node.
-            for name in {plain_copy_name(lease.domain), copy_name(lease.domain, lease.key)}:
+            for name in {plain_copy_name(lease.volume), copy_name(lease.volume, lease.key)}:
                 self._kube.delete_config_map(self._namespace, name)
         except ApiError as error:
-            _log.warning("copy of the intent stays for now", volume=lease.domain, err=error)
+            _log.warning("copy of the intent stays for now", volume=lease.volume, err=error)
             return False
         return True
 

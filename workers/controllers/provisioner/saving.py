@@ -115,7 +115,7 @@ def claim_of(volume: JsonObject, live: JsonObject | None) -> JsonObject:
 def exists(work: ClaimWork, claim: JsonObject) -> bool:
     """True if the claim's PV is there already (L-040 step 1, with the check of L-084)."""
     try:
-        volume = work.runtime.kube.get_volume(work.lease.domain)
+        volume = work.runtime.kube.get_volume(work.lease.volume)
     except NotFoundError:
         return False
     return bool(claim_uid(volume) == claim["metadata"].get("uid"))

@@ -5,6 +5,21 @@
 local FOLLOW_TRIES = 3         -- ticketed keys that turn out to wait for a lock
 local EACH_RULE = '(%S+) ?([^\n]*)' -- kind, locks
 
+-- Under what the attempt for a volume of this key is recorded, as `Key.record_name` in keys.py has it.
+local function record_name(key, volume)
+  local node = string.match(key, '^[^|]*|[^|@]*@([^|]+)|')
+  return node and volume .. '@' .. node or volume
+end
+
+-- Intent and unsaved PV of a volume, and under what they stand: one name for all nodes where a release
+-- that knew no other left them.
+local function records_of(key, volume)
+  local name = record_name(key, volume)
+  local intent, unsaved = redis.call('HGET', K.intents, name), redis.call('HGET', K.unsaved, name)
+  if intent or unsaved or name == volume then return intent, unsaved, name end
+  return redis.call('HGET', K.intents, volume), redis.call('HGET', K.unsaved, volume), volume
+end
+
 -- A ticketed key -> running with all its locks. Returns 'taken' and the state of its lease, or why not.
 local function state_of(key, lease, waited)
   local epoch = redis.call('GET', K.epoch) or ''
@@ -12,16 +27,17 @@ local function state_of(key, lease, waited)
   for i = 1, #flat, 2 do
     if flat[i + 1] == epoch then complete[#complete + 1] = flat[i] end
   end
-  local intent, unsaved, saved = false, false, 0
-  local domain = string.sub(lease.locks[1] or '', 3)
-  if domain ~= '' then
-    intent, unsaved = redis.call('HGET', K.intents, domain), redis.call('HGET', K.unsaved, domain)
-    saved = redis.call('EXISTS', K.saved .. domain)
+  local intent, unsaved, saved, name = false, false, 0, ''
+  local volume = string.sub(lease.locks[1] or '', 3)
+  if volume ~= '' then
+    intent, unsaved, name = records_of(key, volume)
+    saved = redis.call('EXISTS', K.saved .. record_name(key, volume))
   end
   return { key, lease.locks, lease.fence, lease.started, redis.call('HGET', K.fails, key) or '0',
     redis.call('HGET', K.memos, key) or '', redis.call('HGET', K.marks, key) or '',
     string.format('%d', math.max(0, waited)), epoch,
-    redis.call('HGETALL', K.versions), complete, newest_seen(key) or '', intent, unsaved, saved }
+    redis.call('HGETALL', K.versions), complete, newest_seen(key) or '', intent, unsaved, saved,
+    name }
 end
 
 local function take(key, process, token, ttl, locks)

@@ -13,7 +13,7 @@ from workers.config.settings import ProvisionSettings, Settings
 from workers.controllers.provisioner import controller as module
 from workers.controllers.provisioner import explain
 from workers.controllers.provisioner.backend import CSI, CsiBackend, backend_of
-from workers.controllers.provisioner.claims import claim_domain
+from workers.controllers.provisioner.claims import claim_volume
 from workers.controllers.provisioner.clusters import Clusters
 from workers.controllers.provisioner.controller import CONTROLLER
 from workers.engine.controller import Due
@@ -102,7 +102,7 @@ class Impatient(CsiBackend):
 
 
 def claim_pass(world):
-    lease = world.lease(CLAIM, claim_domain(world.driver, CLAIM))
+    lease = world.lease(CLAIM, claim_volume(world.driver, CLAIM))
     return CONTROLLER.sync(world.runtime, world.driver, CLAIM, lease)
 
 

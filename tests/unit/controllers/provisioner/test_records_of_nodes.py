@@ -14,7 +14,7 @@ from tests.support.fake_cluster import DRIVER, FakeDriverClient, World
 from workers.config.settings import NodeSettings, Settings
 from workers.constants import ANN_SELECTED_NODE
 from workers.controllers.provisioner import attempt
-from workers.controllers.provisioner.claims import claim_domain, sync_claim
+from workers.controllers.provisioner.claims import claim_volume, sync_claim
 from workers.controllers.provisioner.race import Wait
 from workers.drivers.driver import Driver
 from workers.engine.outcome import Action
@@ -49,7 +49,7 @@ class Nodes(World):
     def node_pass(self, node, claim):
         meta, driver = claim["metadata"], self.drivers[node]
         key = claim_key(driver.queue_name, meta["namespace"], meta["name"], meta["uid"])
-        lease = self.lease(key, claim_domain(driver, key))
+        lease = self.lease(key, claim_volume(driver, key))
         outcome = sync_claim(self.runtime, driver, key, lease)
         self._settle(lease, outcome)
         return outcome
@@ -74,7 +74,7 @@ def test_a_late_look_of_another_node_makes_no_second_volume(is_deleted):
     world.memo = outcome.memo
     world.node_pass("n2", claim)
     assert world.clients["n2"].created == []
-    assert world.intents.intents[f"pvc-{claim['metadata']['uid']}"]["key"].find("@n1") > 0
+    assert [*world.intents.intents] == [f"pvc-{claim['metadata']['uid']}@n1"]
 
 
 def test_without_a_record_the_other_node_leaves_it_alone():
@@ -99,8 +99,11 @@ def moved():
 
 
 def with_node(claim, node):
+    """The claim; "" takes the annotation away."""
     meta = claim["metadata"]
-    return {**claim, "metadata": {**meta, "annotations": {ANN_SELECTED_NODE: node} if node else {}}}
+    annotations = {**(meta.get("annotations") or {}), ANN_SELECTED_NODE: node}
+    kept = {name: value for name, value in annotations.items() if value}
+    return {**claim, "metadata": {**meta, "annotations": kept}}
 
 
 def volume_of_n2(world, handle):
@@ -173,7 +176,7 @@ def test_a_claim_that_names_no_node_waits_again(moved):
 
 @pytest.mark.parametrize("is_failed", [False, True])
 def test_nobody_ends_the_attempt_of_another_node(moved, is_failed):
-    """Also where nodes share a Redis, and so the records."""
+    """Also where nodes share a Redis."""
     claim = moved.live_claim()
     if is_failed:
         moved.clients["n1"].answers = [CsiError(errors.INTERNAL, "no")]
@@ -196,7 +199,7 @@ def test_copies_of_nodes_have_names_of_their_own():
 
 @pytest.mark.parametrize("node", ["n1", "n2"])
 def test_a_pin_holds_for_the_node_that_made_it(moved, monkeypatch, node):
-    """P-330: another node that goes on with the attempt would ask for a volume over there."""
+    """P-330: another node would ask for a volume over there."""
     pin = {"node": "n1", "keys": ["host"], "labels": {"host": "n1"}, "terms": [], "sent": True}
     (record,) = moved.intents.intents.values()
     record["pin"] = pin
@@ -211,3 +214,18 @@ def test_a_pin_holds_for_the_node_that_made_it(moved, monkeypatch, node):
     moved.kube.add("persistentvolumeclaims", with_node(moved.live_claim(), node))
     assert moved.node_pass(node, moved.live_claim()).action is Action.DONE
     assert asked == [Pin.from_json(pin) if node == "n1" else None]
+
+
+def test_nodes_that_share_a_redis_have_attempts_of_their_own(moved):
+    """What n1 may have made is remembered until n1 has deleted it, whatever n2 does meanwhile."""
+    claim = moved.live_claim()
+    uid = claim["metadata"]["uid"]
+    moved.clients["n2"].answers = [TIMEOUT]
+    assert moved.node_pass("n2", claim).action is Action.RETRY
+    assert {*moved.intents.intents} == {f"pvc-{uid}@n1", f"pvc-{uid}@n2"}
+    assert moved.node_pass("n2", claim).action is Action.DONE
+    assert [*moved.intents.intents] == [f"pvc-{uid}@n1"]
+    (saved,) = moved.volumes().values()
+    assert moved.node_pass("n1", claim).reason in {"deleted without PV", "another node's volume"}
+    assert moved.intents.intents == {}
+    assert saved["spec"]["csi"]["volumeHandle"] not in moved.clients["n1"].deleted
