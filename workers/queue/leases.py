@@ -89,6 +89,7 @@ class Lease:
             or wrote, in the last minutes; 0 for none.
         rules: under which its end goes on with another key, see `workers.queue.lockrules`; "": it
             does not.
+        domain: under what the volume's records stand, see `Key.record_name`; "" without a lock.
         successor: the lease of that key, once this one has ended. Whoever set `rules` works on it
             or gives it back.
     """
@@ -114,16 +115,15 @@ class Lease:
     seen: int = 0
     rules: str = ""
     successor: Lease | None = None
+    domain: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.domain = self.key.record_name(self.volume)
 
     @property
     def volume(self) -> str:
         """The name of the first lock, "" without: for claims and volumes the PV's name."""
         return self.locks[0].name if self.locks else ""
-
-    @property
-    def domain(self) -> str:
-        """Under what the volume's records stand, see `Key.record_name`; "" without a lock."""
-        return self.key.record_name(self.volume)
 
     def is_held(self) -> bool:
         """Whether a write is still allowed."""

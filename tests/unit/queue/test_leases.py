@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,11 +48,13 @@ def test_a_lease_is_held_while_this_process_may_work(permit: Any, is_held: bool)
     assert not lease.is_held()
 
 
-def test_the_domain_of_a_lease_is_its_first_lock() -> None:
-    lease = make_lease([0.0])
-    assert lease.domain == "pv"
-    lease.locks = ()
-    assert lease.domain == ""
+@pytest.mark.parametrize(
+    ("locks", "driver", "domain"),
+    [((Lock("pv"),), "d", "pv"), ((), "d", ""), ((Lock("pv"),), "d@n", "pv@n"), ((), "d@n", "")],
+)
+def test_the_domain_of_a_lease_is_its_first_lock_and_its_node(locks, driver, domain) -> None:
+    lease = replace(make_lease([0.0]), locks=locks, key=volume_key(driver, "pv"))
+    assert lease.domain == domain
 
 
 def test_lost_lease_is_over_whatever_the_clock_says() -> None:
