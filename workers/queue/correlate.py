@@ -1,8 +1,9 @@
 """Does one more event about an object become a new Event, a higher count, or nothing?
 
 client-go's EventCorrelator with one memory for all workers and restarts (L-006): identical events
-become one with a count; more than ten that differ only in the message within ten minutes are merged
-into one; per source and object a bucket of 25 writes, refilled by one each five minutes.
+become one with a count; of those that differ only in the message within ten minutes the tenth and
+all new ones after it are merged into one; per source, object and type (`Normal`, `Warning`) a
+bucket of 25 writes, refilled by one each five minutes.
 
 Source: client-go tools/record/events_cache.go.
 """
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
     import redis
 
-MAX_SIMILAR: Final = 10
+# Upstream merges from the tenth message on (`localKeys.Len() < maxEvents`), whatever its text says.
+MAX_SIMILAR: Final = 9
 SIMILAR_SECONDS: Final = 600
 BURST: Final = 25
 REFILL_SECONDS: Final = 300
@@ -86,7 +88,8 @@ class Occurrence:
         token = new_token()
         return (
             token,
-            _digest(self.source, *reference),
+            # Upstream's getSpamKey: failures do not use up what a success may say.
+            _digest(self.source, *reference, self.type_),
             _digest(self.source, *reference, self.type_, self.reason),
             _digest(self.message),
             f"{self.object_ref.get('name', 'event')}.{token[:16]}",

@@ -137,7 +137,7 @@ NAMES: Final = {
         # Event budget (L-006), each with its TTL.
         _family("event", "hash", "events", "identical events: name, count; 1 h"),
         _family("similar", "set", "events", "messages of similar events; 10 min after the last"),
-        _family("spam", "hash", "events", "token bucket of source+object; 125 min"),
+        _family("spam", "hash", "events", "token bucket of source+object+type; 125 min"),
         # What happened to each key lately, for `explain`.
         _family("trail", "list", "events", "kind|object|uid: last 40 notes 'ms event'; 1 h"),
         # What a shadow expects and how it compared, per driver; 30 days after the last.

@@ -24,10 +24,15 @@ CLAIM = {"kind": "PersistentVolumeClaim", "namespace": "ns", "name": "data", "ui
 def decide(bench):
     """Each call asks a new worker, so that only Redis remembers."""
 
-    def ask(message: str, reason: str = "ProvisioningFailed", **changes: str) -> Decision:
+    def ask(
+        message: str,
+        reason: str = "ProvisioningFailed",
+        type_: str = "Warning",
+        **changes: str,
+    ) -> Decision:
         budget = EventBudget(bench.client, now_ms=lambda: bench.now_ms)
         claim = CLAIM | changes
-        one = Occurrence("driver_csi-fleet", claim, "Warning", reason, message)
+        one = Occurrence("driver_csi-fleet", claim, type_, reason, message)
         return budget.decide([one])[0]
 
     return ask
@@ -41,13 +46,13 @@ def test_l006_identical_events_become_one_with_a_count(decide):
     assert decide("no space", resourceVersion="77") == Patch(first.name, "no space", 3)
 
 
-def test_l006_more_than_ten_similar_events_are_merged(decide):
-    for i in range(10):
+def test_l006_from_the_tenth_message_on_similar_events_are_merged(decide):
+    for i in range(9):
         assert isinstance(decide(f"attempt {i}"), Create)
-    merged = decide("attempt 10")
+    merged = decide("attempt 9")
     assert isinstance(merged, Create)
-    assert merged.message == MERGED_PREFIX + "attempt 10"
-    assert decide("attempt 11") == Patch(merged.name, MERGED_PREFIX + "attempt 11", 2)
+    assert merged.message == MERGED_PREFIX + "attempt 9"
+    assert decide("attempt 10") == Patch(merged.name, MERGED_PREFIX + "attempt 10", 2)
     assert isinstance(decide("attempt 3"), Patch), "known messages keep their own event"
 
 
@@ -60,13 +65,21 @@ def test_l006_burst_of_25_then_one_in_five_minutes_per_object(bench, decide):
     assert decide("same") == Drop()
 
 
+def test_l006_failures_leave_the_budget_of_normal_events_alone(decide):
+    for _ in range(26):
+        last = decide("no space")
+    assert last == Drop()
+    assert isinstance(decide("made", "ProvisioningSucceeded", "Normal"), Create)
+    assert decide("no room", "VolumeFailedDelete") == Drop(), "one budget for all reasons"
+
+
 def test_c086_forty_failures_in_a_minute_write_at_most_25_events(bench, decide):
     decisions = []
     for i in range(40):
         decisions.append(decide(f"error {i}"))
         bench.advance(1.5)
     assert sum(not isinstance(d, Drop) for d in decisions) == 25
-    assert sum(isinstance(d, Create) for d in decisions) == 11
+    assert sum(isinstance(d, Create) for d in decisions) == 10
 
 
 def test_message_text_never_reaches_redis(bench, decide):

@@ -1,4 +1,4 @@
--- CORRELATE(token, source+object, similar, message, new name, params...): create, patch or drop.
+-- CORRELATE(token, source+object+type, similar, message, new name, params...): create, patch or drop.
 -- In a Redis that is nearly full a new message is dropped. The first three identities are digests.
 -- Touches event:<digest> (hash), similar:<digest> (set),
 -- spam:<digest> (hash), each with its TTL. The same token gets the same answer.
