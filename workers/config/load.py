@@ -165,7 +165,7 @@ def _parts(
         "kube": _kube(values | own.get("capacity", {}), environ, namespace),
         "provision": controllers.get("provisioner", settings.ProvisionSettings()),
         "capacity": controllers.get("capacity", settings.CapacitySettings()),
-        "resync_period_seconds": values["resync-period"],
+        "resync_period_seconds": _resync_seconds(line, values),
         "node": _node(provisioner, environ, enabled=in_node_mode),
         "leader": _leader(
             values,
@@ -181,6 +181,16 @@ def _parts(
         "flower": _flower(values, environ),
         "tool": read(ToolSettings, values),
     }
+
+
+def _resync_seconds(line: CommandLine, values: Mapping[str, Any]) -> float:
+    """Period of the resync, of which csi-attacher's `--resync` is another name (A-100); 0: none."""
+    names = {"resync", "attacher-resync"} & line.explicit
+    if not names:
+        return float(values["resync-period"])
+    if "resync-period" in line.explicit:
+        names.add("resync-period")
+    return min((line.values[name] for name in names if line.values[name] > 0), default=0.0)
 
 
 def _values_of(line: CommandLine, spec: Spec, environ: Mapping[str, str]) -> dict[str, Any]:

@@ -33,6 +33,26 @@ def test_a_process_without_flags_has_the_default_settings():
     assert (told.provision, told.capacity) == (usual.provision, usual.capacity)
 
 
+@pytest.mark.parametrize(
+    ("argv", "seconds"),
+    [
+        (["--controllers=attacher"], 900),
+        (["--controllers=attacher", "--resync=2s"], 2),
+        (["--controllers=attacher", "--resync=0"], 0),
+        (["--controllers=attacher", "--resync=-1s"], 0),
+        (["--controllers=attacher", "--resync=1h", "--resync-period=7s"], 7),
+        (["--controllers=attacher", "--resync=0", "--resync-period=7s"], 7),
+        (["--controllers=all", "--attacher-resync=3s"], 3),
+        (["--controllers=resizer", "--resync-period=7s"], 7),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "watcher", "worker"])
+def test_a100_resync_is_another_name_of_the_period(command, argv, seconds):
+    """A-031, A-100: csi-attacher's `--resync` tries what fails again before its retry is due."""
+    redis = {"CSI_FLEET_REDIS_URL": "redis://127.0.0.1:9/0"}
+    assert parse(command, argv, redis).resync_period_seconds == seconds
+
+
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_controllers_settings_default_to_its_rows(name):
     found = parse("run", [f"--controllers={name}"], {}).controllers
@@ -65,6 +85,7 @@ def test_each_row_is_kept_somewhere_or_says_why_not(spec):
     by_hand = {
         # The engine's own settings: KubeSettings, NodeSettings, DriverSettings, Settings.
         "kube-api-capacity-qps", "kube-api-capacity-burst", "timeout", "resync-period",
+        "resync",
         "node-deployment", "node-deployment-immediate-binding", "node-deployment-base-delay",
         "node-deployment-max-delay",
         # A rule each (SNA-007).

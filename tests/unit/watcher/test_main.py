@@ -16,7 +16,7 @@ from workers.observability.health import HEARTBEATS
 HEEDED = {
     *("kubeconfig", "master", "kube-api-qps", "kube-api-burst"),
     *("http-endpoint", "metrics-address", "metrics-path", "metrics-token-review", "enable-pprof"),
-    *("controllers", "namespace", "resync-period", "shard", "state-dir"),
+    *("controllers", "namespace", "resync-period", "resync", "shard", "state-dir"),
     *("redis-url", "redis-username", "redis-password-file", "redis-insecure"),
     *("redis-sentinel-username", "redis-sentinel-password-file"),
     *("v", "logging-format", "version"),

@@ -88,8 +88,6 @@ def compare(context: Context, driver: Driver, lease: Lease, settings: AttacherSe
         for item in context.kube.list(paths.ATTACHMENTS)
         if item["spec"]["attacher"] == driver.name
     ]
-    if not attachments:
-        return done("no attachments")
     try:
         truth = listing.published(pages(context.effects.client(driver), settings))
     except CsiError as error:

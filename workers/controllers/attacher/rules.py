@@ -49,7 +49,10 @@ class DriverView(msgspec.Struct, frozen=True, gc=False):
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """An attachment with something to do: its key's parts, what it needs, what it looked like."""
+    """An attachment with something to do: its key's parts, what it needs, what it looked like.
+
+    `is_marked`: it has our finalizer and a node id.
+    """
 
     driver: str
     node: str
@@ -58,6 +61,7 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     volume: str
     is_deleting: bool
     fingerprint: int
+    is_marked: bool
     lacks_volume: bool
     lacks_node: bool
 
@@ -148,13 +152,15 @@ class AttacherRules:
             self._drop_waiting(name)
             return told
         waiting = self._waiting_entry(item, driver)
-        is_same = known is not None and known.fingerprint == waiting.fingerprint
+        is_echo = known is not None and known.fingerprint == waiting.fingerprint
+        if known is not None and known.is_marked and not waiting.is_marked:
+            is_echo = False  # we take neither off before the end: somebody else did
         self._drop_waiting(name)
         self._waiting[name] = waiting
         self._of_node[waiting.node].add(name)
         if waiting.volume:
             self._of_volume[waiting.volume].add(name)
-        return told if is_same else [*told, self._key(waiting)]
+        return told if is_echo else [*told, self._key(waiting)]
 
     def _waiting_entry(self, item: Attachment, driver: DriverView) -> Waiting:
         errors = (item.status.attach_error, item.status.detach_error)
@@ -167,6 +173,8 @@ class AttacherRules:
             volume=item.spec.source.persistent_volume_name or "",
             is_deleting=item.metadata.deletion_timestamp is not None,
             fingerprint=fingerprint(item, driver),
+            is_marked=item.metadata.has_finalizer(driver.finalizer)
+            and item.metadata.annotation(NODE_ID) is not None,
             lacks_volume=any(map(texts.waits_for_volume, messages)),
             lacks_node=any(map(texts.waits_for_node, messages)),
         )

@@ -42,8 +42,10 @@ FLAGS: Final = (
          "doubles with each failure.", _RUN_WORKER, bound=POSITIVE),
     Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.", _RUN_WORKER,
          bound=POSITIVE),
-    Flag("resync", _DURATION, "10m", "Period in which csi-attacher lists everything again.",
-         _RUN_WORKER, ignored="see --resync-period"),
+    Flag("resync", _DURATION, "10m", "Period in which every unfinished attachment is looked at "
+         "again, whatever it waits for: csi-attacher's name of --resync-period, the shorter one of "
+         "both holds. 0 is none. Without either it is that of --resync-period.",
+         _RUN_WORKER | {Command.WATCHER}),
     Flag("reconcile-sync", _DURATION, "1m", "Time between two comparisons of the attachments with "
          "the driver's ListVolumes.", _SCHEDULE),
     Flag("max-entries", _INT, "0", "Entries per page of ListVolumes; 0 leaves it to the driver.",

@@ -52,8 +52,12 @@ class ResizerController:
         return ()
 
     def serves(self, driver: Driver) -> bool:
-        """Drivers that expand, on the controller or the node, or modify (R-003, R-004)."""
-        return resizer_of(driver) is not Resizer.NONE or can_modify(driver)
+        """Drivers that expand, on the controller or the node, or modify (R-003).
+
+        One that only modifies counts with the gate off too: its worker stays, without work (R-004).
+        """
+        is_modifier = "MODIFY_VOLUME" in driver.controller_capabilities
+        return resizer_of(driver) is not Resizer.NONE or is_modifier
 
     def limits(self, driver: Driver | None) -> Mapping[str, int]:
         """`--workers`."""

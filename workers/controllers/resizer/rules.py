@@ -42,13 +42,18 @@ class DriverView(msgspec.Struct, frozen=True, gc=False):
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """A claim with something left to do, and what it looked like to those who may change it."""
+    """A claim with something left to do, and what it looked like to those who may change it.
+
+    `states`: which of its two states it shows, that of an expansion and that of a modification.
+    """
 
     uid: str
     path: str
     volume: str
     resizer: str
     classes: tuple[str, ...]
+    current_class: str
+    states: tuple[bool, bool]
     fingerprint: int
 
 
@@ -165,13 +170,15 @@ class ResizerRules:
                 return list(self._noted_keys(noted))
             return []
         waiting = _waiting(item)
-        if known is not None and known.fingerprint == waiting.fingerprint:
+        if known == waiting:
             return []
         self._drop_waiting(uid)
         self._waiting[uid] = waiting
         self._of_volume[waiting.volume].add(uid)
         for name in waiting.classes:
             self._of_class[name].add(uid)
+        if known is not None and _is_echo(known, waiting):
+            return []
         return list(self._keys(waiting))
 
     def _drop_claim(self, uid: str) -> list[Told]:
@@ -282,6 +289,19 @@ def _caught_up(item: Claim, noted: Noted) -> bool:
     return _size((item.status.capacity or {}).get(_STORAGE, "0")) >= _size(noted.capacity)
 
 
+def _is_echo(before: Waiting, now: Waiting) -> bool:
+    """Whether all that changed may be our own writing (DR-008).
+
+    A state is taken away by us with a success alone, which changes the capacity or the current
+    class too; else somebody did it, to have the claim tried again (R-010, R-013, TR-012).
+    """
+    expansion_reset = before.states[0] and not now.states[0]
+    modification_reset = before.states[1] and not now.states[1]
+    if expansion_reset or (modification_reset and before.current_class == now.current_class):
+        return False
+    return before.fingerprint == now.fingerprint
+
+
 def _size(text: str) -> int:
     """In bytes; what cannot be read is the worker's to report."""
     try:
@@ -303,6 +323,8 @@ def _waiting(item: Claim) -> Waiting:
         volume=spec.volume_name,
         resizer=intern(resizer),
         classes=tuple(sorted(map(intern, names))),
+        current_class=intern(status.current_volume_attributes_class_name or ""),
+        states=(bool(part), target is not None),
         fingerprint=hash(
             (
                 (spec.resources.requests or {}).get(_STORAGE, ""),

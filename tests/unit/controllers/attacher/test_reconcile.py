@@ -89,10 +89,14 @@ def test_ta094_listed_without_an_attachment(world):
     assert compare(world) == []
 
 
-def test_ta095_attachment_of_another_driver(world):
-    world.add_attachment(attacher="other", attached=True)
-    world.compare()
-    assert world.client.methods == []
+@pytest.mark.parametrize("attacher", ["", "other"], ids=["no attachment", "one of another driver"])
+def test_ta095_nothing_of_the_driver_to_compare(world, attacher):
+    """A-090: each run lists, also when there is nothing yet that the list could contradict."""
+    if attacher:
+        world.add_attachment(attacher=attacher, attached=True)
+    listing(world, {"volume_id": "other", "published_node_ids": ["nodeID1"]})
+    assert compare(world) == []
+    assert world.client.methods == ["ListVolumes"]
 
 
 def test_ta096_three_pages():

@@ -142,6 +142,20 @@ def test_change_of_somebody_else_is_work(rules, item, key):
     assert see(rules, item) == [key]
 
 
+@pytest.mark.parametrize(
+    "item",
+    [
+        pytest.param(attachment(annotations=ANN, **error("boom")), id="the finalizer"),
+        pytest.param(attachment(finalizers=[FIN], **error("boom")), id="the node id"),
+    ],
+)
+def test_what_we_never_take_off_is_somebody_elses_change(rules, item):
+    """A-031, A-032: it cuts the back-off short, and is put on again."""
+    see(rules, attachment(finalizers=[FIN], annotations=ANN, **error("boom")))
+    assert see(rules, item) == [KEY]
+    assert see(rules, item) == []
+
+
 def test_ta115_resync_tries_what_fails(rules):
     """A-031: every unsettled attachment, no other."""
     see(rules, attachment(**error("boom")))

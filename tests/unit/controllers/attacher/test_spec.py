@@ -54,7 +54,7 @@ FLAG_TABLE = {
     "worker-threads": ("10", True, "", ""),
     "retry-interval-start": ("1s", True, "be greater than 0", ""),
     "retry-interval-max": ("5m", True, "be greater than 0", ""),
-    "resync": ("10m", True, "", "see --resync-period"),
+    "resync": ("10m", True, "", ""),
     "reconcile-sync": ("1m", True, "", ""),
     "max-entries": ("0", True, "", ""),
     "default-fstype": ("", True, "", ""),
@@ -86,6 +86,7 @@ def test_a100_commands_that_take_a_flag(flag):
     more = {
         "timeout": {"audit", "conformance", "doctor"},
         "reconcile-sync": {"beat"},
+        "resync": {"watcher"},
     }
     assert set(flag.commands) == {"run", "worker"} | more.get(flag.name, set())
 

@@ -37,6 +37,18 @@ def test_what_a_driver_can_do(capabilities, node, expected, serves):
     assert CONTROLLER.serves(world.driver) is serves
 
 
+@pytest.mark.parametrize("is_served", [True, False], ids=["gate off", "gate and API off"])
+def test_a_driver_that_only_modifies_is_served_without_the_gate(is_served):
+    """R-004: the process idles; it does not end as beside a driver that can neither."""
+    world = ResizerWorld(capabilities=("MODIFY_VOLUME",), node=(), applies_classes=False)
+    world.driver.settings.gates.volume_attributes_class = is_served
+    assert CONTROLLER.serves(world.driver)
+    world.claim(2, 1, volumeAttributesClassName="b")
+    world.run()
+    assert world.api.writes == []
+    assert world.parameters() == []
+
+
 def test_a_driver_that_only_modifies_ignores_growth():
     """R-004."""
     world = ResizerWorld(capabilities=("MODIFY_VOLUME",), node=())

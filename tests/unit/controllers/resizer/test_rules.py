@@ -135,6 +135,35 @@ def test_what_users_and_kubelet_change_wakes_and_echoes_do_not(told, item, expec
     assert told.claim(item) == expected
 
 
+FAILED_SIZE = {"allocatedResourceStatuses": {"storage": "ControllerResizeInfeasible"}}
+FAILED_CLASS = {
+    "modifyVolumeStatus": {"status": "Infeasible", "targetVolumeAttributesClassName": "b"}
+}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        pytest.param(FAILED_SIZE, {}, [KEY], id="TR-012 the expansion's"),
+        pytest.param(FAILED_CLASS, {}, [KEY], id="R-013 the modification's"),
+        pytest.param(FAILED_SIZE | FAILED_CLASS, FAILED_SIZE, [KEY], id="one of both"),
+        pytest.param(
+            FAILED_CLASS,
+            {"currentVolumeAttributesClassName": "b"},
+            [],
+            id="DR-008 our own success, while the size waits",
+        ),
+        pytest.param({}, FAILED_SIZE | FAILED_CLASS, [], id="DR-008 our own failure"),
+    ],
+)
+def test_tr012_a_state_that_somebody_takes_away_wakes(told, before, now, expected):
+    """R-010, R-013: so does an admin have it tried again before the back-off is over."""
+    wanted = {"volumeAttributesClassName": "b"}
+    told.claim(claim(status=before, **wanted))
+    assert told.claim(claim(status=now, **wanted)) == expected
+    assert told.claim(claim(status=now, **wanted)) == []
+
+
 def test_tr004_tr142_a_volume_that_arrives_wakes_its_claim():
     """R-011, DR-011, DR-019: whichever is seen first."""
     told = Told()
