@@ -101,6 +101,16 @@ def volume_handle(volume: Json | None) -> str:
     return handle
 
 
+def check_selector(problem: str) -> None:
+    """Leave a volume alone whose affinity cannot be understood (P-506).
+
+    Raises:
+        AttemptError: NoChange; there is a problem.
+    """
+    if problem:
+        raise AttemptError(f"checking volume affinity failed: {problem}", State.NO_CHANGE)
+
+
 def check_accessible(*, is_accessible: bool) -> None:
     """Leave a volume of another node to that node's instance (P-506).
 

@@ -153,6 +153,19 @@ def test_c077_an_ignored_deletion_leaves_no_trace():
     assert (world.client.deleted, world.events.seen, world.kube.writes) == ([], [], [])
 
 
+def test_a_volume_whose_affinity_cannot_be_read_is_not_deleted():
+    """P-506: another term matches all the same."""
+    world = World()
+    object.__setattr__(world.driver, "node_segments", {"zone": "here"})
+    wrong = {"matchExpressions": [{"key": "zone", "operator": "Lt", "values": ["x"]}]}
+    right = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["here"]}]}
+    add_volume(world, nodeAffinity={"required": {"nodeSelectorTerms": [wrong, right]}})
+    assert world.volume_pass(NAME).action is Action.RETRY
+    assert world.client.deleted == []
+    (message,) = [seen[-1] for seen in world.events.seen]
+    assert message.startswith("checking volume affinity failed: nodeSelectorTerms[0].matchExpr")
+
+
 def test_c078_a_volume_gone_before_its_finalizer_is_success(world):
     add_volume(world)
     world.kube.fail["remove_volume_finalizer"] = [NotFoundError(404, "NotFound", "gone")]
