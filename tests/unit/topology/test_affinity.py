@@ -132,7 +132,7 @@ def test_an_empty_term_never_matches():
     ],
 )
 def test_match_fields_count_only_where_there_is_a_name(requirement, expected, by_name):
-    """P-341, SNC-080: a node deployment's own node has none. They are ANDed with the expressions."""
+    """P-341, SNC-080: a deployment on nodes knows none. They are ANDed with the expressions."""
     assert matches([{"matchFields": [requirement]}], LABELS) is expected
     assert matches([{"matchFields": [requirement]}], LABELS, "foo") is by_name
     away = expression("zone", "In", "z2")
