@@ -55,7 +55,7 @@ def selector_problem(volume: Mapping[str, Any]) -> str:
     """What makes a volume's affinity unreadable, in Go's words; "" if nothing (P-341, P-506).
 
     Of all mistakes the API server lets only one through: a comparison with what is no 64-bit
-    integer. One of them spoils the whole selector, whether or not another term matches.
+    integer. It counts if no term matches.
     """
     affinity = (volume.get("spec") or {}).get("nodeAffinity") or {}
     terms = (affinity.get("required") or {}).get("nodeSelectorTerms") or ()

@@ -203,7 +203,7 @@ NO_NUMBER = "Invalid value: \"x\": for 'Gt', 'Lt' operators, the value must be a
         ),
     ],
 )
-def test_a_comparison_with_text_spoils_the_selector(terms, problem):
+def test_a_comparison_with_text_is_a_problem(terms, problem):
     """P-341, P-506: the text of the event."""
     assert selector_problem(volume(*({"matchExpressions": term} for term in terms))) == problem
     assert selector_problem({"spec": {}}) == ""

@@ -36,9 +36,8 @@ def delete_in_storage(work: Work, volume: JsonObject) -> None:
     csi_volume = volume_to_csi(volume) if migrated else volume
     handle = rules.volume_handle(csi_volume)
     segments = work.driver.node_segments
-    if segments:  # else every volume is accessible
-        rules.check_selector(selector_problem(csi_volume))
-        rules.check_accessible(is_accessible=is_accessible(csi_volume, segments))
+    if segments is not None and not is_accessible(csi_volume, segments):
+        raise rules.not_accessible(selector_problem(csi_volume))
     capability.check_driver(work.driver.plugin_capabilities, work.driver.controller_capabilities)
     secrets = _secrets(work, csi_volume, migrated=migrated)
     if work.driver.supports("PUBLISH_UNPUBLISH_VOLUME"):
