@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from csi_client.messages import Topology
 
 _INT64 = range(-(2**63), 2**63)
-_DECIMAL = re.compile(r"[+-]?[0-9]{1,19}")
+_DECIMAL = re.compile(r"[+-]?[0-9]{1,63}")
 
 
 def node_affinity(accessible_topology: Iterable[Topology]) -> dict[str, Any] | None:
@@ -51,6 +51,27 @@ def is_accessible(volume: Mapping[str, Any], node_segments: Mapping[str, str]) -
     return matches(required.get("nodeSelectorTerms") or (), node_segments)
 
 
+def selector_problem(volume: Mapping[str, Any]) -> str:
+    """What makes a volume's affinity unreadable, in Go's words; "" if nothing (P-341, P-506).
+
+    Of all mistakes the API server lets only one through: a comparison with what is no 64-bit
+    integer. It counts if no term matches.
+    """
+    affinity = (volume.get("spec") or {}).get("nodeAffinity") or {}
+    terms = (affinity.get("required") or {}).get("nodeSelectorTerms") or ()
+    problems = {
+        f"nodeSelectorTerms[{term_index}].matchExpressions[{index}].values[0]: Invalid value: "
+        f"\"{value}\": for 'Gt', 'Lt' operators, the value must be an integer": None
+        for term_index, term in enumerate(terms)
+        for index, expression in enumerate(term.get("matchExpressions") or ())
+        if expression.get("operator") in {"Gt", "Lt"}
+        for value in (expression.get("values") or ())[:1]
+        if _integer(value) is None
+    }
+    text = ", ".join(problems)
+    return f"[{text}]" if len(problems) > 1 else text
+
+
 def matches(
     selector_terms: Iterable[Mapping[str, Any]], labels: Mapping[str, str], name: str = ""
 ) -> bool:
@@ -58,7 +79,7 @@ def matches(
 
     Terms are ORed, requirements inside a term ANDed. An empty term matches nothing. A requirement
     the API would have refused (unknown operator, wrong number of values) makes its term match
-    nothing. Without a node, `matchFields` sees an empty `metadata.name` (P-341).
+    nothing. Without a name there are no fields, and well-formed `matchFields` always hold (P-341).
 
     Source: k8s.io/component-helpers, scheduling/corev1/nodeaffinity.
     """
@@ -78,11 +99,10 @@ def _term_matches(term: Mapping[str, Any], labels: Mapping[str, str], name: str)
 def _field_matches(requirement: Mapping[str, Any], name: str) -> bool:
     """Of a node's fields `metadata.name` is the only one there is."""
     values: Sequence[str] = requirement.get("values") or ()
-    if len(values) != 1:
+    operator = requirement.get("operator")
+    if len(values) != 1 or operator not in {"In", "NotIn"}:
         return False
-    if requirement.get("operator") == "In":
-        return values[0] == name
-    return requirement.get("operator") == "NotIn" and values[0] != name
+    return not name or (values[0] == name) is (operator == "In")
 
 
 def _is_in(label: str | None, values: Sequence[str]) -> bool:
@@ -132,7 +152,13 @@ def _numbers(label: str | None, values: Sequence[str]) -> tuple[int, int] | None
     """Return label and the one value as 64-bit integers, None if either is no such number."""
     if label is None or len(values) != 1:
         return None
-    if not _DECIMAL.fullmatch(label) or not _DECIMAL.fullmatch(values[0]):
+    left, right = _integer(label), _integer(values[0])
+    return None if left is None or right is None else (left, right)
+
+
+def _integer(text: str) -> int | None:
+    """The decimal number of 64 bits that the text is, None if it is none."""
+    if not _DECIMAL.fullmatch(text):
         return None
-    pair = int(label), int(values[0])
-    return pair if pair[0] in _INT64 and pair[1] in _INT64 else None
+    number = int(text)
+    return number if number in _INT64 else None

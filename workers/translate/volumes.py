@@ -101,17 +101,15 @@ def volume_handle(volume: Json | None) -> str:
     return handle
 
 
-def check_accessible(*, is_accessible: bool) -> None:
-    """Leave a volume of another node to that node's instance (P-506).
+def not_accessible(problem: str) -> IgnoredError | AttemptError:
+    """Return what keeps this node's instance from a volume it cannot reach (P-506).
 
     Args:
-        is_accessible: whether its affinity matches this node's segments, or it has none (P-341).
-
-    Raises:
-        IgnoredError: it does not.
+        problem: what of its affinity cannot be understood, "" if it is another node's (P-341).
     """
-    if not is_accessible:
-        raise IgnoredError("PV was not provisioned on this node")
+    if problem:
+        return AttemptError(f"checking volume affinity failed: {problem}", State.NO_CHANGE)
+    return IgnoredError("PV was not provisioned on this node")
 
 
 def still_attached(volume_name: str, node_name: str) -> AttemptError:

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csi_client.messages import Topology
-from workers.topology.affinity import is_accessible, matches, node_affinity
+from workers.topology.affinity import (
+    is_accessible,
+    matches,
+    node_affinity,
+    selector_problem,
+)
 
 
 def expression(key, operator, *values):
@@ -120,14 +125,14 @@ def test_an_empty_term_never_matches():
 @pytest.mark.parametrize(
     ("requirement", "expected", "by_name"),
     [
-        pytest.param(expression("metadata.name", "In", "foo"), False, True, id="In a name"),
+        pytest.param(expression("metadata.name", "In", "foo"), True, True, id="In a name"),
         pytest.param(expression("metadata.name", "NotIn", "foo"), True, False, id="NotIn a name"),
         pytest.param(expression("metadata.name", "In", "foo", "b"), False, False, id="two values"),
         pytest.param(expression("metadata.name", "Exists"), False, False, id="other operator"),
     ],
 )
-def test_match_fields_see_an_empty_name_or_the_node_s(requirement, expected, by_name):
-    """P-341, SNC-080: and they are ANDed with the expressions."""
+def test_match_fields_count_only_where_there_is_a_name(requirement, expected, by_name):
+    """P-341, SNC-080: a deployment on nodes knows none. They are ANDed with the expressions."""
     assert matches([{"matchFields": [requirement]}], LABELS) is expected
     assert matches([{"matchFields": [requirement]}], LABELS, "foo") is by_name
     away = expression("zone", "In", "z2")
@@ -175,3 +180,30 @@ def test_a_node_reaches_the_volumes_made_for_its_segments(segments):
     assert is_accessible({"spec": {"nodeAffinity": affinity}}, segments)
     moved = {**segments, next(iter(segments)): "elsewhere"}
     assert not is_accessible({"spec": {"nodeAffinity": affinity}}, moved)
+
+
+NO_NUMBER = "Invalid value: \"x\": for 'Gt', 'Lt' operators, the value must be an integer"
+
+
+@pytest.mark.parametrize(
+    ("terms", "problem"),
+    [
+        pytest.param([], "", id="no affinity"),
+        pytest.param([[expression("a", "In", "x"), expression("a", "Gt", "7")]], "", id="fine"),
+        pytest.param(
+            [[expression("a", "In", "1")], [expression("a", "Exists"), expression("a", "Gt", "x")]],
+            f"nodeSelectorTerms[1].matchExpressions[1].values[0]: {NO_NUMBER}",
+            id="one, beside a term that matches",
+        ),
+        pytest.param(
+            [[expression("a", "Gt", "x")], [expression("a", "Lt", "x")]],
+            f"[nodeSelectorTerms[0].matchExpressions[0].values[0]: {NO_NUMBER}, "
+            f"nodeSelectorTerms[1].matchExpressions[0].values[0]: {NO_NUMBER}]",
+            id="two",
+        ),
+    ],
+)
+def test_a_comparison_with_text_is_a_problem(terms, problem):
+    """P-341, P-506: the text of the event."""
+    assert selector_problem(volume(*({"matchExpressions": term} for term in terms))) == problem
+    assert selector_problem({"spec": {}}) == ""

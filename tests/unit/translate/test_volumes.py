@@ -183,13 +183,17 @@ def test_volume_of_another_node(spec, is_deletable):
     csi = capability.csi
     topologies = [csi.Topology(segments={"host": spec})] if spec else []
     volume = make_volume(nodeAffinity=node_affinity(topologies))
-    accessible = is_accessible(volume, {"host": "own"})
-    if is_deletable:
-        volumes.check_accessible(is_accessible=accessible)
-    else:
-        with pytest.raises(IgnoredError) as caught:
-            volumes.check_accessible(is_accessible=accessible)
-        assert caught.value.reason == "PV was not provisioned on this node"
+    assert is_accessible(volume, {"host": "own"}) is is_deletable
+
+
+def test_what_keeps_a_node_from_a_volume():
+    """P-506: it is another node's, or its affinity makes no sense."""
+    ignored, failed = volumes.not_accessible(""), volumes.not_accessible("p")
+    assert isinstance(ignored, IgnoredError)
+    assert ignored.reason == "PV was not provisioned on this node"
+    assert isinstance(failed, AttemptError)
+    assert failed.message == "checking volume affinity failed: p"
+    assert failed.state is State.NO_CHANGE
 
 
 def annotated(name: str, namespace: str, **spec: Any) -> dict[str, Any]:

@@ -288,6 +288,7 @@ class ClaimPass(ClaimWork):
         message, state = error.message, error.state
         measure.failed(self, claim)
         if self.is_orphaned and not attempt.was_sent:
+            self.event(claim, "Warning", k.REASON_PROVISIONING_FAILED, message)
             return self.strand(message)
         if error.code == INVALID_ARGUMENT:
             text = "Volume provisioning failed with infeasible error. Retries will be delayed. "
@@ -312,11 +313,13 @@ class ClaimPass(ClaimWork):
         """After a final error: nothing runs, but a claim deleted now gets its last attempt.
 
         Args:
-            claim: of the attempt; one that is being deleted had its last attempt just now.
+            claim: of the attempt; one that is being deleted had its last attempt just now, and
+                so had one that was gone when the driver was asked (P-400: work stops).
             attempt: that failed.
             is_over: the error leaves no doubt, and there was none before.
         """
-        was_last = "deletionTimestamp" in claim["metadata"] and self.overtaken_seconds() <= 0
+        is_leaving = self.is_orphaned or "deletionTimestamp" in claim["metadata"]
+        was_last = is_leaving and self.overtaken_seconds() <= 0
         was_last = was_last or (self.is_orphaned and self.had_failed)
         if not attempt.was_sent:
             self.forget_unless_failed()

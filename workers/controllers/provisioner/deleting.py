@@ -13,7 +13,7 @@ from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
 from workers.observability.logging import get_logger
 from workers.observability.requests import about_volume
-from workers.topology.affinity import is_accessible
+from workers.topology.affinity import is_accessible, selector_problem
 from workers.translate import capability
 from workers.translate import secrets as secret_rules
 from workers.translate import volumes as rules
@@ -36,8 +36,8 @@ def delete_in_storage(work: Work, volume: JsonObject) -> None:
     csi_volume = volume_to_csi(volume) if migrated else volume
     handle = rules.volume_handle(csi_volume)
     segments = work.driver.node_segments
-    if segments is not None:
-        rules.check_accessible(is_accessible=is_accessible(csi_volume, segments))
+    if segments is not None and not is_accessible(csi_volume, segments):
+        raise rules.not_accessible(selector_problem(csi_volume))
     capability.check_driver(work.driver.plugin_capabilities, work.driver.controller_capabilities)
     secrets = _secrets(work, csi_volume, migrated=migrated)
     if work.driver.supports("PUBLISH_UNPUBLISH_VOLUME"):

@@ -162,7 +162,10 @@ def add_secret(world):
 
 @pytest.mark.parametrize("error", ENDS)
 def test_claim_and_secret_are_deleted(world, error):
-    """COR-7: without its secret nobody can ask; the key rests, the record stays for `audit`."""
+    """COR-7: without its secret nobody can ask; the key rests, the record stays for `audit`.
+
+    P-400: a claim that is gone gets the event of a NoChange error too.
+    """
     with_secret(world)
     owner = attempted(world, error)
     world.kube.drop("secrets", "creds", "default")
@@ -172,6 +175,8 @@ def test_claim_and_secret_are_deleted(world, error):
     (record,) = intents(world).values()
     assert record["stage"] == "stranded"
     assert 'secrets "creds" not found' in record["problem"]
+    missing = 'error getting secret creds in namespace default: secrets "creds" not found'
+    assert missing in [seen[-1] for seen in world.events.seen]
     assert set(world.kube.kind("configmaps")) == {f"csi-fleet-intent-{VOLUME}"}
 
 

@@ -153,6 +153,22 @@ def test_c077_an_ignored_deletion_leaves_no_trace():
     assert (world.client.deleted, world.events.seen, world.kube.writes) == ([], [], [])
 
 
+@pytest.mark.parametrize("is_matched", [False, True], ids=["no term matches", "another matches"])
+def test_an_affinity_that_cannot_be_read_is_an_error_if_nothing_matches(is_matched):
+    """P-341, P-506."""
+    world = World()
+    object.__setattr__(world.driver, "node_segments", {"zone": "here"})
+    wrong = {"matchExpressions": [{"key": "zone", "operator": "Lt", "values": ["x"]}]}
+    here = ["here" if is_matched else "there"]
+    other = {"matchExpressions": [{"key": "zone", "operator": "In", "values": here}]}
+    add_volume(world, nodeAffinity={"required": {"nodeSelectorTerms": [wrong, other]}})
+    assert world.volume_pass(NAME).action is (Action.DONE if is_matched else Action.RETRY)
+    assert len(world.client.deleted) == is_matched
+    messages = [seen[-1] for seen in world.events.seen]
+    problem = "checking volume affinity failed: nodeSelectorTerms[0].matchExpressions[0].values[0]"
+    assert [text[: len(problem)] for text in messages] == [problem] * (not is_matched)
+
+
 def test_c078_a_volume_gone_before_its_finalizer_is_success(world):
     add_volume(world)
     world.kube.fail["remove_volume_finalizer"] = [NotFoundError(404, "NotFound", "gone")]
