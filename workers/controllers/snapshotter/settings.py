@@ -19,6 +19,8 @@ GATE_GROUPS: Final = "CSIVolumeGroupSnapshot"
 
 
 _RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
+# As the common flag of that name: it is the watcher that looks at everything again.
+_SCHEDULE: Final = _RUN_WORKER | {Command.WATCHER, Command.BEAT}
 _DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR, Command.CONFORMANCE})
 _BOOL, _INT, _UINT, _STRING = Value.BOOL, Value.INT, Value.UINT, Value.STRING
 _DURATION: Final = Value.DURATION
@@ -42,7 +44,7 @@ FLAGS: Final = (
     Flag("node-deployment", _BOOL, "false", "Take only the contents whose label names the node of "
          "the environment variable NODE_NAME."),
     Flag("resync-period", _DURATION, "15m", "Period in which every undecided content is looked at "
-         "again.", bound=POSITIVE),
+         "again.", _SCHEDULE, bound=POSITIVE),
     Flag("delete-unread-snapshots", _BOOL, "true", "A pre-provisioned content with policy Delete "
          "whose status never got a handle takes its snapshot along; csi-snapshotter leaves it in "
          "the storage.", _RUN_WORKER, upstream=False),

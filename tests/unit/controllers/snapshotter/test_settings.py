@@ -32,7 +32,7 @@ def test_who_has_which_flag():
     """Only `delete-unread-snapshots` is of ours: a Go sidecar would not start with it."""
     assert {flag.name for flag in FLAGS if not flag.upstream} == {"delete-unread-snapshots"}
     beside = {flag.name for flag in FLAGS if flag.commands > RUN}
-    assert beside == {"timeout"}, "the tools that ask a driver have its deadline"
+    assert beside == {"timeout", "resync-period"}, "tools have the deadline, the watcher the other"
 
 
 @pytest.mark.parametrize(
