@@ -160,7 +160,7 @@ def _sync(work: ContentPass) -> Outcome:
     group_class = work.read_class(class_name(work.content))
     # As for single contents (SND-004).
     judged = None if is_deleting(work.content) else group_class
-    if not is_ours(work.content, judged, work.driver.name):
+    if not is_ours(work.content, judged, work.driver.name) or not work.is_of_our_node():
         return done("not ours")
     try:
         return _act(work, decide(work), group_class)

@@ -108,10 +108,12 @@ def read_settings(values: Mapping[str, Any]) -> SnapshotterSettings:
             exit_code=1,
         )
     gates: Mapping[str, bool] = values.get("feature-gates") or {}
+    groups = bool(gates.get(GATE_GROUPS, True))
     names = SnapshotterSettings(
         snapshot_name=_name_rule(values, "snapshot"),
-        group_name=_name_rule(values, "groupsnapshot"),
-        groups=bool(gates.get(GATE_GROUPS, True)),
+        # Without groups their names are not looked at (SNS-110).
+        group_name=_name_rule(values if groups else {}, "groupsnapshot"),
+        groups=groups,
     )
     found = with_flags(names, values)
     return replace(found, worker_threads=max(1, found.worker_threads))

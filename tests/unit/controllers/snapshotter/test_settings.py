@@ -45,6 +45,12 @@ def test_an_empty_prefix_says_which(kind, title):
     assert str(caught.value) == f"{title} name prefix cannot be of length 0"
 
 
+def test_the_prefix_of_groups_does_not_matter_without_groups():
+    """SNS-110."""
+    off = {"feature-gates": {"CSIVolumeGroupSnapshot": False}, "groupsnapshot-name-prefix": ""}
+    assert read_settings(off).group_name == NameRule("groupsnapshot")
+
+
 @pytest.mark.parametrize("length", [1, 32, -1])
 @pytest.mark.parametrize("kind", ["snapshot", "groupsnapshot"])
 def test_lengths_that_give_a_name(kind, length):
