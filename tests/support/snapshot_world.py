@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.support.fake_context import FakeWorld
 from workers import constants as k
+from workers.config.settings import NodeSettings
 from workers.controllers.snapshot_controller.controller import CONTROLLER as SNAPSHOT_CONTROLLER
 from workers.controllers.snapshot_controller.keys import binding_key, snapshot_key
 from workers.controllers.snapshot_controller.settings import SnapshotControllerSettings
@@ -79,6 +80,7 @@ class SnapshotWorld(FakeWorld):
         }
         super().__init__(driver_name=DRIVER, capabilities=names, settings=own)
         self.driver.settings.kube = SimpleNamespace(namespace="fleet")
+        self.driver.settings.node = NodeSettings()
         self.context.metrics = Metrics()
         self.add_class()
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Command", "HelpRequested", "Settings", "parse", "usage"]
 
+_RESYNC: Final = frozenset({"resync", "attacher-resync"})
 SERVICE_ACCOUNT_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 # What is no sidecar: a --kubeconfig that somebody typed goes before the variable, as in kubectl.
@@ -184,12 +185,13 @@ def _parts(
 
 
 def _resync_seconds(line: CommandLine, values: Mapping[str, Any]) -> float:
-    """Period of the resync, of which csi-attacher's `--resync` is another name (A-100); 0: none."""
-    names = {"resync", "attacher-resync"} & line.explicit
+    """Period of the one resync of all: of its names, each sidecar's, the shortest that is given.
+
+    csi-attacher's is `--resync` (A-100); each may have its controller's name in front. 0: none.
+    """
+    names = {one for one in line.explicit if one.endswith("resync-period") or one in _RESYNC}
     if not names:
         return float(values["resync-period"])
-    if "resync-period" in line.explicit:
-        names.add("resync-period")
     return min((line.values[name] for name in names if line.values[name] > 0), default=0.0)
 
 

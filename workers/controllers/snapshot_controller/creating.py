@@ -28,12 +28,14 @@ def _fail(message: str) -> AttemptError:
     return AttemptError(message, State.NO_CHANGE)
 
 
-def source_volume(work: ObjectPass, claim_name: str) -> JsonObject:
+def source_volume(work: ObjectPass, claim_name: str | None) -> JsonObject:
     """The volume behind a claim (SNC-043 rows 3 to 5); in-tree ones translated (SND-031).
 
     Raises:
         AttemptError: the claim is missing or not bound, or the volume is another's.
     """
+    if claim_name is None:
+        raise _fail("the snapshot source PVC name is not specified")
     if not claim_name:
         raise _fail(f"the PVC name is not specified in snapshot {work.key.object}")
     claim = work.find(paths.CLAIMS, claim_name, work.namespace)
@@ -76,7 +78,7 @@ def source_driver(work: ObjectPass) -> str:
     Raises:
         AttemptError: it cannot be known.
     """
-    volume = source_volume(work, objects.source_claim(work.item) or "")
+    volume = source_volume(work, objects.source_claim(work.item))
     if value_at(volume, "spec", "csi") is None:
         raise _fail(f"snapshotting non-CSI volumes is not supported, snapshot:{work.key.object}")
     return text(volume, "spec", "csi", "driver")

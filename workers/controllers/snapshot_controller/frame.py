@@ -162,8 +162,8 @@ class BindingPass(ObjectPass, ABC):
             raise Refusal(f"{words.subject}ValidationError", words.one_source)
         named = self.named_content
         expected = self.computed_content if named is None else named
-        content = self.find(words.contents, expected)
         try:
+            content = self.find_expected(expected)
             self.complete_finalizers(content)
         except Refusal as refusal:
             self.blame(refusal)
@@ -251,6 +251,18 @@ class BindingPass(ObjectPass, ABC):
         )
 
     # Content.
+
+    def find_expected(self, name: str) -> JsonObject | None:
+        """The named or computed content.
+
+        Raises:
+            Refusal: the object names the empty one; its status is left alone (SNC-020 row 4).
+        """
+        words = self.words
+        if not name:
+            key = self.key.object
+            raise Refusal("", f"empty {words.contents.kind}Name for {words.noun} {key}")
+        return self.find(words.contents, name)
 
     def refers_back(self, content: Json, *, unbound_is_fine: bool = False) -> bool:
         """Whether the content points back by name, namespace and UID.

@@ -40,7 +40,7 @@ def content_name(group: Json) -> str:
 
 
 def selector_text(selector: Json) -> str:
-    """A label selector as the API takes it; expressions count too, unlike in the reference.
+    """A label selector as the API takes it; unlike in the reference expressions count (SNG-001).
 
     By key, as Go prints it: users see it when no claim matches.
     """

@@ -16,6 +16,8 @@ GATE_GROUPS: Final = "CSIVolumeGroupSnapshot"
 
 
 _RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
+# As the common flag of that name: it is the watcher that looks at everything again.
+_SCHEDULE: Final = _RUN_WORKER | {Command.WATCHER, Command.BEAT}
 _BOOL, _UINT, _DURATION = Value.BOOL, Value.UINT, Value.DURATION
 
 FLAGS: Final = (
@@ -25,7 +27,7 @@ FLAGS: Final = (
          "doubles with each failure.", bound=POSITIVE),
     Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.", bound=POSITIVE),
     Flag("resync-period", _DURATION, "15m", "Period in which everything that waits is looked at "
-         "again.", bound=POSITIVE),
+         "again.", _SCHEDULE, bound=POSITIVE),
     Flag("retry-crd-interval-max", _DURATION, "30s", "How long snapshot-controller waits for its "
          "CRDs.", ignored="missing CRDs are looked for again all the time"),
     Flag("enable-distributed-snapshotting", _BOOL, "false", "Label contents of local volumes with "

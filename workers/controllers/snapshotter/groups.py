@@ -135,7 +135,9 @@ def decide(work: ContentPass) -> Action:
         return Action.DELETE if goes else Action.RELEASE
     if objects.is_ready(content):
         return Action.TIDY
-    if given_handles(content) is not None:
+    # One with both sources is created first, as a single content is (row 3).
+    is_made = objects.has_status(content) or not volumes_of(content)
+    if given_handles(content) is not None and is_made:
         return Action.QUERY
     if not handle:
         if is_deleting(content) and not (is_open or work.is_announced()):
@@ -158,7 +160,7 @@ def _sync(work: ContentPass) -> Outcome:
     group_class = work.read_class(class_name(work.content))
     # As for single contents (SND-004).
     judged = None if is_deleting(work.content) else group_class
-    if not is_ours(work.content, judged, work.driver.name):
+    if not is_ours(work.content, judged, work.driver.name) or not work.is_of_our_node():
         return done("not ours")
     try:
         return _act(work, decide(work), group_class)
@@ -295,6 +297,7 @@ def _query(work: ContentPass, group_class: JsonObject | None) -> Outcome:
     handle = group_handle(work.content)
     try:
         secrets = _get_secrets(work, group_class)
+        members = _given_members(work)
         lock = snapshot_lock(work, handle)
         if (taken := work.context.queue.acquire(work.lease, lock)) is not None:
             return busy(taken)
@@ -302,7 +305,7 @@ def _query(work: ContentPass, group_class: JsonObject | None) -> Outcome:
             "GroupController/GetVolumeGroupSnapshot",
             csi.GetVolumeGroupSnapshotRequest(
                 group_snapshot_id=handle,
-                snapshot_ids=text_list(given_handles(work.content) or {}, "volumeSnapshotHandles"),
+                snapshot_ids=members,
                 secrets=secrets,
             ),
             csi.GetVolumeGroupSnapshotResponse,
@@ -324,6 +327,14 @@ def _query(work: ContentPass, group_class: JsonObject | None) -> Outcome:
         return poll(work)
     work.forget()
     return done("ready")
+
+
+def _given_members(work: ContentPass) -> list[str]:
+    members = text_list(given_handles(work.content) or {}, "volumeSnapshotHandles")
+    if not members:
+        words = f"cannot list group snapshot {work.name}. No snapshots found in the group snapshot"
+        raise AttemptError(f"{words} content", State.NO_CHANGE)
+    return members
 
 
 def _get_secrets(work: ContentPass, group_class: JsonObject | None) -> dict[str, str]:

@@ -63,7 +63,7 @@ def query(work: ContentPass, snapshot_class: JsonObject | None) -> Outcome:
 def _secrets(work: ContentPass, snapshot_class: JsonObject | None) -> dict[str, str]:
     """SNS-030: the class' list secret; a member of a group takes the annotations' instead."""
     name, content = work.name, work.content
-    what, failed = f"snapshot content {name}", "failed to get credentials for"
+    what = f"snapshot content {name}"
     ref: SecretRef | None = None
     named = objects.class_name(content)
     if named is not None:
@@ -77,21 +77,28 @@ def _secrets(work: ContentPass, snapshot_class: JsonObject | None) -> dict[str, 
         except AttemptError as error:
             raise _error(f"failed to get secret reference for {what}: {error.message}") from error
     if objects.group_handle(content) is not None:
-        failed = "failed to get credentials from annotation for"
-        try:
-            ref = snapshot_secrets.from_annotations(
-                annotations_of(content),
-                work.names.secret_name,
-                work.names.secret_namespace,
-                f"{work.names.words} {quote(name)}",
-            )
-        except AttemptError as error:
-            raise _error(f"{failed} {what}: {error.message}") from error
+        return _annotated(work, f"failed to get credentials from annotation for {what}")
     try:
         return work.read_secret(ref)
     except (RefusedError, AttemptError) as error:
         place = f"error getting secret {ref.name} in namespace {ref.namespace}" if ref else ""
-        raise _error(f"{failed} {what}: {place}: {error}") from error
+        raise _error(f"failed to get credentials for {what}: {place}: {error}") from error
+
+
+def _annotated(work: ContentPass, failed: str) -> dict[str, str]:
+    """The secret that the annotations name; why it cannot be read is not told (SNA-024)."""
+    names = work.names
+    what = f"{names.words} {quote(work.name)}"
+    try:
+        ref = snapshot_secrets.from_annotations(
+            annotations_of(work.content), names.secret_name, names.secret_namespace, what
+        )
+    except AttemptError as error:
+        raise _error(f"{failed}: {error.message}") from error
+    try:
+        return work.read_secret(ref)
+    except (RefusedError, AttemptError) as error:
+        raise _error(f"{failed}: cannot get credentials for {what}") from error
 
 
 def _ask(work: ContentPass, handle: str, secrets: dict[str, str]) -> csi.Snapshot:

@@ -19,6 +19,8 @@ GATE_GROUPS: Final = "CSIVolumeGroupSnapshot"
 
 
 _RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
+# As the common flag of that name: it is the watcher that looks at everything again.
+_SCHEDULE: Final = _RUN_WORKER | {Command.WATCHER, Command.BEAT}
 _DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR, Command.CONFORMANCE})
 _BOOL, _INT, _UINT, _STRING = Value.BOOL, Value.INT, Value.UINT, Value.STRING
 _DURATION: Final = Value.DURATION
@@ -43,7 +45,7 @@ FLAGS: Final = (
          "the environment variable NODE_NAME; an audit leaves out the others' snapshots.",
          _RUN_WORKER | {Command.AUDIT}),
     Flag("resync-period", _DURATION, "15m", "Period in which every undecided content is looked at "
-         "again.", bound=POSITIVE),
+         "again.", _SCHEDULE, bound=POSITIVE),
     Flag("delete-unread-snapshots", _BOOL, "true", "A pre-provisioned content with policy Delete "
          "whose status never got a handle takes its snapshot along; csi-snapshotter leaves it in "
          "the storage.", _RUN_WORKER, upstream=False),
@@ -107,10 +109,12 @@ def read_settings(values: Mapping[str, Any]) -> SnapshotterSettings:
             exit_code=1,
         )
     gates: Mapping[str, bool] = values.get("feature-gates") or {}
+    groups = bool(gates.get(GATE_GROUPS, True))
     names = SnapshotterSettings(
         snapshot_name=_name_rule(values, "snapshot"),
-        group_name=_name_rule(values, "groupsnapshot"),
-        groups=bool(gates.get(GATE_GROUPS, True)),
+        # Without groups their names are not looked at (SNS-110).
+        group_name=_name_rule(values if groups else {}, "groupsnapshot"),
+        groups=groups,
     )
     found = with_flags(names, values)
     return replace(found, worker_threads=max(1, found.worker_threads))

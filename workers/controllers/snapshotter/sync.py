@@ -43,7 +43,7 @@ def _sync(work: ContentPass) -> Outcome:
     snapshot_class = work.read_class(objects.class_name(work.content))
     # Whatever became of its class, nobody else deletes it (SND-004).
     judged = None if is_deleting(work.content) else snapshot_class
-    if not is_ours(work.content, judged, work.driver.name):
+    if not is_ours(work.content, judged, work.driver.name) or not work.is_of_our_node():
         return done("not ours")
     action = decide(
         work.content,

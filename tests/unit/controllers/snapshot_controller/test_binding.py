@@ -199,6 +199,17 @@ def test_both_sources_are_refused():
     assert finalizers(world.snapshot()) == []
 
 
+def test_an_empty_content_name_is_told_by_event_only():
+    """SNC-020 row 4: no finalizer, no status."""
+    world = SnapshotWorld()
+    source = {"volumeSnapshotContentName": ""}
+    world.add_snapshot(spec={"source": source, "volumeSnapshotClassName": None})
+    assert world.run_snapshot().action.value == "retry"
+    assert world.reasons == ["SnapshotFinalizerError"]
+    assert finalizers(world.snapshot()) == []
+    assert "status" not in world.snapshot()
+
+
 def test_an_error_is_written_to_the_object_as_it_is():
     """SND-015, SND-017: also over an error without a message, also after a foreign write."""
     world = SnapshotWorld()

@@ -109,6 +109,23 @@ def test_no_default_class(values, words):
     assert finalizers(world.snapshot()) == []
 
 
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({}, "the snapshot source PVC name is not specified"),
+        ({"persistentVolumeClaimName": ""}, "the PVC name is not specified in snapshot ns/s"),
+    ],
+)
+def test_no_default_class_without_a_claim(source, words):
+    """SNC-011: no source and an empty name are told apart; the class comes first (SNC-002)."""
+    world = SnapshotWorld()
+    world.add_snapshot(spec={"source": source, "volumeSnapshotClassName": None})
+    assert world.run_snapshot().action.value == "retry"
+    assert world.reasons == ["SetDefaultSnapshotClassFailed"]
+    expected = f"Failed to set default snapshot class with error {words}"
+    assert error_of(world.snapshot()) == expected
+
+
 def test_a_class_that_cannot_be_written_stops_the_pass():
     """SND-011: the reference goes on without a class."""
     world = SnapshotWorld()

@@ -220,11 +220,13 @@ def test_snt068_no_creation_time_means_now():
     assert world.content()["status"]["creationTime"] > 1_700_000_000 * 10**9
 
 
-def test_snt069_an_unknown_size_is_left_out():
+@pytest.mark.parametrize("size", [0, -5])
+def test_snt069_an_unknown_size_is_left_out(size):
     """SNS-025."""
     world = SnapshotWorld()
     world.add_content()
-    world.client.respond({"CreateSnapshot": [{"snapshot": {"snapshot_id": "sh"}}]})
+    cut = {"snapshot_id": "sh", "size_bytes": size}
+    world.client.respond({"CreateSnapshot": [{"snapshot": cut}]})
     world.run_content()
     assert "restoreSize" not in world.content()["status"]
 

@@ -19,6 +19,7 @@ from tests.support.snapshot_world import (
 from workers import constants as k
 from workers.config.flags import Command
 from workers.config.load import parse
+from workers.config.settings import NodeSettings
 from workers.controllers.snapshotter.controller import CONTROLLER
 from workers.controllers.snapshotter.decide import Action, decide, is_ours, should_delete
 from workers.controllers.snapshotter.settings import read_settings
@@ -403,6 +404,17 @@ def test_no_deletion_while_a_volume_is_made_from_it():
         assert outcome.action.value == "blocked"
         assert outcome.lock.name == name
         assert world.client.methods == []
+
+
+@pytest.mark.parametrize("label", ["n1", "n2", None])
+def test_a_content_that_another_node_got_is_left_to_it(label):
+    """SNS-001: its key may wait here still when the label changes."""
+    world = SnapshotWorld()
+    world.driver.settings.node = NodeSettings(enabled=True, node_name="n1")
+    labels = {} if label is None else {k.LABEL_SNAPSHOT_NODE: label}
+    world.add_content(metadata={"labels": labels})
+    world.run_content()
+    assert world.client.methods == (["CreateSnapshot"] if label == "n1" else [])
 
 
 def test_snt084_node_mode():

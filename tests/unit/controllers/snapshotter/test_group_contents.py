@@ -14,7 +14,8 @@ from workers.kube import paths
 from workers.queue.keys import Key
 
 KEY = Key(KIND_GROUP_CONTENTS, DRIVER, "gc")
-GIVEN = {"groupSnapshotHandles": {"volumeGroupSnapshotHandle": "gh", "volumeSnapshotHandles": []}}
+HANDLES = {"volumeGroupSnapshotHandle": "gh", "volumeSnapshotHandles": ["m1"]}
+GIVEN = {"groupSnapshotHandles": HANDLES}
 SECRET = "csi.storage.k8s.io/group-snapshotter-get-secret"
 
 

@@ -192,6 +192,27 @@ def test_a_given_group_that_the_driver_does_not_tell(code, words):
     assert world.reasons == ["GroupSnapshotContentCheckandUpdateFailed"]
 
 
+def test_a_given_group_that_names_no_members():
+    """SNG-003: the driver is not asked for a group without snapshots."""
+    world = group_world({"groupSnapshotHandles": {"volumeGroupSnapshotHandle": "gh"}})
+    assert run(world).action.value == "retry"
+    assert error_of(content(world)) == (
+        f"{WORDS}cannot list group snapshot gc. No snapshots found in the group snapshot content"
+    )
+    assert world.client.methods == []
+
+
+def test_a_group_with_both_sources_is_made_first():
+    """SNS-010 row 3: as for single contents, the handles count once there is a status."""
+    spec = {"volumeGroupSnapshotClassName": "c"}
+    world = group_world(GIVEN | {"volumeHandles": ["a"]}, spec=spec)
+    get_class(world)
+    world.client.respond({"CreateVolumeGroupSnapshot": [MADE], "GetVolumeGroupSnapshot": [ready()]})
+    assert run(world).reason == "not ready"
+    assert run(world).reason == "ready"
+    assert world.client.methods == ["CreateVolumeGroupSnapshot", "GetVolumeGroupSnapshot"]
+
+
 def test_a_given_group_whose_class_does_not_exist():
     """SNG-003: its secret cannot be known."""
     world = group_world(GIVEN, spec={"volumeGroupSnapshotClassName": "none"})

@@ -99,6 +99,19 @@ def test_half_of_a_members_secret_is_an_error():
     assert world.client.methods == []
 
 
+def test_a_members_secret_that_does_not_exist():
+    """SNA-024: as at its creation, the user is told of the content only."""
+    world = SnapshotWorld("LIST_SNAPSHOTS")
+    annotations = {k.ANN_GROUP_HANDLE: "gh"} | SECRET
+    world.add_content(metadata={"annotations": annotations}, status=dict(MEMBER))
+    assert world.run_content().reason == "not known"
+    assert error_of(world.content()) == (
+        f"{WORDS}failed to get credentials from annotation for snapshot content {CONTENT}: "
+        f'cannot get credentials for snapshot content "{CONTENT}"'
+    )
+    assert world.client.methods == []
+
+
 def test_nothing_is_remembered_of_a_given_snapshot_that_is_ready():
     """SND-001: nor of the looks at it."""
     world = SnapshotWorld("GET_SNAPSHOT")

@@ -33,6 +33,7 @@ def test_who_has_which_flag():
     assert {flag.name for flag in FLAGS if not flag.upstream} == {"delete-unread-snapshots"}
     beside = {flag.name: flag.commands - RUN for flag in FLAGS if flag.commands > RUN}
     assert beside.pop("timeout") >= {Command.AUDIT}, "the tools that ask a driver have its deadline"
+    assert beside.pop("resync-period") == {Command.WATCHER, Command.BEAT}, "the watcher looks again"
     assert beside == {"node-deployment": {Command.AUDIT}}
 
 
@@ -44,6 +45,12 @@ def test_an_empty_prefix_says_which(kind, title):
     with pytest.raises(ConfigError) as caught:
         read_settings({f"{kind}-name-prefix": ""})
     assert str(caught.value) == f"{title} name prefix cannot be of length 0"
+
+
+def test_the_prefix_of_groups_does_not_matter_without_groups():
+    """SNS-110."""
+    off = {"feature-gates": {"CSIVolumeGroupSnapshot": False}, "groupsnapshot-name-prefix": ""}
+    assert read_settings(off).group_name == NameRule("groupsnapshot")
 
 
 @pytest.mark.parametrize("length", [1, 32, -1])

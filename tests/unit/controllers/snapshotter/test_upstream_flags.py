@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from workers.__main__ import drop_in
+from workers.cli.run import arguments_for
+from workers.config.flags import Command
 from workers.config.load import parse
 
 COMMON = """--version=false --kubeconfig=/k --leader-election=false --leader-election-namespace=
@@ -62,3 +64,14 @@ def test_each_flag_is_read(program, name, own):
         assert read.extra_metadata is True
     else:
         assert (read.is_distributed, read.keeps_volume_mode) == (True, False)
+
+
+@PROGRAMS
+def test_the_watcher_learns_how_often_to_look_again(program, name, own):
+    """SNA-010: it is the watcher that puts everything into the queue again."""
+    command, rest = drop_in([program, "--resync-period=2s"])
+    assert parse(command, rest, {}).resync_period_seconds == 2.0
+    given = [f"--controllers={name}", "--resync-period=2s"]
+    assert "--resync-period=2s" in arguments_for(Command.WATCHER, given)
+    found = parse(Command.WATCHER, [*given, "--redis-url=redis://r"], {})
+    assert found.resync_period_seconds == 2.0
