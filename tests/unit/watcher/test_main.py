@@ -17,6 +17,7 @@ HEEDED = {
     *("kubeconfig", "master", "kube-api-qps", "kube-api-burst"),
     *("http-endpoint", "metrics-address", "metrics-path", "metrics-token-review", "enable-pprof"),
     *("controllers", "namespace", "resync-period", "resync", "shard", "state-dir"),
+    *("snapshotter-resync-period", "snapshot-controller-resync-period"),
     *("redis-url", "redis-username", "redis-password-file", "redis-insecure"),
     *("redis-sentinel-username", "redis-sentinel-password-file"),
     *("v", "logging-format", "version"),
