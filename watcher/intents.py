@@ -14,7 +14,7 @@ import msgspec
 
 from workers.constants import ANN_RECORD_DRIVER, LABEL_INTENT
 from workers.observability.logging import get_logger
-from workers.queue.copies import FIELD_RECORD, FIELD_SEAL, copied_domain
+from workers.queue.copies import FIELD_RECORD, FIELD_SEAL, copied_domain, copied_volume
 from workers.queue.keys import KIND_CLAIMS, KIND_VOLUMES, Key
 from workers.queue.records import UNREADABLE
 
@@ -78,9 +78,11 @@ def restore_intents(
         if key.kind not in _IN_REDIS:  # its controller reads the copy itself
             keys.append(key)
             continue
-        domain = copied_domain(name, key)
+        domain = copied_domain(config_map, key)
+        names = {domain, key.record_name(copied_volume(name, key))}
         # Asked again, for the attempt may have ended since the list: both records are gone then.
-        if intents.get(domain) is not None or not resources.has_config_map(namespace, name):
+        is_there = any(intents.get(one) is not None for one in names)
+        if is_there or not resources.has_config_map(namespace, name):
             continue
         # An owner may write its newer one at this moment.
         if intents.restore(domain, sealed):

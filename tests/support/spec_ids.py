@@ -21,7 +21,7 @@ RULE_PREFIXES = (
     *("LP", "LPD", "NR", "NRD"),
 )
 CASE_PREFIXES = ("T", "C", "TA", "TR", "SNT", "LPT", "NRT")
-CASE_FOLDERS = ("cases", "cases-attacher", "cases-resizer", "cases-snapshots")
+CASE_FOLDERS = ("cases", "cases-attacher", "cases-resizer", "cases-snapshots", "cases-found")
 
 _PREFIX = "|".join((*RULE_PREFIXES, *CASE_PREFIXES))
 _ID = rf"(?:{_PREFIX})-\d{{3}}"

@@ -187,7 +187,7 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
     records = [
         (name, record)
         for name, record in (*intents.all().items(), *_copies(tools).values())
-        if str(record.get("driver")) == driver
+        if str(record.get("driver")) == driver and _is_here(tools, record)
     ]
     in_flight = {
         name: float(record.get("since") or 0) for name, record in records if not is_stranded(record)
@@ -210,6 +210,15 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
     waiting = {one.volume: (one.key.object, one.problem) for one in stranded(records)}
     ours = (in_flight, unsaved, volumes, frozenset(deleting), waiting, frozenset(elsewhere))
     return Look(at, listed, *ours)
+
+
+def _is_here(tools: Tools, record: Mapping[str, Any]) -> bool:
+    """Whether the attempt may have made a volume in this driver's storage."""
+    node = tools.settings.node
+    try:
+        return not node.enabled or Key.parse(str(record.get("key"))).node in {"", node.node_name}
+    except ValueError:
+        return True
 
 
 def _segments(tools: Tools, client: CsiClient) -> Mapping[str, str]:
@@ -323,7 +332,7 @@ def _copies(tools: Tools) -> dict[str, tuple[str, Mapping[str, Any]]]:
             key = None  # an attempt in flight all the same
             with suppress(ValueError):
                 key = Key.parse(str(record.get("key")))
-            found[name] = copied_domain(name, key), record
+            found[name] = copied_domain(one, key), record
     return found
 
 

@@ -166,7 +166,7 @@ def _parts(
         "kube": _kube(values | own.get("capacity", {}), environ, namespace),
         "provision": controllers.get("provisioner", settings.ProvisionSettings()),
         "capacity": controllers.get("capacity", settings.CapacitySettings()),
-        "resync_period_seconds": _resync_seconds(line, values),
+        "resync_period_seconds": _resync_seconds(line, values, specs),
         "node": _node(provisioner, environ, enabled=in_node_mode),
         "leader": _leader(
             values,
@@ -184,15 +184,17 @@ def _parts(
     }
 
 
-def _resync_seconds(line: CommandLine, values: Mapping[str, Any]) -> float:
+def _resync_seconds(line: CommandLine, values: Mapping[str, Any], specs: Sequence[Spec]) -> float:
     """Period of the one resync of all: of its names, each sidecar's, the shortest that is given.
 
-    csi-attacher's is `--resync` (A-100); each may have its controller's name in front. 0: none.
+    csi-attacher's is `--resync` (A-100), and says nothing of others; each may have its
+    controller's name in front. 0: none.
     """
     names = {one for one in line.explicit if one.endswith("resync-period") or one in _RESYNC}
-    if not names:
-        return float(values["resync-period"])
-    return min((line.values[name] for name in names if line.values[name] > 0), default=0.0)
+    periods = [float(line.values[name]) for name in names]
+    if not names or (names <= _RESYNC and {spec.name for spec in specs} != {"attacher"}):
+        periods.append(float(values["resync-period"]))
+    return min((one for one in periods if one > 0), default=0.0)
 
 
 def _values_of(line: CommandLine, spec: Spec, environ: Mapping[str, str]) -> dict[str, Any]:

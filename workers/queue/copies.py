@@ -7,15 +7,19 @@ an attempt for the same claim.
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from workers.queue.keys import Key
 
 NAME_PREFIX: Final = "csi-fleet-intent-"
 FIELD_RECORD: Final = "record"
 # What stands in front of the record in Redis: proof and tenant.
 FIELD_SEAL: Final = "seal"
+# Under what the record stands in Redis; a release that knew one name alone wrote none.
+FIELD_DOMAIN: Final = "domain"
 
 
 def copy_name(volume: str, key: Key) -> str:
@@ -28,13 +32,21 @@ def plain_copy_name(volume: str) -> str:
     return f"{NAME_PREFIX}{volume}"
 
 
-def copied_domain(name: str, key: Key | None) -> str:
-    """Under what the record stands in Redis, by the copy's name and the key in its record.
+def copied_volume(name: str, key: Key | None) -> str:
+    """The volume of a copy, by its name and the key in its record; None: that is unreadable."""
+    return name.removeprefix(NAME_PREFIX).removesuffix(_suffix(key) if key is not None else "")
 
-    None: that is unreadable.
+
+def copied_domain(config_map: Mapping[str, Any], key: Key | None) -> str:
+    """Under what the record of a copy stands in Redis; its seal is good for that name alone.
+
+    Args:
+        config_map: the copy.
+        key: in its record; None: that is unreadable.
     """
-    volume = name.removeprefix(NAME_PREFIX)
-    return key.record_name(volume.removesuffix(_suffix(key))) if key is not None else volume
+    volume = copied_volume(config_map["metadata"]["name"], key)
+    domain = key.record_name(volume) if key is not None else volume
+    return domain if (config_map.get("data") or {}).get(FIELD_DOMAIN) == domain else volume
 
 
 def _suffix(key: Key) -> str:

@@ -167,18 +167,14 @@ class IntentStore:
         pv: dict[str, Any] | None,
     ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         """Records of a release whose nodes shared them: of the node that made the call."""
-        if intent is None or intent.get("key") != lease.key.text:
+        if intent is None or not _is_of(intent, lease.key):
             return None, None
-        records = {"intents": intent} | ({"unsaved": pv} if pv is not None else {})
-        closed = self._closed(lease.domain, lease, **records)
-        _remember(lease, lease.domain, **closed)
-        hashes = {"intents": self._intents, "unsaved": self._unsaved}
-        with reading(self._client):
-            pipe = self._client.pipeline(transaction=True)
-            for slot, raw in closed.items():
-                pipe.hset(hashes[slot], lease.domain, raw)
-                pipe.hdel(hashes[slot], name)
-            pipe.execute()
+        if pv is not None:
+            self.created(lease.domain, intent, pv, lease)
+        else:
+            self.begin(lease.domain, intent, lease)
+        self.delete(name)
+        self.delete_pv(name)
         return intent, pv
 
     def _closed(
@@ -227,6 +223,14 @@ def _tenant(intent: Mapping[str, Any], lease: Lease | None) -> str:
         return Key.parse(str(intent.get("key"))).tenant
     except ValueError:
         return ""
+
+
+def _is_of(intent: Mapping[str, Any], key: Key) -> bool:
+    """Whether the call was made with the storage that the key is of."""
+    try:
+        return not intent.get("key") or Key.parse(str(intent["key"])).driver == key.driver
+    except ValueError:
+        return False
 
 
 def _owner(lease: Lease | None) -> tuple[str, str, str]:

@@ -106,10 +106,10 @@ NAMES: Final = {
         RedisName("said", "hash", "counters", "driver or class -> ms of the last pause or resume"),
         RedisName("breakers", "hash", "counters", "driver -> breaker record; gone when closed"),
         # Intents: what may exist in a storage system without a PV.
-        RedisName("intents", "hash", "intents", "PV name -> record; from before CreateVolume"),
-        RedisName("unsaved", "hash", "intents", "PV name -> full PV; until saved"),
+        RedisName("intents", "hash", "intents", "domain -> record; from before CreateVolume"),
+        RedisName("unsaved", "hash", "intents", "domain -> full PV; until saved"),
         RedisName("held", "hash", "intents", "namespace -> bytes of its intents; each minute anew"),
-        _family("saved", "string", "intents", "PV name: its PV was saved a moment ago; 10 min"),
+        _family("saved", "string", "intents", "domain: its PV was saved a moment ago; 10 min"),
         # Catalog, written by the watcher.
         _family("catalog", "hash", "catalog", "kind: name -> 'rv json', no json = tombstone"),
         _family("changes", "zset", "catalog", "kind: name -> version of its last change"),

@@ -6,7 +6,7 @@ import pytest
 
 from workers.errors import LeaseLost, QueueUnavailable
 from workers.queue.intents import IntentStore
-from workers.queue.keys import claim_key
+from workers.queue.keys import claim_key, volume_key
 from workers.queue.locks import Lock
 from workers.queue.names import NAMES, PREFIX
 
@@ -103,6 +103,18 @@ def test_a_record_that_nodes_shared_goes_to_the_node_that_made_the_call(store, s
     queue.release(lease)
     assert store.opened(taken(queue, first))[0] == record
     assert lease.written["intents"][0] == "pvc-u@n1"
+
+
+def test_a_deletion_takes_the_shared_record_of_its_node_over(store, start_queue):
+    """It waits for the call that may still run there; that of another node is nothing to it."""
+    queue = start_queue()
+    store.begin("pvc-u", INTENT | {"key": claim_key("d@n1", "ns", "a", "u").text})
+    other = taken(queue, volume_key("d@n2", "pvc-u", "ns"))
+    assert store.opened(other)[0] is None
+    queue.release(other, delay_seconds=60)
+    lease = taken(queue, volume_key("d@n1", "pvc-u", "ns"))
+    assert store.opened(lease)[0] == store.get("pvc-u@n1")
+    assert [*store.all()] == ["pvc-u@n1"]
 
 
 def test_lost_lease_may_not_begin_nor_clear_the_next_owners_intent(store, bench, start_queue):

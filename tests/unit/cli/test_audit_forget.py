@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.memory_api import MemoryApi
 from workers.cli import audit
+from workers.config.settings import NodeSettings
 from workers.constants import LABEL_INTENT
 from workers.errors import ConfigError
 from workers.explain.audit import Report
@@ -37,11 +38,12 @@ def world(*, forget="pvc-1"):
     return api, SimpleNamespace(settings=settings, kube=api.kube, redis=None)
 
 
-def add_copy(api, name, place, stage, *, key=None):
+def add_copy(api, name, place, stage, *, key=None, domain=""):
     text = claim_key(f"{DRIVER}{place}", "ns", "data", "1").text if key is None else key
     record = {"key": text, "stage": stage}
     metadata = {"name": name, "namespace": "fleet", "labels": {LABEL_INTENT: "true"}}
-    api.add(paths.CONFIG_MAPS, {"metadata": metadata, "data": {"record": json.dumps(record)}})
+    data = {"record": json.dumps(record), "domain": domain}
+    api.add(paths.CONFIG_MAPS, {"metadata": metadata, "data": data})
 
 
 def named(volume, place):
@@ -57,20 +59,39 @@ def test_its_copy_goes_and_those_of_other_nodes_stay(finished, place):
     """The copy alone would bring the record back; each node's attempt has its own."""
     api, tools = world(forget=f"pvc-1{place}")
     for one in PLACES:
-        add_copy(api, named("pvc-1", one), one, STRANDED)
+        add_copy(api, named("pvc-1", one), one, STRANDED, domain=f"pvc-1{one}")
     assert audit.forget(tools, report(f"pvc-1{place}")) == 0
     kept = {one for one in PLACES if api.of(paths.CONFIG_MAPS, named("pvc-1", one), "fleet")}
     assert kept == set(PLACES) - {place}
     assert finished == [f"pvc-1{place}"]
 
 
-def test_a_node_s_copy_of_a_release_without_nodes_goes(finished):
-    """It has the plain name, whatever its key says."""
-    api, tools = world(forget="pvc-1@n1")
-    add_copy(api, plain_copy_name("pvc-1"), "@n1", STRANDED)
-    assert audit.forget(tools, report("pvc-1@n1")) == 0
-    assert api.of(paths.CONFIG_MAPS, plain_copy_name("pvc-1"), "fleet") is None
-    assert finished == ["pvc-1@n1"]
+def test_a_node_s_copy_of_a_release_whose_nodes_shared_records_goes(finished):
+    """It stands for the record with the PV's name alone."""
+    api, tools = world()
+    for name in (plain_copy_name("pvc-1"), named("pvc-1", "@n1")):
+        add_copy(api, name, "@n1", STRANDED)
+    assert audit.forget(tools, report("pvc-1")) == 0
+    assert list(api.kube.list_config_maps("fleet", LABEL_INTENT)) == []
+    assert finished == ["pvc-1"]
+
+
+@pytest.mark.parametrize(
+    ("key", "is_counted"),
+    [
+        (claim_key(f"{DRIVER}@n1", "ns", "data", "1").text, True),
+        (claim_key(f"{DRIVER}@n2", "ns", "data", "1").text, False),
+        (claim_key(DRIVER, "ns", "data", "1").text, True),
+        ("no key", True),
+    ],
+)
+def test_attempts_of_other_nodes_own_no_volume_here(key, is_counted):
+    """With a Redis for all nodes."""
+    node = NodeSettings(enabled=True, node_name="n1")
+    tools = SimpleNamespace(settings=SimpleNamespace(node=node))
+    assert audit._is_here(tools, {"key": key}) is is_counted
+    tools.settings.node = NodeSettings()
+    assert audit._is_here(tools, {"key": key})
 
 
 @pytest.mark.parametrize("other", ["pvc-12", "pvc-2"])

@@ -43,6 +43,8 @@ def test_a_process_without_flags_has_the_default_settings():
         (["--controllers=attacher", "--resync=1h", "--resync-period=7s"], 7),
         (["--controllers=attacher", "--resync=0", "--resync-period=7s"], 7),
         (["--controllers=all", "--attacher-resync=3s"], 3),
+        (["--controllers=provisioner,attacher", "--resync=0"], 900),
+        (["--controllers=provisioner,attacher", "--resync=24h"], 900),
         (["--controllers=all", "--snapshotter-resync-period=4s"], 4),
         (["--controllers=all", "--snapshot-controller-resync-period=4s", "--resync-period=9s"], 4),
         (["--controllers=resizer", "--resync-period=7s"], 7),

@@ -216,7 +216,8 @@ class ClaimPass(ClaimWork):
             decision = self.backend.should_provision(self, claim, storage_class)
             if decision is not None:
                 return decision
-        if was_saved and saving.exists(self, claim):
+        # A fellow on another node has no mark of ours.
+        if (was_saved or self.driver.settings.node.enabled) and saving.exists(self, claim):
             return done("volume exists")
         if storage_class is None:
             return retry("storage class not found")

@@ -15,7 +15,13 @@ from workers.errors import ApiError, NamespaceFull, RecordTooLarge, TransientErr
 from workers.kube.errors import AwayError, NotFoundError
 from workers.observability.logging import get_logger
 from workers.queue.catalogkinds import KIND_CLASSES
-from workers.queue.copies import FIELD_RECORD, FIELD_SEAL, copy_name, plain_copy_name
+from workers.queue.copies import (
+    FIELD_DOMAIN,
+    FIELD_RECORD,
+    FIELD_SEAL,
+    copy_name,
+    plain_copy_name,
+)
 from workers.queue.keys import Key
 from workers.queue.records import encode
 from workers.queue.seal import content
@@ -92,6 +98,7 @@ class Safekeeping:
             "data": {
                 FIELD_RECORD: record.decode(),
                 FIELD_SEAL: sealed.removesuffix(record).decode(),
+                FIELD_DOMAIN: domain,
             },
         }
         try:

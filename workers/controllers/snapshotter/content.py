@@ -18,7 +18,7 @@ from workers.observability import trail
 from workers.observability.logging import get_logger
 from workers.translate import secrets
 from workers.translate import snapshot_objects as objects
-from workers.translate.fields import annotations_of, is_deleting, text_list, text_map
+from workers.translate.fields import annotations_of, is_deleting, text_list
 from workers.translate.snapshot_status import error_of
 
 if TYPE_CHECKING:
@@ -111,12 +111,6 @@ class LiveContent:
     def reach(self, step: str) -> None:
         """Announce an effect; raises LeaseLost if the content has another owner by now."""
         self.context.effects.reach(step, self.lease)
-
-    def is_of_our_node(self) -> bool:
-        """Whether the sidecar of this node may take it: its label may have changed (SNS-001)."""
-        node = self.driver.settings.node
-        labels = text_map(self.content, "metadata", "labels")
-        return not node.enabled or labels.get(k.LABEL_SNAPSHOT_NODE) == node.node_name
 
     def is_announced(self) -> bool:
         """Whether the object says that a call may be under way."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from csi_client.errors import CsiError
+from workers.constants import LABEL_SNAPSHOT_NODE
 from workers.controllers.snapshotter import intent as intents
 from workers.controllers.snapshotter.content import Gone, LiveContent
 from workers.controllers.snapshotter.decide import poll_seconds
@@ -19,6 +20,7 @@ from workers.deadlines import seconds_left
 from workers.engine.outcome import Action, Outcome, blocked, done, retry, wait
 from workers.errors import LeaseLost, RecordTooLarge, TransientError
 from workers.queue.locks import Lock
+from workers.translate.fields import text_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,6 +55,17 @@ class ContentPass(LiveContent):
         self.polls = int(mark.get("polls") or 0)
         self.overtaken = float(mark.get("overtaken") or 0)
         self.has_stale_copy = bool(mark.get("stale"))
+
+    def is_of_our_node(self) -> bool:
+        """Whether the sidecar of this node may take it: its label may have changed (SNS-001).
+
+        What this node began it brings to its end all the same: nobody else knows of it.
+        """
+        node = self.driver.settings.node
+        if not node.enabled or self.intent is not None:
+            return True
+        labels = text_map(self.content, "metadata", "labels")
+        return labels.get(LABEL_SNAPSHOT_NODE) == node.node_name
 
     def run(self, decide: Callable[[Self], Outcome]) -> Outcome:
         """One pass; what leaves a call without its end leaves a copy (M-010).

@@ -229,3 +229,19 @@ def test_nodes_that_share_a_redis_have_attempts_of_their_own(moved):
     assert moved.node_pass("n1", claim).reason in {"deleted without PV", "another node's volume"}
     assert moved.intents.intents == {}
     assert saved["spec"]["csi"]["volumeHandle"] not in moved.clients["n1"].deleted
+
+
+def test_a_volume_that_another_node_saved_is_seen_without_a_mark_of_its_own(moved):
+    """Saved by n2, then the claim went to n1's scheduler before it was bound."""
+    claim = moved.live_claim()
+    assert moved.node_pass("n2", claim).action is Action.DONE
+    moved.kube.add("persistentvolumeclaims", with_node(claim, "n3"))
+    moved.drivers["n3"] = replace(
+        moved.drivers["n2"],
+        queue_name=f"{DRIVER}@n3",
+        settings=Settings(node=NodeSettings(enabled=True, node_name="n3")),
+    )
+    before = len(moved.clients["n2"].created)
+    outcome = moved.node_pass("n3", moved.live_claim())
+    assert (outcome.action, outcome.reason) == (Action.DONE, "volume exists")
+    assert len(moved.clients["n2"].created) == before

@@ -417,6 +417,24 @@ def test_a_content_that_another_node_got_is_left_to_it(label):
     assert world.client.methods == (["CreateSnapshot"] if label == "n1" else [])
 
 
+def test_what_this_node_began_is_ended_here_although_another_got_the_content():
+    """SNS-001, SNQ-005: nobody else knows of the snapshot that the call may have made."""
+    world = SnapshotWorld()
+    world.driver.settings.node = NodeSettings(enabled=True, node_name="n1")
+    world.add_class()
+    world.add_content(metadata={"labels": {k.LABEL_SNAPSHOT_NODE: "n1"}})
+    world.client.respond({"CreateSnapshot": [{"code": "DEADLINE_EXCEEDED"}, {}]})
+    world.run_content()
+    world.api.change(
+        paths.SNAPSHOT_CONTENTS,
+        world.content()["metadata"]["name"],
+        {"metadata": {"labels": {k.LABEL_SNAPSHOT_NODE: "n2"}}},
+    )
+    world.run_content()
+    assert world.client.methods.count("CreateSnapshot") == 2
+    assert world.run_content().reason == "not ours"
+
+
 def test_snt084_node_mode():
     """SNS-100: without a Lease, and never without the node's name."""
     values = {"node-deployment": True, "leader-election": True}
