@@ -39,8 +39,11 @@ class Work:
 
 
 @contextmanager
-def worker_of(redis_server, threads):
-    """Celery with our pool and consumers, whose loop goes round for nothing but what it is told."""
+def worker_of(redis_server, threads, *drivers):
+    """Celery with our pool and consumers, whose loop goes round for nothing but what it is told.
+
+    It serves the drivers from its start: a question that is under way is not changed.
+    """
     app = make_app(parse("worker", [f"--redis-url={redis_server.unix_url}"], {}))
     work, hubs = Work(), []
 
@@ -54,6 +57,8 @@ def worker_of(redis_server, threads):
     def task(number):
         work.run(number)
 
+    for driver in drivers:
+        consumers.serve(driver)
     consumers.start()
     with start_worker(
         app, concurrency=threads, pool=POOL, perform_ping_check=False, shutdown_timeout=SECONDS
@@ -124,8 +129,7 @@ def is_asked(redis_client):
 def test_a_driver_that_is_held_no_more_is_asked_for(redis_server, redis_client, monkeypatch):
     """Its tickets come while Redis is still asked for those of the others."""
     monkeypatch.setattr("workers.cli.consumers.ASK_SECONDS", LONG)
-    with worker_of(redis_server, 2) as world:
-        world.consumers.serve("a")
+    with worker_of(redis_server, 2, "a") as world:
         send(world, 0, "drv.a")
         assert begun(world, 0)
         world.consumers.hold("a", is_full=True)
