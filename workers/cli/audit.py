@@ -208,8 +208,16 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
         if not is_accessible(volume, segments):
             elsewhere.add(volume["metadata"]["name"])
     waiting = {one.volume: (one.key.object, one.problem) for one in stranded(records)}
-    ours = (in_flight, unsaved, volumes, frozenset(deleting), waiting, frozenset(elsewhere))
-    return Look(at, listed, *ours)
+    return Look(
+        at,
+        listed,
+        in_flight,
+        unsaved,
+        volumes,
+        deleting=frozenset(deleting),
+        stranded=waiting,
+        elsewhere=frozenset(elsewhere),
+    )
 
 
 def _is_here(tools: Tools, record: Mapping[str, Any]) -> bool:

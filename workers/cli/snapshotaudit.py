@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from workers.constants import (
-    ANN_BEING_CREATED,
-    ANN_GROUP_BEING_CREATED,
-    LABEL_INTENT,
-    LABEL_SNAPSHOT_NODE,
-)
+from workers.constants import ANN_BEING_CREATED, ANN_GROUP_BEING_CREATED, LABEL_INTENT
 from workers.controllers.snapshotter.spec import SPEC
 from workers.explain.audit import Look
 from workers.explain.words import stamp
@@ -24,7 +19,8 @@ from workers.kube import paths
 from workers.kube.errors import ForbiddenError
 from workers.queue.copies import FIELD_RECORD
 from workers.queue.inspect import marks_of_driver
-from workers.translate.fields import Json, annotations_of, is_deleting, object_list, text, text_map
+from workers.translate.fields import Json, annotations_of, is_deleting, object_list, text
+from workers.translate.snapshot_objects import node_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,8 +69,7 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
             name, meta = text(content, "metadata", "name"), content["metadata"]
             known = dict.fromkeys(handles_of(content), (name, meta["uid"]))
             owners = {**known, **owners}  # a member's own content goes before its group's
-            label = text_map(content, "metadata", "labels").get(LABEL_SNAPSHOT_NODE)
-            if node.enabled and label != node.node_name:
+            if node.enabled and node_of(content) != node.node_name:
                 elsewhere.add(name)
             if is_deleting(content):
                 deleting |= known.keys()

@@ -125,6 +125,9 @@ def _strings(text: str) -> tuple[str, ...]:
 CONTROLLER_COMMANDS = frozenset({Command.RUN, Command.WORKER})
 """The commands that take the flags of the controllers they run (the watcher goes by records)."""
 
+RESYNC_COMMANDS = CONTROLLER_COMMANDS | {Command.WATCHER, Command.BEAT}
+"""Those that take the period of the resync, by each of its names; the watcher does it."""
+
 _PARSERS: dict[Kind, Callable[[str], Any]] = {
     Kind.STRING: str,
     Kind.STRINGS: _strings,

@@ -15,6 +15,7 @@ from typing import Final
 from workers.config.flags import (
     NOT_NEGATIVE,
     POSITIVE,
+    RESYNC_COMMANDS,
     TOOLS,
     Bound,
     Command,
@@ -152,7 +153,7 @@ OWN_FLAGS: Final = (
     Flag("lease-ttl", _DURATION, "4s", "Time after which the work of a silent worker process is "
          "given to others.", _RUN_WORKER | {Command.BEAT}, upstream=False, bound=at_least(1, "1s")),
     Flag("resync-period", _DURATION, "15m", "Period in which every unfinished claim and volume is "
-         "looked at again.", _SCHEDULE, upstream=False, bound=POSITIVE),
+         "looked at again.", RESYNC_COMMANDS, upstream=False, bound=POSITIVE),
     Flag("shadow", _BOOL, "false", "Decide and write nothing: neither the API server nor a driver "
          "is changed. What would have been done is compared with what the sidecar beside it does: "
          "docs/shadow.md.", _RUN_WORKER, upstream=False),

@@ -18,6 +18,7 @@ from workers.constants import (
     FINALIZER_SNAPSHOT_BOUND,
     FINALIZER_SNAPSHOT_IN_GROUP,
     GROUP_GROUP_SNAPSHOT,
+    LABEL_SNAPSHOT_NODE,
 )
 from workers.translate.fields import (
     Json,
@@ -29,6 +30,7 @@ from workers.translate.fields import (
     optional_mapping,
     optional_text,
     text,
+    text_map,
 )
 
 POLICY_DELETE: Final = "Delete"
@@ -76,6 +78,11 @@ def source_content(snapshot: Json) -> str | None:
 def class_name(obj: Json) -> str | None:
     """Return the class that a snapshot or a content names."""
     return optional_text(obj, "spec", "volumeSnapshotClassName")
+
+
+def node_of(content: Json) -> str | None:
+    """Return the node whose sidecar alone may take a content, None for none (SNS-001)."""
+    return text_map(content, "metadata", "labels").get(LABEL_SNAPSHOT_NODE)
 
 
 def bound_content(snapshot: Json) -> str:

@@ -1,4 +1,4 @@
-#!lua name=csifleet_1e725112d5bc93ba
+#!lua name=csifleet_ed5f7a47ab04bd9c
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
@@ -604,13 +604,8 @@ local function record_name(key, volume)
   return node and volume .. '@' .. node or volume
 end
 
--- Intent and unsaved PV of a volume, and under what they stand: one name for all nodes where a release
--- that knew no other left them.
-local function records_of(key, volume)
-  local name = record_name(key, volume)
-  local intent, unsaved = redis.call('HGET', K.intents, name), redis.call('HGET', K.unsaved, name)
-  if intent or unsaved or name == volume then return intent, unsaved, name end
-  return redis.call('HGET', K.intents, volume), redis.call('HGET', K.unsaved, volume), volume
+local function records_of(name)
+  return redis.call('HGET', K.intents, name), redis.call('HGET', K.unsaved, name)
 end
 
 -- A ticketed key -> running with all its locks. Returns 'taken' and the state of its lease, or why not.
@@ -623,8 +618,13 @@ local function state_of(key, lease, waited)
   local intent, unsaved, saved, name = false, false, 0, ''
   local volume = string.sub(lease.locks[1] or '', 3)
   if volume ~= '' then
-    intent, unsaved, name = records_of(key, volume)
-    saved = redis.call('EXISTS', K.saved .. record_name(key, volume))
+    name = record_name(key, volume)
+    intent, unsaved = records_of(name)
+    saved = redis.call('EXISTS', K.saved .. name)
+    if name ~= volume and not intent and not unsaved then
+      name = volume -- a release that knew no other left one for all nodes
+      intent, unsaved = records_of(name)
+    end
   end
   return { key, lease.locks, lease.fence, lease.started, redis.call('HGET', K.fails, key) or '0',
     redis.call('HGET', K.memos, key) or '', redis.call('HGET', K.marks, key) or '',
@@ -1725,5 +1725,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_1e725112d5bc93ba', run)
-redis.register_function{ function_name = 'csifleet_1e725112d5bc93ba_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_ed5f7a47ab04bd9c', run)
+redis.register_function{ function_name = 'csifleet_ed5f7a47ab04bd9c_always', callback = run, flags = { 'allow-oom' } }

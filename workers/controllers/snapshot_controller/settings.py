@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.config.flagfields import setting, with_flags
-from workers.config.flags import POSITIVE, Command, Flag
+from workers.config.flags import POSITIVE, RESYNC_COMMANDS, Command, Flag
 from workers.config.flags import Kind as Value
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ GATE_GROUPS: Final = "CSIVolumeGroupSnapshot"
 
 
 _RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
-# As the common flag of that name: it is the watcher that looks at everything again.
-_SCHEDULE: Final = _RUN_WORKER | {Command.WATCHER, Command.BEAT}
 _BOOL, _UINT, _DURATION = Value.BOOL, Value.UINT, Value.DURATION
 
 FLAGS: Final = (
@@ -27,7 +25,7 @@ FLAGS: Final = (
          "doubles with each failure.", bound=POSITIVE),
     Flag("retry-interval-max", _DURATION, "5m", "Longest retry interval.", bound=POSITIVE),
     Flag("resync-period", _DURATION, "15m", "Period in which everything that waits is looked at "
-         "again.", _SCHEDULE, bound=POSITIVE),
+         "again.", RESYNC_COMMANDS, bound=POSITIVE),
     Flag("retry-crd-interval-max", _DURATION, "30s", "How long snapshot-controller waits for its "
          "CRDs.", ignored="missing CRDs are looked for again all the time"),
     Flag("enable-distributed-snapshotting", _BOOL, "false", "Label contents of local volumes with "

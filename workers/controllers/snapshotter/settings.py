@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.config.flagfields import setting, with_flags
-from workers.config.flags import POSITIVE, Command, Flag
+from workers.config.flags import POSITIVE, RESYNC_COMMANDS, Command, Flag
 from workers.config.flags import Kind as Value
 from workers.errors import ConfigError
 
@@ -19,8 +19,6 @@ GATE_GROUPS: Final = "CSIVolumeGroupSnapshot"
 
 
 _RUN_WORKER: Final = frozenset({Command.RUN, Command.WORKER})
-# As the common flag of that name: it is the watcher that looks at everything again.
-_SCHEDULE: Final = _RUN_WORKER | {Command.WATCHER, Command.BEAT}
 _DRIVER_TOOLS: Final = frozenset({Command.AUDIT, Command.DOCTOR, Command.CONFORMANCE})
 _BOOL, _INT, _UINT, _STRING = Value.BOOL, Value.INT, Value.UINT, Value.STRING
 _DURATION: Final = Value.DURATION
@@ -45,7 +43,7 @@ FLAGS: Final = (
          "the environment variable NODE_NAME; an audit leaves out the others' snapshots.",
          _RUN_WORKER | {Command.AUDIT}),
     Flag("resync-period", _DURATION, "15m", "Period in which every undecided content is looked at "
-         "again.", _SCHEDULE, bound=POSITIVE),
+         "again.", RESYNC_COMMANDS, bound=POSITIVE),
     Flag("delete-unread-snapshots", _BOOL, "true", "A pre-provisioned content with policy Delete "
          "whose status never got a handle takes its snapshot along; csi-snapshotter leaves it in "
          "the storage.", _RUN_WORKER, upstream=False),

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from csi_client.errors import CsiError
-from workers.constants import LABEL_SNAPSHOT_NODE
 from workers.controllers.snapshotter import intent as intents
 from workers.controllers.snapshotter.content import Gone, LiveContent
 from workers.controllers.snapshotter.decide import poll_seconds
@@ -20,7 +19,7 @@ from workers.deadlines import seconds_left
 from workers.engine.outcome import Action, Outcome, blocked, done, retry, wait
 from workers.errors import LeaseLost, RecordTooLarge, TransientError
 from workers.queue.locks import Lock
-from workers.translate.fields import text_map
+from workers.translate.snapshot_objects import node_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,8 +63,7 @@ class ContentPass(LiveContent):
         node = self.driver.settings.node
         if not node.enabled or self.intent is not None:
             return True
-        labels = text_map(self.content, "metadata", "labels")
-        return labels.get(LABEL_SNAPSHOT_NODE) == node.node_name
+        return node_of(self.content) == node.node_name
 
     def run(self, decide: Callable[[Self], Outcome]) -> Outcome:
         """One pass; what leaves a call without its end leaves a copy (M-010).

@@ -11,13 +11,8 @@ local function record_name(key, volume)
   return node and volume .. '@' .. node or volume
 end
 
--- Intent and unsaved PV of a volume, and under what they stand: one name for all nodes where a release
--- that knew no other left them.
-local function records_of(key, volume)
-  local name = record_name(key, volume)
-  local intent, unsaved = redis.call('HGET', K.intents, name), redis.call('HGET', K.unsaved, name)
-  if intent or unsaved or name == volume then return intent, unsaved, name end
-  return redis.call('HGET', K.intents, volume), redis.call('HGET', K.unsaved, volume), volume
+local function records_of(name)
+  return redis.call('HGET', K.intents, name), redis.call('HGET', K.unsaved, name)
 end
 
 -- A ticketed key -> running with all its locks. Returns 'taken' and the state of its lease, or why not.
@@ -30,8 +25,13 @@ local function state_of(key, lease, waited)
   local intent, unsaved, saved, name = false, false, 0, ''
   local volume = string.sub(lease.locks[1] or '', 3)
   if volume ~= '' then
-    intent, unsaved, name = records_of(key, volume)
-    saved = redis.call('EXISTS', K.saved .. record_name(key, volume))
+    name = record_name(key, volume)
+    intent, unsaved = records_of(name)
+    saved = redis.call('EXISTS', K.saved .. name)
+    if name ~= volume and not intent and not unsaved then
+      name = volume -- a release that knew no other left one for all nodes
+      intent, unsaved = records_of(name)
+    end
   end
   return { key, lease.locks, lease.fence, lease.started, redis.call('HGET', K.fails, key) or '0',
     redis.call('HGET', K.memos, key) or '', redis.call('HGET', K.marks, key) or '',
