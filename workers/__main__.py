@@ -48,8 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[0] == "--version":
         arguments[0] = "version"
     command, rest = drop_in(arguments)
+    program = "" if command == arguments[0] else sidecar(arguments)
     try:
-        settings = parse(command, rest, os.environ, is_drop_in=command != arguments[0])
+        settings = parse(command, rest, os.environ, program=program)
         if settings.show_version or command == Command.VERSION:
             from importlib.metadata import version as version_of  # noqa: PLC0415 - slow
 
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"{help_text}\n")
         return 0
     except ConfigError as error:
-        sys.stderr.write(f"csi-fleet {command}: {error}\n")
+        sys.stderr.write(f"csi-fleet {program or command}: {error}\n")
         # The sidecars' code for what is fatal at their start (F-014) is none of these commands'.
         return MISTAKE if command in TOOLS and error.exit_code == FATAL else error.exit_code
     except ProvisionerError as error:
@@ -75,6 +76,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+def sidecar(arguments: list[str]) -> str:
+    """Whose arguments they are, if they are a Go sidecar's; bare flags are csi-provisioner's."""
+    return "csi-provisioner" if arguments[0].startswith("-") else arguments[0]
+
+
 def drop_in(arguments: list[str]) -> tuple[str, list[str]]:
     """The command that a Go sidecar's own arguments mean.
 
@@ -82,9 +88,8 @@ def drop_in(arguments: list[str]) -> tuple[str, list[str]]:
     Redis, else the whole system in one program. An image that gets bare flags stands in for
     csi-provisioner, so that an operator or chart needs no other argument list.
     """
-    name, rest = arguments[0], arguments[1:]
-    if name.startswith("-"):
-        name, rest = "csi-provisioner", arguments
+    name = sidecar(arguments)
+    rest = arguments[arguments[0] == name :]
     spec = catalogue.program(name)
     if spec is None:
         return name, rest

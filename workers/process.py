@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from contextlib import suppress
+import signal
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +17,7 @@ from workers.observability.http import Checks, DiagnosticsServer
 from workers.observability.lanes import LaneCollector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from workers.config.settings import Settings
     from workers.kube.client import KubeClient
@@ -97,6 +98,23 @@ def lanes(settings: Settings, redis_url: str = "") -> LaneCollector:
     return LaneCollector(
         lambda: read_stats(client), lambda: read_sizes(client), catalogue.work_queues()
     )
+
+
+@contextmanager
+def ending_at_once() -> Iterator[None]:
+    """SIGTERM ends the process, in here at once; afterwards as an exception.
+
+    In here nothing runs yet that would have to be ended, but threads may wait for drivers, and an
+    exception would wait for them.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    yield
+    signal.signal(signal.SIGTERM, _end)
+
+
+def _end(signum: int, frame: object) -> None:
+    del signum, frame
+    raise SystemExit(0)
 
 
 def mark_ready(settings: Settings, name: str) -> None:

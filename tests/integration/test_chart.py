@@ -308,3 +308,30 @@ def test_helm_finds_nothing_to_complain_of(library):
     report = library.lint(K8S / "chart", strict=True, namespace="csi-fleet")
     assert report["errors"] == []
     assert [one for one in report["messages"] if one["severity"] > 1] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"mode": "side"}, "mode"),
+        ({"monitors": {"enabled": True}}, "monitors"),
+        ({"redis": {"mode": "extern"}}, "redis"),
+        ({"tls": {"sources": "existing"}}, "sources"),
+        ({"worker": {"replica": 3}}, "replica"),
+        ({"controllers": ["resiser"]}, "controllers"),
+        ({"drivers": [{"endpoint": "x:1"}]}, "name"),
+    ],
+)
+def test_a_value_that_nothing_would_read_is_refused(library, chart, values, said):
+    with pytest.raises(library.HelmError, match=said):
+        every(chart, **values)
+
+
+def test_the_schema_knows_all_values():
+    """And no others but the namespace of a chart above."""
+    values = yaml.safe_load((K8S / "chart/values.yaml").read_text())
+    known = json.loads((K8S / "chart/values.schema.json").read_text())["properties"]
+    assert known.keys() - {"global"} == values.keys()
+    for name, value in values.items():
+        if isinstance(value, dict) and known[name].get("properties"):
+            assert value.keys() <= known[name]["properties"].keys()

@@ -27,8 +27,11 @@ def run(settings: Settings) -> int:
     import_module("redbeat.schedulers")  # its receiver, which makes the lock, comes before ours
     beat_init.connect(without_scripts)
     mark_ready(settings, "beat.ready")
+    beat: Any = app.Beat(loglevel="WARNING", redirect_stdouts=False, quiet=True, pidfile=None)
+    # Its own would write the schedule first, for as long as Redis does not answer.
+    beat.install_sync_handler = lambda _: None
     try:
-        app.Beat(loglevel="WARNING", redirect_stdouts=False, quiet=True, pidfile=None).run()
+        beat.run()
     except (KeyboardInterrupt, SystemExit):
         return 0
     except Exception as error:  # noqa: BLE001 - redbeat raises whatever its connection does

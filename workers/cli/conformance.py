@@ -29,7 +29,8 @@ def run(settings: Settings) -> int:
     """The command; prints the report and returns the exit code."""
     tool = settings.tool
     if not tool.endpoint.startswith(("unix://", "tcp://", "/")):
-        raise ConfigError("--endpoint is needed: unix:///csi/csi.sock or tcp://host:port")
+        wrong = f"--endpoint {tool.endpoint}" if tool.endpoint else "--endpoint is needed"
+        raise ConfigError(f"{wrong}: give unix:///csi/csi.sock or tcp://host:port")
     parameters = dict(_pair(text) for text in tool.parameters)
     try:
         size = quantity.parse(tool.size)

@@ -92,6 +92,7 @@ def _documents(name: str) -> list[JsonObject]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         # Python's own words have the path once more.
         text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        text = text.replace('in "<unicode string>", ', "in ")
         raise ConfigError(f"--filename {name}: {' '.join(text.split())}") from error
     return [one for one in documents if isinstance(one, dict)]
 

@@ -67,7 +67,8 @@ def run(tools: Tools) -> int:
         or len(words) > 2
         or (words[1:] and "/" not in words[1])
     ):
-        raise ConfigError("give `csi-fleet migrate check --driver=NAME [NAMESPACE/POD]`")
+        lacks = f"{words[1]!r} lacks a namespace: " if words[1:] and "/" not in words[1] else ""
+        raise ConfigError(f"{lacks}give `csi-fleet migrate check --driver=NAME [NAMESPACE/POD]`")
     return show(tools, "migrate check", list(findings(tools, driver, (words[1:] or [""])[0])))
 
 

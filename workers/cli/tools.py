@@ -236,7 +236,11 @@ def named_object(
     if noun is None or (only and noun.word not in only):
         taken = [one for one in nouns.nouns().values() if not only or one.word in only]
         examples = [*(one.example for one in taken), *([also] if also else [])]
-        wrong = f'{command} does not know "{words[0]}": ' if noun is None and words[1:] else ""
+        wrong = ""
+        if len(words) > 2 and nouns.find(words[0]):
+            wrong = f"{command} takes one object, not {' '.join(words[1:])!r}: "
+        elif noun is None and words[1:]:
+            wrong = f'{command} does not know "{words[0]}": '
         choices = " or ".join(f"`csi-fleet {command} {one}`" for one in examples)
         raise ConfigError(f"{wrong}give {choices}")
     namespace, slash, name = words[1].partition("/")

@@ -8,7 +8,6 @@ back every lease at once.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import threading
 import time
@@ -52,7 +51,14 @@ from workers.observability.logging import get_logger
 from workers.observability.metrics import Metrics
 from workers.observability.requests import csi_observer
 from workers.observability.tracing import Tracing
-from workers.process import kube_client, mark_ready, ready_file, serve, tell_liveness
+from workers.process import (
+    ending_at_once,
+    kube_client,
+    mark_ready,
+    ready_file,
+    serve,
+    tell_liveness,
+)
 from workers.queue.breakers import Breakers
 from workers.queue.catalog import CatalogReader
 from workers.queue.connection import RedisClient, connect, connect_heartbeat
@@ -432,8 +438,8 @@ def run(settings: Settings) -> int:
     # Celery warns about pickles run by root; only JSON is accepted here.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     process = WorkerProcess(settings)
-    signal.signal(signal.SIGTERM, _stop_early)
-    process.connect()
+    with ending_at_once():
+        process.connect()
     process.serve()
     process.announce()
     process.start_threads()
@@ -441,9 +447,3 @@ def run(settings: Settings) -> int:
         return process.consume() or (2 if process.heartbeat.is_refused else 0)
     finally:
         process.stop()
-
-
-def _stop_early(signum: int, frame: object) -> None:
-    """Before Celery has its own handlers: end at once, nothing is running yet."""
-    del signum, frame
-    raise SystemExit(0)

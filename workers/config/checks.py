@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from workers.config.flags import TOOLS, Command
+from workers.config.flags import SUMMARIES, TOOLS, Command
 from workers.config.flagvalues import parse_listen_address
 from workers.config.redisurl import (
     SCHEMES,
@@ -56,6 +56,7 @@ def check(settings: Settings, values: Mapping[str, Any], flags: FlagSet) -> None
     Raises:
         ConfigError: the first rule broken, in the reference's order of start (F-010).
     """
+    _check_arguments(settings)
     _check_logging(settings)
     _check_node(settings)
     _check_http(settings, values)
@@ -97,6 +98,15 @@ def advise(settings: Settings) -> list[str]:
     if settings.capacity.enabled and settings.capacity.threads == 0:
         warnings.append("with --capacity-threads=0 no capacity is published")
     return warnings
+
+
+def _check_arguments(settings: Settings) -> None:
+    """What a person typed and nothing would read was meant otherwise."""
+    command, arguments = settings.command, settings.arguments
+    words, _ = SUMMARIES[command]
+    if command in TOOLS and arguments and (not words or words.startswith("-")):
+        usage = " ".join(filter(None, ["csi-fleet", command, words, "[flags]"]))
+        raise ConfigError(f"{arguments[0]!r} is no flag: give `{usage}`")
 
 
 def _check_logging(settings: Settings) -> None:

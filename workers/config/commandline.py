@@ -35,6 +35,7 @@ class CommandLine:
 
     Args:
         command: whose flags they are.
+        program: the command, or the Go sidecar it stands in for.
         flags: the flags there are.
         values: value by flag name; every flag that exists, defaults filled in.
         explicit: names of the flags that were given.
@@ -43,6 +44,7 @@ class CommandLine:
     """
 
     command: Command
+    program: str
     flags: FlagSet
     values: dict[str, Any] = field(default_factory=dict)
     explicit: set[str] = field(default_factory=set)
@@ -50,14 +52,16 @@ class CommandLine:
     warnings: list[str] = field(default_factory=list)
 
 
-def read_arguments(command: Command, argv: Sequence[str], flags: FlagSet) -> CommandLine:
-    """Read the arguments after the subcommand.
+def read_arguments(
+    command: Command, argv: Sequence[str], flags: FlagSet, program: str = ""
+) -> CommandLine:
+    """Read the arguments after the subcommand, or after the sidecar's name.
 
     Raises:
         ConfigError: exit 2, unknown flag, missing or bad value; the text is pflag's.
         HelpRequested: `-h` or `--help`.
     """
-    line = CommandLine(command, flags, values=flags.defaults())
+    line = CommandLine(command, program or command, flags, values=flags.defaults())
     rest = deque(argv)
     while rest:
         argument = rest.popleft()
@@ -73,10 +77,10 @@ def read_arguments(command: Command, argv: Sequence[str], flags: FlagSet) -> Com
     return line
 
 
-def usage(command: Command, flags: FlagSet) -> str:
-    """The `--help` text of one command."""
+def usage(command: Command, flags: FlagSet, program: str = "") -> str:
+    """The `--help` text of one command, or of the sidecar it stands in for."""
     arguments, purpose = SUMMARIES[command]
-    words = " ".join(filter(None, ["csi-fleet", command, arguments, "[flags]"]))
+    words = " ".join(filter(None, ["csi-fleet", program or command, arguments, "[flags]"]))
     lines = [f"Usage: {words}", "", f"{purpose[0].upper()}{purpose[1:]}.".replace("?.", "?"), ""]
     own = [flag for flag in flags.flags.values() if command in flag.commands]
     if command in TOOLS:  # a person reads this: first what only few commands have
@@ -122,7 +126,7 @@ def _read_long(line: CommandLine, argument: str, rest: deque[str]) -> None:
     if not name or name.startswith("-"):
         raise ConfigError(f"bad flag syntax: {argument}")
     if name == "help":
-        raise HelpRequested(usage(line.command, line.flags))
+        raise HelpRequested(usage(line.command, line.flags, line.program))
     flag = line.flags.find(name)
     if flag is None or line.command not in flag.commands:
         if flag is None and _skip_removed(line, name, equals, rest):
@@ -144,7 +148,7 @@ def _read_short(line: CommandLine, argument: str, rest: deque[str]) -> None:
     letter, value = argument[1], argument[2:]
     long_name, equals, _ = argument[1:].partition("=")
     if argument in {"-h", "-help"}:
-        raise HelpRequested(usage(line.command, line.flags))
+        raise HelpRequested(usage(line.command, line.flags, line.program))
     if line.flags.takes_one_dash and line.flags.find(long_name):
         _read_long(line, f"-{argument}", rest)
         return
@@ -192,7 +196,7 @@ def _unknown(line: CommandLine, name: str, flag: Flag | None) -> ConfigError:
         known = [one.name for one in line.flags.flags.values() if command in one.commands]
         hint = meant(f"--{name}", [f"--{one}" for one in known])
         return ConfigError(
-            f"unknown flag: --{name};{hint} `csi-fleet {command} --help` lists all flags"
+            f"unknown flag: --{name};{hint} `csi-fleet {line.program} --help` lists all flags"
         )
     users = ", ".join(sorted(flag.commands))
     return ConfigError(f"unknown flag: --{name} is a flag of {users}, not of {command}")

@@ -56,9 +56,9 @@ COMMON_FLAGS: Final = (
          "means client-go's 5, below 0 no limit.", _CLUSTER),
     Flag("kube-api-burst", _INT, "100", "Burst of kube-api-qps; 0 means client-go's 10.", _CLUSTER),
     # Leader election.
-    Flag("leader-election", _BOOL, "false", "Keep the Lease of the Go sidecar: while that holds "
-         "it this process does none of its work. Workers of one Redis share it and all work; those "
-         "of another one wait.",
+    Flag("leader-election", _BOOL, "false", "Keep the Lease of the Go sidecar: while the Go "
+         "sidecar holds the Lease, this process stays idle. Workers of one Redis share it and all "
+         "work; those of another one wait.",
          _RUN_WORKER),
     Flag("leader-election-namespace", _STRING, "", "Namespace of the Lease; default as for "
          "--namespace.", _RUN_WORKER),
@@ -110,7 +110,8 @@ OWN_FLAGS: Final = (
     Flag("redis-url", Kind.STRINGS, "", "redis://, rediss:// or unix:// URL of Redis, or "
          "sentinel://HOST:PORT,HOST:PORT,.../MASTER for one behind sentinels; TLS files go into "
          "its query (ssl_ca_certs, ssl_certfile, ssl_keyfile). `run` starts its own Redis without "
-         "it. With --shard once for each shard, in their order; blanks part them in the variable.",
+         "it. With --shard once for each shard, in their order; separate them with spaces in the "
+         "variable.",
          _REDIS, upstream=False, env="CSI_FLEET_REDIS_URL"),
     Flag("shard", Kind.SHARD, "", "Work only for the drivers whose names fall into part i (from 0) "
          "of n, over the i-th --redis-url; what belongs to no driver is part 0's. Empty: for all "
@@ -157,8 +158,9 @@ OWN_FLAGS: Final = (
     Flag("shadow", _BOOL, "false", "Decide and write nothing: neither the API server nor a driver "
          "is changed. What would have been done is compared with what the sidecar beside it does: "
          "docs/shadow.md.", _RUN_WORKER, upstream=False),
-    Flag("state-dir", _STRING, "", "Folder for pid, health and metric files and the data of the "
-         "embedded Redis. Default: csi-fleet-<uid> in the temporary folder.",
+    Flag("state-dir", _STRING, "", "Folder for pid, health and metric files and the socket and log "
+         "of the embedded Redis, which keeps no data on disk. Default: csi-fleet-<uid> in the "
+         "temporary folder.",
          _ALL, upstream=False, env="CSI_FLEET_STATE_DIR"),
     Flag("metrics-token-review", _BOOL, "false", "Show the metrics only to bearers of a token "
          "whose owner may get that path, by TokenReview (k8s/components/metrics-auth).", _RULES,

@@ -62,7 +62,7 @@ def parse(
     environ: Mapping[str, str],
     *,
     namespace_file: Path = SERVICE_ACCOUNT_NAMESPACE,
-    is_drop_in: bool = False,
+    program: str = "",
 ) -> Settings:
     """Read the flags after the subcommand, and the environment.
 
@@ -71,19 +71,19 @@ def parse(
         argv: the arguments after it.
         environ: the environment; nothing else of the process is looked at.
         namespace_file: where the service account's namespace is mounted.
-        is_drop_in: the arguments are a Go sidecar's, and mean what they mean to it.
+        program: the Go sidecar whose arguments these are, and mean what they mean to it.
 
     Raises:
         ConfigError: one line and the exit code of F-014.
         HelpRequested: `--help`; the text goes to stdout, exit 0.
     """
     if command not in frozenset(Command):
-        known = ", ".join(Command)
-        raise ConfigError(
-            f"unknown command: {command};{meant(command, Command)} commands are {known}"
-        )
+        sidecars = [one.program for one in catalogue.SPECS if not one.part_of]
+        known = ", ".join([*Command, *sidecars])
+        hint = meant(command, [*Command, *sidecars])
+        raise ConfigError(f"unknown command: {command};{hint} commands are {known}")
     specs = catalogue.choose(controllers_of(argv, environ))
-    line = read_arguments(Command(command), argv, flag_set(specs))
+    line = read_arguments(Command(command), argv, flag_set(specs), program)
     if any("@" in url or "sentinel_password=" in url for url in line.values["redis-url"]):
         line.warnings.append(
             "a login in --redis-url can be read in the process list: use CSI_FLEET_REDIS_URL, or "
@@ -103,7 +103,7 @@ def parse(
     )
     if result.show_version or line.command is Command.VERSION:
         return result
-    if "kubeconfig" in line.explicit and line.command in FLAG_FIRST and not is_drop_in:
+    if "kubeconfig" in line.explicit and line.command in FLAG_FIRST and not program:
         environ = {**environ, "KUBECONFIG": line.values["kubeconfig"]}
     result = replace(result, **_parts(line, specs, environ, namespace_file))
     configchecks.check(result, line.values, line.flags)

@@ -339,7 +339,7 @@ class Fleet:
             link.retry_at = time.monotonic() + RETRY_SECONDS
             link.tell(f"driver {driver.name} is served by another address already")
             return
-        is_back = link.driver is not None
+        is_back = link.driver is not None and link.losses != link.shaking_losses
         self._adopt(link, driver)
         link.losses, link.is_served, link.told = link.shaking_losses, True, ""
         self.announce(driver, queue, registry)

@@ -185,6 +185,7 @@ def _held(facts: ClaimFacts) -> Cause | None:
         facts.breaker,
         facts.class_pause,
         facts.class_pause_until,
+        paused_class=facts.class_name,
     )
 
 

@@ -111,6 +111,7 @@ class VolumeFacts:
     driver: Mapping[str, Any] | None = None
     known_drivers: tuple[str, ...] = ()
     breaker: str = ""
+    class_name: str = ""
     class_pause: str | None = None
     class_pause_until: float = 0.0
     state: KeyState | None = None

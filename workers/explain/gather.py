@@ -121,6 +121,7 @@ class Gatherer:
         records = self._tools.registry.alive()
         owner, queue_name, record = find_owner(records, volume or {})
         here = self._tools.of(owner)
+        class_name = claim_class_name(volume or {})
         facts = VolumeFacts(
             name,
             now=time.time(),
@@ -135,7 +136,8 @@ class Gatherer:
             ),
             watchers=len(here.presence.alive()),
             workers=len(here.presence.workers()),
-            **_holds(here, queue_name or owner, claim_class_name(volume or {})),
+            class_name=class_name,
+            **_holds(here, queue_name or owner, class_name),
         )
         if volume is None:
             return facts

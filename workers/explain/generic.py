@@ -68,7 +68,7 @@ def explain(tools: Tools, noun: Noun, *, namespace: str, name: str) -> Explained
     records = tools.registry.alive()
     states = known_states(tools, records, noun, found)
     for state in states:
-        cause = queueing.paused(state, state.key.driver, "", None, 0.0) or queueing.running(state)
+        cause = queueing.paused(state, state.key.driver, "") or queueing.running(state)
         cause = cause or queueing.queued(state) or _failed(state)
         if cause is not None:
             return Explained(cause, state)

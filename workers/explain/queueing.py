@@ -50,7 +50,13 @@ def unserved(name: str, known: tuple[str, ...], *, workers: int, is_driver: bool
 
 
 def paused(
-    state: KeyState, driver: str, breaker: str, pause: str | None, until: float
+    state: KeyState,
+    driver: str,
+    breaker: str,
+    pause: str | None = None,
+    until: float = 0.0,
+    *,
+    paused_class: str = "",
 ) -> Cause | None:
     """An operator, the breaker or the Lease holds the lane, or the class is paused."""
     for one in state.pauses:
@@ -85,7 +91,7 @@ def paused(
     return Cause(
         "class-paused",
         f"An operator paused its storage class{end}: {pause or 'no reason given'}.",
-        "csi-fleet resume --class=NAME",
+        f"csi-fleet resume --class={paused_class}",
         until,
     )
 

@@ -83,7 +83,12 @@ def _deletion(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause:
     if state is not None:
         for cause in (
             queueing.paused(
-                state, facts.owner, facts.breaker, facts.class_pause, facts.class_pause_until
+                state,
+                facts.owner,
+                facts.breaker,
+                facts.class_pause,
+                facts.class_pause_until,
+                paused_class=facts.class_name,
             ),
             queueing.running(state),
             None if state.fails else queueing.queued(state),

@@ -6,8 +6,10 @@ models stay unused: they are slow and lose unknown fields.
 
 from __future__ import annotations
 
+import os
 import ssl
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from urllib3 import ProxyManager
@@ -144,6 +146,13 @@ def _tls_context(configuration: Any) -> ssl.SSLContext:
     return context
 
 
+def _reason(kubeconfig: str, error: Exception) -> str:
+    """The loader calls a file that is not there an invalid one without a configuration."""
+    if kubeconfig and not any(Path(one).exists() for one in kubeconfig.split(os.pathsep)):
+        return "there is no such file"
+    return " ".join(str(error).split()).rstrip(".")
+
+
 def _load(kubeconfig: str, master: str) -> Any:
     configuration = official.Configuration()
     try:
@@ -157,7 +166,7 @@ def _load(kubeconfig: str, master: str) -> Any:
         source = f"--kubeconfig {kubeconfig}" if kubeconfig else "in-cluster configuration"
         raise ConfigError(
             f"cannot load the Kubernetes client configuration ({source}): "
-            f"{' '.join(str(error).split())}; "
+            f"{_reason(kubeconfig, error)}; "
             "set --kubeconfig, KUBECONFIG or --master, or run in a pod",
             exit_code=_EXIT_CODE,
         ) from error

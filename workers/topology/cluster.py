@@ -38,7 +38,7 @@ class ClusterTopology:
         self._csi_nodes = csi_nodes
         self._nodes = nodes
         self._first_keys: dict[str, tuple[str, ...]] = {}
-        self._terms: dict[tuple[tuple[str, ...], str], tuple[Term, ...]] = {}
+        self._terms: dict[tuple[str, ...], tuple[Term, ...]] = {}
         self._segments: dict[str, frozenset[Term]] = {}
 
     @classmethod
@@ -77,27 +77,21 @@ class ClusterTopology:
             self._first_keys[driver_name] = next((keys for keys in found if keys), ())
         return self._first_keys[driver_name]
 
-    def terms(self, keys: Iterable[str], *, registered_with: str = "") -> tuple[Term, ...]:
+    def terms(self, keys: Iterable[str]) -> tuple[Term, ...]:
         """Return the distinct places named by these keys, sorted as P-302 (P-321 step 2).
 
-        Every Node that carries all keys counts: labels decide, not the driver's registration.
-
-        Args:
-            keys: topology keys in any order.
-            registered_with: if set, only Nodes count whose CSINode lists this driver (D-028).
+        Every Node that carries all keys counts: labels decide, not the driver's registration
+        (D-028, as the reference does).
         """
         ordered = tuple(sorted(set(keys)))
-        cached = self._terms.get((ordered, registered_with))
+        cached = self._terms.get(ordered)
         if cached is None:
-            cached = tuple(self._collect(ordered, registered_with))
-            self._terms[ordered, registered_with] = cached
+            cached = self._terms[ordered] = tuple(self._collect(ordered))
         return cached
 
-    def _collect(self, ordered: tuple[str, ...], registered_with: str) -> list[Term]:
+    def _collect(self, ordered: tuple[str, ...]) -> list[Term]:
         rows: set[tuple[str, ...]] = set()
-        for name, labels in self._nodes.items():
-            if registered_with and registered_with not in self._csi_nodes.get(name, {}):
-                continue
+        for labels in self._nodes.values():
             row = tuple(labels[key] for key in ordered if key in labels)
             if len(row) == len(ordered):
                 rows.add(row)

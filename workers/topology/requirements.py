@@ -56,8 +56,6 @@ class TopologyInputs:
         allowed_topologies: the class's (translated) `allowedTopologies`, empty if unset.
         strict: `--strict-topology`.
         immediate: `--immediate-topology`.
-        registered_nodes_only: aggregate only over nodes the driver is registered on (D-028);
-            the reference counts every node that has the labels.
     """
 
     driver_name: str
@@ -67,7 +65,6 @@ class TopologyInputs:
     allowed_topologies: Sequence[Mapping[str, Any]] = ()
     strict: bool = False
     immediate: bool = True
-    registered_nodes_only: bool = False
 
 
 def accessibility_requirements(
@@ -170,13 +167,12 @@ class _Attempt:
 
     def _aggregate(self) -> tuple[Term, ...]:
         """Collect the terms of the cluster's nodes for the driver's keys (P-321)."""
-        cluster, driver = self._inputs.cluster, self._inputs.driver_name
+        cluster = self._inputs.cluster
         if not self._keys:
-            self._keys = cluster.first_keys(driver)
+            self._keys = cluster.first_keys(self._inputs.driver_name)
             if not self._keys:
                 raise _TopologyError("no available topology found")
-        registered_with = driver if self._inputs.registered_nodes_only else ""
-        terms = cluster.terms(self._keys, registered_with=registered_with)
+        terms = cluster.terms(self._keys)
         if not terms:
             keys = render_keys(self._keys)
             raise _TopologyError(f"topologyKeys {keys} were not found on any nodes")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from workers.__main__ import main
+from workers.config.flags import TOOLS, Command
 
 REDIS = "--redis-url=redis://127.0.0.1:1"
 
@@ -71,7 +72,21 @@ REDIS = "--redis-url=redis://127.0.0.1:1"
             ["retry", "pvc", "a/b", "--kubeconfig=/nonexistent", REDIS],
             "cannot load the Kubernetes client configuration (--kubeconfig /nonexistent): ",
         ),
-        (["conformance", "--endpoint=foo"], "--endpoint is needed: unix:///csi/csi.sock or tcp://"),
+        (
+            ["retry", "pvc", "a/b", "--kubeconfig=/nonexistent", REDIS],
+            "(--kubeconfig /nonexistent): there is no such file; set --kubeconfig",
+        ),
+        (["conformance"], "--endpoint is needed: give unix:///csi/csi.sock or tcp://host:port\n"),
+        (["conformance", "--endpoint=foo"], "--endpoint foo: give unix:///csi/csi.sock or tcp://"),
+        (["status", "extra", REDIS], "'extra' is no flag: give `csi-fleet status [flags]`\n"),
+        (
+            ["pause", "d", "--reason=r", REDIS],
+            "'d' is no flag: give `csi-fleet pause --driver=NAME | --class=NAME [flags]`\n",
+        ),
+        (["explain", "pvc", "a/b", "c", REDIS], "explain takes one object, not 'a/b c': give "),
+        (["csi-provisoner"], "unknown command: csi-provisoner; did you mean csi-provisioner?"),
+        (["csi-attacher", "--foo"], "unknown flag: --foo; `csi-fleet csi-attacher --help` lists"),
+        (["migrate", "check", "--driver=d", "pod"], "'pod' lacks a namespace: give `csi-fleet "),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_was_meant(words, said, capsys):
@@ -94,6 +109,21 @@ def test_a_full_disk_below_the_output_is_one_line():
 def test_help_takes_a_command(capsys):
     assert main(["help", "worker"]) == 0
     assert capsys.readouterr().out.startswith("Usage: csi-fleet worker ")
+
+
+@pytest.mark.parametrize("program", ["csi-provisioner", "csi-attacher", "snapshot-controller"])
+def test_help_of_a_sidecar_s_name_is_that_sidecar_s(program, capsys):
+    assert main([program, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: csi-fleet {program} [flags]")
+
+
+@pytest.mark.parametrize("command", sorted(TOOLS - {Command.FAILED}))  # any number of namespaces
+def test_no_command_passes_over_a_word_that_it_does_not_read(command, capsys):
+    """Not even after the words that it does read."""
+    read = {"explain": ["pvc", "a/b"], "retry": ["pvc", "a/b"], "dry-run": ["pvc", "a/b"]}
+    read |= {"shadow": ["report"], "migrate": ["check", "a/b"], "completion": ["bash"]}
+    assert main([command, *read.get(command, []), "stray", "--driver=d", REDIS]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_help_of_a_process_says_which_flags_are_the_sidecars_and_which_ours(capsys):

@@ -140,7 +140,7 @@ def test_kubeconfig_variable_overrides_the_flag():
     given = (["--kubeconfig=/flag", "--redis-url=redis://h"], {"KUBECONFIG": "/env"})
     assert parse("worker", *given).kube.kubeconfig == "/env"
     assert parse("watcher", *given).kube.kubeconfig == "/env"
-    assert parse("run", *given, is_drop_in=True).kube.kubeconfig == "/env"
+    assert parse("run", *given, program="csi-provisioner").kube.kubeconfig == "/env"
     redis = parse("run", ["--redis-url=redis://flag"], {"CSI_FLEET_REDIS_URL": "redis://env"}).redis
     assert redis.url == "redis://flag"
 

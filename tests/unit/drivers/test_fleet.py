@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from types import SimpleNamespace
+
 import pytest
 
 from csi_client.connection import TlsFiles
@@ -68,3 +71,20 @@ def test_connections_tell_of_drivers_that_never_answered_and_of_no_dropped_ones(
     assert fleet.connections() == {"d/a": False, "d/b": False}
     fleet.apply(specs("/a"))
     assert fleet.connections() == {"d/a": False}
+
+
+@pytest.mark.parametrize(("lost", "is_told"), [(0, False), (1, True)], ids=["limits", "loss"])
+def test_only_a_connection_that_was_lost_is_back(fleet, monkeypatch, lost, is_told):
+    """New limits lead to a handshake over the same connection."""
+    told = []
+    monkeypatch.setattr("workers.drivers.fleet._log.warning", lambda text, **_: told.append(text))
+    monkeypatch.setattr(fleet, "announce", lambda *_: None)
+    fleet.apply(specs("/a"))
+    (link,) = fleet._links.values()
+    for losses in (0, lost):
+        link.shaking, link.shaking_losses = Future(), losses
+        link.shaking.set_result(
+            SimpleNamespace(name="d/a", queue_name="d/a", in_tree_name="", client=link.client)
+        )
+        fleet._shaken(link, None, None)
+    assert told == ["the driver is connected again"] * is_told

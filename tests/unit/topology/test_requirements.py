@@ -210,12 +210,6 @@ def test_t130_keys_on_one_node_labels_on_three():
     assert run(catalog)[0] == zone_list("a", "b", "c")
 
 
-def test_d028_only_registered_nodes():
-    """D-028: the optional filter."""
-    catalog = cluster({name: {"zone": name} for name in "abc"}, registered=["b"])
-    assert run(catalog, registered_nodes_only=True)[0] == zone_list("b")
-
-
 def test_t131_label_on_no_node():
     """P-321."""
     catalog = cluster({"n": {"other": "x"}}, ("zone", "rack"))
