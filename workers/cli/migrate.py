@@ -33,6 +33,7 @@ REVIEWS: Final = paths.Resource(
 )
 NAMESPACES: Final = paths.Resource("", "v1", "namespaces", "Namespace")
 REDIS_CLIENT: Final = "csi-fleet.io/redis-client"
+_WORDS: Final = ("command", "args")
 DRIVERS_LABEL: Final = "csi-fleet.io/drivers"
 _VARIABLE: Final = re.compile(r"\$\((\w+)\)")
 
@@ -195,6 +196,11 @@ def of_pod(pod: JsonObject, of_namespace: JsonObject | None) -> Iterator[Finding
     variables = {one["name"] for each in spec["containers"] for one in each.get("env") or () if one}
     if "CSI_FLEET_REDIS_URL" not in variables:
         lacks.append("variables CSI_FLEET_REDIS_URL, _USERNAME and _PASSWORD_FILE")
+    if "CSI_FLEET_RECORDS_KEY_FILE" not in variables:
+        lacks.append("variable CSI_FLEET_RECORDS_KEY_FILE (records are signed)")
+    words = [word for one in spec["containers"] for name in _WORDS for word in one.get(name) or ()]
+    if not any(word.startswith("--namespace=") for word in words):
+        lacks.append("--namespace=csi-fleet-records (copies of attempts are looked for there)")
     if (spec.get("securityContext") or {}).get("fsGroup") is None:
         lacks.append("fsGroup, or runAsUser 0 of our container (our image runs as user 10001)")
     place = f"{metadata['namespace']}/{metadata['name']}"

@@ -127,7 +127,8 @@ def test_an_argument_that_we_refuse_or_ignore(world):
 def test_what_the_pod_lacks(world):
     """Label, volumes, variables, the socket's group; nothing once they are there."""
     found = texts(world.check("check", "kube-system/ebs-1"), "pod")
-    for word in ("csi-fleet.io/redis-client", "redis-login", "CSI_FLEET_REDIS_URL", "fsGroup"):
+    needed = ("csi-fleet.io/redis-client", "redis-login", "CSI_FLEET_REDIS_URL", "fsGroup")
+    for word in (*needed, "CSI_FLEET_RECORDS_KEY_FILE", "--namespace=csi-fleet-records"):
         assert word in found
     other = World()
     other.pod["metadata"]["labels"] = {"csi-fleet.io/redis-client": "true"}
@@ -135,7 +136,10 @@ def test_what_the_pod_lacks(world):
         "volumes": [{"name": "redis-ca"}, {"name": "redis-login"}],
         "securityContext": {"fsGroup": 10001},
     }
-    other.pod["spec"]["containers"][1]["env"] += [{"name": "CSI_FLEET_REDIS_URL", "value": "r"}]
+    container = other.pod["spec"]["containers"][1]
+    names = ("CSI_FLEET_REDIS_URL", "CSI_FLEET_RECORDS_KEY_FILE")
+    container["env"] += [{"name": name, "value": "r"} for name in names]
+    container["args"] = [*container.get("args", ()), "--namespace=csi-fleet-records"]
     assert states(other.check("check", "kube-system/ebs-1"), "pod") == ["ok"]
 
 
