@@ -171,6 +171,8 @@ class CeleryConsumers:
         """Celery's consumer ends, for good or to connect again: no ticket is begun any more."""
         self._consumer = None
         stop_asking(consumer)
+        # kombu leaves what it does at each turn there, and with it the whole connection.
+        consumer.hub.on_tick.clear()
 
     def _round(self) -> None:
         """In the event loop, which therefore lives; a connection it lost stops the rounds."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from celery.exceptions import SecurityWarning
+from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
 from csi_client.connection import links_silent_seconds
 from workers.app import FleetApp, make_app, publisher
@@ -435,8 +435,9 @@ class WorkerProcess:
 
 def run(settings: Settings) -> int:
     """The command; returns the exit code."""
-    # Celery warns about pickles run by root; only JSON is accepted here.
-    warnings.filterwarnings("ignore", category=SecurityWarning)
+    # About pickles run by root, and tasks that are acknowledged late: we have neither.
+    for one in (SecurityWarning, CPendingDeprecationWarning):
+        warnings.filterwarnings("ignore", category=one)
     process = WorkerProcess(settings)
     with ending_at_once():
         process.connect()

@@ -33,6 +33,8 @@ QUEUE_FIRST = frozenset(
         "running",
         "volume-busy",
         "no-limits",
+        "refused",
+        "internal-error",
     }
 )
 

@@ -10,7 +10,7 @@ from workers.controllers import catalogue
 from workers.drivers.operations import RPCS
 from workers.explain.facts import Cause
 from workers.explain.words import duration, moment, named
-from workers.observability.trail import UNEXPECTED
+from workers.observability.trail import REFUSED, UNEXPECTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -196,7 +196,14 @@ def last_error(state: KeyState | None, event: tuple[str, float] | None) -> tuple
 
 
 def defect(state: KeyState, message: str, again: str) -> Cause | None:
-    """A mistake of ours, not of the user, the driver or the cluster."""
+    """What is not the user's mistake nor the driver's: ours, or a right that ours lacks."""
+    if message.startswith(REFUSED):
+        return Cause(
+            "refused",
+            f"The last attempt failed, for {message}",
+            f"If a right is missing, `csi-fleet doctor` names it. {again}",
+            state.due,
+        )
     if not message.startswith(UNEXPECTED):
         return None
     return Cause(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MAX_NOTES: Final = 16
 MAX_TEXT: Final = 400
 # Begins the note of a mistake of ours.
+REFUSED: Final = "the API server refused: "
 UNEXPECTED: Final = "csi-fleet failed with an unexpected"
 
 

@@ -140,8 +140,17 @@ class _Followers:
         with self._lock:
             found = self._known.get(place)
             if found is None:
-                found = self._known[place] = Follower(list(manager.sentinels), master)
+                found = self._known[place] = Follower(
+                    [_own(one) for one in manager.sentinels], master
+                )
             return found
+
+
+def _own(client: redis.Redis) -> redis.Redis:
+    """A client like it: kombu closes those of a manager with its channel."""
+    pool = client.connection_pool
+    same = redis.ConnectionPool(connection_class=pool.connection_class, **pool.connection_kwargs)
+    return redis.Redis(connection_pool=same)
 
 
 _followers: Final = _Followers()

@@ -42,7 +42,7 @@ class Consumer:
 
     def __init__(self):
         self.timer = Timer()
-        self.hub = object()
+        self.hub = SimpleNamespace(on_tick={"a connection of before"})
         self.task_consumer = self
         self.channel = SimpleNamespace(qos=SimpleNamespace(can_consume=lambda: self.has_free))
         self.pool = SimpleNamespace(on_end=None)
@@ -185,6 +185,9 @@ def test_none_is_begun_between_the_end_of_celerys_consumer_and_the_next(consumer
     """Not every end has a flag: `shutdown` by remote control, an error, a reconnection."""
     consumers.ending(serving)
     assert not consumers.fetches(KEY)
+    assert serving.hub.on_tick == set(), (
+        "each lost connection would be kept, and asked at each turn"
+    )
     consumers.connected(serving)
     assert consumers.fetches(KEY)
 

@@ -12,7 +12,7 @@ from workers.explain.text import as_json, as_lines, folded
 from workers.explain.timeline import Entry, timeline
 from workers.explain.volumes import volume_cause
 from workers.explain.words import duration, nearest
-from workers.observability.trail import UNEXPECTED
+from workers.observability.trail import REFUSED, UNEXPECTED
 from workers.queue.inspect import KeyState, Note, Pause
 from workers.queue.keys import claim_key, volume_key
 from workers.queue.limits import LaneLimits
@@ -58,6 +58,7 @@ def claim(**spec):
 
 
 ERROR = Note(NOW - 3, "error", "rpc error: code = Internal desc = boom")
+REFUSAL = Note(NOW, "error", f"{REFUSED}403 Forbidden: no")
 DEFECT = Note(NOW, "error", f"{UNEXPECTED} KeyError at a.py:1")
 CASES = [
     pytest.param(replace(FACTS, claim=None), "not-found", "There is no claim", id="absent"),
@@ -123,6 +124,8 @@ CASES = [
                  "back-off", "later: API server: no answer.", id="interrupted"),
     pytest.param(state(fails=1, due=NOW + 60, trail=(DEFECT,)),
                  "internal-error", "bug in csi-fleet", id="internal error"),
+    pytest.param(state(fails=1, due=NOW + 60, trail=(REFUSAL,)),
+                 "refused", "the API server refused: 403", id="refused"),
     pytest.param(state(fails=9, abandoned_at=NOW, trail=(ERROR,)), "driver-error", "boom",
                  id="given up"),
     pytest.param(replace(FACTS, watchers=0), "no-watcher", "No csi-fleet watcher", id="no watcher"),

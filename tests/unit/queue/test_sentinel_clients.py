@@ -174,14 +174,24 @@ def test_connections_to_others_are_ended_once(loops):
 
 def test_one_follower_per_set_of_sentinels_and_master():
     def manager(*hosts):
-        pools = [SimpleNamespace(connection_kwargs={"host": host, "port": 1}) for host in hosts]
-        return SimpleNamespace(sentinels=[SimpleNamespace(connection_pool=one) for one in pools])
+        return SimpleNamespace(sentinels=[redis.Redis(host=host, port=1) for host in hosts])
 
     followers = sentinels._Followers()
     one = followers.of(manager("a", "b"), "m")
     assert followers.of(manager("b", "a"), "m") is one
     assert followers.of(manager("a", "b"), "other") is not one
     assert followers.of(manager("a"), "m") is not one
+
+
+def test_a_follower_lives_on_when_its_manager_is_closed():
+    """As kombu closes it with its channel; the next one gets the same follower."""
+    client = redis.Redis(host="a", port=1, password="p", socket_timeout=3)
+    manager = SimpleNamespace(sentinels=[client])
+    (own,) = sentinels._Followers().of(manager, "m")._sentinels
+    assert own.connection_pool is not client.connection_pool
+    assert own.connection_pool.connection_class is client.connection_pool.connection_class
+    kept = {"host": "a", "port": 1, "password": "p", "socket_timeout": 3}.items()
+    assert kept <= own.connection_pool.connection_kwargs.items()
 
 
 @pytest.mark.parametrize("told", [None, ("promoted", 7)], ids=["nobody listens", "told"])

@@ -141,8 +141,11 @@ def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
         ):
             if cause is not None:
                 return cause
-    if error:
-        return _failed(facts, attachment, word, error)
+    told = (str(error.get("message") or ""), stamp(str(error.get("time") or ""))) if error else None
+    if told or (state is not None and state.fails):
+        found = queueing.last_error(state, told)
+        if found:
+            return _failed(facts, attachment, word, *found)
     if state is not None and (cause := queueing.queued(state)):
         return cause
     if facts.watchers == 0:
@@ -159,10 +162,10 @@ def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
 
 
 def _failed(
-    facts: AttachmentFacts, attachment: JsonObject, word: str, error: Mapping[str, Any]
+    facts: AttachmentFacts, attachment: JsonObject, word: str, message: str, at: float
 ) -> Cause:
     """The last attempt's error, and what ends it."""
-    message, state = str(error.get("message") or ""), facts.state
+    state = facts.state
     again = queueing.next_try(state) if state is not None else ""
     if state is not None and (cause := queueing.defect(state, message, again)):
         return cause
@@ -184,7 +187,7 @@ def _failed(
         advice = f"Create the secret, or allow reading it. {again}"
     elif "rpc error" in message:
         code = "driver-error"
-    age = duration(max(0.0, facts.now - stamp(str(error.get("time") or ""))))
+    age = duration(max(0.0, facts.now - at))
     return Cause(
         code,
         f"The last {word} failed {age} ago: {message}",

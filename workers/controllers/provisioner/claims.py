@@ -172,7 +172,8 @@ class ClaimPass(ClaimWork):
         """Brings an attempt to its end that nobody waits for (P-401, T-058)."""
         if intent is None:
             return done("bound" if live is not None else "claim is gone")
-        if was_saved and saving.exists(self, intent.claim):
+        # Where the claim is another node's, so is the PV: the mark tells of what this one ended.
+        if was_saved and not self.is_elsewhere and saving.exists(self, intent.claim):
             return done("volume exists")
         storage_class = intent.storage_class
         if storage_class is None:  # a record of an older version

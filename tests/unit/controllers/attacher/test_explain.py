@@ -12,7 +12,8 @@ from workers.controllers.attacher import explain
 from workers.controllers.attacher.explain import AttachmentFacts, attachment_cause
 from workers.controllers.attacher.spec import SPEC
 from workers.explain.generic import candidates
-from workers.queue.inspect import KeyState
+from workers.observability.trail import REFUSED
+from workers.queue.inspect import KeyState, Note
 from workers.queue.keys import Key
 from workers.queue.limits import LaneLimits
 
@@ -134,6 +135,21 @@ def test_a_failure_says_more_than_the_place_of_its_retry(fails, message, code):
     state = KeyState(KEY, NOW, position=1, waiting=3, fails=fails, limits=LaneLimits(2))
     found = attachment(attachError=error(message)) if message else attachment()
     assert attachment_cause(facts(found, state=state)).code == code
+
+
+REFUSAL = Note(NOW - 3, "error", f"{REFUSED}403 Forbidden: csinodes is forbidden")
+
+
+@pytest.mark.parametrize("status", [{}, {"attachError": error("boom")}], ids=["first", "earlier"])
+@pytest.mark.parametrize("deleted", [False, True], ids=["attach", "detach"])
+def test_a_refusal_that_no_status_tells_of_is_the_cause(status, deleted):
+    """No status could be written, or an older one stands there."""
+    state = KeyState(KEY, NOW, fails=2, due=NOW + 5, trail=(REFUSAL,))
+    found = attachment_cause(facts(attachment(deleted=deleted, **status), state=state))
+    assert found.code == "refused"
+    assert "csinodes is forbidden" in found.text
+    assert "csi-fleet doctor" in found.advice
+    assert found.until == NOW + 5
 
 
 def tools_of(world, records, *, breaker=None):

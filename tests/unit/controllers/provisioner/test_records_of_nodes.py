@@ -245,3 +245,15 @@ def test_a_volume_that_another_node_saved_is_seen_without_a_mark_of_its_own(move
     outcome = moved.node_pass("n3", moved.live_claim())
     assert (outcome.action, outcome.reason) == (Action.DONE, "volume exists")
     assert len(moved.clients["n2"].created) == before
+
+
+def test_a_second_record_of_a_node_ends_too(moved):
+    """A release whose nodes shared records left one, and this release had ended its own before."""
+    claim = moved.live_claim()
+    name = f"pvc-{claim['metadata']['uid']}@n1"
+    record = dict(moved.intents.intents[name])
+    assert moved.node_pass("n2", claim).action is Action.DONE
+    assert moved.node_pass("n1", claim).reason in {"deleted without PV", "another node's volume"}
+    moved.intents.intents[name] = record
+    moved.node_pass("n1", claim)
+    assert moved.intents.intents == {}
