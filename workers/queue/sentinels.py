@@ -96,7 +96,10 @@ class Follower:
 
     def _listen(self, sentinel: redis.Redis) -> None:
         untyped: Any = sentinel
-        with untyped.pubsub(ignore_subscribe_messages=True) as channel:
+        with (
+            contextlib.closing(untyped),
+            untyped.pubsub(ignore_subscribe_messages=True) as channel,
+        ):
             channel.subscribe(_SWITCH)
             # A message says that there is something to see, for whatever master.
             while self._loop is not None and self._is_wanted():
@@ -147,10 +150,10 @@ class _Followers:
 
 
 def _own(client: redis.Redis) -> redis.Redis:
-    """A client like it: kombu closes those of a manager with its channel."""
+    """A client like it, with connections of its own: kombu closes a manager's with its channel."""
     pool = client.connection_pool
     same = redis.ConnectionPool(connection_class=pool.connection_class, **pool.connection_kwargs)
-    return redis.Redis(connection_pool=same)
+    return redis.Redis.from_pool(same)
 
 
 _followers: Final = _Followers()

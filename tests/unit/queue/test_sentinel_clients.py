@@ -84,6 +84,9 @@ class FakeSentinel:
     def __exit__(self, *_):
         self.said.append("left")
 
+    def close(self):
+        self.said.append("closed")
+
     def subscribe(self, name):
         self.said.append(("subscribe", name))
 
@@ -120,6 +123,7 @@ def test_a_listener_says_that_it_lives_and_hears_of_promotions_alone(loops):
         *look,
         *look,
         "left",
+        "closed",
     ]
     assert loops[0].did.count("beat") == 2
 
@@ -190,6 +194,7 @@ def test_a_follower_lives_on_when_its_manager_is_closed():
     (own,) = sentinels._Followers().of(manager, "m")._sentinels
     assert own.connection_pool is not client.connection_pool
     assert own.connection_pool.connection_class is client.connection_pool.connection_class
+    assert own.auto_close_connection_pool, "who listens no more leaves nothing open"
     kept = {"host": "a", "port": 1, "password": "p", "socket_timeout": 3}.items()
     assert kept <= own.connection_pool.connection_kwargs.items()
 

@@ -47,6 +47,9 @@ class FakeSentinel:
     def subscribe(self, _name):
         pass
 
+    def close(self):
+        pass
+
     def sentinel_master(self, _name):
         self.asked.append("look")
         assert len(self.asked) < MOST_LOOKS, "it looks again and again"
