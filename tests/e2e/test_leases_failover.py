@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tests.support.csi_driver import DirectoryDriver
@@ -60,7 +62,10 @@ def test_no_lease_is_left_in_a_fail_over(how, driver, scene, fleets):
             replicated.wait_promoted(before)
         scene.wait_bound(timeout_seconds=180)
         with replicated.client(replicated.master()) as client:
-            assert client.get("csifleet:installation") == name
+            # All may have been bound before the loss, so nobody has noticed it yet.
+            installation = partial(client.get, "csifleet:installation")
+            wait_until(installation, 60, "its name is put back")
+            assert installation() == name
         assert "held by another" not in one.log_text() + two.log_text()
     assert len(driver.volumes()) == CLAIMS
     assert driver.concurrent_calls() == []
