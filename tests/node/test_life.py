@@ -69,4 +69,7 @@ def test_ephemeral_volumes_live_and_die_with_their_pod(scene: NodeScene) -> None
 @pytest.mark.last
 def test_nothing_stays_mounted_attached_or_stored(cluster: NodeCluster) -> None:
     """After all the tests before: no mount, attachment, volume, snapshot, directory or record."""
-    wait_until(lambda: not remains(cluster), SECONDS, "everything is gone")
+    try:
+        wait_until(lambda: not remains(cluster), SECONDS, "everything is gone")
+    except TimeoutError:
+        pytest.fail(f"left behind: {remains(cluster)}")
