@@ -89,7 +89,7 @@ def drop_in(arguments: list[str]) -> tuple[str, list[str]]:
     csi-provisioner, so that an operator or chart needs no other argument list.
     """
     name = sidecar(arguments)
-    rest = arguments[arguments[0] == name :]
+    rest = arguments[1:] if arguments[0] == name else arguments
     spec = catalogue.program(name)
     if spec is None:
         return name, rest

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.cli.doctor import FAIL, OK, WARN, Finding, show
@@ -33,7 +34,6 @@ REVIEWS: Final = paths.Resource(
 )
 NAMESPACES: Final = paths.Resource("", "v1", "namespaces", "Namespace")
 REDIS_CLIENT: Final = "csi-fleet.io/redis-client"
-_WORDS: Final = ("command", "args")
 DRIVERS_LABEL: Final = "csi-fleet.io/drivers"
 _VARIABLE: Final = re.compile(r"\$\((\w+)\)")
 
@@ -198,8 +198,8 @@ def of_pod(pod: JsonObject, of_namespace: JsonObject | None) -> Iterator[Finding
         lacks.append("variables CSI_FLEET_REDIS_URL, _USERNAME and _PASSWORD_FILE")
     if "CSI_FLEET_RECORDS_KEY_FILE" not in variables:
         lacks.append("variable CSI_FLEET_RECORDS_KEY_FILE (records are signed)")
-    words = [word for one in spec["containers"] for name in _WORDS for word in one.get(name) or ()]
-    if not any(word.startswith("--namespace=") for word in words):
+    words = [(*(one.get("command") or ()), *(one.get("args") or ())) for one in spec["containers"]]
+    if not any(word.startswith("--namespace=") for word in chain.from_iterable(words)):
         lacks.append("--namespace=csi-fleet-records (copies of attempts are looked for there)")
     if (spec.get("securityContext") or {}).get("fsGroup") is None:
         lacks.append("fsGroup, or runAsUser 0 of our container (our image runs as user 10001)")

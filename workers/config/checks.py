@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+from workers.config.commandline import synopsis
 from workers.config.flags import SUMMARIES, TOOLS, Command
 from workers.config.flagvalues import parse_listen_address
 from workers.config.redisurl import (
@@ -105,8 +106,7 @@ def _check_arguments(settings: Settings) -> None:
     command, arguments = settings.command, settings.arguments
     words, _ = SUMMARIES[command]
     if command in TOOLS and arguments and (not words or words.startswith("-")):
-        usage = " ".join(filter(None, ["csi-fleet", command, words, "[flags]"]))
-        raise ConfigError(f"{arguments[0]!r} is no flag: give `{usage}`")
+        raise ConfigError(f"{arguments[0]!r} is no flag: give `{synopsis(command)}`")
 
 
 def _check_logging(settings: Settings) -> None:

@@ -77,11 +77,21 @@ def read_arguments(
     return line
 
 
+def synopsis(command: Command, program: str = "") -> str:
+    """How it is called, in a line."""
+    arguments, _ = SUMMARIES[command]
+    return " ".join(filter(None, ["csi-fleet", program or command, arguments, "[flags]"]))
+
+
 def usage(command: Command, flags: FlagSet, program: str = "") -> str:
     """The `--help` text of one command, or of the sidecar it stands in for."""
-    arguments, purpose = SUMMARIES[command]
-    words = " ".join(filter(None, ["csi-fleet", program or command, arguments, "[flags]"]))
-    lines = [f"Usage: {words}", "", f"{purpose[0].upper()}{purpose[1:]}.".replace("?.", "?"), ""]
+    _, purpose = SUMMARIES[command]
+    lines = [
+        f"Usage: {synopsis(command, program)}",
+        "",
+        f"{purpose[0].upper()}{purpose[1:]}.".replace("?.", "?"),
+        "",
+    ]
     own = [flag for flag in flags.flags.values() if command in flag.commands]
     if command in TOOLS:  # a person reads this: first what only few commands have
         own = [flag for flag in own if not flag.ignored]

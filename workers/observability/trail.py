@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 # Per pass; the whole trail of a key is bounded in Redis too (`lib.lua`, TRAIL_NOTES).
 MAX_NOTES: Final = 16
 MAX_TEXT: Final = 400
-# Begins the note of a mistake of ours.
+# Begins the note of a request that the API server refused.
 REFUSED: Final = "the API server refused: "
+# Begins the note of a mistake of ours.
 UNEXPECTED: Final = "csi-fleet failed with an unexpected"
 
 
