@@ -14,6 +14,7 @@ import yaml
 
 from workers.cli import terminal
 from workers.errors import ConfigError
+from workers.explain.words import nearest
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
 from workers.migration import plugins
@@ -46,25 +47,35 @@ def run(tools: Tools) -> int:
     """The command; 0 also when no class names a Secret."""
     settings = tools.settings.tool
     accounts = [_account(one) for one in settings.accounts]
-    places = find(tools, settings.driver)
+    known: set[str] = set()
+    places = find(tools, settings.driver, known)
     name = f"csi-fleet-secrets-{settings.driver}" if settings.driver else "csi-fleet-secrets"
     for line in places.open:
         terminal.write(f"# {line}: those that have objects of it now are listed; run this again")
         terminal.write("# for each new one, or give get in all (k8s/components/feature-secrets).")
     found = [*roles(places, name, settings.driver or "all", accounts)]
     if not found:
-        terminal.write("# no class names a Secret")
+        terminal.write(f"# {_nothing(settings.driver, known)}")
         return 0
     terminal.write(yaml.safe_dump_all(found, sort_keys=False, explicit_start=True).rstrip())
     return 0
 
 
-def find(tools: Tools, driver: str) -> Places:
-    """The Secrets of one driver, or of all with ""."""
+def _nothing(driver: str, known: set[str]) -> str:
+    if not driver:
+        return "no class names a Secret"
+    if driver in known:
+        return f"no class of driver {driver} names a Secret"
+    return f'no class is of driver "{driver}".{nearest(driver, known)}'
+
+
+def find(tools: Tools, driver: str, known: set[str]) -> Places:
+    """The Secrets of one driver, or of all with ""; adds the drivers of all classes to `known`."""
     drivers = {driver, plugins.in_tree_name(driver)} if driver else None
     places = Places()
     for resource, field, users, reference in _CLASSES:
         for one in _all(tools, resource):
+            known.add(str(one.get(field)))
             if drivers is not None and one.get(field) not in drivers:
                 continue
             name = one["metadata"]["name"]

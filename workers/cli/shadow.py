@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.cli import terminal
+from workers.cli.knowndrivers import served
 from workers.engine.shadow.comparing import Verdict
 from workers.errors import ConfigError
 from workers.explain.words import moment
@@ -27,6 +28,8 @@ def run(tools: Tools) -> int:
     report = {
         name: one for shard in shards for name, one in gather(Shadows(shard.redis), driver).items()
     }
+    if driver not in ("", SYSTEM) and not any(one["counts"] for one in report.values()):
+        served(tools, driver)  # nothing was compared: is the name a mistake?
     if tools.is_json:
         terminal.write_json(report)
     else:

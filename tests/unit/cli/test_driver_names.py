@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.memory_api import MemoryApi
-from workers.cli import doctor, failed, pause
+from workers.cli import doctor, failed, pause, shadow
 from workers.cli.tools import Tools
 from workers.config.flags import Command
 from workers.config.load import parse
@@ -59,11 +59,17 @@ def test_explain_names_what_is_served():
     assert "Served now: alpha." in cause.advice
 
 
-@pytest.mark.parametrize("function", [failed.run, pause.run])
-def test_a_driver_that_nobody_knows_is_a_mistake(tools, function):
-    command = Command.FAILED if function is failed.run else Command.PAUSE
+@pytest.mark.parametrize(
+    ("function", "command", "words"),
+    [
+        (failed.run, Command.FAILED, ()),
+        (pause.run, Command.PAUSE, ()),
+        (shadow.run, Command.SHADOW, ("report",)),
+    ],
+)
+def test_a_driver_that_nobody_knows_is_a_mistake(tools, function, command, words):
     with pytest.raises(ConfigError) as caught:
-        function(tools(command, "--driver=alpa"))
+        function(tools(command, *words, "--driver=alpa"))
     assert caught.value.exit_code == 1
     assert str(caught.value) == (
         'driver "alpa" is not known: no worker serves it and no storage class names it '

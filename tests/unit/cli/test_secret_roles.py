@@ -64,6 +64,18 @@ def test_nothing_is_printed_without_secrets(capsys):
     assert printed(MemoryApi(), capsys) == ("# no class names a Secret\n", [])
 
 
+@pytest.mark.parametrize(
+    ("driver", "said"),
+    [
+        ("c.example", "# no class of driver c.example names a Secret\n"),
+        ("a.exaample", '# no class is of driver "a.exaample". Did you mean "a.example"?\n'),
+    ],
+)
+def test_a_driver_without_secrets_is_told_from_a_mistyped_one(api, capsys, driver, said):
+    api.add(paths.STORAGE_CLASSES, {"metadata": {"name": "plain"}, "provisioner": "c.example"})
+    assert printed(api, capsys, driver=driver) == (said, [])
+
+
 def test_an_account_without_namespace_is_refused(api, capsys):
     with pytest.raises(ConfigError, match="NAMESPACE/NAME"):
         printed(api, capsys, accounts=("driver",))
