@@ -47,15 +47,14 @@ def run(tools: Tools) -> int:
     """The command; 0 also when no class names a Secret."""
     settings = tools.settings.tool
     accounts = [_account(one) for one in settings.accounts]
-    known: set[str] = set()
-    places = find(tools, settings.driver, known)
+    places = find(tools, settings.driver)
     name = f"csi-fleet-secrets-{settings.driver}" if settings.driver else "csi-fleet-secrets"
     for line in places.open:
         terminal.write(f"# {line}: those that have objects of it now are listed; run this again")
         terminal.write("# for each new one, or give get in all (k8s/components/feature-secrets).")
     found = [*roles(places, name, settings.driver or "all", accounts)]
     if not found:
-        terminal.write(f"# {_nothing(settings.driver, known)}")
+        terminal.write(f"# {_nothing(settings.driver, places.drivers)}")
         return 0
     terminal.write(yaml.safe_dump_all(found, sort_keys=False, explicit_start=True).rstrip())
     return 0
@@ -64,18 +63,23 @@ def run(tools: Tools) -> int:
 def _nothing(driver: str, known: set[str]) -> str:
     if not driver:
         return "no class names a Secret"
-    if driver in known:
+    if known & _names(driver):
         return f"no class of driver {driver} names a Secret"
     return f'no class is of driver "{driver}".{nearest(driver, known)}'
 
 
-def find(tools: Tools, driver: str, known: set[str]) -> Places:
-    """The Secrets of one driver, or of all with ""; adds the drivers of all classes to `known`."""
-    drivers = {driver, plugins.in_tree_name(driver)} if driver else None
+def _names(driver: str) -> set[str | None]:
+    """What classes call it."""
+    return {driver, plugins.in_tree_name(driver)}
+
+
+def find(tools: Tools, driver: str) -> Places:
+    """The Secrets of one driver, or of all with ""."""
+    drivers = _names(driver) if driver else None
     places = Places()
     for resource, field, users, reference in _CLASSES:
         for one in _all(tools, resource):
-            known.add(str(one.get(field)))
+            places.drivers.add(str(one.get(field)))
             if drivers is not None and one.get(field) not in drivers:
                 continue
             name = one["metadata"]["name"]

@@ -55,11 +55,13 @@ class Places:
         names: Secrets by namespace; every namespace of `whole` is missing here.
         whole: namespaces in which any Secret may be named.
         open: a line for each class that goes beyond: its namespaces are known only later.
+        drivers: those of all classes, whosever Secrets these are.
     """
 
     names: dict[str, set[str]] = field(default_factory=dict)
     whole: set[str] = field(default_factory=set)
     open: list[str] = field(default_factory=list)
+    drivers: set[str] = field(default_factory=set)
 
     def add(self, namespace: str, name: str | None) -> None:
         """One Secret, or with None each of the namespace."""

@@ -68,11 +68,13 @@ def test_nothing_is_printed_without_secrets(capsys):
     ("driver", "said"),
     [
         ("c.example", "# no class of driver c.example names a Secret\n"),
+        ("ebs.csi.aws.com", "# no class of driver ebs.csi.aws.com names a Secret\n"),
         ("a.exaample", '# no class is of driver "a.exaample". Did you mean "a.example"?\n'),
     ],
 )
 def test_a_driver_without_secrets_is_told_from_a_mistyped_one(api, capsys, driver, said):
-    api.add(paths.STORAGE_CLASSES, {"metadata": {"name": "plain"}, "provisioner": "c.example"})
+    for name, provisioner in (("plain", "c.example"), ("in-tree", "kubernetes.io/aws-ebs")):
+        api.add(paths.STORAGE_CLASSES, {"metadata": {"name": name}, "provisioner": provisioner})
     assert printed(api, capsys, driver=driver) == (said, [])
 
 
