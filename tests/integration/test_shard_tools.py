@@ -248,6 +248,20 @@ def test_status_shows_all_drivers_and_adds_up(world, capsys):
     assert ("shard 1/2" in shown) is bool(world.urls[1:])
 
 
+def test_status_tells_no_limit_from_a_limit_of_none(make_world, capsys):
+    """Nobody declared a limit for the changes of a driver that cannot resize: none is not 0."""
+    world = make_world(1)
+    world.wait_for_room(world.key())
+    world.queues[0].add([world.key("changes")])
+    status_command.run(world.tools(Command.STATUS, output="json"))
+    work = json.loads(capsys.readouterr().out)["drivers"][world.driver]["work"]
+    assert (work["claims"]["limit"], work["changes"]["limit"]) == (1, None)
+    status_command.run(world.tools(Command.STATUS))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    limits = {line[2]: line[6] for line in lines if line[:1] == [world.driver]}
+    assert limits == {"claims": "1", "changes": "-"}
+
+
 def test_status_says_which_shard_has_a_problem(make_world, capsys, monkeypatch):
     world = make_world(2)
     world.clients[1].delete("csifleet:presence")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery.signals import beat_init
 
 from workers.app import beat_settings, make_app
+from workers.cli.firstping import ask_redis
 from workers.observability.logging import get_logger
 from workers.process import mark_ready
 from workers.queue.remedies import told
@@ -27,6 +28,7 @@ def run(settings: Settings) -> int:
     import_module("redbeat.schedulers")  # its receiver, which makes the lock, comes before ours
     beat_init.connect(without_scripts)
     mark_ready(settings, "beat.ready")
+    ask_redis(settings)
     beat: Any = app.Beat(loglevel="WARNING", redirect_stdouts=False, quiet=True, pidfile=None)
     # Its own would write the schedule first, for as long as Redis does not answer.
     beat.install_sync_handler = lambda _: None

@@ -151,7 +151,7 @@ def _driver(name: str, stats: dict[str, LaneStats], *, is_served: bool) -> dict[
             "ready": figures.ready,
             "retry": figures.retry,
             "running": figures.ticketed + figures.running,
-            "limit": figures.limits.concurrency if figures.limits else 0,
+            "limit": figures.limits.concurrency if figures.limits else None,
             "delayed": figures.delayed + figures.blocked,
             "oldest": figures.head_age_seconds,
         }
@@ -170,7 +170,9 @@ def show(report: dict[str, Any]) -> None:
             name,
             driver["state"],
             kind,
-            *(lane[column] for column in ("ready", "retry", "running", "limit", "delayed")),
+            *(lane[column] for column in ("ready", "retry", "running")),
+            "-" if lane["limit"] is None else lane["limit"],
+            lane["delayed"],
             duration(lane["oldest"]) if lane["oldest"] else "-",
         ]
         for name, driver in report["drivers"].items()
