@@ -36,7 +36,7 @@ def measured(results: Mapping[str, Any]) -> list[str]:
         parts.append(("Steady rate, and the reference's default flags", rates(runs)))
     if runs := results.get("saturated"):
         figures = f"{rates(runs)}\n\n{costs(runs)}"
-        parts.append(("A burst while others keep all cores busy, drivers as processes", figures))
+        parts.append(("While others keep all cores busy, drivers as processes", figures))
     for name, heading in (
         ("recovery", "SIGKILL under 20 claims/s (driver 200 ms, two workers)"),
         ("attachments", "Attachments in a burst, then deleted"),

@@ -1,8 +1,10 @@
-"""Section `saturated`: a burst while others keep all cores busy.
+"""Section `saturated`: a burst, and claims at steady rates, while others keep all cores busy.
 
 Ten drivers, each a process that works some milliseconds on each call, and a busy loop per core:
 each runnable thread of a system then gets its part of the processor, and one process against ten is
-at its worst.
+at its worst. How fast a burst's claims are made depends on what the system leaves of the cores and
+the API server to who makes them; at a steady rate both systems get the same claims at the same
+moments.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ from tests.support.kube_api import KubeApi
 from tests.support.processes import start_process
 
 DRIVERS = 10
+# Claims a second after the burst, and for how long.
+STEADY_RATES = (20, 40)
+STEADY_SECONDS = 12
 
 
 @contextmanager
@@ -36,7 +41,8 @@ def busy_cores() -> Iterator[None]:
 
 
 def measured(api: KubeApi, kubeconfig: Path, claims: int, peer: Path | None) -> Iterator[Figures]:
-    """One burst of each system; ours chooses its worker processes by cores."""
+    """The burst and the steady rates of each system; ours chooses its worker processes by cores."""
+    loads = [(claims, 0), *((rate * STEADY_SECONDS, rate) for rate in STEADY_RATES)]
     with drivers_of(DRIVERS) as drivers:
         makers: list[Callable[[], System]] = [lambda: Ours(kubeconfig, drivers, workers=0)]
         if peer is not None:
@@ -45,6 +51,14 @@ def measured(api: KubeApi, kubeconfig: Path, claims: int, peer: Path | None) -> 
         for make in makers:
             idle = watches(api)
             with make() as system, busy_cores():
-                found = measure(api, system, drivers.names, claims=claims, idle_watches=idle)
-            found.mode += ", all cores busy"
-            yield found
+                for count, rate in loads:
+                    found = measure(
+                        api,
+                        system,
+                        drivers.names,
+                        claims=count,
+                        idle_watches=idle,
+                        per_second=rate,
+                    )
+                    found.mode += ", all cores busy"
+                    yield found

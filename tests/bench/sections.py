@@ -255,7 +255,7 @@ def life(plan: Plan) -> None:
 
 
 def saturated(plan: Plan) -> None:
-    """A burst at ten drivers, each a process that works, while others keep all cores busy."""
+    """Ten drivers, each a process that works, while others keep all cores busy."""
     for _ in range(plan.rounds):
         claims = 100 if plan.is_quick else 400
         for found in saturation.measured(plan.api, plan.kubeconfig, claims, plan.peer):

@@ -1,4 +1,4 @@
-#!lua name=csifleet_ed5f7a47ab04bd9c
+#!lua name=csifleet_158628b21722119b
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
@@ -1513,6 +1513,21 @@ local function leased(lane, most)
   return found
 end
 
+-- What waits for a node that went for good goes too; returns whether none is left. With the node its
+-- objects' keys come back (its registration), and those of records in any case (recovery.py).
+local function clear(lane)
+  for _, family in ipairs({ K.ready, K.retry, K.ticketed }) do
+    for _, key in ipairs(redis.call('ZRANGE', family .. lane, 0, limit - 1)) do
+      redis.call('ZREM', family .. lane, key)
+      redis.call('HDEL', K.since, key)
+      forget(key)
+    end
+  end
+  if redis.call('EXISTS', K.ready .. lane, K.retry .. lane, K.ticketed .. lane) > 0 then return false end
+  redis.call('DEL', K.share .. lane, K.share_retry .. lane)
+  return true
+end
+
 local function reply()
   local first = redis.call('ZRANGE', K.delayed, 0, 0, 'WITHSCORES')[2]
   return { first and math.max(0, math.ceil(tonumber(first) - now)) or -1, tickets }
@@ -1576,7 +1591,7 @@ if is_check then
   local old = redis.call('ZRANGEBYSCORE', K.declared, '-inf', now - keep_limits, 'LIMIT', 0, limit)
   for _, lane in ipairs(old) do
     redis.call('DEL', K.limits .. lane)
-    redis.call('ZREM', K.declared, lane)
+    if not string.find(lane, '@', 1, true) or clear(lane) then redis.call('ZREM', K.declared, lane) end
   end
   local flat = redis.call('HGETALL', K.blocked)
   for i = 1, #flat, 2 do
@@ -1725,5 +1740,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_ed5f7a47ab04bd9c', run)
-redis.register_function{ function_name = 'csifleet_ed5f7a47ab04bd9c_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_158628b21722119b', run)
+redis.register_function{ function_name = 'csifleet_158628b21722119b_always', callback = run, flags = { 'allow-oom' } }

@@ -15,6 +15,7 @@ LANE = "claims|d"
 TICKETED, LEASED = NAMES["ticketed"].full, NAMES["leased"].full
 LOST, PROCS, PATIENCE, SWEPT = (NAMES[n].full for n in ("lost", "procs", "patience", "swept"))
 LIST = celery_queue("d")
+MORE_THAN_A_SWEEP = 600
 
 
 def claim(name: str) -> Key:
@@ -109,6 +110,31 @@ def test_limits_go_an_hour_after_the_last_word(bench, start_queue, age, stays):
     assert bench.client.exists(NAMES["limits"].full + "claims|gone") == stays
     assert (bench.client.zscore(NAMES["declared"].full, "claims|gone") is not None) == stays
     assert bench.client.exists(NAMES["limits"].full + LANE)
+
+
+@pytest.mark.parametrize(
+    ("driver", "age", "stays"),
+    [("d@gone", 3_600_000, False), ("d@gone", 3_599_999, True), ("gone", 3_600_000, True)],
+)
+def test_what_waits_for_a_node_goes_with_its_limits(bench, start_queue, driver, age, stays):
+    """Of nodes that come and go nothing piles up; a driver's keys wait for it, however long."""
+    queue, lane = start_queue(), f"claims|{driver}"
+    keys = [claim_key(driver, "ns", f"pvc-{n}", f"uid-{n}") for n in range(MORE_THAN_A_SWEEP)]
+    queue.set_limits(lane, 1)
+    queue.add(keys[:1])
+    queue.fail(bench.run_next(queue), base_seconds=0.1, cap_seconds=0.1)
+    queue.add(keys[1:])
+    bench.advance(0.2)
+    queue.pump(period_seconds=0)
+    bench.client.zadd(NAMES["declared"].full, {lane: bench.now_ms - age})
+    for _ in range(3):
+        queue.pump(period_seconds=0)
+    families = [NAMES[name].full + lane for name in ("ready", "retry", "ticketed")]
+    left = sum(bench.client.zcard(name) for name in families)
+    assert left == bench.client.hlen(NAMES["since"].full) == (len(keys) if stays else 0)
+    assert bench.client.sismember(NAMES["lanes"].full, lane) == stays
+    assert bench.client.hexists(NAMES["fails"].full, keys[0].text) == stays
+    assert (bench.client.exists(NAMES["share"].full + lane) == 1) == stays
 
 
 @pytest.mark.parametrize(("age", "stays"), [(604_800_000, False), (604_799_999, True)])

@@ -23,6 +23,21 @@ local function leased(lane, most)
   return found
 end
 
+-- What waits for a node that went for good goes too; returns whether none is left. With the node its
+-- objects' keys come back (its registration), and those of records in any case (recovery.py).
+local function clear(lane)
+  for _, family in ipairs({ K.ready, K.retry, K.ticketed }) do
+    for _, key in ipairs(redis.call('ZRANGE', family .. lane, 0, limit - 1)) do
+      redis.call('ZREM', family .. lane, key)
+      redis.call('HDEL', K.since, key)
+      forget(key)
+    end
+  end
+  if redis.call('EXISTS', K.ready .. lane, K.retry .. lane, K.ticketed .. lane) > 0 then return false end
+  redis.call('DEL', K.share .. lane, K.share_retry .. lane)
+  return true
+end
+
 local function reply()
   local first = redis.call('ZRANGE', K.delayed, 0, 0, 'WITHSCORES')[2]
   return { first and math.max(0, math.ceil(tonumber(first) - now)) or -1, tickets }
@@ -86,7 +101,7 @@ if is_check then
   local old = redis.call('ZRANGEBYSCORE', K.declared, '-inf', now - keep_limits, 'LIMIT', 0, limit)
   for _, lane in ipairs(old) do
     redis.call('DEL', K.limits .. lane)
-    redis.call('ZREM', K.declared, lane)
+    if not string.find(lane, '@', 1, true) or clear(lane) then redis.call('ZREM', K.declared, lane) end
   end
   local flat = redis.call('HGETALL', K.blocked)
   for i = 1, #flat, 2 do

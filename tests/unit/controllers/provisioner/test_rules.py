@@ -161,6 +161,17 @@ def test_new_driver_adds_only_its_own_objects():
     assert table.set_drivers([FOO]) == []
 
 
+def test_a_node_that_comes_back_has_its_keys_again():
+    """The queue drops what waits for a node that is away for an hour (`sweep.lua`)."""
+    table, on_node = ProvisionerRules(), {"name": "foo", "queue_name": "foo@n", "node": "n"}
+    list_classes(table)
+    see(table, make_claim(selected_node="n"))
+    key = "claims|foo@n|default/claim1|u1"
+    for _ in range(2):
+        assert texts(table.set_drivers([on_node])) == [key]
+        assert table.set_drivers([]) == []
+
+
 def attachment(name, volume="pv1"):
     found = Attachment(metadata=Meta(name=name))
     found.spec.source.persistent_volume_name = volume
