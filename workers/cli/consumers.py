@@ -215,7 +215,7 @@ def stop_asking(consumer: Any) -> None:
             asking.disconnect()
             channel._in_poll = None  # noqa: SLF001 - kombu has no other way
 
-    if asking is not None:
+    if asking:  # False: it has never asked; None: it does not now
         ignore_errors(consumer, hang_up)
 
 

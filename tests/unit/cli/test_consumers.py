@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from celery.worker import state as worker_state
 from celery.worker.consumer import consumer as celery_consumer
+from kombu.transport.redis import Channel
 
 from workers.app import SYSTEM_QUEUE, make_app
 from workers.cli.consumers import ASK_SECONDS, HELD_SECONDS, CeleryConsumers, ThreadsConsumer
@@ -190,6 +191,14 @@ def test_none_is_begun_between_the_end_of_celerys_consumer_and_the_next(consumer
     )
     consumers.connected(serving)
     assert consumers.fetches(KEY)
+
+
+@pytest.mark.parametrize("asking", [Channel._in_poll, None])
+def test_a_channel_that_does_not_ask_ends_too(consumers, serving, asking):
+    """kombu's own value before it first asks is False: Redis went again, or SIGTERM came, then."""
+    serving.task_consumer.channel = SimpleNamespace(_in_poll=asking)
+    consumers.ending(serving)
+    assert serving.hub.on_tick == set()
 
 
 def test_none_is_begun_past_a_rate_that_somebody_set(consumers, serving):
