@@ -58,6 +58,24 @@ class Sidecar:
         given = [*(self.container.get("command") or [])[1:], *(self.container.get("args") or [])]
         return [_VARIABLE.sub(lambda m: known.get(m[1], m[0]), str(one)) for one in given]
 
+    def works_alone(self) -> bool:
+        """Whether it is a Go sidecar that works whoever else does."""
+        has_ended = (self.pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
+        return not (has_ended or self._is_ours() or self._elects())
+
+    def _is_ours(self) -> bool:
+        """Moved already: our image in the container, whose name stays."""
+        words = [self.container["image"], *(self.container.get("command") or [])]
+        names = [one["name"] for one in self.container.get("env") or ()]
+        return any("csi-fleet" in str(one) for one in words) or any(
+            one.startswith("CSI_FLEET_") for one in names
+        )
+
+    def _elects(self) -> bool:
+        flags = (one.lstrip("-").partition("=") for one in self.arguments())
+        given = [value.lower() for name, _, value in flags if name == "leader-election"]
+        return bool(given) and given[-1] not in {"false", "f", "0"}
+
 
 def run(tools: Tools) -> int:
     """The command; 1 when something stands in the way."""
@@ -104,7 +122,7 @@ def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
         yield from of_pod(one, _labels_of_namespace(tools, one["metadata"]["namespace"]))
     for sidecar in found:
         yield from of_rights(tools, sidecar)
-    yield from both(tools, driver, held)
+    yield from both(tools, driver, held, ours, found)
 
 
 def holders(tools: Tools, driver: str, *, of_ours: bool = False) -> dict[str, str]:
@@ -248,8 +266,18 @@ def _may(tools: Tools, user: str, group: str, resource: str, verb: str) -> bool:
     return bool((answer.get("status") or {}).get("allowed"))
 
 
-def both(tools: Tools, driver: str, held: dict[str, str]) -> Iterator[Finding]:
-    """Does csi-fleet work on what a Go sidecar works on?"""
+def both(
+    tools: Tools, driver: str, held: dict[str, str], ours: dict[str, str], found: list[Sidecar]
+) -> Iterator[Finding]:
+    """Does csi-fleet work on what a Go sidecar works on?
+
+    Args:
+        tools: of the command.
+        driver: its name.
+        held: program -> who holds its Lease, of Go sidecars.
+        ours: the same of csi-fleet.
+        found: the containers that were looked at.
+    """
     if not tools.settings.redis.url:
         yield Finding(
             "both", WARN, "not checked: name csi-fleet's Redis to ask who serves the driver"
@@ -260,21 +288,47 @@ def both(tools: Tools, driver: str, held: dict[str, str]) -> Iterator[Finding]:
     except QueueUnavailable as error:
         yield Finding("both", WARN, f"not checked: {error}")
         return
-    ours = {
+    served = {
         spec.program
         for record in records.values()
         if record.get("name") == driver
         for spec in catalogue.specs(record.get("controllers") or ())
         if not spec.part_of
     }
-    for program in sorted(ours & held.keys()):
+    twice = [_by_lease(one, held[one], ours.get(one)) for one in sorted(served & held.keys())]
+    twice += [
+        f"{one.place} has no --leader-election and works too: "
+        "end one of them, or give both --leader-election"
+        for one in found
+        if one.spec.program in served - held.keys() and one.works_alone()
+    ]
+    for problem in twice:
+        yield Finding("both", FAIL, f"csi-fleet serves {driver}, and {problem}")
+    if twice:
+        return
+    if not served:
+        yield Finding("both", OK, "csi-fleet does not serve it; nothing runs twice")
+        return
+    has = f"csi-fleet has {', '.join(sorted(served))}"
+    if found:
+        yield Finding("both", OK, f"{has}; nothing that was looked at runs twice")
+    else:
         yield Finding(
             "both",
-            FAIL,
-            f"csi-fleet serves {driver} in place of {program}, "
-            f"and {held[program]} holds the Lease: end one of them, or give csi-fleet "
-            "--leader-election, then it waits",
+            WARN,
+            f"{has}, and no Go sidecar a Lease; one without --leader-election is only seen in "
+            "the pod you name (NAMESPACE/POD)",
         )
-    if not ours & held.keys():
-        word = f"csi-fleet has {', '.join(sorted(ours))}" if ours else "csi-fleet does not serve it"
-        yield Finding("both", OK, f"{word}; nothing runs twice")
+
+
+def _by_lease(program: str, holder: str, ours: str | None) -> str:
+    """What is wrong when a Go sidecar works at what csi-fleet serves."""
+    if ours is None:
+        return (
+            f"{holder} holds the Lease of {program}: end one of them, or give csi-fleet "
+            "--leader-election, then it waits"
+        )
+    return (
+        f"{holder} holds a Lease of {program} as well as csi-fleet in {ours}: "
+        "give both the same --leader-election-namespace"
+    )

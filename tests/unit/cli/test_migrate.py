@@ -52,10 +52,10 @@ class World:
 
         self.api.create = review
 
-    def lease(self, name, holder="ebs-1", age=0.0):
+    def lease(self, name, holder="ebs-1", age=0.0, namespace="kube-system"):
         renewed = datetime.fromtimestamp(time.time() - age, UTC).isoformat()
         spec = {"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15}
-        metadata = {"name": name, "namespace": "kube-system"}
+        metadata = {"name": name, "namespace": namespace}
         self.api.add(paths.LEASES, {"metadata": metadata, "spec": spec})
 
     def check(self, *words, driver=DRIVER):
@@ -172,7 +172,45 @@ def test_both_at_once(world):
     assert states(found, "both") == ["FAIL"]
     assert "kube-system/ebs-1 holds the Lease" in texts(found, "both")
     world.lease(PROVISIONER_LEASE, holder="w-1_csi-fleet-1")
-    assert states(world.check("check"), "both") == ["ok"]
+    found = world.check("check")
+    assert states(found, "both") == ["warn"]
+    assert "one without --leader-election is only seen in the pod you name" in texts(found, "both")
+
+
+def test_leases_in_two_namespaces(world):
+    """Both wait for nobody; --leader-election is given already."""
+    world.lease(PROVISIONER_LEASE)
+    world.lease(PROVISIONER_LEASE, holder="w-1_csi-fleet-1", namespace="csi-fleet")
+    world.records = {"d": {"name": DRIVER, "controllers": ["provisioner"]}}
+    found = world.check("check")
+    assert states(found, "both") == ["FAIL"]
+    assert "give both the same --leader-election-namespace" in texts(found, "both")
+
+
+OURS = "registry/csi-fleet:1"
+
+
+@pytest.mark.parametrize(
+    ("change", "phase", "state"),
+    [
+        ({}, "Running", "FAIL"),
+        ({"args": ["--leader-election=false"]}, "Running", "FAIL"),
+        ({"args": ["--leader-election"]}, "Running", "ok"),
+        ({"args": ["-leader-election=true"]}, "Running", "ok"),
+        ({"image": OURS}, "Running", "ok"),
+        ({"env": [{"name": "CSI_FLEET_REDIS_URL", "value": "redis://r"}]}, "Running", "ok"),
+        ({}, "Failed", "ok"),
+    ],
+)
+def test_a_sidecar_without_a_lease_in_the_named_pod(world, change, phase, state):
+    """`migrate check` said "nothing runs twice" while both made volumes."""
+    world.records = {"d": {"name": DRIVER, "controllers": ["provisioner"]}}
+    world.pod["spec"]["containers"][1] |= change
+    world.pod["status"] = {"phase": phase}
+    found = world.check("check", "kube-system/ebs-1")
+    assert states(found, "both") == [state]
+    if state == "FAIL":
+        assert "ebs-1, container csi-provisioner has no --leader-election" in texts(found, "both")
 
 
 def test_a_named_pod_that_is_not_there_stands_in_the_way(world):
