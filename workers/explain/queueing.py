@@ -201,7 +201,7 @@ def defect(state: KeyState, message: str, again: str) -> Cause | None:
         return Cause(
             "refused",
             f"The last attempt failed, for {message}",
-            f"If a right is missing, `csi-fleet doctor` names it. {again}",
+            f"If a right is missing, `csi-fleet doctor` names it in the worker's pod. {again}",
             state.due,
         )
     if not message.startswith(UNEXPECTED):

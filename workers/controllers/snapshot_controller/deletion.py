@@ -17,6 +17,8 @@ from workers.kube.errors import (
     NotFoundError,
     RefusedError,
 )
+from workers.observability import trail
+from workers.observability.logging import get_logger
 from workers.translate import references
 from workers.translate import snapshot_objects as objects
 from workers.translate.fields import annotations_of, object_list, text, text_list
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from workers.controllers.snapshot_controller.frame import BindingPass, Words
     from workers.kube.objects import JsonObject
     from workers.kube.paths import Resource
+
+_log = get_logger(__name__)
 
 
 def delete(work: BindingPass) -> Outcome:
@@ -113,6 +117,9 @@ def delete_content(work: BindingPass, content: JsonObject, words: Words | None =
             return True
         message = f"Failed to delete {words.noun} content API object"
         work.event("Warning", f"{words.subject}ContentObjectDeleteError", message)
+        # The event's text is upstream's, which does not say why.
+        _log.warning("the API server refused", err=error)
+        trail.note("error", f"{trail.REFUSED}{error}")
         return False
     return True
 
