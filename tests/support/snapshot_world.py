@@ -128,6 +128,13 @@ class SnapshotWorld(FakeWorld):
         self.add_claim()
         self.add_volume()
 
+    def tools(self, *served: str) -> Any:
+        """A command's connections; `served` drivers have a worker that makes their snapshots."""
+        records = {name: {"name": name, "controllers": ["snapshotter"]} for name in served}
+        here = SimpleNamespace(presence=SimpleNamespace(workers=lambda: ["w"]))
+        registry = SimpleNamespace(alive=lambda: records)
+        return SimpleNamespace(kube=self.api.kube, registry=registry, of=lambda _driver: here)
+
     # One pass.
 
     def run_content(self, key: Key = CONTENT_KEY) -> Any:

@@ -207,4 +207,7 @@ def show(report: dict[str, Any]) -> None:
     terminal.write_lines((f"! {line}" for line in report["problems"]), style="bold yellow")
 
 
-_NOTHING: Final = dict.fromkeys(("ready", "retry", "running", "limit", "delayed", "oldest"), 0)
+_NOTHING: Final = {
+    **dict.fromkeys(("ready", "retry", "running", "delayed", "oldest"), 0),
+    "limit": None,
+}

@@ -301,7 +301,7 @@ class Pass:
             return wait(FULL_SECONDS if is_full else AWAY_SECONDS, "away")
         except ApiError as error:
             _log.warning("the API server refused", err=error)
-            trail.note("error", f"{trail.REFUSED}{error}")
+            trail.refused(error)
             return retry("refused")
         except Exception as error:  # noqa: BLE001 - one key's defect must not stop the others
             self.unexpected(error)

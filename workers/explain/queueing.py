@@ -13,9 +13,9 @@ from workers.explain.words import duration, moment, named
 from workers.observability.trail import REFUSED, UNEXPECTED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from workers.queue.inspect import KeyState
+    from workers.queue.inspect import KeyState, Note
 
 # A Celery message nobody took for so long means that no worker thread is free.
 TICKET_SECONDS: Final = 3.0
@@ -189,10 +189,25 @@ def memo_of(state: KeyState | None) -> Mapping[str, Any]:
 
 def last_error(state: KeyState | None, event: tuple[str, float] | None) -> tuple[str, float] | None:
     """The newest error: of the trail, else of the events."""
-    notes = [note for note in (state.trail if state else ()) if note.event == "error"]
-    if notes and (event is None or notes[-1].at >= event[1] - 1):
-        return notes[-1].detail, notes[-1].at
+    note = _standing_error(state.trail if state else ())
+    if note is not None and (event is None or note.at >= event[1] - 1):
+        return note.detail, note.at
     return event
+
+
+def _standing_error(trail: Iterable[Note]) -> Note | None:
+    """The newest error that no later pass got past."""
+    found, is_held = None, False
+    for note in trail:
+        if note.event == "taken":
+            is_held = False
+        elif note.event == "error":
+            found, is_held = note, True
+        elif note.event in {"waits", "blocked"}:
+            is_held = True
+        elif note.event in {"done", "released"} and not is_held:
+            found = None
+    return found
 
 
 def defect(state: KeyState, message: str, again: str) -> Cause | None:

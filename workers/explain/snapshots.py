@@ -1,42 +1,166 @@
-"""Why does a snapshot or its content wait? From the objects alone, the first cause that holds."""
+"""Why does a snapshot, a group of them, or a content wait? The first cause that holds."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
-from workers.constants import FINALIZER_CONTENT
+from workers import constants as k
+from workers.explain import generic, nouns, queueing
 from workers.explain.facts import Cause
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
 from workers.translate import snapshot_objects as objects
-from workers.translate.fields import has_finalizer, is_deleting, text
+from workers.translate.fields import annotations_of, has_finalizer, is_deleting, text
 from workers.translate.references import is_being_restored
 
 if TYPE_CHECKING:
+    from workers.cli.tools import Tools
+    from workers.explain.generic import Explained
+    from workers.kube.paths import Resource
     from workers.translate.fields import Json
 
 
-def snapshot_cause(snapshot: Json, content: Json | None, group: Json | None = None) -> Cause:
-    """What a VolumeSnapshot waits for.
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Where snapshots and groups of them, with their contents, differ.
+
+    Attributes:
+        snapshots, contents: their resources.
+        content_word: the noun of their contents.
+        ref_field: of a content's spec; the way back.
+        handle_field: of a content's status; what the driver calls it.
+        being_created, being_deleted, finalizer: of a content.
+    """
+
+    snapshots: Resource
+    contents: Resource
+    content_word: str
+    ref_field: str
+    handle_field: str
+    being_created: str
+    being_deleted: str
+    finalizer: str
+
+
+SNAPSHOT: Final = Shape(
+    paths.SNAPSHOTS,
+    paths.SNAPSHOT_CONTENTS,
+    "content",
+    "volumeSnapshotRef",
+    "snapshotHandle",
+    k.ANN_BEING_CREATED,
+    k.ANN_BEING_DELETED,
+    k.FINALIZER_CONTENT,
+)
+GROUP: Final = Shape(
+    paths.GROUP_SNAPSHOTS,
+    paths.GROUP_SNAPSHOT_CONTENTS,
+    "group-content",
+    "volumeGroupSnapshotRef",
+    "volumeGroupSnapshotHandle",
+    k.ANN_GROUP_BEING_CREATED,
+    k.ANN_GROUP_BEING_DELETED,
+    k.FINALIZER_GROUP_CONTENT,
+)
+
+
+SHAPES: Final = (SNAPSHOT, GROUP)
+
+# An object that is in such a state tells no reason, so what the queue knows comes first.
+_NO_REASON: Final = frozenset(
+    {
+        "no-content",
+        "no-finalizer",
+        "not-made",
+        "uploading",
+        "not-copied",
+        "deleting",
+        "waits-for-content",
+    }
+)
+
+
+def explain_content(tools: Tools, shape: Shape, name: str) -> Explained:
+    """What the queue knows of a content, and what its fields say.
+
+    Raises:
+        ApiError: the API server does not answer, or refuses to show it.
+        QueueUnavailable: Redis does not answer.
+    """
+    noun = nouns.nouns()[shape.content_word]
+    found = generic.explain(tools, noun, namespace="", name=name)
+    if found.cause.code in generic.QUEUE_FIRST:
+        return found
+    try:
+        content = tools.kube.get(shape.contents, name)
+    except NotFoundError:
+        return found
+    cause = content_cause(content, shape)
+    if cause.code in _NO_REASON or cause.is_problem:
+        cause = _unserved(tools, text(content, "spec", "driver")) or cause
+    return with_object(found, cause)
+
+
+def with_object(found: Explained, own: Cause) -> Explained:
+    """The queue's answer, or what the object's fields say where that tells more."""
+    queued = found.cause
+    if own.code in _NO_REASON and queued.code != "nothing-to-do":
+        return found
+    return replace(found, cause=replace(own, until=queued.until))
+
+
+def _unserved(tools: Tools, driver: str) -> Cause | None:
+    """Nobody makes or deletes snapshots of this driver."""
+    records = tools.registry.alive().values()
+    served = [one for one in records if "snapshotter" in (one.get("controllers") or ())]
+    names = tuple(sorted(str(one.get("name")) for one in served))
+    if driver in names:
+        return None
+    return queueing.unserved(driver, names, workers=len(tools.of(driver).presence.workers()))
+
+
+def snapshot_cause(
+    snapshot: Json,
+    content: Json | None,
+    held: Cause | None,
+    group: Json | None = None,
+    shape: Shape = SNAPSHOT,
+) -> Cause:
+    """What a VolumeSnapshot or VolumeGroupSnapshot waits for.
 
     Args:
         snapshot: read live.
         content: the content it is bound to, or will be; None if there is none.
+        held: what that content waits for.
         group: the group snapshot of the name that a member has; None if there is none.
+        shape: which of the two it is.
     """
     error = objects.error_message(snapshot)
     if is_deleting(snapshot):
-        return _deletion_cause(snapshot, content, group)
+        return _deletion_cause(snapshot, content, held, group, shape)
     if objects.is_ready(snapshot):
         return Cause("ready", "It is ready to use.", is_problem=False)
+    if content is not None and held is not None and held.code in generic.QUEUE_FIRST:
+        return _of_content(content, held)
     if error:
         return Cause("failed", f"It could not be taken: {error}.")
-    if content is None:
+    if content is None or held is None:
         return Cause("no-content", "The snapshot controller has not made its content yet.")
-    found = content_cause(content)
-    name = objects.name_of(content)
-    return Cause(found.code, f"It waits for its content {name}: {found.text}", found.advice)
+    if held.code == "ready":
+        name = objects.name_of(content)
+        words = f"Its content {name} is ready; the snapshot controller has not copied that yet."
+        return Cause("not-copied", words)
+    return _of_content(content, held)
 
 
-def _deletion_cause(snapshot: Json, content: Json | None, group: Json | None) -> Cause:
+def _of_content(content: Json, held: Cause) -> Cause:
+    return replace(held, text=f"It waits for its content {objects.name_of(content)}: {held.text}")
+
+
+def _deletion_cause(
+    snapshot: Json, content: Json | None, held: Cause | None, group: Json | None, shape: Shape
+) -> Cause:
     if is_being_restored(snapshot):
         return Cause(
             "being-restored",
@@ -50,32 +174,36 @@ def _deletion_cause(snapshot: Json, content: Json | None, group: Json | None) ->
             f"It belongs to the group snapshot {name} and goes with it.",
             f"kubectl delete volumegroupsnapshot {name}",
         )
-    if content is not None and objects.is_deleted_with_snapshot(content):
-        found = content_cause(content)
-        name = objects.name_of(content)
-        return Cause(
-            "waits-for-content",
-            f"Its content {name} has to go first: {found.text}",
-            f"csi-fleet explain content {name}",
-        )
-    return Cause("deleting", "It is being deleted.", is_problem=False)
+    if content is None or held is None or not objects.is_deleted_with_snapshot(content):
+        return Cause("deleting", "It is being deleted.", is_problem=False)
+    if held.code in generic.QUEUE_FIRST:
+        return _of_content(content, held)
+    name = objects.name_of(content)
+    return Cause(
+        "waits-for-content",
+        f"Its content {name} has to go first: {held.text}",
+        f"csi-fleet explain {shape.content_word} {name}",
+    )
 
 
-def content_cause(content: Json) -> Cause:
-    """What a VolumeSnapshotContent waits for."""
+def content_cause(content: Json, shape: Shape = SNAPSHOT) -> Cause:
+    """What a content waits for, by its fields."""
     driver, error = text(content, "spec", "driver"), objects.error_message(content)
+    annotations = annotations_of(content)
     if is_deleting(content):
-        if objects.is_being_created(content):
+        if shape.being_created in annotations:
             return Cause(
                 "being-created",
                 f"Driver {driver} may still be making the snapshot; it is deleted when that ends.",
             )
-        if not objects.is_being_deleted(content) and objects.ref_uid(content):
-            key = "/".join(text(content, "spec", "volumeSnapshotRef", p) for p in _REF)
+        ref = ("spec", shape.ref_field)
+        if shape.being_deleted not in annotations and text(content, *ref, "uid"):
+            kind = shape.snapshots.kind
+            key = "/".join(text(content, *ref, part) for part in ("namespace", "name"))
             return Cause(
                 "deleted-by-hand",
-                "It was deleted, but its VolumeSnapshot was not.",
-                f"Delete VolumeSnapshot {key}, or leave both.",
+                f"It was deleted, but its {kind} was not.",
+                f"Delete {kind} {key}, or leave both.",
             )
         if error:
             return Cause("delete-failed", f"Driver {driver} does not delete it: {error}.")
@@ -84,11 +212,8 @@ def content_cause(content: Json) -> Cause:
         return Cause("ready", "It is ready to use.", is_problem=False)
     if error:
         return Cause("failed", f"Driver {driver} has not made it: {error}.")
-    if not has_finalizer(content, FINALIZER_CONTENT):
+    if not has_finalizer(content, shape.finalizer):
         return Cause("no-finalizer", "The snapshot controller has not taken it in yet.")
-    if objects.status_handle(content) is not None:
+    if text(content, "status", shape.handle_field):
         return Cause("uploading", f"Driver {driver} made it, but it is not ready yet.")
     return Cause("not-made", f"Driver {driver} has not made it yet.")
-
-
-_REF = ("namespace", "name")

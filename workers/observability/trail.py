@@ -57,6 +57,11 @@ def note(event: str, detail: str = "") -> None:
     del notes.lines[:-MAX_NOTES]
 
 
+def refused(error: Exception) -> None:
+    """A request that the API server refused; its text names the right that lacks."""
+    note("error", f"{REFUSED}{error}")
+
+
 def collected() -> list[str]:
     """Return `<age in ms> <event> <detail>` of each note, oldest first, for the queue's scripts."""
     notes = _current.get()

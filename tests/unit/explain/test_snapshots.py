@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from tests.support.snapshot_world import (
     ANN_CREATED,
     ANN_DELETED,
     CONTENT,
+    DRIVER,
     SnapshotWorld,
     content_body,
 )
 from workers import constants as k
 from workers.controllers.snapshot_controller.explain import explain
+from workers.controllers.snapshotter.explain import explain as explain_content
 from workers.explain import generic
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
@@ -67,6 +67,7 @@ def test_a_content_deleted_by_hand_names_its_snapshot():
         (snapshot(), None, "no-content"),
         (snapshot(), content_body(), "not-made"),
         (snapshot(status={"readyToUse": True}), content_body(), "ready"),
+        (snapshot(), content_body(status={"readyToUse": True}), "not-copied"),
         (snapshot(status={"error": {"message": "no class"}}), None, "failed"),
         ({"metadata": {"name": "s", **GOING}}, content_body(), "waits-for-content"),
         ({"metadata": {"name": "s", **GOING}}, None, "deleting"),
@@ -79,7 +80,8 @@ def test_a_content_deleted_by_hand_names_its_snapshot():
 )
 def test_snapshots(item, content, code):
     """The first cause that holds; a content's cause is its snapshot's."""
-    assert snapshot_cause(item, content).code == code
+    held = content_cause(content) if content is not None else None
+    assert snapshot_cause(item, content, held).code == code
 
 
 @pytest.mark.parametrize(
@@ -99,8 +101,7 @@ def test_a_member_is_said_to_go_with_its_own_group(monkeypatch, uid, code):
     if uid:
         group = {"name": "g", "namespace": "ns", "uid": uid}
         world.api.add(paths.GROUP_SNAPSHOTS, {"metadata": group})
-    tools = SimpleNamespace(kube=world.api.kube)
-    assert explain(tools, "snapshot", "ns", "s").cause.code == code
+    assert explain(world.tools(DRIVER), "snapshot", "ns", "s").cause.code == code
 
 
 @pytest.mark.parametrize(
@@ -123,6 +124,67 @@ def test_what_holds_a_content_holds_its_snapshot(monkeypatch, source, content):
         return Explained(Cause(code, text))
 
     monkeypatch.setattr(generic, "explain", in_queue)
-    tools = SimpleNamespace(kube=world.api.kube)
-    found = explain(tools, "snapshot", "ns", "s").cause
+    found = explain(world.tools(DRIVER), "snapshot", "ns", "s").cause
     assert (found.code, found.text) == ("paused", f"It waits for its content {content}: upgrade")
+
+
+REFUSED = Cause("failed", "The last attempt failed: pods is forbidden", until=9.0)
+TURN = Cause("queued", "It waits for its turn; position 2 of 3 among retries", is_problem=False)
+NOTHING = Cause("nothing-to-do", "Nothing waits for it.", is_problem=False)
+
+
+@pytest.mark.parametrize("queued", [REFUSED, TURN, NOTHING], ids=lambda one: one.code)
+@pytest.mark.parametrize(
+    ("own", "has_reason"),
+    [
+        pytest.param({}, False, id="not made"),
+        pytest.param({"status": {"snapshotHandle": "h"}}, False, id="not ready"),
+        pytest.param({"metadata": {"finalizers": []}}, False, id="no finalizer"),
+        pytest.param({"status": {"error": {"message": "full"}}}, True, id="driver's error"),
+        pytest.param({"status": {"readyToUse": True}}, True, id="ready"),
+    ],
+)
+def test_fields_without_a_reason_do_not_hide_what_the_queue_knows(
+    monkeypatch, queued, own, has_reason
+):
+    """A status that the API server refuses says nothing; the content's failed attempt does."""
+    monkeypatch.setattr(generic, "explain", lambda *_, **__: Explained(queued))
+    world = SnapshotWorld()
+    body = content_body(**own)
+    world.add_content(**own)
+    found = explain_content(world.tools(DRIVER), "content", "", CONTENT).cause
+    fields = content_cause(body)
+    wins = fields if has_reason or queued is NOTHING else queued
+    assert (found.code, found.text) == (wins.code, wins.text)
+
+
+def test_a_content_of_a_driver_that_nobody_serves(monkeypatch):
+    """Not the driver's turn: no worker would ask it."""
+    monkeypatch.setattr(generic, "explain", lambda *_, **__: Explained(NOTHING))
+    world = SnapshotWorld()
+    world.add_content()
+    found = explain_content(world.tools("another.test"), "content", "", CONTENT).cause
+    assert found.code == "driver-not-registered"
+    assert "another.test" in found.advice
+
+
+@pytest.mark.parametrize("is_going", [False, True], ids=["made", "deleted"])
+def test_a_group_waits_for_what_its_content_waits_for(monkeypatch, is_going):
+    """The group's own key is at rest; the right that lacks is its content's."""
+    world = SnapshotWorld()
+    going = GOING | {"finalizers": ["x"]} if is_going else {}
+    group = {"name": "g", "namespace": "ns", "uid": "gu", **going}
+    source = {"selector": {"matchLabels": {"a": "b"}}}
+    world.api.add(paths.GROUP_SNAPSHOTS, {"metadata": group, "spec": {"source": source}})
+    spec = {"driver": DRIVER, "deletionPolicy": "Delete"}
+    name = "groupsnapcontent-gu"
+    world.api.add(paths.GROUP_SNAPSHOT_CONTENTS, {"metadata": {"name": name}, "spec": spec})
+
+    def in_queue(_tools, noun, **_):
+        return Explained(REFUSED if noun.word == "group-content" else NOTHING)
+
+    monkeypatch.setattr(generic, "explain", in_queue)
+    found = explain(world.tools(DRIVER), "group-snapshot", "ns", "g").cause
+    assert found.code == ("waits-for-content" if is_going else "failed")
+    assert "is forbidden" in found.text
+    assert name in found.text

@@ -119,7 +119,7 @@ def delete_content(work: BindingPass, content: JsonObject, words: Words | None =
         work.event("Warning", f"{words.subject}ContentObjectDeleteError", message)
         # The event's text is upstream's, which does not say why.
         _log.warning("the API server refused", err=error)
-        trail.note("error", f"{trail.REFUSED}{error}")
+        trail.refused(error)
         return False
     return True
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from workers.controllers.snapshot_controller import groupinput
 from workers.controllers.snapshot_controller.decide import expected_content
-from workers.explain import generic, nouns
-from workers.explain.snapshots import snapshot_cause
+from workers.explain import generic, nouns, snapshots
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
 from workers.translate import snapshot_objects as objects
+from workers.translate.fields import text
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
     from workers.explain.generic import Explained
     from workers.kube.objects import JsonObject
     from workers.kube.paths import Resource
+
+_SHAPES = {"snapshot": snapshots.SNAPSHOT, "group-snapshot": snapshots.GROUP}
 
 
 def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
@@ -26,26 +28,28 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
         ApiError: the API server does not answer, or refuses to show it.
         QueueUnavailable: Redis does not answer.
     """
-    known = nouns.nouns()
-    found = generic.explain(tools, known[noun], namespace=namespace, name=name)
-    if noun != "snapshot" or found.cause.code in generic.QUEUE_FIRST:
+    found = generic.explain(tools, nouns.nouns()[noun], namespace=namespace, name=name)
+    shape = _SHAPES.get(noun)
+    if shape is None or found.cause.code in generic.QUEUE_FIRST:
         return found
-    try:
-        snapshot = tools.kube.get_snapshot(namespace, name)
-    except NotFoundError:
+    snapshot = _find(tools, shape.snapshots, name, namespace)
+    if snapshot is None:
         return found
-    wanted = objects.bound_content(snapshot) or expected_content(snapshot)
-    content = _find(tools, paths.SNAPSHOT_CONTENTS, wanted)
+    wanted = _content_of(snapshot, noun)
+    content = _find(tools, shape.contents, wanted)
+    held = snapshots.explain_content(tools, shape, wanted).cause if content is not None else None
     group = _find(tools, paths.GROUP_SNAPSHOTS, objects.holding_group(snapshot), namespace)
-    cause = snapshot_cause(snapshot, content, group)
-    if content is not None and cause.is_problem:
-        # What holds the content's key holds the snapshot: a pause of the driver for example.
-        held = generic.explain(tools, known["content"], namespace="", name=wanted).cause
-        if held.code in generic.QUEUE_FIRST:
-            return replace(
-                found, cause=replace(held, text=f"It waits for its content {wanted}: {held.text}")
-            )
-    return replace(found, cause=replace(cause, until=found.cause.until))
+    return snapshots.with_object(
+        found, snapshots.snapshot_cause(snapshot, content, held, group, shape)
+    )
+
+
+def _content_of(snapshot: JsonObject, noun: str) -> str:
+    """The content that it is bound to, or will be."""
+    if noun == "snapshot":
+        return objects.bound_content(snapshot) or expected_content(snapshot)
+    bound = text(snapshot, "status", "boundVolumeGroupSnapshotContentName")
+    return bound or groupinput.named_content(snapshot) or groupinput.content_name(snapshot)
 
 
 def _find(tools: Tools, resource: Resource, name: str, namespace: str = "") -> JsonObject | None:

@@ -1,14 +1,10 @@
-"""`csi-fleet explain content NAME`: what the snapshotter knows of it."""
+"""`csi-fleet explain content NAME` and `group-content NAME`: what the snapshotter knows of it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workers.explain import generic, nouns
-from workers.explain.snapshots import content_cause
-from workers.kube import paths
-from workers.kube.errors import NotFoundError
+from workers.explain import snapshots
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
@@ -22,11 +18,6 @@ def explain(tools: Tools, noun: str, namespace: str, name: str) -> Explained:
         ApiError: the API server does not answer, or refuses to show it.
         QueueUnavailable: Redis does not answer.
     """
-    found = generic.explain(tools, nouns.nouns()[noun], namespace=namespace, name=name)
-    if noun != "content" or found.cause.code in generic.QUEUE_FIRST:
-        return found
-    try:
-        content = tools.kube.get(paths.SNAPSHOT_CONTENTS, name)
-    except NotFoundError:
-        return found
-    return replace(found, cause=replace(content_cause(content), until=found.cause.until))
+    del namespace  # contents have none
+    shape = next(one for one in snapshots.SHAPES if one.content_word == noun)
+    return snapshots.explain_content(tools, shape, name)

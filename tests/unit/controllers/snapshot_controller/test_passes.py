@@ -10,6 +10,7 @@ import pytest
 from tests.support.snapshot_world import (
     ANN_DELETED,
     CONTENT,
+    DRIVER,
     SnapshotWorld,
     error_of,
     finalizers,
@@ -407,7 +408,7 @@ def test_whose_cause_is_told(monkeypatch, noun, queue, is_there, code):
 
     monkeypatch.setattr(generic, "explain", of_queue)
     explain = explain_content if noun.endswith("content") else explain_snapshot
-    tools: Any = SimpleNamespace(kube=world.api.kube)
+    tools = world.tools(DRIVER)
     found = explain(tools, noun, "ns", CONTENT if noun.endswith("content") else "s").cause
     assert (found.code, found.until) == (code, 7.0)
 
@@ -417,7 +418,7 @@ def test_whose_cause_is_told(monkeypatch, noun, queue, is_there, code):
     [
         ({}, CONTENT, "paused"),
         ({FIELD: "other"}, "other", "paused"),
-        ({FIELD: "other"}, CONTENT, "no-content"),
+        ({FIELD: "other"}, CONTENT, "queued"),
         ({"readyToUse": True}, CONTENT, "ready"),
     ],
 )
@@ -433,5 +434,5 @@ def test_a_snapshot_is_held_by_what_holds_the_content_it_is_bound_to(
         return Explained(Cause("paused" if found.word == "content" else "queued", "x"))
 
     monkeypatch.setattr(generic, "explain", of_queue)
-    tools: Any = SimpleNamespace(kube=world.api.kube)
+    tools = world.tools(DRIVER)
     assert explain_snapshot(tools, "snapshot", "ns", "s").cause.code == code

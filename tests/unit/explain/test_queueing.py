@@ -1,0 +1,38 @@
+"""What the queue's own history says of a key that waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.explain.queueing import last_error
+from workers.queue.inspect import KeyState, Note
+from workers.queue.keys import Key
+
+ERROR = ["taken w:1", "error full", "failed 1 5000"]
+
+
+@pytest.mark.parametrize(
+    ("later", "stands"),
+    [
+        pytest.param([], True, id="nothing since"),
+        pytest.param(["queued retry"], True, id="waits for its turn"),
+        pytest.param(["taken w:1", "done"], False, id="done since"),
+        pytest.param(["taken w:1", "released 5000"], False, id="polled since, without an error"),
+        pytest.param(["taken w:1", "waits away", "released 500"], True, id="Redis was away"),
+        pytest.param(["taken w:1", "blocked k", "released 0"], True, id="waited for another key"),
+        pytest.param(["taken w:1"], True, id="under way"),
+    ],
+)
+def test_an_error_stands_until_a_pass_gets_past_it(later, stands):
+    """Who polls an answer is not told yesterday's error."""
+    history = enumerate([*ERROR, *later])
+    notes = [Note(float(at), *[*line.split(" ", 1), ""][:2]) for at, line in history]
+    state = KeyState(Key("contents", "d", "c", "u"), now=99.0, trail=tuple(notes))
+    assert (last_error(state, None) == ("full", 1.0)) is stands
+
+
+def test_an_error_that_ends_its_pass_for_good_stands():
+    """A claim whose class is missing is done with, and the error is why."""
+    notes = (Note(0.0, "taken", "w:1"), Note(1.0, "error", "no class"), Note(2.0, "done", ""))
+    state = KeyState(Key("claims", "d", "c", "u"), now=99.0, trail=notes)
+    assert last_error(state, None) == ("no class", 1.0)
