@@ -257,6 +257,9 @@ class Watcher:
         """Tell people that this watcher lives."""
         if self._presence is not None:
             self._presence.announce(ROLE)
+            self._presence.complain(
+                ROLE, [one.health.error for one in self.reflectors.values() if one.health.error]
+            )
         return TTL_SECONDS / 3
 
     def _queue_names(self) -> set[str]:

@@ -126,6 +126,7 @@ class Hostile:
         self.shadows.put(DRIVER, "/path", PREDICTION)
         self.shadows.tell(DRIVER, "/path", "differs", NOTE)
         Presence(self.client).announce("watcher")
+        Presence(self.client).complain("watcher", ["claims: forbidden"])
         LeaseFellows(self.client, settle_seconds=0).works("lease", "me", 60)
         Periods(self.client).is_due("thing", 60)
         EventBudget(self.client).decide([happening("a")])
@@ -312,7 +313,11 @@ READERS: dict[str, Reader] = {
     "shadow: known": lambda w: w.shadows.is_known(DRIVER, "/path"),
     "shadow: close": lambda w: w.shadows.close(DRIVER, "/path", "same", NOTE),
     "shadow: report": lambda w: [w.shadows.report(name) for name in (DRIVER, *w.shadows.drivers())],
-    "presence": lambda w: (Presence(w.client).alive(), Presence(w.client).workers()),
+    "presence": lambda w: [
+        Presence(w.client).alive(),
+        Presence(w.client).workers(),
+        Presence(w.client).troubles(),
+    ],
     "announce": lambda w: Presence(w.client).announce("watcher"),
     "work by a Lease": lambda w: LeaseFellows(w.client, settle_seconds=0).works("lease", "me", 60),
     "name of a Redis": lambda w: LeaseFellows(w.client, settle_seconds=0).installation(""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from workers.cli import terminal
@@ -14,9 +15,25 @@ from workers.explain.timeline import timeline
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
+    from workers.explain.facts import Cause
     from workers.explain.generic import Explained
     from workers.explain.nouns import Noun
 
+# Nothing is known of a reason: perhaps nobody saw it.
+_UNSEEN: Final = frozenset(
+    {
+        "not-queued",
+        "change-unseen",
+        "no-content",
+        "no-finalizer",
+        "not-made",
+        "not-copied",
+        "deleting",
+        "waits-for-content",
+        "nothing-to-do",
+        "no-free-worker",
+    }
+)
 _ABSENT: Final = frozenset({"not-found", "quota"})
 
 
@@ -25,7 +42,7 @@ def run(tools: Tools) -> int:
     word, namespace, name = named_object(tools.settings.arguments, "explain")
     shown = f"{namespace}/{name}" if namespace else name
     found = best(answers(tools, nouns.nouns()[word], namespace, name))
-    cause, state = found.cause, found.state
+    cause, state = unseen(tools, found.cause), found.state
     entries = timeline(state.trail if state is not None else (), found.claim, found.volume)
     if tools.is_json:
         terminal.write_json(as_json(word, shown, cause, state, entries))
@@ -36,6 +53,21 @@ def run(tools: Tools) -> int:
         terminal.write_lines(lines[:1], style=style)
         terminal.write_lines(lines[1:])
     return 1 if cause.code in _ABSENT else 0
+
+
+def unseen(tools: Tools, cause: Cause) -> Cause:
+    """With what keeps watchers and workers from seeing the object, if nothing else is known."""
+    if cause.code not in _UNSEEN:
+        return cause
+    troubles = [line for shard in tools.shards for line in shard.presence.troubles()]
+    if not troubles:
+        return cause
+    return replace(
+        cause,
+        text=f"{cause.text} Perhaps because of this: {'; '.join(troubles)}.",
+        advice=f"If a right is missing, grant it; all goes on by itself. {cause.advice}".strip(),
+        is_problem=True,
+    )
 
 
 def answers(tools: Tools, noun: Noun, namespace: str, name: str) -> list[Explained]:

@@ -100,6 +100,7 @@ def _of_shard(tools: Tools) -> dict[str, Any]:
         },
         "watchers": [f"{one.host}:{one.pid}" for one in watchers if one.role == "watcher"],
         "workers": [f"{one.host}:{one.pid}" for one in workers],
+        "troubles": tools.presence.troubles(),
         "counts": read_sizes(tools.redis),
         "redis": read_redis(tools.redis),
         "redis_age": read_age(tools.redis),
@@ -115,6 +116,7 @@ def problems(report: dict[str, Any]) -> list[str]:
         found.append("no watcher is alive: new claims are not seen")
     if not (report["workers"] or is_new(report)):
         found.append("no worker is alive: nothing is provisioned")
+    found += report["troubles"]
     for name, driver in report["drivers"].items():
         waiting = sum(lane["ready"] + lane["retry"] for lane in driver["work"].values())
         if driver["state"] == "not served" and waiting and not is_new(report):

@@ -44,6 +44,8 @@ _log = get_logger(__name__)
 _USED_SHARE: Final = 0.9
 # Of the duration: a fellow looks so often that a renewal each period leaves it time to spare.
 _LOOK_SHARE: Final = 0.15
+# How often it is said again that a Lease is not known.
+_AGAIN_SECONDS: Final = 60.0
 # client-go's JitterFactor is 1.2 of the period for those who wait.
 _JITTER: Final = 0.2
 
@@ -107,6 +109,7 @@ class Election:
     _renewed_after: float = field(default=float("-inf"))
     _looked_at: float = field(default=float("-inf"))
     _mine: JsonObject | None = None
+    _told_at: float = field(default=float("-inf"))
 
     def may_work(self) -> bool:
         """Whether the keys that the Lease is about may be worked on at this moment."""
@@ -133,8 +136,13 @@ class Election:
         """Neither take nor renew it; work goes on for as long as the last renewal allows it."""
         self.is_fresh = False
         if not self.may_work():
+            now = self.clock()
             if self.standing is not Standing.UNKNOWN:
                 _log.warning("lease is not known any more", lease=self.name, err=why)
+                self._told_at = now
+            elif now - self._told_at >= _AGAIN_SECONDS:  # also one that was never known
+                _log.warning("lease is not known, no work is done by it", lease=self.name, err=why)
+                self._told_at = now
             self.standing = Standing.UNKNOWN
 
     def pause_seconds(self) -> float:

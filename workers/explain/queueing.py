@@ -197,12 +197,15 @@ def last_error(state: KeyState | None, event: tuple[str, float] | None) -> tuple
 
 def _standing_error(trail: Iterable[Note]) -> Note | None:
     """The newest error that no later pass got past."""
-    found, is_held = None, False
+    found, is_held, is_refused = None, False, False
     for note in trail:
         if note.event == "taken":
-            is_held = False
+            is_held = is_refused = False
         elif note.event == "error":
-            found, is_held = note, True
+            # In one pass the API server's own words tell more than those that hide them.
+            if note.detail.startswith(REFUSED) or not is_refused:
+                found = note
+            is_held, is_refused = True, is_refused or note.detail.startswith(REFUSED)
         elif note.event in {"waits", "blocked"}:
             is_held = True
         elif note.event in {"done", "released"} and not is_held:

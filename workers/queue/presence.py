@@ -1,6 +1,7 @@
-"""Which watchers and beats are alive? Each says so every few seconds; for people only.
+"""Which watchers are alive, and what keeps them from their work?
 
-No decision rests on it. Workers need no entry here: they are the processes of `procs`.
+Each says so every few seconds, for people only: no decision rests on it. Workers need no
+entry here: they are the processes of `procs`.
 """
 
 from __future__ import annotations
@@ -9,15 +10,19 @@ import os
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
 from workers.queue.names import redis_key
 from workers.queue.scripts import reading, text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import redis
 
 TTL_SECONDS = 15.0
 _PARTS = 3
+MAX_TROUBLE = 1000
 
 
 def _text(name: Any) -> str:
@@ -53,6 +58,23 @@ class Presence:
                 {f"{role} {host} {os.getpid()}": now + TTL_SECONDS},
             )
             pipe.execute()
+
+    def complain(self, role: str, troubles: Iterable[str]) -> None:
+        """Say for the next 15 s what keeps this process from its work."""
+        # Four parts: releases that know of no troubles take them for no process.
+        marks = [f"! {role} {os.getpid()} {quote(one[:MAX_TROUBLE])}" for one in troubles]
+        if marks:
+            with reading(self._client):
+                until = self._now() + TTL_SECONDS
+                self._client.zadd(self._name, dict.fromkeys(marks, until))
+
+    def troubles(self) -> list[str]:
+        """What living processes complain of, each once."""
+        with reading(self._client):
+            names = self._client.zrangebyscore(self._name, self._now(), "+inf")
+        parts = [_text(name).split(" ") for name in names]
+        found = [part for part in parts if part[0] == "!" and len(part) == _PARTS + 1]
+        return sorted({f"{part[1]}: {unquote(part[3])}" for part in found})
 
     def alive(self) -> list[Process]:
         """The living ones by role."""

@@ -94,6 +94,20 @@ def test_presence_names_the_living(redis_client, queue):
     assert presence.workers()[0].pid
 
 
+def test_what_a_process_complains_of_is_told_while_it_says_so(redis_client, queue):
+    """Watchers of an older release, which know of no complaints, count as before."""
+    presence = Presence(redis_client)
+    presence.announce("watcher")
+    troubles = ['pods is forbidden: User "x y" cannot list', "two words"]
+    presence.complain("watcher", [*troubles, troubles[0]])
+    presence.complain("watcher", [])
+    assert presence.troubles() == [f"watcher: {one}" for one in troubles]
+    assert [one.role for one in presence.alive()] == ["watcher"]
+    marks = redis_client.zrange(NAMES["presence"].full, 0, -1)
+    redis_client.zadd(NAMES["presence"].full, dict.fromkeys(marks, 1_000))
+    assert presence.troubles() == []
+
+
 def test_the_dead_are_not_counted_though_nobody_is_left_to_clear_the_list(redis_client):
     """CsiFleetNoWorker rests on it: workers clear the list, and all of them are dead."""
     redis_client.zadd(NAMES["procs"].full, {"host:1:dead": 1_000})

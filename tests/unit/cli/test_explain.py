@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from workers.cli.explain import best
+from workers.cli.explain import best, unseen
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
 from workers.queue.inspect import KeyState
 from workers.queue.keys import Key
 
+FORBIDDEN = "watcher: pods is forbidden"
 KEY = Key("changes", "d", "shop/data", "u1")
 BOUND = Explained(Cause("bound", "It is bound.", is_problem=False), KeyState(KEY, 1.0))
 RUNNING = Explained(
@@ -31,3 +34,22 @@ NO_WORKER = Explained(Cause("no-worker", "Nobody runs it."))
 )
 def test_the_answer_that_matters_is_shown(found, shown):
     assert best(found) is shown
+
+
+@pytest.mark.parametrize(
+    ("code", "troubles", "is_told"),
+    [
+        pytest.param("not-queued", [FORBIDDEN], True, id="nobody saw it"),
+        pytest.param("nothing-to-do", [FORBIDDEN], True, id="nobody knows of anything"),
+        pytest.param("not-queued", [], False, id="nobody complains"),
+        pytest.param("driver-error", [FORBIDDEN], False, id="the reason is known"),
+        pytest.param("bound", [FORBIDDEN], False, id="all is well"),
+    ],
+)
+def test_what_keeps_a_watcher_from_seeing_is_told_where_no_reason_is_known(code, troubles, is_told):
+    """A right to list that lacks is nobody's key."""
+    shard = SimpleNamespace(presence=SimpleNamespace(troubles=lambda: troubles))
+    cause = Cause(code, "It waits.", is_problem=False)
+    found = unseen(SimpleNamespace(shards=[shard]), cause)
+    assert (FORBIDDEN in found.text, found.is_problem) == (is_told, is_told)
+    assert found.code == code

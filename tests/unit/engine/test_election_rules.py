@@ -115,6 +115,16 @@ def test_what_becomes_of_a_lease_is_told_once(leases, clock, caplog):
     assert caplog.messages.count(lost) == 1
 
 
+def test_a_lease_that_was_never_known_is_told_again_and_again(leases, clock, caplog):
+    """A worker that may not read its Lease does nothing, and nobody else says why."""
+    election = elect(leases, clock)
+    leases.is_away = True
+    for _ in range(7):
+        look(election, clock, 20)
+    told = [one for one in caplog.messages if one == "lease is not known, no work is done by it"]
+    assert len(told) == 3
+
+
 def test_a_lease_that_was_given_back_is_read_before_it_is_taken_again(leases, clock):
     """F-018: what was written last is not ours any more."""
     election = elect(leases, clock)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from workers.explain.queueing import last_error
+from workers.observability import trail
 from workers.queue.inspect import KeyState, Note
 from workers.queue.keys import Key
 
@@ -36,3 +39,15 @@ def test_an_error_that_ends_its_pass_for_good_stands():
     notes = (Note(0.0, "taken", "w:1"), Note(1.0, "error", "no class"), Note(2.0, "done", ""))
     state = KeyState(Key("claims", "d", "c", "u"), now=99.0, trail=notes)
     assert last_error(state, None) == ("no class", 1.0)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["cause first", "cause last"])
+def test_of_one_pass_the_refusal_is_told_not_the_text_that_hides_it(order):
+    """Upstream's texts do not say why; which right lacks does."""
+    errors = ("cannot get credentials", f"{trail.REFUSED}secrets is forbidden")
+    notes = [Note(0.0, "taken", "w:1")]
+    notes += [Note(1.0 + at, "error", errors[one]) for at, one in enumerate(order)]
+    state = KeyState(Key("contents", "d", "c", "u"), now=99.0, trail=tuple(notes))
+    assert last_error(state, None)[0] == errors[1]
+    newer = (*notes, Note(4.0, "taken", "w:1"), Note(5.0, "error", "full"))
+    assert last_error(replace(state, trail=newer), None) == ("full", 5.0)

@@ -16,6 +16,7 @@ from workers.kube.finalizers import with_finalizer, without_finalizer
 from workers.kube.retry import update_with_retry
 from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
+from workers.observability import trail
 from workers.observability.logging import get_logger
 from workers.queue.locks import Mode, snapshot_content
 from workers.translate import clones, snapshots, sources
@@ -59,6 +60,8 @@ def resolve(
     except sources.SourceError as error:
         if error.detail:  # users see the recorded text, operators the cause (D-034)
             _log.warning("no source", err=error.message, cause=error.detail)
+        if isinstance(error.__cause__, RefusedError):
+            trail.refused(error.__cause__)
         raise
     if content.warning:
         _log.warning("the source has a flaw", warning=content.warning)

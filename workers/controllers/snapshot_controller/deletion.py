@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from workers.controllers.snapshot_controller import claims, groupnames, measure
 from workers.controllers.snapshot_controller import decide as rules
@@ -38,10 +38,8 @@ def delete(work: BindingPass) -> Outcome:
     content = own_content(work)
     if not objects.is_deletion_candidate(work.item):
         return done("nothing to do")
-    if content is not None and restored_of(work, [work.item]) is not None:
-        text_ = "Snapshot is being used to restore a PVC"
-        work.event("Warning", "SnapshotDeletePending", text_)
-        return work.failed("is being restored")
+    if content is not None and (pending := restored_of(work, [work.item])) is not None:
+        return hold(work, "Snapshot is being used to restore a PVC", pending.refusal)
     group = groupnames.living_group(work)
     if group:
         words = (
@@ -64,9 +62,10 @@ def delete(work: BindingPass) -> Outcome:
         claims.unprotect(work, claim, except_uid=objects.uid_of(work.item))
     except (AwayError, Gone):
         raise
-    except ApiError:
+    except ApiError as error:
         words = "Error check and remove PVC Finalizer for VolumeSnapshot"
         work.event("Warning", "ErrorPVCFinalizer", words)
+        tell(error)
         return work.failed("claim not released")
     return let_go(work, content, waits_for_content=waits)
 
@@ -117,11 +116,23 @@ def delete_content(work: BindingPass, content: JsonObject, words: Words | None =
             return True
         message = f"Failed to delete {words.noun} content API object"
         work.event("Warning", f"{words.subject}ContentObjectDeleteError", message)
-        # The event's text is upstream's, which does not say why.
-        _log.warning("the API server refused", err=error)
-        trail.refused(error)
+        tell(error)
         return False
     return True
+
+
+def tell(error: ApiError) -> None:
+    """Why, after an event whose text is upstream's, which does not say it."""
+    _log.warning("the API server refused", err=error)
+    trail.refused(error)
+
+
+def hold(work: ObjectPass, words: str, refusal: RefusedError | None) -> Outcome:
+    """Not deleted while a volume is made from it, or while nobody can know that."""
+    work.event("Warning", "SnapshotDeletePending", words)
+    if refusal is not None:
+        tell(refusal)
+    return work.failed("is being restored")
 
 
 def was_gone(error: RefusedError, name: str) -> bool:
@@ -148,7 +159,14 @@ def let_go(work: ObjectPass, content: JsonObject | None, *, waits_for_content: b
     return done("waits for its content" if waits_for_content else "released")
 
 
-def restored_of(work: ObjectPass, snapshots: list[JsonObject]) -> str | None:
+class Pending(NamedTuple):
+    """A snapshot that a volume is, or may be, made from; `refusal` why that is not known."""
+
+    name: str
+    refusal: RefusedError | None = None
+
+
+def restored_of(work: ObjectPass, snapshots: list[JsonObject]) -> Pending | None:
     """The first of these snapshots that a volume is made from (SNC-058 row 2, SND-010).
 
     Claims of other namespaces may do so only where a ReferenceGrant allows it, so those of the
@@ -162,7 +180,7 @@ def restored_of(work: ObjectPass, snapshots: list[JsonObject]) -> str | None:
     names = [objects.name_of(one) for one in snapshots]
     for name, one in zip(names, snapshots, strict=True):
         if references.is_being_restored(one):
-            return name
+            return Pending(name)
     if not names:
         return None
     try:
@@ -174,10 +192,11 @@ def restored_of(work: ObjectPass, snapshots: list[JsonObject]) -> str | None:
             ),
             references.UNBOUND,
         )
-    except RefusedError:
-        return names[0]
+    except RefusedError as error:
+        return Pending(names[0], error)
     kind = references.KIND_SNAPSHOT
-    return next((name for name in names if (kind, work.namespace, name) in restored), None)
+    found = (Pending(name) for name in names if (kind, work.namespace, name) in restored)
+    return next(found, None)
 
 
 def _granted_namespaces(work: ObjectPass, names: list[str]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from workers import constants as k
 from workers.controllers.snapshot_controller.deletion import (
     delete_content,
+    hold,
     mark_deleted,
     own_content,
     restored_of,
@@ -40,11 +41,10 @@ def delete_group(work: BindingPass) -> Outcome:
     members = _members(work)
     if (pending := restored_of(work, members)) is not None:
         words = (
-            f"Snapshot {work.namespace}/{pending} belonging to VolumeGroupSnapshot "
+            f"Snapshot {work.namespace}/{pending.name} belonging to VolumeGroupSnapshot "
             f"{work.key.object} is being used to restore a PVC"
         )
-        work.event("Warning", "SnapshotDeletePending", words)
-        return work.failed("is being restored")
+        return hold(work, words, pending.refusal)
     waits = False
     if content is not None:
         # First: the list of the members goes with the content.

@@ -17,7 +17,7 @@ from workers.controllers.snapshot_controller import (
 )
 from workers.controllers.snapshot_controller import decide as rules
 from workers.controllers.snapshot_controller.decide import Refusal
-from workers.controllers.snapshot_controller.deletion import delete
+from workers.controllers.snapshot_controller.deletion import delete, tell
 from workers.controllers.snapshot_controller.frame import BindingPass, Words
 from workers.engine.outcome import Outcome, done
 from workers.kube import paths
@@ -145,9 +145,10 @@ class SnapshotPass(BindingPass):
         """A claim that could not be released does not stop the snapshot."""
         try:
             claims.unprotect(self, objects.source_claim(self.item) or "")
-        except RefusedError:
+        except RefusedError as error:
             self.event(
                 "Warning",
                 "ErrorPVCFinalizer",
                 "Error check and remove PVC Finalizer for VolumeSnapshot",
             )
+            tell(error)

@@ -25,6 +25,7 @@ from workers.controllers.snapshotter.work import ContentPass, busy, held_back, p
 from workers.engine.outcome import Outcome, done, wait
 from workers.errors import AttemptError, RecordTooLarge, State
 from workers.kube.errors import RefusedError
+from workers.observability import trail
 from workers.queue.locks import Mode, stored_volume
 from workers.translate import snapshot_objects as objects
 from workers.translate import snapshot_secrets
@@ -217,10 +218,12 @@ class Creation:
         )
 
     def secrets(self, ref: SecretRef | None) -> dict[str, str]:
-        """What it says; why it cannot be read is in the log only, as in the reference."""
+        """What it says; why it cannot be read is not on the object, as in the reference."""
         try:
             return self.work.read_secret(ref)
         except (RefusedError, AttemptError) as error:
+            if isinstance(error, RefusedError):
+                trail.refused(error)
             words = self.work.names.words
             cause = f"cannot get credentials for {words} {quote(self.work.name)}"
             raise self.input_failed(cause) from error

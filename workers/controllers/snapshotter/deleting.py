@@ -14,6 +14,8 @@ from workers.controllers.snapshotter.work import ContentPass, busy, snapshot_loc
 from workers.engine.outcome import Outcome, done
 from workers.errors import ApiError, AttemptError
 from workers.kube.errors import ConflictError, NotFoundError, RefusedError
+from workers.observability import trail
+from workers.observability.logging import get_logger
 from workers.queue import locks
 from workers.translate import snapshot_objects as objects
 from workers.translate import snapshot_secrets
@@ -24,6 +26,7 @@ from workers.translate.snapshot_status import cleared, error_of
 if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
 
+_log = get_logger(__name__)
 _REASON = "SnapshotDeleteError"
 
 
@@ -67,8 +70,10 @@ def delete(work: ContentPass, handle: str) -> Outcome:
     except Gone:
         work.forget()
         return done("deleted")
-    except RefusedError:
+    except RefusedError as error:
         work.event("Warning", _REASON, "Failed to clear content status")
+        _log.warning("the API server refused", err=error)
+        trail.refused(error)
         return work.failed("status not cleared")
     return release(work)
 

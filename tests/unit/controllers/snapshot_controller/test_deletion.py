@@ -148,7 +148,9 @@ def test_claims_that_cannot_be_listed_count_as_restores():
     world = bound()
     delete(world)
     world.api.fail("get", "namespaces/ns/persistentvolumeclaims", NOBODY)
-    assert world.run_snapshot().action.value == "retry"
+    with trail.collect():
+        assert world.run_snapshot().action.value == "retry"
+        assert any(trail.REFUSED in note for note in trail.collected())
     assert world.reasons == ["SnapshotDeletePending"]
 
 
@@ -300,7 +302,9 @@ def test_a_claim_that_cannot_be_freed_keeps_the_snapshot():
     world = bound("Retain", is_ready=False)
     delete(world)
     world.api.fail("patch", "persistentvolumeclaims/p", NOBODY)
-    assert world.run_snapshot().action.value == "retry"
+    with trail.collect():
+        assert world.run_snapshot().action.value == "retry"
+        assert any(trail.REFUSED in note for note in trail.collected())
     assert world.reasons == ["ErrorPVCFinalizer"]
     assert world.snapshot() is not None
     living = bound(is_ready=False)

@@ -1,0 +1,294 @@
+"""A right that is missing for a while costs only time, and everybody is told which one it is.
+
+A row takes one verb on one resource from one account amid work, until the log and `explain` of each
+object that waits name it; then it is given back. Nothing is lost or left over, no process ends or
+is busy with refusals, and all is done by itself. Each row is another way to wait: a volume that is
+not saved yet, a status, a finalizer, a deletion, a secret, a list. tests/e2e/test_rbac_removed.py
+shows that each right is needed at all.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.support.components import Components
+from tests.support.controlplane import ControlPlane
+from tests.support.csi_driver import DirectoryDriver
+from tests.support.fleet import Scene
+from tests.support.kube_api import JsonObject
+from tests.support.life import CAPABILITIES, CONTROLLERS, Life, Operation
+from tests.support.secure_redis import SecureRedis
+from tests.support.shipped import K8S, NAMESPACE, RECORDS, install, kubeconfig_for
+from tests.support.tool import Tool
+from tests.support.waiting import wait_until
+
+COMPONENTS = sorted(one.name for one in (K8S / "components").glob("controller-*"))
+CONTENTS = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents"
+# Each key pauses longer after each refusal; a slower machine has fewer.
+MOST_REFUSALS_PER_SECOND = 15.0
+NAMED_SECONDS, DONE_SECONDS = 60, 120
+
+
+class Right(NamedTuple):
+    """One verb; `resource` may have a subresource."""
+
+    account: str
+    verb: str
+    group: str
+    resource: str
+
+    @property
+    def words(self) -> str:
+        """How the API server names it when it refuses."""
+        return f'cannot {self.verb} resource "{self.resource}"'
+
+
+class World:
+    """Every controller with the rights in k8s/, the shipped Redis and one driver."""
+
+    def __init__(self, redis_binary: str, directory: Path) -> None:
+        self.plane = ControlPlane(directory / "plane", audit_log=True).start()
+        self.api = self.plane.api()
+        self.objects = install(self.api, *COMPONENTS)
+        self.redis = SecureRedis(redis_binary, directory / "redis").start()
+        capabilities = f"{CAPABILITIES},CLONE_VOLUME"
+        self.driver = DirectoryDriver(arguments=[f"--capabilities={capabilities}"]).start()
+        self.parts = Components(directory / "parts", self.redis)
+        self.tool = Tool(self.plane.kubeconfig, self.redis.url)
+        self.tool.flags = [f"--kubeconfig={self.plane.kubeconfig}", *self.redis.login("operator")]
+
+    def start(self) -> None:
+        """Both components."""
+        self.start_part("watcher")
+        self.start_part("worker", f"--csi-address={self.driver.address}")
+
+    def start_part(self, name: str, *flags: str, wait: bool = True) -> None:
+        """Without `wait` one that cannot become ready."""
+        common = (f"--namespace={RECORDS}", f"--controllers={CONTROLLERS}")
+        self.parts.start(name, kubeconfig_for(self.plane, name), *common, *flags, wait=wait)
+
+    def close(self) -> None:
+        """End all of it."""
+        self.parts.stop()
+        self.driver.close()
+        self.redis.stop()
+        self.api.close()
+        self.plane.stop()
+
+    @contextmanager
+    def without(self, right: Right) -> Iterator[None]:
+        """Every role of the account loses it."""
+        roles = self._roles_of(right.account)
+        try:
+            for role in roles:
+                self.api.apply({**role, "rules": list(_rules_without(role["rules"], right))})
+            self._wait_allowed(right, wanted=False)
+            yield
+        finally:
+            for role in roles:
+                self.api.apply(role)
+            self._wait_allowed(right, wanted=True)
+
+    def refusals(self, right: Right) -> int:
+        """How often the API server has refused it so far."""
+        resource, _, sub = right.resource.partition("/")
+        wanted = (f"system:serviceaccount:{NAMESPACE}:{right.account}", right.verb, resource, sub)
+        found = 0
+        for line in self.plane.audit_log.read_text().splitlines():
+            if '"code":403' in line and line.endswith("}"):
+                event = json.loads(line)
+                target = event.get("objectRef", {})
+                found += wanted == (
+                    event["user"]["username"],
+                    event["verb"],
+                    target.get("resource"),
+                    target.get("subresource", ""),
+                )
+        return found
+
+    def left_over(self) -> dict[str, Any]:
+        """What nobody has an object for any more."""
+        maps = self.api.items(f"/api/v1/namespaces/{RECORDS}/configmaps")
+        found = {
+            "volumes": sorted(self.driver.volumes()),
+            "snapshots": sorted(self.driver.snapshots()),
+            "contents": [one["metadata"]["name"] for one in self.api.items(CONTENTS)],
+            "records": [
+                one["metadata"]["name"] for one in maps if "intent" in one["metadata"]["name"]
+            ],
+        }
+        return {name: ones for name, ones in found.items() if ones}
+
+    def _roles_of(self, account: str) -> list[JsonObject]:
+        bound = {
+            (one["roleRef"]["kind"], one["roleRef"]["name"])
+            for one in self.objects
+            if one["kind"].endswith("Binding")
+            and any(subject["name"] == account for subject in one["subjects"])
+        }
+        return [one for one in self.objects if (one["kind"], one["metadata"]["name"]) in bound]
+
+    def _wait_allowed(self, right: Right, *, wanted: bool) -> None:
+        resource, _, sub = right.resource.partition("/")
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "metadata": {},
+            "spec": {
+                "user": f"system:serviceaccount:{NAMESPACE}:{right.account}",
+                "resourceAttributes": {"namespace": NAMESPACE, "verb": right.verb,
+                                       "group": right.group, "resource": resource,
+                                       "subresource": sub},
+            },
+        }  # fmt: skip
+        wait_until(
+            lambda: self.api.create(copy.deepcopy(body))["status"]["allowed"] is wanted,
+            60,
+            "RBAC follows",
+        )
+
+
+class RestoringLife(Life):
+    """With a restore and a clone."""
+
+    def prepare(self) -> None:
+        """One more snapshot, which stays."""
+        super().prepare()
+        self._cut("kept")
+        wait_until(lambda: self._is_ready("kept"), 60, "the kept snapshot is ready")
+
+    def operations(self) -> dict[str, Operation]:
+        """Those of every life and these two; a person asks for the snapshot, not its content."""
+        group, found = {"apiGroup": "snapshot.storage.k8s.io"}, super().operations()
+        old = ("snapshot", f"{self.scene.namespace}/{self.name}-old")
+        return found | {
+            "delete-snapshot": replace(found["delete-snapshot"], explained=old),
+            "clone": self._sourced("clone", {"kind": "PersistentVolumeClaim"}, "is-cut"),
+            "restore": self._sourced("restore", {"kind": "VolumeSnapshot", **group}, "kept"),
+        }
+
+    def clean_up(self) -> None:
+        """The snapshot that stayed, too."""
+        self.api.delete(self._snapshot_path("kept"))
+        super().clean_up()
+
+    def _sourced(self, name: str, kind: dict[str, str], source: str) -> Operation:
+        own, data = f"{self.name}-{name}", {**kind, "name": f"{self.name}-{source}"}
+        return Operation(
+            "CreateVolume",
+            lambda: self.scene.claim(own, self.storage_class, dataSource=data),
+            lambda: self._claimed(name)["status"]["phase"] == "Bound",
+            ("pvc", f"{self.scene.namespace}/{own}"),
+        )
+
+
+def _rules_without(rules: list[JsonObject], right: Right) -> Iterator[JsonObject]:
+    for rule in rules:
+        if right.group not in rule["apiGroups"] or right.resource not in rule["resources"]:
+            yield rule
+            continue
+        others = [one for one in rule["resources"] if one != right.resource]
+        verbs = [one for one in rule["verbs"] if one != right.verb]
+        if others:
+            yield {**rule, "resources": others}
+        if verbs:
+            yield {**rule, "resources": [right.resource], "verbs": verbs}
+
+
+@pytest.fixture(scope="module")
+def world(redis_binary, tmp_path_factory):
+    world = World(redis_binary, tmp_path_factory.mktemp("rights"))
+    try:
+        world.start()
+        yield world
+    finally:
+        world.close()
+
+
+@pytest.fixture
+def life(world):
+    scene = Scene(world.api)
+    scene.secret("login", user="bWU=")
+    life = RestoringLife(scene, world.driver, "login")
+    yield life
+    life.clean_up()
+    scene.clean_up()
+
+
+STORAGE, SNAPSHOT = "storage.k8s.io", "snapshot.storage.k8s.io"
+NEW = {"create", "clone", "restore"}
+ALL = NEW | {"delete", "attach", "detach", "expand", "modify", "snapshot", "delete-snapshot"}
+# With what waits for it. What has begun before a refusal goes on: a volume is made, not saved.
+ROWS = [
+    (Right("worker", "create", "", "persistentvolumes"), NEW),
+    (
+        Right("worker", "patch", "", "persistentvolumes"),
+        {"delete", "attach", "expand", "modify"},
+    ),
+    (Right("worker", "patch", "", "persistentvolumeclaims/status"), {"expand", "modify"}),
+    (Right("worker", "patch", STORAGE, "volumeattachments"), {"attach", "detach"}),
+    (Right("worker", "delete", SNAPSHOT, "volumesnapshotcontents"), {"delete-snapshot"}),
+    (Right("worker", "get", "", "secrets"), ALL),
+    (Right("watcher", "list", "", "persistentvolumeclaims"), NEW | {"expand", "modify"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("right", "waiting"),
+    [pytest.param(*row, id=f"{row[0].account} cannot {row[0].verb} {row[0].resource}")
+     for row in ROWS],
+)  # fmt: skip
+def test_what_waits_for_a_right_names_it_and_goes_on_with_it(world, life, right, waiting):
+    life.prepare()
+    lengths = {name: len(world.parts.log_text(name)) for name in world.parts.processes}
+    refused, begun = world.refusals(right), time.monotonic()
+    with world.without(right):
+        if right.account == "watcher":
+            # A watch that goes on is not asked for its right again.
+            world.parts.stop("watcher")
+            world.start_part("watcher", wait=False)
+        life.begin()
+        wait_until(lambda: set(life.undone()) == waiting, NAMED_SECONDS, "the others are done")
+        wait_until(
+            lambda: right.words in new_log(world, right.account, lengths),
+            NAMED_SECONDS,
+            "the log names it",
+        )
+        for name in sorted(waiting):
+            asked = life.operations()[name].explained
+            wait_until(
+                lambda asked=asked: right.words in world.tool.explain(*asked),
+                NAMED_SECONDS,
+                f"explain names it for {name}",
+            )
+        assert set(life.undone()) == waiting
+        per_second = (world.refusals(right) - refused) / (time.monotonic() - begun)
+        assert 0 < per_second < MOST_REFUSALS_PER_SECOND
+
+    wait_until(lambda: not life.undone(), DONE_SECONDS, "everything is done by itself")
+    for name, process in world.parts.processes.items():
+        assert process.is_running(), name
+        assert "Traceback" not in new_log(world, name, lengths)
+    life.clean_up()
+    life.scene.clean_up()
+    wait_until(lambda: nothing_left(world), DONE_SECONDS, "nothing is left")
+
+
+def nothing_left(world):
+    left = world.left_over()
+    assert not left, left
+    return True
+
+
+def new_log(world, name, lengths):
+    """Quotes in a log line's fields are escaped."""
+    return world.parts.log_text(name)[lengths[name] :].replace('\\"', '"')
