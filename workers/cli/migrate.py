@@ -151,7 +151,12 @@ def sidecars(tools: Tools, pods: list[str]) -> list[Sidecar]:
             pod = tools.kube.get(paths.PODS, name, namespace=namespace)
         except NotFoundError:
             continue
-        for container in pod["spec"]["containers"]:
+        lasting = (
+            one
+            for one in pod["spec"].get("initContainers") or ()
+            if one.get("restartPolicy") == "Always"
+        )
+        for container in (*pod["spec"]["containers"], *lasting):
             spec = next(filter(None, map(catalogue.program, _programs(container))), None)
             if spec is not None:
                 found.append(Sidecar(spec, pod, container))

@@ -66,6 +66,11 @@ def kinds() -> dict[str, Kind]:
     return {kind.name: kind for spec in SPECS for kind in spec.kinds}
 
 
+def program_of(kind: str) -> str:
+    """The Go program that works on what keys of that kind stand for."""
+    return next((spec.program for spec in SPECS if kind in (one.name for one in spec.kinds)), "Go")
+
+
 @cache
 def driver_kinds() -> tuple[str, ...]:
     """Names of the kinds whose work belongs to a driver: the lanes that stop with it."""

@@ -181,7 +181,6 @@ def _held(facts: ClaimFacts) -> Cause | None:
         return None
     return queueing.paused(
         facts.state,
-        facts.driver_name,
         facts.breaker,
         facts.class_pause,
         facts.class_pause_until,

@@ -70,8 +70,9 @@ def explain(tools: Tools, noun: Noun, *, namespace: str, name: str) -> Explained
     records = tools.registry.alive()
     states = known_states(tools, records, noun, found)
     for state in states:
-        cause = queueing.paused(state, state.key.driver, "") or queueing.running(state)
-        cause = cause or queueing.queued(state) or _failed(state)
+        is_waiting = state.is_known or state.fails  # else the trail alone speaks of it
+        cause = queueing.paused(state, "") if is_waiting else None
+        cause = cause or queueing.running(state) or queueing.queued(state) or _failed(state)
         if cause is not None:
             return Explained(cause, state)
     if not any(_serves(record, spec) for record in records.values() for spec, _ in noun.kinds):

@@ -113,4 +113,4 @@ class Lasting:
             return queueing.unserved(name, tuple(sorted(records)), workers=1)
         breaker = self._breakers.states().get(key.driver) if state.pauses else None
         reason = breaker.reason if breaker is not None and breaker.is_open else ""
-        return queueing.paused(state, name, reason) or queueing.queued(state)
+        return queueing.paused(state, reason) or queueing.queued(state)

@@ -51,7 +51,6 @@ def unserved(name: str, known: tuple[str, ...], *, workers: int, is_driver: bool
 
 def paused(
     state: KeyState,
-    driver: str,
     breaker: str,
     pause: str | None = None,
     until: float = 0.0,
@@ -59,6 +58,7 @@ def paused(
     paused_class: str = "",
 ) -> Cause | None:
     """An operator, the breaker or the Lease holds the lane, or the class is paused."""
+    driver = state.key.driver_name  # pauses know nothing of nodes, nor of in-tree names
     for one in state.pauses:
         end = f" until {moment(one.until)}" if one.until else ""
         reason = one.reason or "no reason given"
@@ -80,9 +80,9 @@ def paused(
             )
         return Cause(
             "lease-elsewhere",
-            f'Another provisioner holds the Lease of driver "{driver}": {reason}.',
-            "Remove the csi-provisioner sidecar beside the driver; work goes on when its Lease "
-            "runs out.",
+            f'Another program holds the Lease of driver "{driver}": {reason}.',
+            f"Remove the {catalogue.program_of(state.key.kind)} sidecar; work goes on when its "
+            "Lease runs out.",
             one.until,
         )
     if pause is None:

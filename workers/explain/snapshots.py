@@ -107,7 +107,8 @@ def with_object(found: Explained, own: Cause) -> Explained:
     queued = found.cause
     if own.code in _NO_REASON and queued.code != "nothing-to-do":
         return found
-    return replace(found, cause=replace(own, until=queued.until))
+    advice = own.advice or (queued.advice if own.is_problem else "")
+    return replace(found, cause=replace(own, advice=advice, until=queued.until))
 
 
 def _unserved(tools: Tools, driver: str) -> Cause | None:

@@ -84,7 +84,6 @@ def _deletion(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause:
         for cause in (
             queueing.paused(
                 state,
-                facts.owner,
                 facts.breaker,
                 facts.class_pause,
                 facts.class_pause_until,

@@ -213,6 +213,17 @@ def test_a_sidecar_without_a_lease_in_the_named_pod(world, change, phase, state)
         assert "ebs-1, container csi-provisioner has no --leader-election" in texts(found, "both")
 
 
+@pytest.mark.parametrize(("policy", "state"), [("Always", ["FAIL"]), (None, [])])
+def test_a_sidecar_among_the_init_containers(world, policy, state):
+    """One that goes on beside the others works as they do."""
+    world.records = {"d": {"name": DRIVER, "controllers": ["provisioner"]}}
+    spec = world.pod["spec"]
+    sidecar = spec["containers"].pop(1)
+    spec["initContainers"] = [sidecar | ({"restartPolicy": policy} if policy else {})]
+    found = world.check("check", "kube-system/ebs-1")
+    assert [one for one in states(found, "both") if one == "FAIL"] == state
+
+
 def test_a_named_pod_that_is_not_there_stands_in_the_way(world):
     world.lease(PROVISIONER_LEASE)
     found = world.check("check", "a/nopod")

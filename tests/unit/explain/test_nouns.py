@@ -13,6 +13,7 @@ from workers.explain import generic, nouns
 from workers.explain.nouns import Noun
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
+from workers.queue.inspect import KeyState, Note, Pause
 from workers.queue.keys import Key
 from workers.queue.workqueue import WorkQueue
 from workers.spec import Kind, Spec
@@ -77,6 +78,18 @@ def test_a_queued_key_is_found_under_any_driver_of_its_controller(redis_client):
 def test_nothing_waits(redis_client):
     found = explain(redis_client)
     assert (found.cause.code, found.cause.is_problem) == ("nothing-to-do", False)
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [({}, "nothing-to-do"), ({"due": 9.0}, "paused"), ({"fails": 1}, "paused")]
+)
+def test_a_pause_holds_only_what_waits(monkeypatch, redis_client, state, code):
+    """An object that is settled is no problem while its driver is paused."""
+    key = Key("things", "d", "one", "u1")
+    trail, pauses = (Note(1.0, "done", ""),), (Pause("operator", "upgrade", 0.0),)
+    found = KeyState(key, 5.0, trail=trail, pauses=pauses, **state)
+    monkeypatch.setattr(generic, "known_states", lambda *_: [found])
+    assert explain(redis_client).cause.code == code
 
 
 def test_nobody_runs_its_controller(redis_client):

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from workers.explain.queueing import last_error
+from workers.explain.queueing import last_error, paused
 from workers.observability import trail
-from workers.queue.inspect import KeyState, Note
+from workers.queue.inspect import KeyState, Note, Pause
 from workers.queue.keys import Key
 
 ERROR = ["taken w:1", "error full", "failed 1 5000"]
@@ -51,3 +51,20 @@ def test_of_one_pass_the_refusal_is_told_not_the_text_that_hides_it(order):
     assert last_error(state, None)[0] == errors[1]
     newer = (*notes, Note(4.0, "taken", "w:1"), Note(5.0, "error", "full"))
     assert last_error(replace(state, trail=newer), None) == ("full", 5.0)
+
+
+@pytest.mark.parametrize(
+    ("pause", "kind", "advice"),
+    [
+        ("operator", "claims", "csi-fleet resume --driver=ebs.example.org"),
+        ("lease", "claims", "Remove the csi-provisioner sidecar"),
+        ("lease", "attachments", "Remove the csi-attacher sidecar"),
+        ("lease", "contents", "Remove the csi-snapshotter sidecar"),
+    ],
+)
+def test_the_remedy_of_a_pause_is_the_one_that_works(pause, kind, advice):
+    """`resume` of a node's queue, or of a class's in-tree name, resumes nothing."""
+    key = Key(kind, "ebs.example.org@node-1", "one", "u")
+    found = paused(KeyState(key, now=9.0, pauses=(Pause(pause, "why", 0.0),)), "")
+    assert advice in found.advice
+    assert "@node-1" not in found.advice + found.text

@@ -135,7 +135,7 @@ def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
         word, error = "detach", (attachment.get("status") or {}).get("detachError")
     if state is not None:
         for cause in (
-            queueing.paused(state, str(attachment["spec"]["attacher"]), facts.breaker, None, 0.0),
+            queueing.paused(state, facts.breaker),
             queueing.running(state),
             None if state.fails else queueing.queued(state),
         ):

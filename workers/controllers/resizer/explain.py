@@ -166,7 +166,7 @@ def _shared(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
             facts.driver_name or "of the volume", facts.known_drivers, workers=facts.workers
         )
     if facts.state is not None:
-        return queueing.paused(facts.state, facts.driver_name, facts.breaker, None, 0.0)
+        return queueing.paused(facts.state, facts.breaker)
     return None
 
 
