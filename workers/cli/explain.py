@@ -60,12 +60,16 @@ def unseen(tools: Tools, cause: Cause) -> Cause:
     if cause.code not in _UNSEEN:
         return cause
     troubles = [line for shard in tools.shards for line in shard.presence.troubles()]
+    watchers = [one for shard in tools.shards for one in shard.presence.alive()]
+    if not any(one.role == "watcher" for one in watchers):
+        troubles.append("no watcher is alive, so nobody sees what changes")
     if not troubles:
         return cause
     return replace(
         cause,
         text=f"{cause.text} Perhaps because of this: {'; '.join(troubles)}.",
-        advice=f"If a right is missing, grant it; all goes on by itself. {cause.advice}".strip(),
+        advice="Start the watcher, or grant the right that is missing; all goes on by itself. "
+        f"{cause.advice}".rstrip(),
         is_problem=True,
     )
 

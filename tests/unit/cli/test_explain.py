@@ -20,6 +20,7 @@ RUNNING = Explained(
     KeyState(KEY, 1.0, lease=("host:1:x", 0.5)),
 )
 FAILED = Explained(Cause("driver-error", "It failed."))
+NO_CONTENT = Cause("no-content", "It has no content yet.")
 NO_WORKER = Explained(Cause("no-worker", "Nobody runs it."))
 
 
@@ -48,8 +49,18 @@ def test_the_answer_that_matters_is_shown(found, shown):
 )
 def test_what_keeps_a_watcher_from_seeing_is_told_where_no_reason_is_known(code, troubles, is_told):
     """A right to list that lacks is nobody's key."""
-    shard = SimpleNamespace(presence=SimpleNamespace(troubles=lambda: troubles))
+    alive = [SimpleNamespace(role="watcher")]
+    presence = SimpleNamespace(troubles=lambda: troubles, alive=lambda: alive)
+    shard = SimpleNamespace(presence=presence)
     cause = Cause(code, "It waits.", is_problem=False)
     found = unseen(SimpleNamespace(shards=[shard]), cause)
     assert (FORBIDDEN in found.text, found.is_problem) == (is_told, is_told)
     assert found.code == code
+
+
+def test_a_watcher_that_is_gone_is_told_where_no_reason_is_known():
+    """A snapshot that waits for its content waits for the watcher."""
+    presence = SimpleNamespace(troubles=list, alive=list)
+    found = unseen(SimpleNamespace(shards=[SimpleNamespace(presence=presence)]), NO_CONTENT)
+    assert "no watcher is alive" in found.text
+    assert found.advice.startswith("Start the watcher")
