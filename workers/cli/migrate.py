@@ -52,9 +52,25 @@ class Sidecar:
         metadata = self.pod["metadata"]
         return f"{metadata['namespace']}/{metadata['name']}, container {self.container['name']}"
 
+    def environment(self) -> dict[str, str]:
+        """The variables that the pod itself names; "?" for a value that stands elsewhere."""
+        metadata, spec = self.pod["metadata"], self.pod["spec"]
+        fields = {
+            "metadata.name": metadata["name"],
+            "metadata.namespace": metadata["namespace"],
+            "spec.nodeName": spec.get("nodeName") or "",
+            "spec.serviceAccountName": spec.get("serviceAccountName") or "",
+        }
+        found = {}
+        for one in self.container.get("env") or ():
+            field = ((one.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
+            elsewhere = fields.get(field, "?") if one.get("valueFrom") else ""
+            found[one["name"]] = one.get("value") or elsewhere
+        return found
+
     def arguments(self) -> list[str]:
         """As the process gets them, with the variables that the pod itself names."""
-        known = {one["name"]: one.get("value", "") for one in self.container.get("env") or ()}
+        known = self.environment()
         given = [*(self.container.get("command") or [])[1:], *(self.container.get("args") or [])]
         return [_VARIABLE.sub(lambda m: known.get(m[1], m[0]), str(one)) for one in given]
 
@@ -179,12 +195,18 @@ def _programs(container: JsonObject) -> list[str]:
     return [command, image, container["name"]]
 
 
+def _read_by_ours(environment: dict[str, str]) -> dict[str, str]:
+    """What of a sidecar's variables counts with us: where the pod is, as the flags need it."""
+    names = ("NODE_NAME", "POD_NAME", "POD_NAMESPACE", "NAMESPACE")
+    return {name: environment[name] for name in names if name in environment}
+
+
 def of_arguments(sidecar: Sidecar) -> Iterator[Finding]:
     """Are its arguments ours too?"""
     program, arguments = sidecar.spec.program, sidecar.arguments()
     chosen = [f"--controllers={sidecar.spec.name}", "--redis-url=redis://redis"]
     try:
-        settings = parse("worker", [*chosen, *arguments], {})
+        settings = parse("worker", [*chosen, *arguments], _read_by_ours(sidecar.environment()))
     except ConfigError as error:
         yield Finding(program, FAIL, f"{sidecar.place}: {error}")
         return

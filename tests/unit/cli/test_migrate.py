@@ -213,6 +213,38 @@ def test_a_sidecar_without_a_lease_in_the_named_pod(world, change, phase, state)
         assert "ebs-1, container csi-provisioner has no --leader-election" in texts(found, "both")
 
 
+@pytest.mark.parametrize(
+    ("argument", "env", "state"),
+    [
+        ("--node-deployment", {}, "FAIL"),
+        ("--node-deployment", {"NODE_NAME": {"value": "n1"}}, "ok"),
+        ("--node-deployment", {"NODE_NAME": "spec.nodeName"}, "ok"),
+        ("--enable-capacity", {"NAMESPACE": "metadata.namespace"}, "FAIL"),
+        (
+            "--enable-capacity",
+            {"NAMESPACE": "metadata.namespace", "POD_NAME": "metadata.name"},
+            "ok",
+        ),
+    ],
+)
+def test_what_a_sidecar_reads_of_its_pod_is_known(world, argument, env, state):
+    """`migrate check` failed for every driver with node-local volumes or with capacity."""
+    container = world.pod["spec"]["containers"][1]
+    world.pod["spec"]["nodeName"] = "n1"
+    container["args"] = [argument]
+    container["env"] = [
+        {"name": name}
+        | (
+            source
+            if isinstance(source, dict)
+            else {"valueFrom": {"fieldRef": {"fieldPath": source}}}
+        )
+        for name, source in env.items()
+    ]
+    found = world.check("check", "kube-system/ebs-1")
+    assert states(found, "csi-provisioner") == [state]
+
+
 @pytest.mark.parametrize(("policy", "state"), [("Always", ["FAIL"]), (None, [])])
 def test_a_sidecar_among_the_init_containers(world, policy, state):
     """One that goes on beside the others works as they do."""
