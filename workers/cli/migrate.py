@@ -61,11 +61,11 @@ class Sidecar:
             "spec.nodeName": spec.get("nodeName") or "",
             "spec.serviceAccountName": spec.get("serviceAccountName") or "",
         }
-        found = {}
+        found: dict[str, str] = {}
         for one in self.container.get("env") or ():
-            field = ((one.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
-            elsewhere = fields.get(field, "?") if one.get("valueFrom") else ""
-            found[one["name"]] = one.get("value") or elsewhere
+            source = one.get("valueFrom")
+            path = str(((source or {}).get("fieldRef") or {}).get("fieldPath"))
+            found[str(one["name"])] = fields.get(path, "?") if source else one.get("value") or ""
         return found
 
     def arguments(self) -> list[str]:
