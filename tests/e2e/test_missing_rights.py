@@ -9,8 +9,6 @@ shows that each right is needed at all.
 
 from __future__ import annotations
 
-import copy
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,14 +18,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.components import Components
-from tests.support.controlplane import ControlPlane
-from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Scene
 from tests.support.kube_api import JsonObject
 from tests.support.life import CAPABILITIES, CONTROLLERS, Life, Operation
-from tests.support.secure_redis import SecureRedis
-from tests.support.shipped import K8S, NAMESPACE, RECORDS, install, kubeconfig_for
+from tests.support.rights import ShippedWorld
+from tests.support.shipped import K8S, RECORDS, kubeconfig_for
 from tests.support.tool import Tool
 from tests.support.waiting import wait_until
 
@@ -52,17 +47,17 @@ class Right(NamedTuple):
         return f'cannot {self.verb} resource "{self.resource}"'
 
 
-class World:
+class World(ShippedWorld):
     """Every controller with the rights in k8s/, the shipped Redis and one driver."""
 
     def __init__(self, redis_binary: str, directory: Path) -> None:
-        self.plane = ControlPlane(directory / "plane", audit_log=True).start()
-        self.api = self.plane.api()
-        self.objects = install(self.api, *COMPONENTS)
-        self.redis = SecureRedis(redis_binary, directory / "redis").start()
         capabilities = f"{CAPABILITIES},CLONE_VOLUME"
-        self.driver = DirectoryDriver(arguments=[f"--capabilities={capabilities}"]).start()
-        self.parts = Components(directory / "parts", self.redis)
+        super().__init__(
+            redis_binary,
+            directory,
+            components=COMPONENTS,
+            driver_arguments=[f"--capabilities={capabilities}"],
+        )
         self.tool = Tool(self.plane.kubeconfig, self.redis.url)
         self.tool.flags = [f"--kubeconfig={self.plane.kubeconfig}", *self.redis.login("operator")]
 
@@ -76,18 +71,10 @@ class World:
         common = (f"--namespace={RECORDS}", f"--controllers={CONTROLLERS}")
         self.parts.start(name, kubeconfig_for(self.plane, name), *common, *flags, wait=wait)
 
-    def close(self) -> None:
-        """End all of it."""
-        self.parts.stop()
-        self.driver.close()
-        self.redis.stop()
-        self.api.close()
-        self.plane.stop()
-
     @contextmanager
     def without(self, right: Right) -> Iterator[None]:
         """Every role of the account loses it."""
-        roles = self._roles_of(right.account)
+        roles = self.roles_of(right.account)
         try:
             for role in roles:
                 self.api.apply({**role, "rules": list(_rules_without(role["rules"], right))})
@@ -100,20 +87,10 @@ class World:
 
     def refusals(self, right: Right) -> int:
         """How often the API server has refused it so far."""
-        resource, _, sub = right.resource.partition("/")
-        wanted = (f"system:serviceaccount:{NAMESPACE}:{right.account}", right.verb, resource, sub)
-        found = 0
-        for line in self.plane.audit_log.read_text().splitlines():
-            if '"code":403' in line and line.endswith("}"):
-                event = json.loads(line)
-                target = event.get("objectRef", {})
-                found += wanted == (
-                    event["user"]["username"],
-                    event["verb"],
-                    target.get("resource"),
-                    target.get("subresource", ""),
-                )
-        return found
+        name, _, sub = right.resource.partition("/")
+        return self.answers(
+            right.account, right.group, name, code=403, verb=right.verb, subresource=sub
+        )
 
     def left_over(self) -> dict[str, Any]:
         """What nobody has an object for any more."""
@@ -128,33 +105,9 @@ class World:
         }
         return {name: ones for name, ones in found.items() if ones}
 
-    def _roles_of(self, account: str) -> list[JsonObject]:
-        bound = {
-            (one["roleRef"]["kind"], one["roleRef"]["name"])
-            for one in self.objects
-            if one["kind"].endswith("Binding")
-            and any(subject["name"] == account for subject in one["subjects"])
-        }
-        return [one for one in self.objects if (one["kind"], one["metadata"]["name"]) in bound]
-
     def _wait_allowed(self, right: Right, *, wanted: bool) -> None:
-        resource, _, sub = right.resource.partition("/")
-        body = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "metadata": {},
-            "spec": {
-                "user": f"system:serviceaccount:{NAMESPACE}:{right.account}",
-                "resourceAttributes": {"namespace": NAMESPACE, "verb": right.verb,
-                                       "group": right.group, "resource": resource,
-                                       "subresource": sub},
-            },
-        }  # fmt: skip
-        wait_until(
-            lambda: self.api.create(copy.deepcopy(body))["status"]["allowed"] is wanted,
-            60,
-            "RBAC follows",
-        )
+        verbs = {right.verb}
+        self.wait_allowed(right.account, right.group, right.resource, verbs, wanted=wanted)
 
 
 class RestoringLife(Life):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -44,18 +45,107 @@ WORKER_FLAGS = (
 )
 
 
-class RightsWorld:
-    """A control plane with RBAC and audit log, the shipped Redis, one driver, both components."""
+class ShippedWorld:
+    """A control plane with RBAC and audit log, what k8s/ installs, the shipped Redis, one driver.
 
-    def __init__(self, redis_binary: str, directory: Path) -> None:
+    Args:
+        redis_binary: the server.
+        directory: for everything.
+        components: of k8s/components, installed too.
+        driver_arguments: flags of the driver.
+    """
+
+    def __init__(
+        self,
+        redis_binary: str,
+        directory: Path,
+        *,
+        components: Sequence[str] = (),
+        driver_arguments: Sequence[str],
+    ) -> None:
         self.plane = ControlPlane(directory / "plane", audit_log=True).start()
         self.api = self.plane.api()
-        self.objects = install(self.api)
+        self.objects = install(self.api, *components)
         self.redis = SecureRedis(redis_binary, directory / "redis").start()
-        self.driver = DirectoryDriver(
-            arguments=[f"--capabilities={CAPABILITIES}", f"--topology={ZONE}=a"]
-        ).start()
+        self.driver = DirectoryDriver(arguments=list(driver_arguments)).start()
         self.parts = Components(directory / "parts", self.redis)
+
+    def close(self) -> None:
+        """End all of it."""
+        self.parts.stop()
+        self.driver.close()
+        self.redis.stop()
+        self.api.close()
+        self.plane.stop()
+
+    def answers(
+        self,
+        account: str,
+        group: str,
+        resource: str,
+        *,
+        code: int,
+        verb: str = "",
+        subresource: str | None = None,
+    ) -> int:
+        """How often the API server has answered so; without `subresource` to any of them."""
+        user = f"system:serviceaccount:{NAMESPACE}:{account}"
+        found = 0
+        for line in self.plane.audit_log.read_text().splitlines():
+            if f'"code":{code}' not in line or not line.endswith("}"):
+                continue
+            event = json.loads(line)
+            target = event.get("objectRef", {})
+            found += (
+                event["user"]["username"] == user
+                and target.get("resource") == resource
+                and target.get("apiGroup", "") == group
+                and verb in {"", event["verb"]}
+                and subresource in {None, target.get("subresource", "")}
+            )
+        return found
+
+    def roles_of(self, account: str) -> list[JsonObject]:
+        """The roles that are bound to it."""
+        bound = {
+            (one["roleRef"]["kind"], one["roleRef"]["name"])
+            for one in self.objects
+            if one["kind"].endswith("Binding")
+            and any(subject["name"] == account for subject in one["subjects"])
+        }
+        return [one for one in self.objects if (one["kind"], one["metadata"]["name"]) in bound]
+
+    def wait_allowed(
+        self, account: str, group: str, resource: str, verbs: set[str], *, wanted: bool
+    ) -> None:
+        """Until the API server knows; `resource` may have a subresource."""
+        place = RECORDS if resource == "configmaps" else NAMESPACE
+        name, _, subresource = resource.partition("/")
+
+        def is_allowed(verb: str) -> bool:
+            answer = self.api.create(
+                {
+                    "apiVersion": "authorization.k8s.io/v1",
+                    "kind": "SubjectAccessReview",
+                    "metadata": {},
+                    "spec": {
+                        "user": f"system:serviceaccount:{NAMESPACE}:{account}",
+                        "resourceAttributes": {"namespace": place, "verb": verb, "group": group,
+                                               "resource": name, "subresource": subresource},
+                    },
+                }
+            )  # fmt: skip
+            return bool(answer["status"]["allowed"])
+
+        wait_until(lambda: all(is_allowed(one) == wanted for one in verbs), 15, "RBAC follows")
+
+
+class RightsWorld(ShippedWorld):
+    """With both components, of which whole resources are taken away."""
+
+    def __init__(self, redis_binary: str, directory: Path) -> None:
+        arguments = (f"--capabilities={CAPABILITIES}", f"--topology={ZONE}=a")
+        super().__init__(redis_binary, directory, driver_arguments=arguments)
         self._changed: list[JsonObject] = []
 
     def start(self) -> None:
@@ -111,7 +201,7 @@ class RightsWorld:
     def take_away(self, account: str, group: str, resource: str) -> None:
         """Every verb of the account on the resource, and wait until the API server knows."""
         verbs = set()
-        for role in self._roles_of(account):
+        for role in self.roles_of(account):
             body = copy.deepcopy(role)
             for rule in body["rules"]:
                 if group in rule["apiGroups"] and resource in rule["resources"]:
@@ -122,7 +212,7 @@ class RightsWorld:
                 self._changed.append(role)
                 self.api.apply(body)
         assert verbs, f"{account} has no right on {resource}"
-        self._wait_allowed(account, group, resource, verbs, wanted=False)
+        self.wait_allowed(account, group, resource, verbs, wanted=False)
         self._taken = (account, group, resource, verbs)
 
     def give_back(self) -> None:
@@ -130,23 +220,15 @@ class RightsWorld:
         while self._changed:
             self.api.apply(self._changed.pop())
             if not self._changed:
-                self._wait_allowed(*self._taken, wanted=True)
+                self.wait_allowed(*self._taken, wanted=True)
 
     def refusals(self, account: str, group: str, resource: str) -> int:
         """How often the API server has refused the account this resource so far."""
-        return self._answers(account, group, resource, code=403)
+        return self.answers(account, group, resource, code=403)
 
     def watches(self, account: str, group: str, resource: str) -> int:
         """How many watches of the resource the account has begun so far."""
-        return self._answers(account, group, resource, code=200, verb="watch")
-
-    def close(self) -> None:
-        """End all of it."""
-        self.parts.stop()
-        self.driver.close()
-        self.redis.stop()
-        self.api.close()
-        self.plane.stop()
+        return self.answers(account, group, resource, code=200, verb="watch")
 
     def __enter__(self) -> Self:
         try:
@@ -158,55 +240,6 @@ class RightsWorld:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _answers(
-        self, account: str, group: str, resource: str, *, code: int, verb: str = ""
-    ) -> int:
-        user = f"system:serviceaccount:{NAMESPACE}:{account}"
-        found = 0
-        for line in self.plane.audit_log.read_text().splitlines():
-            if f'"code":{code}' not in line or not line.endswith("}"):
-                continue
-            event = json.loads(line)
-            target = event.get("objectRef", {})
-            found += (
-                event["user"]["username"] == user
-                and target.get("resource") == resource
-                and target.get("apiGroup", "") == group
-                and verb in {"", event["verb"]}
-            )
-        return found
-
-    def _roles_of(self, account: str) -> list[JsonObject]:
-        bound = {
-            (one["roleRef"]["kind"], one["roleRef"]["name"])
-            for one in self.objects
-            if one["kind"].endswith("Binding")
-            and any(subject["name"] == account for subject in one["subjects"])
-        }
-        return [one for one in self.objects if (one["kind"], one["metadata"]["name"]) in bound]
-
-    def _wait_allowed(
-        self, account: str, group: str, resource: str, verbs: set[str], *, wanted: bool
-    ) -> None:
-        place = RECORDS if resource == "configmaps" else NAMESPACE
-
-        def is_allowed(verb: str) -> bool:
-            answer = self.api.create(
-                {
-                    "apiVersion": "authorization.k8s.io/v1",
-                    "kind": "SubjectAccessReview",
-                    "metadata": {},
-                    "spec": {
-                        "user": f"system:serviceaccount:{NAMESPACE}:{account}",
-                        "resourceAttributes": {"namespace": place, "verb": verb,
-                                               "group": group, "resource": resource},
-                    },
-                }
-            )  # fmt: skip
-            return bool(answer["status"]["allowed"])
-
-        wait_until(lambda: all(is_allowed(one) == wanted for one in verbs), 15, "RBAC follows")
 
     def _add_pod(self) -> None:
         """The worker's pod and its ReplicaSet, owners of capacity."""

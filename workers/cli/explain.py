@@ -10,6 +10,7 @@ from workers.cli import terminal
 from workers.cli.tools import named_object
 from workers.controllers import catalogue
 from workers.explain import generic, nouns
+from workers.explain.facts import NO_REASON
 from workers.explain.text import as_json, as_lines
 from workers.explain.timeline import timeline
 
@@ -19,21 +20,13 @@ if TYPE_CHECKING:
     from workers.explain.generic import Explained
     from workers.explain.nouns import Noun
 
-# Nothing is known of a reason: perhaps nobody saw it.
-_UNSEEN: Final = frozenset(
-    {
-        "not-queued",
-        "change-unseen",
-        "no-content",
-        "no-finalizer",
-        "not-made",
-        "not-copied",
-        "deleting",
-        "waits-for-content",
-        "nothing-to-do",
-        "no-free-worker",
-    }
-)
+# Nothing is known of a reason: perhaps nobody saw it. What is uploading, the driver is asked about.
+_UNSEEN: Final = (NO_REASON - {"uploading"}) | {
+    "not-queued",
+    "change-unseen",
+    "nothing-to-do",
+    "no-free-worker",
+}
 _ABSENT: Final = frozenset({"not-found", "quota"})
 
 

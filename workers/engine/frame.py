@@ -300,8 +300,7 @@ class Pass:
             is_full = isinstance(error, QueueFull)
             return wait(FULL_SECONDS if is_full else AWAY_SECONDS, "away")
         except ApiError as error:
-            _log.warning("the API server refused", err=error)
-            trail.refused(error)
+            trail.tell_refused(_log, error)
             return retry("refused")
         except Exception as error:  # noqa: BLE001 - one key's defect must not stop the others
             self.unexpected(error)

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from workers.kube.objects import JsonObject
     from workers.queue.inspect import KeyState
+
+# An object that is in such a state tells no reason, so what the queue and the watchers know counts.
+NO_REASON: Final = frozenset(
+    {
+        "no-content",
+        "no-finalizer",
+        "not-made",
+        "uploading",
+        "not-copied",
+        "deleting",
+        "waits-for-content",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers import constants as k
 from workers.explain import generic, nouns, queueing
-from workers.explain.facts import Cause
+from workers.explain.facts import NO_REASON, Cause
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
 from workers.translate import snapshot_objects as objects
@@ -67,19 +67,6 @@ GROUP: Final = Shape(
 
 SHAPES: Final = (SNAPSHOT, GROUP)
 
-# An object that is in such a state tells no reason, so what the queue knows comes first.
-_NO_REASON: Final = frozenset(
-    {
-        "no-content",
-        "no-finalizer",
-        "not-made",
-        "uploading",
-        "not-copied",
-        "deleting",
-        "waits-for-content",
-    }
-)
-
 
 def explain_content(tools: Tools, shape: Shape, name: str) -> Explained:
     """What the queue knows of a content, and what its fields say.
@@ -97,7 +84,7 @@ def explain_content(tools: Tools, shape: Shape, name: str) -> Explained:
     except NotFoundError:
         return found
     cause = content_cause(content, shape)
-    if cause.code in _NO_REASON or cause.is_problem:
+    if cause.code in NO_REASON or cause.is_problem:
         cause = _unserved(tools, text(content, "spec", "driver")) or cause
     return with_object(found, cause)
 
@@ -105,7 +92,7 @@ def explain_content(tools: Tools, shape: Shape, name: str) -> Explained:
 def with_object(found: Explained, own: Cause) -> Explained:
     """The queue's answer, or what the object's fields say where that tells more."""
     queued = found.cause
-    if own.code in _NO_REASON and queued.code != "nothing-to-do":
+    if own.code in NO_REASON and queued.code != "nothing-to-do":
         return found
     advice = own.advice or (queued.advice if own.is_problem else "")
     return replace(found, cause=replace(own, advice=advice, until=queued.until))

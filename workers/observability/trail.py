@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from workers.observability.logging import FleetLogger
+
 # Per pass; the whole trail of a key is bounded in Redis too (`lib.lua`, TRAIL_NOTES).
 MAX_NOTES: Final = 16
 MAX_TEXT: Final = 400
@@ -60,6 +62,12 @@ def note(event: str, detail: str = "") -> None:
 def refused(error: Exception) -> None:
     """A request that the API server refused; its text names the right that lacks."""
     note("error", f"{REFUSED}{error}")
+
+
+def tell_refused(log: FleetLogger, error: Exception) -> None:
+    """The same in the log too: for those whose event or caller does not say why."""
+    log.warning("the API server refused", err=error)
+    refused(error)
 
 
 def collected() -> list[str]:

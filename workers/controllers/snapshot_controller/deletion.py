@@ -65,7 +65,7 @@ def delete(work: BindingPass) -> Outcome:
     except ApiError as error:
         words = "Error check and remove PVC Finalizer for VolumeSnapshot"
         work.event("Warning", "ErrorPVCFinalizer", words)
-        tell(error)
+        trail.tell_refused(_log, error)
         return work.failed("claim not released")
     return let_go(work, content, waits_for_content=waits)
 
@@ -116,22 +116,16 @@ def delete_content(work: BindingPass, content: JsonObject, words: Words | None =
             return True
         message = f"Failed to delete {words.noun} content API object"
         work.event("Warning", f"{words.subject}ContentObjectDeleteError", message)
-        tell(error)
+        trail.tell_refused(_log, error)
         return False
     return True
-
-
-def tell(error: ApiError) -> None:
-    """Why, after an event whose text is upstream's, which does not say it."""
-    _log.warning("the API server refused", err=error)
-    trail.refused(error)
 
 
 def hold(work: ObjectPass, words: str, refusal: RefusedError | None) -> Outcome:
     """Not deleted while a volume is made from it, or while nobody can know that."""
     work.event("Warning", "SnapshotDeletePending", words)
     if refusal is not None:
-        tell(refusal)
+        trail.tell_refused(_log, refusal)
     return work.failed("is being restored")
 
 

@@ -17,11 +17,13 @@ from workers.controllers.snapshot_controller import (
 )
 from workers.controllers.snapshot_controller import decide as rules
 from workers.controllers.snapshot_controller.decide import Refusal
-from workers.controllers.snapshot_controller.deletion import delete, tell
+from workers.controllers.snapshot_controller.deletion import delete
 from workers.controllers.snapshot_controller.frame import BindingPass, Words
 from workers.engine.outcome import Outcome, done
 from workers.kube import paths
 from workers.kube.errors import RefusedError
+from workers.observability import trail
+from workers.observability.logging import get_logger
 from workers.translate import snapshot_objects as objects
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from workers.queue.keys import Key
     from workers.queue.leases import Lease
     from workers.translate.fields import Json
+
+_log = get_logger(__name__)
 
 WORDS: Final = Words(
     subject="Snapshot",
@@ -151,4 +155,4 @@ class SnapshotPass(BindingPass):
                 "ErrorPVCFinalizer",
                 "Error check and remove PVC Finalizer for VolumeSnapshot",
             )
-            tell(error)
+            trail.tell_refused(_log, error)

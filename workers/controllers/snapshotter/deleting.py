@@ -72,8 +72,7 @@ def delete(work: ContentPass, handle: str) -> Outcome:
         return done("deleted")
     except RefusedError as error:
         work.event("Warning", _REASON, "Failed to clear content status")
-        _log.warning("the API server refused", err=error)
-        trail.refused(error)
+        trail.tell_refused(_log, error)
         return work.failed("status not cleared")
     return release(work)
 
