@@ -1,8 +1,8 @@
 """Run the driver: `python -m examples.directory_driver --endpoint unix:///run/csi.sock --root DIR`.
 
 Files in the root: volumes/ and snapshots/ (see `storage`), control.json (see `behaviour`),
-calls.jsonl (see `journal`). Prints `ready <port>` once it serves. SIGTERM ends it at once; any
-kind of death is survived, for the root is its only state.
+calls.jsonl (see `journal`). Prints `ready <port>` once it serves. SIGTERM ends it, calls under way
+have `--grace` seconds; any kind of death is survived, for the root is its only state.
 """
 
 from __future__ import annotations
@@ -65,9 +65,8 @@ def main() -> None:
     server, port = start_server(driver, control, journal, options.endpoint, _tls(options))
     print(f"ready {port}", flush=True)
     stopped.recv(1)
-    # Calls under way have their answers; a slow one must not hold up the exit: the root is
-    # consistent at any moment.
-    server.stop(1).wait(1.5)
+    # A call that does not end must not hold up the exit: the root is consistent at any moment.
+    server.stop(options.grace).wait(options.grace + 0.5)
     os._exit(0)
 
 
@@ -84,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--capabilities", default="", help="comma separated enum names; replaces the default set")
     add("--topology", action="append", default=[], type=_pair, metavar="KEY=VALUE")
     add("--control", type=Path, help="control file, default ROOT/control.json")
+    add("--grace", type=float, default=1, help="seconds for calls under way at the end")
     add("--record-secret-digests", action="store_true", help="SHA-256 of secrets in the journal")
     add("--tls-certificate", type=Path)
     add("--tls-key", type=Path)

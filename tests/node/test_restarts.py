@@ -53,7 +53,13 @@ def workers_killed(cluster: NodeCluster) -> None:
 
 
 def node_rebooted(cluster: NodeCluster) -> None:
-    """Kubelet and containerd end and start; the kubelet finds driver and mounts again."""
+    """Kubelet and containerd end and start; the kubelet finds driver and mounts again.
+
+    A kubelet that ends between NodeUnpublishVolume and NodeUnstageVolume forgets that volume for
+    ever (kubernetes#121937), hence the wait until only the writer's is on the node.
+    """
+    attached = "/apis/storage.k8s.io/v1/volumeattachments"
+    wait_until(lambda: len(cluster.api.items(attached)) == 1, SECONDS, "one volume is attached")
     before = _registrations(cluster)
     for part in ("kubelet", "containerd"):
         cluster.stop_part(part)

@@ -149,7 +149,7 @@ class NodeScene:
         return self.cluster.logs(self.namespace, name, "main").strip()
 
     def delete_pod(self, name: str) -> None:
-        """Delete and wait until it is gone, with its mounts."""
+        """Delete and wait until it is gone; its volumes may be staged a little longer."""
         self.api.delete(self.pod_path(name))
         path = self.pod_path(name)
         wait_until(lambda: self.api.find(path) is None, SECONDS, f"pod {name} is gone")

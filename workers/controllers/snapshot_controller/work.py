@@ -225,15 +225,13 @@ class ObjectPass:
     def blame(self, refusal: Refusal) -> None:
         """Error status and event; of a text that is stored already only the unset ready (SNC-031).
 
-        A status that the API server refuses stays as it is: `item` tells.
+        The event follows whatever becomes of the status, as upstream's does. A status that the API
+        server refuses stays as it is: `item` tells.
         """
         message = refusal.message
         if not refusal.reason:
             return
-        if objects.error_message(self.item) == message:
-            trail.note("error", message)
-        else:
-            self.event("Warning", refusal.reason, message)
+        is_known = objects.error_message(self.item) == message
         error = error_of(message, time.time())
 
         def change(item: JsonObject) -> JsonObject | None:
@@ -249,6 +247,11 @@ class ObjectPass:
             self.write_status("write-error", change)
         except RefusedError as problem:
             _log.warning("error not stored", err=problem)
+        finally:
+            if is_known:
+                trail.note("error", message)
+            else:
+                self.event("Warning", refusal.reason, message)
 
     def failed(self, reason: str) -> Outcome:
         """Again after the back-off of this controller's settings (SNA-008)."""

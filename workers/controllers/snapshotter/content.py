@@ -265,11 +265,13 @@ class LiveContent:
         )
 
     def blame(self, reason: str, message: str) -> None:
-        """Error status and event; silent when the same text is stored already (SNS-026)."""
+        """Error status and event; silent when the same text is stored already (SNS-026).
+
+        In upstream's order, whatever becomes of the status: who sees the event finds the status.
+        """
         if objects.error_message(self.content) == message:
             trail.note("error", message)
             return
-        self.event("Warning", reason, message)
         error = error_of(message, time.time())
         try:
             self.write_status(
@@ -278,3 +280,5 @@ class LiveContent:
             )
         except RefusedError as problem:
             _log.warning("error not stored", err=problem)
+        finally:
+            self.event("Warning", reason, message)
