@@ -181,7 +181,7 @@ def test_driver_installed_but_not_registered(tool, scene, api, fleet):
     try:
         scene.claim("data", scene.storage_class(name))
         text = tool.wait_cause("pvc", f"{scene.namespace}/data", "driver-not-registered")
-        assert f'Driver "{name}" is installed, but no worker is connected to it.' in text
+        assert f'Driver "{name}" is not served: no worker is connected to it.' in text
     finally:
         api.delete(f"/apis/storage.k8s.io/v1/csidrivers/{name}")
 

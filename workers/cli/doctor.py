@@ -225,6 +225,8 @@ def _parts(tools: Tools) -> Iterator[Finding]:
     yield Finding("workers", OK if workers else FAIL, f"{len(workers)} alive")
     served = named(tools.registry.alive())
     yield Finding("drivers", OK if served else WARN, ", ".join(served) or "none is served")
+    for trouble in tools.presence.troubles():
+        yield Finding("troubles", FAIL, trouble)
     for name, one in tools.breakers.states().items():
         if one.is_open:
             yield Finding(f"driver {name}", FAIL, f"breaker {one.state}: {one.reason}")

@@ -17,6 +17,7 @@ from workers.observability.requests import api_observer
 from workers.queue.fellows import INSTALLATION_VARIABLE, LeaseFellows
 from workers.queue.kinds import place_of
 from workers.queue.leases import suspend_aware_clock
+from workers.queue.presence import Presence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,7 +59,7 @@ class Elections:
         self._specs = specs
         self._fleet = fleet
         self._consumers = consumers
-        leader, kube = settings.leader, settings.kube
+        leader, kube, presence = settings.leader, settings.kube, Presence(redis)
         # A client of their own: no request may take longer than the holder has time.
         client = KubeClient.from_settings(
             kube.kubeconfig,
@@ -78,6 +79,7 @@ class Elections:
                 given=os.environ.get(INSTALLATION_VARIABLE, ""),
             ),
             on_change=self._follow,
+            on_trouble=lambda trouble: presence.complain("worker", [trouble]),
             metrics=metrics,
             clock=suspend_aware_clock,
         )

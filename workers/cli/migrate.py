@@ -19,13 +19,16 @@ from workers.engine.leasename import OURS
 from workers.errors import ApiError, ConfigError, QueueUnavailable
 from workers.explain.words import stamp
 from workers.kube import paths
-from workers.kube.errors import NotFoundError
+from workers.kube.errors import NotFoundError, RefusedError
+from workers.queue.keys import lane_name
+from workers.queue.limits import read_stats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from workers.cli.tools import Tools
     from workers.kube.objects import JsonObject
+    from workers.queue.limits import LaneStats
     from workers.spec import Permission, Spec
 
 CSI_DRIVERS: Final = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
@@ -35,7 +38,8 @@ REVIEWS: Final = paths.Resource(
 NAMESPACES: Final = paths.Resource("", "v1", "namespaces", "Namespace")
 REDIS_CLIENT: Final = "csi-fleet.io/redis-client"
 DRIVERS_LABEL: Final = "csi-fleet.io/drivers"
-_VARIABLE: Final = re.compile(r"\$\((\w+)\)")
+# As the kubelet reads them: `$$` stands for a dollar.
+_VARIABLE: Final = re.compile(r"\$(?:\$|\(([^()]+)\))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,8 @@ class Sidecar:
         metadata = self.pod["metadata"]
         return f"{metadata['namespace']}/{metadata['name']}, container {self.container['name']}"
 
-    def environment(self) -> dict[str, str]:
-        """The variables that the pod itself names; "?" for a value that stands elsewhere."""
+    def environment(self) -> dict[str, str | None]:
+        """The variables that the pod itself names; None for a value that stands elsewhere."""
         metadata, spec = self.pod["metadata"], self.pod["spec"]
         fields = {
             "metadata.name": metadata["name"],
@@ -61,18 +65,38 @@ class Sidecar:
             "spec.nodeName": spec.get("nodeName") or "",
             "spec.serviceAccountName": spec.get("serviceAccountName") or "",
         }
-        found: dict[str, str] = {}
+        found: dict[str, str | None] = {}
         for one in self.container.get("env") or ():
-            source = one.get("valueFrom")
-            path = str(((source or {}).get("fieldRef") or {}).get("fieldPath"))
-            found[str(one["name"])] = fields.get(path, "?") if source else one.get("value") or ""
+            if source := one.get("valueFrom"):
+                path = (source.get("fieldRef") or {}).get("fieldPath")
+                found[str(one["name"])] = fields.get(str(path))
+            else:
+                found[str(one["name"])] = self._expanded(one.get("value") or "", found)
         return found
 
+    def _expanded(self, text: str, known: dict[str, str | None]) -> str | None:
+        """As the kubelet replaces variables; None if one of them stands elsewhere."""
+        is_elsewhere = bool(self.container.get("envFrom"))
+        for name in filter(None, _VARIABLE.findall(text)):
+            if (known[name] is None) if name in known else is_elsewhere:
+                return None
+        return _VARIABLE.sub(lambda m: (known.get(m[1]) or m[0]) if m[1] else "$", text)
+
+    def given(self) -> list[str]:
+        """Its arguments as the pod has them."""
+        words = [*(self.container.get("command") or [])[1:], *(self.container.get("args") or [])]
+        return [str(one) for one in words]
+
     def arguments(self) -> list[str]:
-        """As the process gets them, with the variables that the pod itself names."""
+        """As the process gets them, without those whose variables stand elsewhere."""
         known = self.environment()
-        given = [*(self.container.get("command") or [])[1:], *(self.container.get("args") or [])]
-        return [_VARIABLE.sub(lambda m: known.get(m[1], m[0]), str(one)) for one in given]
+        found = [self._expanded(one, known) for one in self.given()]
+        return [one for one in found if one is not None]
+
+    def unknown(self) -> list[str]:
+        """Those whose variables stand elsewhere, such as in a ConfigMap."""
+        known = self.environment()
+        return [one for one in self.given() if self._expanded(one, known) is None]
 
     def works_alone(self) -> bool:
         """Whether it is a Go sidecar that works whoever else does."""
@@ -81,9 +105,9 @@ class Sidecar:
 
     def _is_ours(self) -> bool:
         """Moved already: our image in the container, whose name stays."""
-        words = [self.container["image"], *(self.container.get("command") or [])]
+        command, image, _ = _programs(self.container)
         names = [one["name"] for one in self.container.get("env") or ()]
-        return any("csi-fleet" in str(one) for one in words) or any(
+        return any(one.startswith("csi-fleet") for one in (command, image)) or any(
             one.startswith("CSI_FLEET_") for one in names
         )
 
@@ -114,18 +138,23 @@ def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
         yield Finding("driver", OK, f"CSIDriver {driver} is there")
     except NotFoundError:
         yield Finding("driver", WARN, f"there is no CSIDriver {driver}: is the name right?")
-    held = holders(tools, driver)
+    except RefusedError as error:
+        yield Finding("driver", WARN, f"not checked: {error}")
+    held: dict[str, str] = {}
+    ours: dict[str, str] = {}
+    try:
+        held, ours = holders(tools, driver), holders(tools, driver, of_ours=True)
+    except RefusedError as error:
+        yield Finding("lease", WARN, f"not checked: {error}")
     for name, holder in held.items():
         yield Finding("lease", OK, f"{name}: the Go sidecar in {holder} works now")
-    ours = holders(tools, driver, of_ours=True)
     for name, holder in ours.items():
         yield Finding("lease", OK, f"{name}: csi-fleet in {holder} works now, in its place")
-    found = sidecars(tools, sorted({pod} if pod else set(held.values())))
-    if pod and not _is_there(tools, pod):
-        yield Finding("pod", FAIL, f"pod {pod} not found")
-    elif pod and not found:
+    found, problems = looked_at(tools, pod, sorted(set(held.values())))
+    yield from problems
+    if pod and not (found or problems):
         yield Finding("sidecars", WARN, f"pod {pod} has no container of a Go sidecar")
-    elif not found and not ours:
+    elif not (found or problems or ours):
         yield Finding(
             "sidecars",
             WARN,
@@ -158,34 +187,41 @@ def holders(tools: Tools, driver: str, *, of_ours: bool = False) -> dict[str, st
     return found
 
 
-def sidecars(tools: Tools, pods: list[str]) -> list[Sidecar]:
-    """The containers of these pods (`NAMESPACE/NAME`) that we have a controller for."""
-    found = []
-    for place in pods:
-        namespace, _, name = place.partition("/")
+def looked_at(tools: Tools, pod: str, holding: list[str]) -> tuple[list[Sidecar], list[Finding]]:
+    """The sidecars in the pod that is named, else in those that hold Leases; and what failed."""
+    found: list[Sidecar] = []
+    problems: list[Finding] = []
+    for place in [pod] if pod else holding:
         try:
-            pod = tools.kube.get(paths.PODS, name, namespace=namespace)
+            found += sidecars(tools, place)
         except NotFoundError:
-            continue
-        lasting = (
-            one
-            for one in pod["spec"].get("initContainers") or ()
-            if one.get("restartPolicy") == "Always"
-        )
-        for container in (*pod["spec"]["containers"], *lasting):
-            spec = next(filter(None, map(catalogue.program, _programs(container))), None)
-            if spec is not None:
-                found.append(Sidecar(spec, pod, container))
-    return found
+            if pod:
+                problems.append(Finding("pod", FAIL, f"pod {pod} not found"))
+        except RefusedError as error:
+            problems.append(Finding("pod", WARN, f"{place}: not checked: {error}"))
+    return found, problems
 
 
-def _is_there(tools: Tools, place: str) -> bool:
+def sidecars(tools: Tools, place: str) -> list[Sidecar]:
+    """The containers of a pod (`NAMESPACE/NAME`) that we have a controller for.
+
+    Raises:
+        NotFoundError: there is no such pod.
+        ApiError: it cannot be read.
+    """
     namespace, _, name = place.partition("/")
-    try:
-        tools.kube.get(paths.PODS, name, namespace=namespace)
-    except NotFoundError:
-        return False
-    return True
+    pod = tools.kube.get(paths.PODS, name, namespace=namespace)
+    lasting = (
+        one
+        for one in pod["spec"].get("initContainers") or ()
+        if one.get("restartPolicy") == "Always"
+    )
+    found = []
+    for container in (*pod["spec"]["containers"], *lasting):
+        spec = next(filter(None, map(catalogue.program, _programs(container))), None)
+        if spec is not None:
+            found.append(Sidecar(spec, pod, container))
+    return found
 
 
 def _programs(container: JsonObject) -> list[str]:
@@ -195,22 +231,25 @@ def _programs(container: JsonObject) -> list[str]:
     return [command, image, container["name"]]
 
 
-def _read_by_ours(environment: dict[str, str]) -> dict[str, str]:
+def _read_by_ours(environment: dict[str, str | None]) -> dict[str, str]:
     """What of a sidecar's variables counts with us: where the pod is, as the flags need it."""
     names = ("NODE_NAME", "POD_NAME", "POD_NAMESPACE", "NAMESPACE")
-    return {name: environment[name] for name in names if name in environment}
+    found = {name: environment[name] for name in names if name in environment}
+    return {name: "elsewhere" if value is None else value for name, value in found.items()}
 
 
 def of_arguments(sidecar: Sidecar) -> Iterator[Finding]:
     """Are its arguments ours too?"""
-    program, arguments = sidecar.spec.program, sidecar.arguments()
+    program, arguments, unknown = sidecar.spec.program, sidecar.arguments(), sidecar.unknown()
+    unread = f"not checked, for their values stand elsewhere: {', '.join(unknown)}"
     chosen = [f"--controllers={sidecar.spec.name}", "--redis-url=redis://redis"]
     try:
         settings = parse("worker", [*chosen, *arguments], _read_by_ours(sidecar.environment()))
     except ConfigError as error:
-        yield Finding(program, FAIL, f"{sidecar.place}: {error}")
+        state, why = (WARN, f"{unread}; without them: {error}") if unknown else (FAIL, str(error))
+        yield Finding(program, state, f"{sidecar.place}: {why}")
         return
-    told = [one for one in settings.warnings if "redis" not in one]
+    told = [one for one in settings.warnings if "redis" not in one] + [unread] * bool(unknown)
     yield Finding(
         program,
         WARN if told else OK,
@@ -322,7 +361,14 @@ def both(
         for spec in catalogue.specs(record.get("controllers") or ())
         if not spec.part_of
     }
-    twice = [_by_lease(one, held[one], ours.get(one)) for one in sorted(served & held.keys())]
+    try:
+        waits = _standing_by(tools, driver, records) & held.keys()
+    except QueueUnavailable as error:
+        yield Finding("both", WARN, f"not checked: {error}")
+        return
+    twice = [
+        _by_lease(one, held[one], ours.get(one)) for one in sorted((served & held.keys()) - waits)
+    ]
     twice += [
         f"{one.place} has no --leader-election and works too: "
         "end one of them, or give both --leader-election"
@@ -336,6 +382,9 @@ def both(
     if not served:
         yield Finding("both", OK, "csi-fleet does not serve it; nothing runs twice")
         return
+    if waits:
+        which = ", ".join(sorted(waits))
+        yield Finding("both", OK, f"csi-fleet stands by until the Lease of {which} is free")
     has = f"csi-fleet has {', '.join(sorted(served))}"
     if found:
         yield Finding("both", OK, f"{has}; nothing that was looked at runs twice")
@@ -346,6 +395,27 @@ def both(
             f"{has}, and no Go sidecar a Lease; one without --leader-election is only seen in "
             "the pod you name (NAMESPACE/POD)",
         )
+
+
+def _standing_by(tools: Tools, driver: str, records: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """The programs whose work here waits for a Lease that another one holds.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    stats = read_stats(tools.of(driver).redis)
+    return {
+        spec.program
+        for queue_name, record in records.items()
+        if record.get("name") == driver
+        for spec in catalogue.specs(record.get("controllers") or ())
+        for kind in spec.kinds
+        if kind.has_driver and "lease" in _paused(stats, lane_name(kind.name, queue_name))
+    }
+
+
+def _paused(stats: Mapping[str, LaneStats], lane: str) -> Mapping[str, str]:
+    return stats[lane].paused if lane in stats else {}
 
 
 def _by_lease(program: str, holder: str, ours: str | None) -> str:

@@ -131,5 +131,5 @@ def _volume(tools: Tools, name: str) -> Key:
 
 def _not_served(provisioner: str) -> ConfigError:
     return ConfigError(
-        f'no worker serves driver "{provisioner}": there is nobody to retry it', exit_code=1
+        f'no worker provisions for driver "{provisioner}": there is nobody to retry it', exit_code=1
     )

@@ -103,6 +103,7 @@ class Election:
     valid_until: float = field(default=float("-inf"))
     is_fresh: bool = False
     is_in_doubt: bool = False
+    trouble: str = ""
     _doubted: str = ""
     _seen: tuple[str, str] = ("", "")
     _seen_at: float = field(default=float("-inf"))
@@ -127,7 +128,7 @@ class Election:
         self.is_in_doubt = False
         try:
             self.standing = self._try()
-            self.is_fresh = True
+            self.is_fresh, self.trouble = True, ""
         except ApiError as error:
             self.leave(error)
         return self.standing
@@ -144,6 +145,7 @@ class Election:
                 _log.warning("lease is not known, no work is done by it", lease=self.name, err=why)
                 self._told_at = now
             self.standing = Standing.UNKNOWN
+            self.trouble = f"lease {self.name} is not known, no work is done by it: {why}"
 
     def pause_seconds(self) -> float:
         """Time until the next step."""

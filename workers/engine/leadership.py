@@ -139,6 +139,7 @@ class Leadership:
         identity: of this process.
         lanes: told what follows for all workers.
         fellows: asked before a Lease is given back.
+        on_trouble: told at each look why a Lease is not known, for people.
         on_change: told a Lease, and whether its work is to be left to other processes, each time
             when what may be worked on here has changed.
         metrics: where the gauges are (F-024), None for none.
@@ -154,6 +155,7 @@ class Leadership:
         *,
         fellows: Fellows,
         on_change: Callable[[Candidate, bool], None] = lambda *_: None,
+        on_trouble: Callable[[str], None] = lambda _: None,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -162,7 +164,7 @@ class Leadership:
         self._identity = identity
         self._lanes = lanes
         self._fellows = fellows
-        self._on_change = on_change
+        self._on_change, self._on_trouble = on_change, on_trouble
         self._metrics = metrics
         self._clock = clock
         self._kept: dict[Candidate, _Kept] = {}
@@ -315,6 +317,8 @@ class Leadership:
         """What all workers have to know, as long as we know it ourselves."""
         election, candidate = one.election, one.candidate
         self._join()
+        if election.trouble:
+            self._on_trouble(election.trouble)
         if not election.is_fresh:
             return
         if election.is_in_doubt:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from workers.explain import queueing
+from workers.explain import deletion, queueing
 from workers.explain.facts import Cause, ClaimFacts
 from workers.explain.words import duration, moment, stamp
 from workers.translate.claims import (
@@ -56,6 +56,10 @@ def _absent(facts: ClaimFacts) -> Cause | None:
     )
 
 
+def _deleted(facts: ClaimFacts) -> Cause | None:
+    return deletion.held(facts.claim or {})
+
+
 def _bound(facts: ClaimFacts) -> Cause | None:
     claim = facts.claim or {}
     volume_name = (claim.get("spec") or {}).get("volumeName") or ""
@@ -75,6 +79,14 @@ def _bound(facts: ClaimFacts) -> Cause | None:
             "Create that PersistentVolume, or remove spec.volumeName by creating the claim again.",
         )
     if facts.volume is not None:
+        owner = (facts.volume.get("spec") or {}).get("claimRef") or {}
+        if owner and (owner.get("namespace"), owner.get("name")) != (facts.namespace, facts.name):
+            return Cause(
+                "volume-of-another",
+                f"It asks for volume {volume_name}, which belongs to claim "
+                f"{owner.get('namespace')}/{owner.get('name')}.",
+                "Create the claim again with another spec.volumeName, or without one.",
+            )
         return Cause(
             "binding",
             f"Volume {facts.volume['metadata']['name']} is saved; kube-controller-manager binds "
@@ -119,7 +131,7 @@ def _unserved(facts: ClaimFacts) -> Cause | None:
         return None
     return queueing.unserved(
         facts.driver_name,
-        facts.known_drivers,
+        facts.served,
         workers=facts.workers,
         is_driver=facts.csi_driver_exists or (facts.state is not None and facts.state.is_known),
     )
@@ -346,14 +358,15 @@ def _unseen(facts: ClaimFacts) -> Cause:
 
 _LOOKS: Final[tuple[Callable[[ClaimFacts], Cause | None], ...]] = (
     _absent,
+    _deleted,
     _bound,
     _class,
     _selector,
     _late,
     _unserved,
     _not_requested,
-    _held,
     _running,
+    _held,
     _unsaved,
     _queued,
     _node,

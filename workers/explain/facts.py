@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from workers.explain.serving import NOBODY, Served
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -71,7 +73,7 @@ class ClaimFacts:
         names_class: whether the claim says anything about a class (an empty name means: none).
         driver: record of its driver in the registry, None when no worker serves it.
         driver_name: the provisioner that its class names.
-        known_drivers: names of all drivers that are served.
+        served: the drivers whose workers run the provisioner, and the others.
         csi_driver_exists: a CSIDriver object of that name, None when it could not be asked.
         breaker: state and reason of the driver's breaker, "" when it is closed.
         state: of its key, None when no queue name is known.
@@ -91,7 +93,7 @@ class ClaimFacts:
     storage_class: JsonObject | None = None
     driver_name: str = ""
     driver: Mapping[str, Any] | None = None
-    known_drivers: tuple[str, ...] = ()
+    served: Served = NOBODY
     csi_driver_exists: bool | None = None
     breaker: str = ""
     class_pause: str | None = None
@@ -122,7 +124,7 @@ class VolumeFacts:
     volume: JsonObject | None = None
     owner: str = ""
     driver: Mapping[str, Any] | None = None
-    known_drivers: tuple[str, ...] = ()
+    served: Served = NOBODY
     breaker: str = ""
     class_name: str = ""
     class_pause: str | None = None

@@ -13,6 +13,7 @@ from workers.controllers.provisioner.filters import keys_of_volume
 from workers.controllers.provisioner.served import Drivers
 from workers.errors import ApiError, AttemptError
 from workers.explain.facts import ClaimFacts, NodeFacts, Quota, SecretFacts, VolumeFacts
+from workers.explain.serving import PROVISIONER, Served, of_controller
 from workers.explain.words import nearest, stamp
 from workers.kube import paths
 from workers.kube.errors import NotFoundError, Unreachable
@@ -88,7 +89,7 @@ class Gatherer:
             hint="" if storage_class else _quietly(lambda: self._class_hint(class_name), ""),
             driver_name=driver_name,
             driver=record,
-            known_drivers=tuple(sorted({str(one.get("name")) for one in records.values()})),
+            served=Served.by(records, PROVISIONER),
             state=read_key(here.redis, key, pv_name) if driver_name else None,
             watchers=len(here.presence.alive()),
             workers=len(here.presence.workers()),
@@ -128,7 +129,7 @@ class Gatherer:
             volume=volume,
             owner=owner,
             driver=record,
-            known_drivers=tuple(sorted({str(one.get("name")) for one in records.values()})),
+            served=Served.by(records, PROVISIONER),
             state=read_key(
                 here.redis,
                 volume_key(queue_name or owner, name, claim_namespace(volume or {})),
@@ -293,12 +294,12 @@ def _elsewhere(kube: KubeResources, namespace: str, name: str) -> str:
 def find_driver(
     records: Mapping[str, Mapping[str, Any]], provisioner: str, node: str
 ) -> tuple[str, Mapping[str, Any] | None]:
-    """Queue name and record of the worker-served driver of a provisioner name, ("", None)."""
+    """Queue name and record of the driver that workers provision for by that name, ("", None)."""
     if not provisioner:
         return "", None
     matching = [
         (name, record)
-        for name, record in sorted(records.items())
+        for name, record in sorted(of_controller(records, PROVISIONER).items())
         if provisioner
         in {record.get("name"), record.get("in_tree_name"), *(record.get("additional_names") or ())}
     ]
@@ -323,9 +324,10 @@ def find_owner(
 ) -> tuple[str, str, Mapping[str, Any] | None]:
     """Name, queue name and record of the driver that owns a volume (L-071).
 
-    Without a worker for it: the name it should have, "" for none, then "" and None.
+    Without a provisioner for it: the name it should have, "" for none, then "" and None.
     """
-    served = [complete(place, record) for place, record in sorted(records.items())]
+    found = of_controller(records, PROVISIONER)
+    served = [complete(place, record) for place, record in sorted(found.items())]
     for key in keys_of_volume(volume, Drivers.of_records(served)):
         record = next(one for one in served if one["queue_name"] == key.driver)
         return record["name"], key.driver, record

@@ -31,6 +31,7 @@ QUEUE_FIRST = frozenset(
         "breaker-open",
         "lease-elsewhere",
         "running",
+        "driver-slow",
         "volume-busy",
         "no-limits",
         "refused",
@@ -71,15 +72,15 @@ def explain(tools: Tools, noun: Noun, *, namespace: str, name: str) -> Explained
     states = known_states(tools, records, noun, found)
     for state in states:
         is_waiting = state.is_known or state.fails  # else the trail alone speaks of it
-        cause = queueing.paused(state, "") if is_waiting else None
-        cause = cause or queueing.running(state) or queueing.queued(state) or _failed(state)
+        held = queueing.paused(state, "") if is_waiting else None
+        cause = queueing.running(state) or held or queueing.queued(state) or _failed(state)
         if cause is not None:
             return Explained(cause, state)
     if not any(_serves(record, spec) for record in records.values() for spec, _ in noun.kinds):
         programs = ", ".join(sorted({spec.name for spec, _ in noun.kinds}))
         return Explained(
             Cause(
-                "no-worker",
+                "no-controller",
                 f"No worker runs the controller for it: {programs}.",
                 "Start a worker with --controllers, see docs/flags.md.",
             )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers.constants import REASON_PROVISIONING_WAITING
 from workers.explain import queueing
+from workers.explain.serving import PROVISIONER, Served, of_controller
 from workers.queue.inspect import read_key, waiting_keys
 from workers.queue.keys import KIND_CLAIMS, Key
 
@@ -107,10 +108,10 @@ class Lasting:
         state = read_key(self._redis, key, key.uid)
         if not state.position or state.now - state.since < self._lasting_seconds:
             return None
-        record = records.get(key.driver)
+        record = of_controller(records, PROVISIONER).get(key.driver)
         name = str((record or {}).get("name") or key.driver)
         if record is None:
-            return queueing.unserved(name, tuple(sorted(records)), workers=1)
+            return queueing.unserved(name, Served.by(records, PROVISIONER), workers=1)
         breaker = self._breakers.states().get(key.driver) if state.pauses else None
         reason = breaker.reason if breaker is not None and breaker.is_open else ""
         return queueing.paused(state, reason) or queueing.queued(state)

@@ -11,10 +11,12 @@ from workers.drivers.operations import RPCS
 from workers.explain.facts import Cause
 from workers.explain.words import duration, moment, named
 from workers.observability.trail import REFUSED, UNEXPECTED
+from workers.queue.keys import KIND_CLAIMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from workers.explain.serving import Served
     from workers.queue.inspect import KeyState, Note
 
 # A Celery message nobody took for so long means that no worker thread is free.
@@ -24,22 +26,30 @@ LONG_SECONDS: Final = 2.0
 _FOLLOW_UP: Final = "Nothing; ask again in a moment."
 
 
-def unserved(name: str, known: tuple[str, ...], *, workers: int, is_driver: bool = True) -> Cause:
-    """No worker serves the driver; `is_driver` False: perhaps there is none of this name."""
-    served = ", ".join(named(known)) or "none"
+def unserved(name: str, known: Served, *, workers: int, is_driver: bool = True) -> Cause:
+    """No worker does this for the driver; `is_driver` False: perhaps there is none of this name."""
+    served = ", ".join(named(known.names)) or "none"
     if workers == 0:
         return Cause(
             "no-worker",
-            "No csi-fleet worker is alive, so nothing is provisioned for any driver.",
+            "No csi-fleet worker is alive, so nothing is done for any driver.",
             "Start workers, or look at why they ended: their pods, `csi-fleet status`.",
+        )
+    if name in known.others:
+        return Cause(
+            "not-served",
+            f'Driver "{name}" has workers, but none of them runs the {known.controller} for it.',
+            f"Add {known.controller} to --controllers of its workers if no other program does this "
+            "work; `csi-fleet status` shows what each driver offers. The "
+            f"{known.controller} serves now: {served}.",
         )
     if is_driver:
         return Cause(
             "driver-not-registered",
-            f'Driver "{name}" is installed, but no worker is connected to it.',
-            "Check that the driver runs and that a worker is told its socket (--csi-address or "
-            "--drivers-file); what waits goes on by itself once it is connected. Served now: "
-            f"{served}.",
+            f'Driver "{name}" is not served: no worker is connected to it.',
+            "If csi-fleet is to serve it, check that the driver runs and that a worker is told its "
+            "socket (--csi-address or --drivers-file); what waits goes on by itself once it is "
+            f"connected. Served now: {served}.",
         )
     return Cause(
         "unknown-provisioner",
@@ -103,12 +113,17 @@ def running(state: KeyState) -> Cause | None:
     process, started = state.lease
     host = ":".join(process.split(":")[:2])
     seconds = state.now - started
-    call = _call_of(state.key.kind)
+    calls = _calls_of(state.key.kind)
     is_calling = bool(state.trail) and state.trail[-1].event == "intent"
-    if is_calling and seconds > LONG_SECONDS:
+    if seconds > LONG_SECONDS and (is_calling or (calls and state.key.kind != KIND_CLAIMS)):
+        # Only of CreateVolume a record tells that it has begun.
+        asked = f"The driver has been working on {calls[0]} for {duration(seconds)}"
         return Cause(
             "driver-slow",
-            f"The driver has been working on {call} for {duration(seconds)} (worker {host}).",
+            f"{asked} (worker {host})."
+            if is_calling
+            else f"Worker {host} has been working on it for {duration(seconds)}, most likely "
+            f"waiting for the driver's {' or '.join(calls)}.",
             "Wait, or look at the driver's log; the call is repeated if it takes longer than "
             "--timeout.",
         )
@@ -120,11 +135,11 @@ def running(state: KeyState) -> Cause | None:
     )
 
 
-def _call_of(kind: str) -> str:
-    """The CSI call that keys of that kind make, "" for none."""
+def _calls_of(kind: str) -> tuple[str, ...]:
+    """The CSI calls that keys of that kind make."""
     known = catalogue.kinds().get(kind)
     operations = known.operations if known is not None else ()
-    return RPCS[operations[0]].rpartition("/")[2] if operations else ""
+    return tuple(RPCS[one].rpartition("/")[2] for one in operations)
 
 
 def queued(state: KeyState) -> Cause | None:

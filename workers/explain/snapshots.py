@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from workers import constants as k
-from workers.explain import generic, nouns, queueing
+from workers.explain import deletion, generic, nouns, queueing
 from workers.explain.facts import NO_REASON, Cause
+from workers.explain.serving import Served
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
 from workers.translate import snapshot_objects as objects
@@ -63,9 +64,14 @@ GROUP: Final = Shape(
     k.ANN_GROUP_BEING_DELETED,
     k.FINALIZER_GROUP_CONTENT,
 )
-
-
 SHAPES: Final = (SNAPSHOT, GROUP)
+# The snapshot controller takes these off a snapshot, or a group of them.
+_OURS: Final = (
+    k.FINALIZER_SNAPSHOT_BOUND,
+    k.FINALIZER_SNAPSHOT_AS_SOURCE,
+    k.FINALIZER_SNAPSHOT_IN_GROUP,
+    k.FINALIZER_GROUP_BOUND,
+)
 
 
 def explain_content(tools: Tools, shape: Shape, name: str) -> Explained:
@@ -100,12 +106,10 @@ def with_object(found: Explained, own: Cause) -> Explained:
 
 def _unserved(tools: Tools, driver: str) -> Cause | None:
     """Nobody makes or deletes snapshots of this driver."""
-    records = tools.registry.alive().values()
-    served = [one for one in records if "snapshotter" in (one.get("controllers") or ())]
-    names = tuple(sorted(str(one.get("name")) for one in served))
-    if driver in names:
+    served = Served.by(tools.registry.alive(), "snapshotter")
+    if driver in served.names:
         return None
-    return queueing.unserved(driver, names, workers=len(tools.of(driver).presence.workers()))
+    return queueing.unserved(driver, served, workers=len(tools.of(driver).presence.workers()))
 
 
 def snapshot_cause(
@@ -163,6 +167,9 @@ def _deletion_cause(
             f"kubectl delete volumegroupsnapshot {name}",
         )
     if content is None or held is None or not objects.is_deleted_with_snapshot(content):
+        is_ours = any(has_finalizer(snapshot, one) for one in _OURS)
+        if not is_ours and (cause := deletion.held(snapshot)):
+            return cause
         return Cause("deleting", "It is being deleted.", is_problem=False)
     if held.code in generic.QUEUE_FIRST:
         return _of_content(content, held)
@@ -193,6 +200,8 @@ def content_cause(content: Json, shape: Shape = SNAPSHOT) -> Cause:
                 f"It was deleted, but its {kind} was not.",
                 f"Delete {kind} {key}, or leave both.",
             )
+        if not has_finalizer(content, shape.finalizer) and (cause := deletion.held(content)):
+            return cause
         if error:
             return Cause("delete-failed", f"Driver {driver} does not delete it: {error}.")
         return Cause("deleting", f"Driver {driver} is asked to delete it.", is_problem=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workers.constants import FINALIZER_VOLUME
-from workers.explain import queueing
+from workers.explain import deletion, queueing
 from workers.explain.facts import Cause, VolumeFacts
 from workers.explain.words import duration
 
@@ -57,7 +57,7 @@ def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
             "It is deleted once the claim is gone.",
         )
     if policy != "Delete":
-        return Cause(
+        return deletion.held(volume) or Cause(
             "kept",
             f"Its reclaim policy is {policy}: it is kept when its claim goes.",
             "Set persistentVolumeReclaimPolicy to Delete if it should be deleted.",
@@ -71,7 +71,7 @@ def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
 def _deletion(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause:
     """A volume that should go."""
     if facts.driver is None:
-        return queueing.unserved(facts.owner, facts.known_drivers, workers=facts.workers)
+        return queueing.unserved(facts.owner, facts.served, workers=facts.workers)
     if facts.attachments:
         node = min(facts.attachments.values())
         return Cause(
@@ -82,6 +82,7 @@ def _deletion(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause:
     state = facts.state
     if state is not None:
         for cause in (
+            queueing.running(state),
             queueing.paused(
                 state,
                 facts.breaker,
@@ -89,7 +90,6 @@ def _deletion(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause:
                 facts.class_pause_until,
                 paused_class=facts.class_name,
             ),
-            queueing.running(state),
             None if state.fails else queueing.queued(state),
         ):
             if cause is not None:
@@ -108,15 +108,8 @@ def _deletion(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause:
             )
         if cause := queueing.queued(state):
             return cause
-    others = [
-        name for name in volume["metadata"].get("finalizers") or () if name != FINALIZER_VOLUME
-    ]
-    if volume["metadata"].get("deletionTimestamp") and others:
-        return Cause(
-            "foreign-finalizer",
-            f"Its deletion waits for another controller's finalizer: {others[0]}.",
-            "See the controller that owns this finalizer.",
-        )
+    if cause := deletion.held(volume, FINALIZER_VOLUME):
+        return cause
     if facts.watchers == 0:
         return Cause(
             "no-watcher",

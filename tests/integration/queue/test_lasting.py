@@ -46,7 +46,7 @@ def queue(redis_client):
 @pytest.fixture
 def serve(redis_client):
     registry = DriverRegistry(redis_client)
-    registry.register("d", {"name": "d"}, ttl_seconds=60)
+    registry.register("d", {"name": "d", "controllers": ["provisioner"]}, ttl_seconds=60)
 
 
 @pytest.fixture

@@ -137,6 +137,34 @@ def test_what_waits_for_a_node_goes_with_its_limits(bench, start_queue, driver, 
     assert (bench.client.exists(NAMES["share"].full + lane) == 1) == stays
 
 
+@pytest.mark.parametrize("way", ["added", "due"])
+def test_what_comes_late_for_a_node_that_went_goes_too(bench, start_queue, way):
+    """By an event after its end, or a back-off over it: an hour later."""
+    queue, key = start_queue(), claim_key("d@gone", "ns", "pvc", "uid")
+    lane, declared = "claims|d@gone", NAMES["declared"].full
+    queue.set_limits(lane, 1)
+    if way == "due":
+        queue.add([key])
+        queue.fail(bench.run_next(queue), base_seconds=7200, cap_seconds=7200)
+    bench.client.zadd(declared, {lane: bench.now_ms - 3_600_000})
+    queue.pump(period_seconds=0)
+    assert bench.client.zscore(declared, lane) is None
+    if way == "added":
+        queue.add([key])
+    else:
+        bench.advance(7200)
+    families = [NAMES[name].full + lane for name in ("ready", "retry", "ticketed")]
+    queue.pump(period_seconds=0)
+    bench.advance(3599)
+    queue.pump(period_seconds=0)
+    assert bench.client.exists(*families)
+    bench.advance(1)
+    queue.pump(period_seconds=0)
+    assert not bench.client.exists(*families, NAMES["fails"].full, NAMES["since"].full)
+    queue.pump(period_seconds=0)
+    assert not bench.client.sismember(NAMES["lanes"].full, lane)
+
+
 @pytest.mark.parametrize(("age", "stays"), [(604_800_000, False), (604_799_999, True)])
 def test_a_key_that_was_given_up_is_forgotten_after_a_week(bench, start_queue, age, stays):
     """M-015: counter, memo and the entry itself."""

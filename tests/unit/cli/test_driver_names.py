@@ -11,6 +11,7 @@ from workers.config.flags import Command
 from workers.config.load import parse
 from workers.errors import ConfigError
 from workers.explain import queueing
+from workers.explain.serving import PROVISIONER, Served
 from workers.kube import paths
 from workers.queue.registry import DriverRegistry
 
@@ -55,7 +56,7 @@ def test_pause_names_what_is_served(tools, capsys):
 
 
 def test_explain_names_what_is_served():
-    cause = queueing.unserved("beta", (DRIVERLESS, "alpha"), workers=1)
+    cause = queueing.unserved("beta", Served(PROVISIONER, (DRIVERLESS, "alpha")), workers=1)
     assert "Served now: alpha." in cause.advice
 
 

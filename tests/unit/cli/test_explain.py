@@ -21,7 +21,8 @@ RUNNING = Explained(
 )
 FAILED = Explained(Cause("driver-error", "It failed."))
 NO_CONTENT = Cause("no-content", "It has no content yet.")
-NO_WORKER = Explained(Cause("no-worker", "Nobody runs it."))
+NO_WORKER = Explained(Cause("no-worker", "Nobody is alive."))
+NO_CONTROLLER = Explained(Cause("no-controller", "Nobody runs it."))
 
 
 @pytest.mark.parametrize(
@@ -29,8 +30,9 @@ NO_WORKER = Explained(Cause("no-worker", "Nobody runs it."))
     [
         pytest.param([BOUND, FAILED, RUNNING], FAILED, id="a problem first"),
         pytest.param([BOUND, RUNNING], RUNNING, id="then what is under way: a bound claim grows"),
-        pytest.param([BOUND, NO_WORKER], BOUND, id="a controller that nobody runs says nothing"),
-        pytest.param([NO_WORKER], NO_WORKER, id="but where it is the only one"),
+        pytest.param([BOUND, NO_WORKER], NO_WORKER, id="a claim to be grown, and no worker"),
+        pytest.param([BOUND, NO_CONTROLLER], BOUND, id="a controller that nobody runs"),
+        pytest.param([NO_CONTROLLER], NO_CONTROLLER, id="but where it is the only one"),
     ],
 )
 def test_the_answer_that_matters_is_shown(found, shown):

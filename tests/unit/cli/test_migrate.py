@@ -13,6 +13,7 @@ from workers.cli import migrate
 from workers.config.load import parse
 from workers.errors import ConfigError
 from workers.kube import paths
+from workers.kube.errors import ForbiddenError
 
 DRIVER = "ebs.csi.aws.com"
 PROVISIONER_LEASE, ATTACHER_LEASE = "ebs-csi-aws-com", "external-attacher-leader-ebs-csi-aws-com"
@@ -24,7 +25,7 @@ class World:
     def __init__(self):
         self.api = MemoryApi()
         self.api.add(migrate.CSI_DRIVERS, {"metadata": {"name": DRIVER}})
-        self.records, self.redis_url = {}, "redis://redis"
+        self.records, self.redis_url, self.stats = {}, "redis://redis", {}
         self.denied = set()
         self.pod = {
             "metadata": {"name": "ebs-1", "namespace": "kube-system"},
@@ -66,6 +67,7 @@ class World:
             settings=settings,
             kube=self.api.kube,
             registry=SimpleNamespace(alive=lambda: self.records),
+            of=lambda _: SimpleNamespace(redis=self),
             is_json=True,
         )
         if "pods" not in "".join(self.api.objects):
@@ -75,7 +77,8 @@ class World:
 
 
 @pytest.fixture
-def world():
+def world(monkeypatch):
+    monkeypatch.setattr(migrate, "read_stats", lambda found: found.stats)
     return World()
 
 
@@ -177,6 +180,27 @@ def test_both_at_once(world):
     assert "one without --leader-election is only seen in the pod you name" in texts(found, "both")
 
 
+@pytest.mark.parametrize(
+    ("lane", "kind", "state"),
+    [
+        ("claims|d", "lease", "ok"),
+        ("volumes|d", "lease", "ok"),
+        ("claims|d", "operator", "FAIL"),
+        ("claims|other", "lease", "FAIL"),
+        ("attachments|d", "lease", "FAIL"),
+    ],
+)
+def test_a_standby_is_no_second_one(world, lane, kind, state):
+    """As docs/migration.md has it: with --leader-election ours waits until the Go sidecar ends."""
+    world.lease(PROVISIONER_LEASE)
+    world.records = {"d": {"name": DRIVER, "controllers": ["provisioner", "capacity"]}}
+    world.stats = {lane: SimpleNamespace(paused={kind: "held by ebs-1"})}
+    found = world.check("check")
+    assert [one for one in states(found, "both") if one == "FAIL"] == ["FAIL"] * (state == "FAIL")
+    told = "stands by until the Lease of csi-provisioner is free" in texts(found, "both")
+    assert told == (state == "ok")
+
+
 def test_leases_in_two_namespaces(world):
     """Both wait for nobody; --leader-election is given already."""
     world.lease(PROVISIONER_LEASE)
@@ -198,6 +222,8 @@ OURS = "registry/csi-fleet:1"
         ({"args": ["--leader-election"]}, "Running", "ok"),
         ({"args": ["-leader-election=true"]}, "Running", "ok"),
         ({"image": OURS}, "Running", "ok"),
+        ({"command": ["/opt/csi-fleet"]}, "Running", "ok"),
+        ({"image": "mirror/csi-fleet/csi-provisioner:v5"}, "Running", "FAIL"),
         ({"env": [{"name": "CSI_FLEET_REDIS_URL", "value": "redis://r"}]}, "Running", "ok"),
         ({}, "Failed", "ok"),
     ],
@@ -243,6 +269,56 @@ def test_what_a_sidecar_reads_of_its_pod_is_known(world, argument, env, state):
     ]
     found = world.check("check", "kube-system/ebs-1")
     assert states(found, "csi-provisioner") == [state]
+
+
+ELSEWHERE = {"valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}
+
+
+@pytest.mark.parametrize(
+    ("argument", "env", "state", "words"),
+    [
+        ("--timeout=$(T)", [{"name": "T", "value": "9s"}], "ok", "its 1 arguments"),
+        ("--timeout=$(T)", [], "FAIL", "$(T)"),
+        ("--timeout=$(T)", [{"name": "T", **ELSEWHERE}], "warn", "stand elsewhere: --timeout=$(T)"),
+        ("--timeout=$(T)", None, "warn", "stand elsewhere: --timeout=$(T)"),
+        (
+            "--timeout=$(U)",
+            [{"name": "T", "value": "9"}, {"name": "U", "value": "$(T)s"}],
+            "ok",
+            "its 1 arguments",
+        ),
+        (
+            "--timeout=$(U)",
+            [{"name": "T", **ELSEWHERE}, {"name": "U", "value": "$(T)s"}],
+            "warn",
+            "stand elsewhere: --timeout=$(U)",
+        ),
+        ("--timeout=$$(T)", [{"name": "T", "value": "9s"}], "FAIL", "$(T)"),
+        ("--prefix=$(T)", [{"name": "T", **ELSEWHERE}], "warn", "stand elsewhere"),
+        ("--node-deployment", [{"name": "NODE_NAME", **ELSEWHERE}], "ok", "its 1 arguments"),
+    ],
+)
+def test_variables_are_read_as_the_kubelet_reads_them(world, argument, env, state, words):
+    """In order, `$$` for a dollar; what a ConfigMap has is not checked. None: envFrom."""
+    container = world.pod["spec"]["containers"][1]
+    container |= {"args": [argument], "env": env or []}
+    if env is None:
+        container["envFrom"] = [{"configMapRef": {"name": "c"}}]
+    found = world.check("check", "kube-system/ebs-1")
+    assert states(found, "csi-provisioner") == [state]
+    assert words in texts(found, "csi-provisioner")
+
+
+@pytest.mark.parametrize("what", ["csidrivers", "leases", "pods"])
+def test_what_cannot_be_read_ends_nothing(world, what):
+    """Somebody else's rights are mostly some."""
+    world.lease(PROVISIONER_LEASE)
+    refusal = ForbiddenError(403, "Forbidden", f"{what} is forbidden")
+    world.api.fail("get", f"/{what}", refusal)
+    found = world.check("check", "kube-system/ebs-1")
+    check = {"csidrivers": "driver", "leases": "lease", "pods": "pod"}[what]
+    assert (states(found, check)[0], "not checked" in texts(found, check)) == ("warn", True)
+    assert states(found, "both")
 
 
 @pytest.mark.parametrize(("policy", "state"), [("Always", ["FAIL"]), (None, [])])

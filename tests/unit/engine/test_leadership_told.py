@@ -71,6 +71,21 @@ def test_a_stranger_s_lease_pauses_lanes_in_the_queue():
     ]
 
 
+def test_a_lease_that_is_not_known_is_told_at_each_look(leases, clock):
+    """`explain` has it where no reason is known; a pause of the lanes would stop the others."""
+    told = []
+    leadership = make(leases, clock, on_trouble=told.append)
+    leases.is_away = True
+    for _ in range(2):
+        leadership.step(ONE)
+    assert len(told) == 2
+    assert told[0].startswith(f"lease {ONE[0].lease} is not known, no work is done by it: ")
+    leases.is_away = False
+    clock.now += 60
+    leadership.step(ONE)
+    assert len(told) == 2
+
+
 def test_f024_the_gauge_says_who_is_master(leases, clock):
     """1 while this process holds the Lease, 0 while another does."""
     metrics = Metrics()

@@ -8,6 +8,7 @@ import pytest
 
 from workers.explain.claims import claim_cause
 from workers.explain.facts import ClaimFacts, NodeFacts, SecretFacts, VolumeFacts
+from workers.explain.serving import PROVISIONER, Served
 from workers.explain.text import as_json, as_lines, folded
 from workers.explain.timeline import Entry, timeline
 from workers.explain.volumes import volume_cause
@@ -42,7 +43,7 @@ FACTS = ClaimFacts(
     storage_class={"provisioner": "d"},
     driver_name="d",
     driver={"name": "d", "topology": True},
-    known_drivers=("d",),
+    served=Served(PROVISIONER, ("d",), ("half",)),
     state=STATE,
     watchers=1,
     workers=1,
@@ -55,6 +56,22 @@ def state(**changes):
 
 def claim(**spec):
     return replace(FACTS, claim={**CLAIM, "spec": {**CLAIM["spec"], **spec}})
+
+
+def volume(phase="Released", policy="Delete", claim="", **metadata):
+    namespace, _, name = claim.partition("/")
+    return {
+        "metadata": {
+            "name": "pv",
+            "annotations": {"pv.kubernetes.io/provisioned-by": "d"},
+            **metadata,
+        },
+        "spec": {
+            "persistentVolumeReclaimPolicy": policy,
+            "claimRef": {"namespace": namespace, "name": name} if name else {},
+        },
+        "status": {"phase": phase},
+    }
 
 
 ERROR = Note(NOW - 3, "error", "rpc error: code = Internal desc = boom")
@@ -74,6 +91,8 @@ CASES = [
                  "not known", id="unknown provisioner"),
     pytest.param(replace(FACTS, driver=None, csi_driver_exists=True), "driver-not-registered",
                  "no worker is connected", id="not registered"),
+    pytest.param(replace(FACTS, driver=None, driver_name="half"), "not-served",
+                 "none of them runs the provisioner", id="half moved"),
     pytest.param(replace(FACTS, driver=None, workers=0), "no-worker", "No csi-fleet worker",
                  id="no worker"),
     pytest.param(replace(FACTS, claim={**CLAIM, "metadata": {**CLAIM["metadata"],
@@ -88,6 +107,18 @@ CASES = [
     pytest.param(state(lease=("host:7:ab", NOW - 1)), "running", "Worker host:7", id="running"),
     pytest.param(state(lease=("host:7:ab", NOW - 9), trail=(Note(NOW - 9, "intent", ""),)),
                  "driver-slow", "CreateVolume for 9.0 s", id="driver slow"),
+    pytest.param(state(lease=("host:7:ab", NOW - 9)), "running", "Worker host:7",
+                 id="no call has begun"),
+    pytest.param(state(lease=("host:7:ab", NOW), pauses=(Pause("operator", "upgrade", 0.0),)),
+                 "running", "Worker host:7", id="a pause lets what runs end"),
+    pytest.param(replace(FACTS, claim={**CLAIM, "metadata": {**CLAIM["metadata"],
+                 "deletionTimestamp": "t", "finalizers": ["kubernetes.io/pvc-protection", "x/y"]}}),
+                 "foreign-finalizer", "kubernetes.io/pvc-protection (a pod uses it), x/y",
+                 id="deleted"),
+    pytest.param(replace(claim(volumeName="pv"), volume=volume()), "binding", "binds it now",
+                 id="binding"),
+    pytest.param(replace(claim(volumeName="pv"), volume=volume(claim="shop/other")),
+                 "volume-of-another", "belongs to claim shop/other", id="somebody else's volume"),
     pytest.param(state(unsaved={"x": 1}, trail=(Note(NOW, "error", "webhook says no"),)),
                  "save-refused", "webhook says no", id="save refused"),
     pytest.param(state(blocked_by="volumes|d|pv|"), "volume-busy", "volumes|d|pv|", id="blocked"),
@@ -151,22 +182,11 @@ def test_every_problem_says_what_to_do():
         assert cause.advice or not cause.is_problem, cause.code
 
 
-def volume(phase="Released", policy="Delete", **metadata):
-    return {
-        "metadata": {
-            "name": "pv",
-            "annotations": {"pv.kubernetes.io/provisioned-by": "d"},
-            **metadata,
-        },
-        "spec": {"persistentVolumeReclaimPolicy": policy, "claimRef": {}},
-        "status": {"phase": phase},
-    }
-
-
 VOLUME_STATE = KeyState(volume_key("d", "pv"), NOW, limits=LaneLimits(2))
 VOLUME = VolumeFacts(
     "pv", NOW, volume(), owner="d", driver={"name": "d"}, state=VOLUME_STATE, watchers=1, workers=1
 )
+CALLED = replace(VOLUME_STATE, lease=("host:7:ab", NOW - 9))
 DELETING = {"deletionTimestamp": "2027-01-15T08:00:00Z"}
 
 
@@ -184,6 +204,9 @@ DELETING = {"deletionTimestamp": "2027-01-15T08:00:00Z"}
         (replace(VOLUME, state=replace(VOLUME_STATE, fails=1, due=NOW, trail=(ERROR,))),
          "driver-error"),
         (replace(VOLUME, volume=volume(**DELETING, finalizers=["other/x"])), "foreign-finalizer"),
+        (replace(VOLUME, volume=volume(policy="Retain", **DELETING, finalizers=["other/x"])),
+         "foreign-finalizer"),
+        (replace(VOLUME, state=CALLED), "driver-slow"),
         (replace(VOLUME, watchers=0), "no-watcher"),
         (VOLUME, "not-queued"),
     ],

@@ -93,7 +93,7 @@ def test_a_pause_holds_only_what_waits(monkeypatch, redis_client, state, code):
 
 
 def test_nobody_runs_its_controller(redis_client):
-    assert explain(redis_client, {"e": RECORDS["e"]}).cause.code == "no-worker"
+    assert explain(redis_client, {"e": RECORDS["e"]}).cause.code == "no-controller"
 
 
 def test_no_such_object(redis_client):

@@ -37,6 +37,10 @@ def snapshot(**changes):
         ({"status": {"error": {"message": "full"}}}, "failed"),
         ({"status": {"readyToUse": True}}, "ready"),
         ({"metadata": GOING}, "deleted-by-hand"),
+        (
+            {"metadata": GOING | {"annotations": {ANN_DELETED: "yes"}, "finalizers": ["x/y"]}},
+            "foreign-finalizer",
+        ),
         ({"metadata": GOING | {"annotations": {ANN_DELETED: "yes"}}}, "deleting"),
         (
             {"metadata": GOING | {"annotations": {ANN_DELETED: "yes", ANN_CREATED: "yes"}}},

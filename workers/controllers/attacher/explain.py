@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from workers.controllers.attacher import names, texts
-from workers.explain import queueing
+from workers.explain import queueing, serving
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
+from workers.explain.serving import Served
 from workers.explain.words import duration, stamp
 from workers.kube import paths
 from workers.kube.errors import NotFoundError
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.queue.inspect import KeyState
 
+ATTACHER: Final = "attacher"
+NOBODY: Final = Served(ATTACHER)
+
 
 @dataclass(frozen=True, slots=True)
 class AttachmentFacts:
@@ -29,8 +33,8 @@ class AttachmentFacts:
 
     Attributes:
         attachment: live; None when there is none of that name.
-        driver: record of its driver in the registry, None when no worker serves it.
-        known_drivers: names of all drivers that are served.
+        driver: record of its driver in the registry, None when no worker attaches for it.
+        served: the drivers whose workers run the attacher, and the others.
         breaker: state and reason of the driver's breaker, "" when it is closed.
         state: of its key, None when nobody knows it.
         watchers: living watchers; workers: living worker processes.
@@ -40,7 +44,7 @@ class AttachmentFacts:
     now: float
     attachment: JsonObject | None = None
     driver: Mapping[str, Any] | None = None
-    known_drivers: tuple[str, ...] = ()
+    served: Served = NOBODY
     breaker: str = ""
     state: KeyState | None = None
     watchers: int = 0
@@ -72,8 +76,9 @@ def gather(tools: Tools, name: str) -> AttachmentFacts:
     except NotFoundError:
         return AttachmentFacts(name, now)
     spec, records = found["spec"], tools.registry.alive()
+    attached = serving.of_controller(records, ATTACHER)
     queue_name, record = next(
-        ((queue, one) for queue, one in records.items() if one.get("name") == spec["attacher"]),
+        ((queue, one) for queue, one in attached.items() if one.get("name") == spec["attacher"]),
         (spec["attacher"], None),
     )
     uid = found["metadata"]["uid"]
@@ -87,7 +92,7 @@ def gather(tools: Tools, name: str) -> AttachmentFacts:
         now,
         attachment=found,
         driver=record,
-        known_drivers=tuple(sorted({str(one.get("name")) for one in records.values()})),
+        served=Served.by(records, ATTACHER),
         breaker=breaker.reason if breaker is not None and breaker.is_open else "",
         state=read_key(here.redis, key, f"va#{uid}"),
         watchers=len(here.presence.alive()),
@@ -105,7 +110,7 @@ def attachment_cause(facts: AttachmentFacts) -> Cause:
         )
     if facts.driver is None:
         return queueing.unserved(
-            facts.attachment["spec"]["attacher"], facts.known_drivers, workers=facts.workers
+            facts.attachment["spec"]["attacher"], facts.served, workers=facts.workers
         )
     settled = _settled(facts.attachment, names.finalizer(str(facts.driver["name"])))
     return settled or _waiting(facts, facts.attachment)
@@ -135,8 +140,8 @@ def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
         word, error = "detach", (attachment.get("status") or {}).get("detachError")
     if state is not None:
         for cause in (
-            queueing.paused(state, facts.breaker),
             queueing.running(state),
+            queueing.paused(state, facts.breaker),
             None if state.fails else queueing.queued(state),
         ):
             if cause is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from workers.controllers.resizer.claim import ClaimView, condition_of, read_claim, read_volume
 from workers.controllers.resizer.rules import KIND
@@ -11,6 +11,7 @@ from workers.controllers.resizer.words import ANN_RESIZER, Condition, ModifyStat
 from workers.explain import queueing
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
+from workers.explain.serving import Served, of_controller
 from workers.explain.words import moment
 from workers.kube.errors import NotFoundError
 from workers.migration import plugins
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from workers.kube.objects import JsonObject
     from workers.queue.inspect import KeyState
 
+RESIZER: Final = "resizer"
+NOBODY: Final = Served(RESIZER)
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeFacts:
@@ -35,7 +39,7 @@ class ChangeFacts:
         volume: its PV, None when it is missing.
         driver_name: whose volume it is, "" when that cannot be told.
         driver: record of the driver with the resizer in use, None when no worker runs it.
-        known_drivers: drivers whose workers run the resizer.
+        served: the drivers whose workers run the resizer, and the others.
         attributes_class: the wanted VolumeAttributesClass, None when it is missing.
         breaker: reason of an open breaker, "" when it is closed.
         state: of its key, None when nobody knows it.
@@ -47,7 +51,7 @@ class ChangeFacts:
     volume: JsonObject | None = None
     driver_name: str = ""
     driver: Mapping[str, Any] | None = None
-    known_drivers: tuple[str, ...] = ()
+    served: Served = NOBODY
     attributes_class: JsonObject | None = None
     breaker: str = ""
     state: KeyState | None = None
@@ -80,9 +84,9 @@ def gather(tools: Tools, namespace: str, name: str) -> ChangeFacts:
     view = read_claim(claim)
     volume = _found(tools.kube.get_volume, view.volume_name)
     driver_name = _driver_name(claim, volume)
-    alive = tools.registry.alive().values()
-    records = [record for record in alive if "resizer" in (record.get("controllers") or ())]
-    driver = next((one for one in records if one["name"] == driver_name), None)
+    records = tools.registry.alive()
+    grown = of_controller(records, RESIZER).values()
+    driver = next((one for one in grown if one["name"] == driver_name), None)
     queue_name = driver_name if driver is None else str(driver["queue_name"])
     here = tools.of(driver_name)
     breaker = here.breakers.states().get(queue_name)
@@ -94,7 +98,7 @@ def gather(tools: Tools, namespace: str, name: str) -> ChangeFacts:
         volume=volume,
         driver_name=driver_name,
         driver=driver,
-        known_drivers=tuple(sorted(str(record["name"]) for record in records)),
+        served=Served.by(records, RESIZER),
         attributes_class=_found(tools.kube.get_attributes_class, view.wanted_class),
         breaker=breaker.reason if breaker is not None and breaker.is_open else "",
         state=read_key(here.redis, key, view.volume_name),
@@ -161,12 +165,16 @@ def _shared(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
             f"Volume {volume.name} names another claim.",
             "Correct its claimRef.",
         )
-    if facts.driver is None:
-        return queueing.unserved(
-            facts.driver_name or "of the volume", facts.known_drivers, workers=facts.workers
+    if not facts.driver_name:
+        return Cause(
+            "not-ours",
+            f"Volume {volume.name} is not of a CSI driver; csi-fleet leaves it alone.",
+            is_problem=False,
         )
+    if facts.driver is None:
+        return queueing.unserved(facts.driver_name, facts.served, workers=facts.workers)
     if facts.state is not None:
-        return queueing.paused(facts.state, facts.breaker)
+        return queueing.running(facts.state) or queueing.paused(facts.state, facts.breaker)
     return None
 
 
@@ -246,7 +254,7 @@ def _class(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
 def _queue(facts: ChangeFacts) -> Cause | None:
     if facts.state is None:
         return None
-    return queueing.running(facts.state) or queueing.queued(facts.state)
+    return queueing.queued(facts.state)
 
 
 def _failed(facts: ChangeFacts, claim: ClaimView) -> Cause:

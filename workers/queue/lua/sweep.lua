@@ -94,6 +94,10 @@ if is_check then
     for _, key in ipairs(leased(lane, '+inf')) do
       if not lease_of(key) then take_back(key) end
     end
+    -- What comes late for a node that nobody declares goes an hour from now.
+    if string.find(lane, '@', 1, true) and redis.call('EXISTS', K.limits .. lane) == 0 then
+      redis.call('ZADD', K.declared, 'NX', now, lane)
+    end
   end
   redis.call('ZREMRANGEBYSCORE', K.procs, '-inf', now)
   redis.call('ZREMRANGEBYSCORE', K.lost, '-inf', now - 600000)

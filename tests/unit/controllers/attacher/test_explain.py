@@ -178,7 +178,8 @@ def asked(monkeypatch):
     return found
 
 
-RECORDS = {"other": {"name": "other"}, "q": {"name": "csi/test"}}
+ATTACHES = {"controllers": ["attacher"]}
+RECORDS = {"other": {"name": "other", **ATTACHES}, "q": {"name": "csi/test", **ATTACHES}}
 
 
 @pytest.mark.parametrize(
@@ -190,8 +191,8 @@ def test_da023_the_key_of_its_lane_is_read(asked, is_deleting, kind):
     key = world.add_attachment("va", is_marked=True, is_deleting=is_deleting)
     found = explain.gather(tools_of(world, RECORDS), "va")
     assert asked == [(Key(kind, "q", "node1/va", key.uid), f"va#{key.uid}")]
-    assert found.driver == {"name": "csi/test"}
-    assert found.known_drivers == ("csi/test", "other")
+    assert found.driver == RECORDS["q"]
+    assert found.served.names == ("csi/test", "other")
     assert (found.watchers, found.workers, found.breaker) == (2, 1, "")
 
 
@@ -199,10 +200,19 @@ def test_facts_of_a_driver_that_nobody_serves(asked):
     """Its own name is then that of its queue."""
     world = AttachWorld()
     key = world.add_attachment("va")
-    given = explain.explain(tools_of(world, {"other": {"name": "other"}}), "va", "", "va")
+    given = explain.explain(tools_of(world, {"other": RECORDS["other"]}), "va", "", "va")
     assert asked == [(Key("attachments", "csi/test", "node1/va", key.uid), f"va#{key.uid}")]
     assert given.cause.code == "driver-not-registered"
     assert "Served now: other." in given.cause.advice
+
+
+def test_a_driver_whose_workers_do_not_attach(asked):
+    """Half moved: its volumes are made here, its Go attacher is still at work."""
+    world = AttachWorld()
+    world.add_attachment("va")
+    records = RECORDS | {"q": {"name": "csi/test", "controllers": ["provisioner"]}}
+    cause = explain.explain(tools_of(world, records), "va", "", "va").cause
+    assert (cause.code, "none of them runs the attacher" in cause.text) == ("not-served", True)
 
 
 def test_facts_of_an_attachment_that_is_not_there(asked):

@@ -298,7 +298,8 @@ def test_l071_watcher_worker_and_tools_agree_on_the_owner(fields, expected):
     entry = volume_entry(make_volume(**fields), OWNERS)
     watcher = [key.driver for key in volume_keys(entry, OWNERS)] if entry else []
     worker = [name for name in ("a", "b") if volumes.is_ours(volume, {name})]
-    tools = find_owner({name: {"name": name} for name in ("a", "b")}, volume)
+    records = {name: {"name": name, "controllers": ["provisioner"]} for name in ("a", "b")}
+    tools = find_owner(records, volume)
     assert watcher == [key.driver for key in keys_of_volume(volume, OWNERS)]
     assert watcher == ([expected] if expected else [])
     # Both may be known to one worker; of those the first name wins.

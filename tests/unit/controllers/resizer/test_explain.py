@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.resizer_world import SHORT
 from workers.controllers.resizer.explain import ChangeFacts, change_cause
+from workers.explain.serving import Served
 from workers.queue.inspect import KeyState, Note, Pause
 from workers.queue.keys import Key
 from workers.queue.limits import LaneLimits
@@ -58,7 +59,7 @@ FACTS = ChangeFacts(
     volume=VOLUME,
     driver_name=DRIVER,
     driver={"name": DRIVER},
-    known_drivers=(DRIVER,),
+    served=Served("resizer", (DRIVER,)),
     attributes_class=CLASS,
     state=STATE,
     workers=1,
@@ -90,6 +91,12 @@ REFUSED = claim(
             "pv",
         ),
         (lambda: of(driver=None), "driver-not-registered", DRIVER),
+        (
+            lambda: of(driver=None, served=Served("resizer", (), (DRIVER,))),
+            "not-served",
+            "none of them runs the resizer",
+        ),
+        (lambda: of(driver_name="", driver=None), "not-ours", "not of a CSI driver"),
         (lambda: of(driver=None, workers=0), "no-worker", "worker"),
         (
             lambda: of(state={"pauses": (Pause("operator", "upgrade", 0.0),)}),

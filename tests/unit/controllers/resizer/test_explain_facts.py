@@ -10,6 +10,7 @@ from tests.support.fake_context import DRIVER
 from tests.support.resizer_world import NAME, NAMESPACE, UID, VOLUME, ResizerWorld
 from workers.controllers.resizer import explain
 from workers.controllers.resizer.explain import ChangeFacts
+from workers.explain.serving import Served
 from workers.explain.words import moment
 from workers.kube import paths
 from workers.queue.inspect import KeyState, Note
@@ -71,7 +72,7 @@ def test_everything_is_read_of_the_claim_and_its_driver(monkeypatch):
         volume=asked.world.stored,
         driver_name=DRIVER,
         driver=SERVED,
-        known_drivers=("a-second", DRIVER),
+        served=Served("resizer", ("a-second", DRIVER), ("busy", "silent")),
         attributes_class=asked.world.api.of(paths.ATTRIBUTES_CLASSES, "b"),
         breaker="resting",
         state=asked.state,
