@@ -108,12 +108,12 @@ def attachment_cause(facts: AttachmentFacts) -> Cause:
             f"There is no attachment {facts.name}.",
             "Check the name: kubectl get volumeattachments",
         )
+    attacher = str(facts.attachment["spec"]["attacher"])
+    if settled := _settled(facts.attachment, names.finalizer(attacher)):
+        return settled
     if facts.driver is None:
-        return queueing.unserved(
-            facts.attachment["spec"]["attacher"], facts.served, workers=facts.workers
-        )
-    settled = _settled(facts.attachment, names.finalizer(str(facts.driver["name"])))
-    return settled or _waiting(facts, facts.attachment)
+        return queueing.unserved(attacher, facts.served, workers=facts.workers)
+    return _waiting(facts, facts.attachment)
 
 
 def _settled(attachment: JsonObject, finalizer: str) -> Cause | None:

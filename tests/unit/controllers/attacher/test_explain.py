@@ -48,6 +48,9 @@ def facts(found=None, **more):
         pytest.param(facts(attachment(), driver=None), "driver-not-registered", id="not here"),
         pytest.param(facts(attachment(attached=True)), "attached", id="attached"),
         pytest.param(
+            facts(attachment(attached=True), driver=None), "attached", id="by somebody else"
+        ),
+        pytest.param(
             facts(attachment(deleted=True, finalizers=["x"])), "foreign-finalizer", id="others"
         ),
         pytest.param(facts(attachment(), watchers=0), "no-watcher", id="no watcher"),
