@@ -42,6 +42,7 @@ CONTROLLERS = ["provisioner", "attacher", "snapshotter", "resizer"]
 APART = {Command.SECRET_ROLES, Command.COMPLETION}
 COUNTS = [1, 2]
 CLAIM = "team/own"
+HELD = migrate.Holders({"csi-provisioner": "ns/pod"}, {})
 
 
 class World:
@@ -337,7 +338,7 @@ def test_audit_knows_the_attempts_of_the_driver_s_shard(world, monkeypatch, caps
 
 def test_migrate_finds_who_serves_the_driver(world):
     tools = world.tools(Command.MIGRATE)
-    found = list(migrate.both(tools, world.driver, {"csi-provisioner": "ns/pod"}, {}, []))
+    found = list(migrate.both(tools, world.driver, HELD, []))
     assert [one.state for one in found] == [doctor.FAIL]
     assert f"csi-fleet serves {world.driver}" in found[0].text
 
@@ -353,7 +354,7 @@ RUNS = {
     Command.DRY_RUN: (dry_run.run, ("pvc", CLAIM), {}),
     Command.SHADOW: (shadow.run, ("report",), {}),
     Command.DOCTOR: (lambda tools: list(doctor._redis(tools.of(DRIVERS[0]))), (), {}),
-    Command.MIGRATE: (lambda tools: list(migrate.both(tools, DRIVERS[0], {}, {}, [])), (), {}),
+    Command.MIGRATE: (lambda tools: list(migrate.both(tools, DRIVERS[0], HELD, [])), (), {}),
     Command.AUDIT: (lambda tools: audit.read_life(tools.of(DRIVERS[0]).redis), (), {}),
 }
 

@@ -28,7 +28,7 @@ import yaml
 from tests.support.helm import helm
 from tests.support.kustomize import containers, pod_spec
 from workers.__main__ import drop_in
-from workers.cli.migrate import Sidecar
+from workers.cli.sidecars import Sidecar
 from workers.config.load import parse
 from workers.config.settings import Settings
 from workers.controllers import catalogue

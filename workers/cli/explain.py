@@ -88,11 +88,7 @@ def answers(tools: Tools, noun: Noun, namespace: str, name: str) -> list[Explain
 
 
 def best(found: list[Explained]) -> Explained:
-    """The answer to show: the first about a problem, else about work under way, else the first.
-
-    A controller that runs nowhere is no problem as long as another one has something to say: nobody
-    knows whether the object waits for it.
-    """
-    problems = [one for one in found if one.cause.is_problem and one.cause.code != "no-controller"]
+    """The answer to show: the first about a problem, else about work under way, else the first."""
+    problems = [one for one in found if one.cause.is_problem]
     busy = [one for one in found if one.state is not None and one.state.is_known]
     return (problems or busy or found)[0]

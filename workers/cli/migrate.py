@@ -6,13 +6,13 @@ arguments are read as our commands would read them.
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.cli.doctor import FAIL, OK, WARN, Finding, show
+from workers.cli.sidecars import Sidecar, sidecars
 from workers.config.load import parse
 from workers.controllers import catalogue
 from workers.engine.leasename import OURS
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from workers.cli.tools import Tools
     from workers.kube.objects import JsonObject
-    from workers.queue.limits import LaneStats
-    from workers.spec import Permission, Spec
+    from workers.spec import Permission
 
 CSI_DRIVERS: Final = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
 REVIEWS: Final = paths.Resource(
@@ -38,83 +37,6 @@ REVIEWS: Final = paths.Resource(
 NAMESPACES: Final = paths.Resource("", "v1", "namespaces", "Namespace")
 REDIS_CLIENT: Final = "csi-fleet.io/redis-client"
 DRIVERS_LABEL: Final = "csi-fleet.io/drivers"
-# As the kubelet reads them: `$$` stands for a dollar.
-_VARIABLE: Final = re.compile(r"\$(?:\$|\(([^()]+)\))")
-
-
-@dataclass(frozen=True, slots=True)
-class Sidecar:
-    """A container of the driver's pod that one of our controllers would replace."""
-
-    spec: Spec
-    pod: JsonObject
-    container: JsonObject
-
-    @property
-    def place(self) -> str:
-        """For people."""
-        metadata = self.pod["metadata"]
-        return f"{metadata['namespace']}/{metadata['name']}, container {self.container['name']}"
-
-    def environment(self) -> dict[str, str | None]:
-        """The variables that the pod itself names; None for a value that stands elsewhere."""
-        metadata, spec = self.pod["metadata"], self.pod["spec"]
-        fields = {
-            "metadata.name": metadata["name"],
-            "metadata.namespace": metadata["namespace"],
-            "spec.nodeName": spec.get("nodeName") or "",
-            "spec.serviceAccountName": spec.get("serviceAccountName") or "",
-        }
-        found: dict[str, str | None] = {}
-        for one in self.container.get("env") or ():
-            if source := one.get("valueFrom"):
-                path = (source.get("fieldRef") or {}).get("fieldPath")
-                found[str(one["name"])] = fields.get(str(path))
-            else:
-                found[str(one["name"])] = self._expanded(one.get("value") or "", found)
-        return found
-
-    def _expanded(self, text: str, known: dict[str, str | None]) -> str | None:
-        """As the kubelet replaces variables; None if one of them stands elsewhere."""
-        is_elsewhere = bool(self.container.get("envFrom"))
-        for name in filter(None, _VARIABLE.findall(text)):
-            if (known[name] is None) if name in known else is_elsewhere:
-                return None
-        return _VARIABLE.sub(lambda m: (known.get(m[1]) or m[0]) if m[1] else "$", text)
-
-    def given(self) -> list[str]:
-        """Its arguments as the pod has them."""
-        words = [*(self.container.get("command") or [])[1:], *(self.container.get("args") or [])]
-        return [str(one) for one in words]
-
-    def arguments(self) -> list[str]:
-        """As the process gets them, without those whose variables stand elsewhere."""
-        known = self.environment()
-        found = [self._expanded(one, known) for one in self.given()]
-        return [one for one in found if one is not None]
-
-    def unknown(self) -> list[str]:
-        """Those whose variables stand elsewhere, such as in a ConfigMap."""
-        known = self.environment()
-        return [one for one in self.given() if self._expanded(one, known) is None]
-
-    def works_alone(self) -> bool:
-        """Whether it is a Go sidecar that works whoever else does."""
-        has_ended = (self.pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
-        return not (has_ended or self._is_ours() or self._elects())
-
-    def _is_ours(self) -> bool:
-        """Moved already: our image in the container, whose name stays."""
-        command, image, _ = _programs(self.container)
-        names = [one["name"] for one in self.container.get("env") or ()]
-        return any(one.startswith("csi-fleet") for one in (command, image)) or any(
-            one.startswith("CSI_FLEET_") for one in names
-        )
-
-    def _elects(self) -> bool:
-        flags = (one.lstrip("-").partition("=") for one in self.arguments())
-        given = [value.lower() for name, _, value in flags if name == "leader-election"]
-        return bool(given) and given[-1] not in {"false", "f", "0"}
 
 
 def run(tools: Tools) -> int:
@@ -140,21 +62,20 @@ def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
         yield Finding("driver", WARN, f"there is no CSIDriver {driver}: is the name right?")
     except RefusedError as error:
         yield Finding("driver", WARN, f"not checked: {error}")
-    held: dict[str, str] = {}
-    ours: dict[str, str] = {}
+    leases = Holders({}, {}, is_known=False)
     try:
-        held, ours = holders(tools, driver), holders(tools, driver, of_ours=True)
+        leases = holders(tools, driver)
     except RefusedError as error:
         yield Finding("lease", WARN, f"not checked: {error}")
-    for name, holder in held.items():
+    for name, holder in leases.go.items():
         yield Finding("lease", OK, f"{name}: the Go sidecar in {holder} works now")
-    for name, holder in ours.items():
+    for name, holder in leases.ours.items():
         yield Finding("lease", OK, f"{name}: csi-fleet in {holder} works now, in its place")
-    found, problems = looked_at(tools, pod, sorted(set(held.values())))
+    found, problems = looked_at(tools, pod, sorted(set(leases.go.values())))
     yield from problems
     if pod and not (found or problems):
         yield Finding("sidecars", WARN, f"pod {pod} has no container of a Go sidecar")
-    elif not (found or problems or ours):
+    elif not (found or problems or leases.ours) and leases.is_known:
         yield Finding(
             "sidecars",
             WARN,
@@ -167,23 +88,43 @@ def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
         yield from of_pod(one, _labels_of_namespace(tools, one["metadata"]["namespace"]))
     for sidecar in found:
         yield from of_rights(tools, sidecar)
-    yield from both(tools, driver, held, ours, found)
+    yield from both(tools, driver, leases, found)
 
 
-def holders(tools: Tools, driver: str, *, of_ours: bool = False) -> dict[str, str]:
-    """Program -> NAMESPACE/POD of the Go sidecars, or ours, that hold a Lease of the driver now."""
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Who holds a Lease of the driver now: program -> NAMESPACE/POD.
+
+    Attributes:
+        go: the Go sidecars.
+        ours: csi-fleet.
+        is_known: False if Leases could not be read.
+    """
+
+    go: dict[str, str]
+    ours: dict[str, str]
+    is_known: bool = True
+
+
+def holders(tools: Tools, driver: str) -> Holders:
+    """Read the Leases.
+
+    Raises:
+        ApiError: they cannot be read.
+    """
     programs = {
         spec.lease_name(driver): spec.program
         for spec in catalogue.SPECS
         if spec.lease_name is not None and spec.needs_driver and not spec.part_of
     }
-    found: dict[str, str] = {}
+    found = Holders({}, {})
     for lease in tools.kube.list(paths.LEASES):
         metadata, spec = lease["metadata"], lease.get("spec") or {}
         program, holder = programs.get(metadata["name"]), str(spec.get("holderIdentity") or "")
         until = stamp(str(spec.get("renewTime", ""))) + (spec.get("leaseDurationSeconds") or 0)
-        if program and holder and (OURS in holder) is of_ours and until > time.time():
-            found[program] = f"{metadata['namespace']}/{holder.partition('_')[0]}"
+        if program and holder and until > time.time():
+            side = found.ours if OURS in holder else found.go
+            side[program] = f"{metadata['namespace']}/{holder.partition('_')[0]}"
     return found
 
 
@@ -202,35 +143,6 @@ def looked_at(tools: Tools, pod: str, holding: list[str]) -> tuple[list[Sidecar]
     return found, problems
 
 
-def sidecars(tools: Tools, place: str) -> list[Sidecar]:
-    """The containers of a pod (`NAMESPACE/NAME`) that we have a controller for.
-
-    Raises:
-        NotFoundError: there is no such pod.
-        ApiError: it cannot be read.
-    """
-    namespace, _, name = place.partition("/")
-    pod = tools.kube.get(paths.PODS, name, namespace=namespace)
-    lasting = (
-        one
-        for one in pod["spec"].get("initContainers") or ()
-        if one.get("restartPolicy") == "Always"
-    )
-    found = []
-    for container in (*pod["spec"]["containers"], *lasting):
-        spec = next(filter(None, map(catalogue.program, _programs(container))), None)
-        if spec is not None:
-            found.append(Sidecar(spec, pod, container))
-    return found
-
-
-def _programs(container: JsonObject) -> list[str]:
-    """What the container may be: its command's, its image's, its own name."""
-    command = (container.get("command") or [""])[0].rpartition("/")[2]
-    image = container["image"].rpartition("/")[2].partition("@")[0].partition(":")[0]
-    return [command, image, container["name"]]
-
-
 def _read_by_ours(environment: dict[str, str | None]) -> dict[str, str]:
     """What of a sidecar's variables counts with us: where the pod is, as the flags need it."""
     names = ("NODE_NAME", "POD_NAME", "POD_NAMESPACE", "NAMESPACE")
@@ -241,6 +153,10 @@ def _read_by_ours(environment: dict[str, str | None]) -> dict[str, str]:
 def of_arguments(sidecar: Sidecar) -> Iterator[Finding]:
     """Are its arguments ours too?"""
     program, arguments, unknown = sidecar.spec.program, sidecar.arguments(), sidecar.unknown()
+    count = len(sidecar.given())
+    if sidecar.is_ours():
+        yield Finding(program, OK, f"{sidecar.place}: is csi-fleet already")
+        return
     unread = f"not checked, for their values stand elsewhere: {', '.join(unknown)}"
     chosen = [f"--controllers={sidecar.spec.name}", "--redis-url=redis://redis"]
     try:
@@ -253,7 +169,7 @@ def of_arguments(sidecar: Sidecar) -> Iterator[Finding]:
     yield Finding(
         program,
         WARN if told else OK,
-        f"{sidecar.place}: `csi-fleet {program}` takes its {len(arguments)} arguments unchanged"
+        f"{sidecar.place}: `csi-fleet {program}` takes its {count} arguments unchanged"
         + "".join(f"; {one}" for one in told),
     )
 
@@ -332,18 +248,8 @@ def _may(tools: Tools, user: str, group: str, resource: str, verb: str) -> bool:
     return bool((answer.get("status") or {}).get("allowed"))
 
 
-def both(
-    tools: Tools, driver: str, held: dict[str, str], ours: dict[str, str], found: list[Sidecar]
-) -> Iterator[Finding]:
-    """Does csi-fleet work on what a Go sidecar works on?
-
-    Args:
-        tools: of the command.
-        driver: its name.
-        held: program -> who holds its Lease, of Go sidecars.
-        ours: the same of csi-fleet.
-        found: the containers that were looked at.
-    """
+def both(tools: Tools, driver: str, leases: Holders, found: list[Sidecar]) -> Iterator[Finding]:
+    """Does csi-fleet work on what a Go sidecar works on? `found`: the containers looked at."""
     if not tools.settings.redis.url:
         yield Finding(
             "both", WARN, "not checked: name csi-fleet's Redis to ask who serves the driver"
@@ -361,20 +267,26 @@ def both(
         for spec in catalogue.specs(record.get("controllers") or ())
         if not spec.part_of
     }
+    held = leases.go
     try:
         waits = _standing_by(tools, driver, records) & held.keys()
     except QueueUnavailable as error:
         yield Finding("both", WARN, f"not checked: {error}")
         return
     twice = [
-        _by_lease(one, held[one], ours.get(one)) for one in sorted((served & held.keys()) - waits)
+        _by_lease(one, held[one], leases.ours.get(one))
+        for one in sorted((served & held.keys()) - waits)
     ]
+    beside = [one for one in found if one.spec.program in served - held.keys()]
     twice += [
         f"{one.place} has no --leader-election and works too: "
         "end one of them, or give both --leader-election"
-        for one in found
-        if one.spec.program in served - held.keys() and one.works_alone()
+        for one in beside
+        if one.works_alone()
     ]
+    unsure = [one.place for one in beside if one.works_alone() is None]
+    if not leases.is_known:
+        unsure += [one.place for one in beside if one.works_alone() is False and not one.is_ours()]
     for problem in twice:
         yield Finding("both", FAIL, f"csi-fleet serves {driver}, and {problem}")
     if twice:
@@ -386,7 +298,11 @@ def both(
         which = ", ".join(sorted(waits))
         yield Finding("both", OK, f"csi-fleet stands by until the Lease of {which} is free")
     has = f"csi-fleet has {', '.join(sorted(served))}"
-    if found:
+    if unsure or not leases.is_known:
+        why = "the value of --leader-election stands elsewhere" if leases.is_known else "see lease"
+        which = ", ".join(unsure) or "a Go sidecar"
+        yield Finding("both", WARN, f"{has}; whether {which} works beside it is not known: {why}")
+    elif found:
         yield Finding("both", OK, f"{has}; nothing that was looked at runs twice")
     else:
         yield Finding(
@@ -404,18 +320,17 @@ def _standing_by(tools: Tools, driver: str, records: Mapping[str, Mapping[str, A
         QueueUnavailable: Redis does not answer.
     """
     stats = read_stats(tools.of(driver).redis)
-    return {
-        spec.program
-        for queue_name, record in records.items()
-        if record.get("name") == driver
-        for spec in catalogue.specs(record.get("controllers") or ())
-        for kind in spec.kinds
-        if kind.has_driver and "lease" in _paused(stats, lane_name(kind.name, queue_name))
-    }
-
-
-def _paused(stats: Mapping[str, LaneStats], lane: str) -> Mapping[str, str]:
-    return stats[lane].paused if lane in stats else {}
+    paused = {lane for lane, one in stats.items() if "lease" in one.paused}
+    waiting: set[str] = set()
+    working: set[str] = set()
+    for queue_name, record in records.items():
+        if record.get("name") != driver:
+            continue
+        for spec in catalogue.specs(record.get("controllers") or ()):
+            lanes = {lane_name(one.name, queue_name) for one in spec.kinds if one.has_driver}
+            if lanes and not spec.part_of:
+                (waiting if lanes & paused else working).add(spec.program)
+    return waiting - working
 
 
 def _by_lease(program: str, holder: str, ours: str | None) -> str:

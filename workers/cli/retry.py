@@ -13,7 +13,7 @@ from workers.explain import generic, nouns
 from workers.explain.gather import claim_namespace, elsewhere, find_driver, find_owner
 from workers.kube.errors import NotFoundError
 from workers.queue.intents import IntentStore
-from workers.queue.keys import Key, claim_key, volume_key
+from workers.queue.keys import KIND_CLAIMS, KIND_VOLUMES, Key, claim_key, volume_key
 from workers.translate.claims import claim_class_name, provisioner_annotation, selected_node
 
 # What the provisioner itself finds the key of, known to Redis or not.
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from workers.cli.tools import Tools
 
 
+class NotServedError(ConfigError):
+    """No worker provisions for the driver."""
+
+
 def run(tools: Tools) -> int:
     """The command; 0 when the key was queued."""
     kind, namespace, name = named_object(tools.settings.arguments, "retry")
@@ -30,6 +34,10 @@ def run(tools: Tools) -> int:
         return _retry_known(tools, kind, namespace, name)
     try:
         key = _claim(tools, namespace, name) if kind == "pvc" else _volume(tools, name)
+    except NotServedError:
+        if not _others(tools, kind, namespace, name):
+            raise
+        return _told_queued(kind, f"{namespace}/{name}" if namespace else name)
     except NotFoundError as error:
         keys = _orphans(tools, f"{namespace}/{name}") if kind == "pvc" else []
         if not keys:
@@ -41,7 +49,7 @@ def run(tools: Tools) -> int:
         terminal.write(f"pvc {namespace}/{name} is gone; its volume is asked for once more")
         return 0
     if is_settled(tools, kind, namespace, name):
-        if _others(tools, kind, namespace, name, key):
+        if _others(tools, kind, namespace, name):
             return _told_queued(kind, key.object)
         terminal.write(f"{kind} {key.object} is bound: nothing to retry")
         return 0
@@ -76,9 +84,10 @@ def _known(tools: Tools, kind: str, namespace: str, name: str) -> list[Key]:
     return [state.key for state in states]
 
 
-def _others(tools: Tools, kind: str, namespace: str, name: str, own: Key) -> list[Key]:
-    """Queue the keys of other controllers about a settled claim or volume, such as a resize."""
-    found = [key for key in _known(tools, kind, namespace, name) if key.kind != own.kind]
+def _others(tools: Tools, kind: str, namespace: str, name: str) -> list[Key]:
+    """Queue the keys of other controllers about a claim or volume, such as a resize."""
+    known, own = _known(tools, kind, namespace, name), {KIND_CLAIMS, KIND_VOLUMES}
+    found = [key for key in known if key.kind not in own]
     for key in found:
         retry_now(tools, key)
     return found
@@ -129,7 +138,7 @@ def _volume(tools: Tools, name: str) -> Key:
     return volume_key(queue_name, name, claim_namespace(volume))
 
 
-def _not_served(provisioner: str) -> ConfigError:
-    return ConfigError(
+def _not_served(provisioner: str) -> NotServedError:
+    return NotServedError(
         f'no worker provisions for driver "{provisioner}": there is nobody to retry it', exit_code=1
     )

@@ -6,7 +6,7 @@ then what holds the claim back in the queue, then what the driver or the API ser
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from workers.explain import deletion, queueing
 from workers.explain.facts import Cause, ClaimFacts
@@ -18,7 +18,7 @@ from workers.translate.claims import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
 # As workers.topology.requirements tells it.
@@ -79,14 +79,8 @@ def _bound(facts: ClaimFacts) -> Cause | None:
             "Create that PersistentVolume, or remove spec.volumeName by creating the claim again.",
         )
     if facts.volume is not None:
-        owner = (facts.volume.get("spec") or {}).get("claimRef") or {}
-        if owner and (owner.get("namespace"), owner.get("name")) != (facts.namespace, facts.name):
-            return Cause(
-                "volume-of-another",
-                f"It asks for volume {volume_name}, which belongs to claim "
-                f"{owner.get('namespace')}/{owner.get('name')}.",
-                "Create the claim again with another spec.volumeName, or without one.",
-            )
+        if cause := _of_another(claim, facts.volume):
+            return cause
         return Cause(
             "binding",
             f"Volume {facts.volume['metadata']['name']} is saved; kube-controller-manager binds "
@@ -95,6 +89,22 @@ def _bound(facts: ClaimFacts) -> Cause | None:
             is_problem=False,
         )
     return None
+
+
+def _of_another(claim: Mapping[str, Any], volume: Mapping[str, Any]) -> Cause | None:
+    """A volume of this claim's that is bound to another one, perhaps of the same name."""
+    owner, metadata = (volume.get("spec") or {}).get("claimRef") or {}, claim["metadata"]
+    names = [(one.get("namespace"), one.get("name")) for one in (owner, metadata)]
+    is_other = bool(owner) and names[0] != names[1]
+    if not is_other and (owner.get("uid") or metadata.get("uid")) == metadata.get("uid"):
+        return None
+    whose = f"claim {'/'.join(map(str, names[0]))}" if is_other else "an earlier claim of this name"
+    return Cause(
+        "volume-of-another",
+        f"Volume {volume['metadata']['name']} belongs to {whose}.",
+        "Create the claim again with another spec.volumeName or without one; or, to use what is "
+        "stored there, take spec.claimRef off the volume.",
+    )
 
 
 def _class(facts: ClaimFacts) -> Cause | None:
@@ -129,6 +139,16 @@ def _class(facts: ClaimFacts) -> Cause | None:
 def _unserved(facts: ClaimFacts) -> Cause | None:
     if facts.driver is not None:
         return None
+    node = selected_node(facts.claim or {})
+    if facts.driver_name in facts.served.names and node:
+        if facts.node is not None and not facts.node.exists:
+            return _gone(node)
+        return Cause(
+            "not-served",
+            f'No worker on node "{node}" provisions for driver "{facts.driver_name}"; workers on '
+            "other nodes do.",
+            "Look at the driver's pod on that node.",
+        )
     return queueing.unserved(
         facts.driver_name,
         facts.served,
@@ -225,11 +245,7 @@ def _node(facts: ClaimFacts) -> Cause | None:
     if node is None or not (facts.driver or {}).get("topology"):
         return None
     if not node.exists:
-        return Cause(
-            "node-gone",
-            f'The scheduler chose node "{node.name}", which does not exist any more.',
-            "The claim is given back to the scheduler; delete the pod if this lasts.",
-        )
+        return _gone(node.name)
     if node.csi_drivers is None or facts.driver_name not in node.csi_drivers:
         return Cause(
             "node-lacks-driver",
@@ -246,6 +262,14 @@ def _node(facts: ClaimFacts) -> Cause | None:
             "Restart the driver's node pod there, so that kubelet sets the label again.",
         )
     return None
+
+
+def _gone(node: str) -> Cause:
+    return Cause(
+        "node-gone",
+        f'The scheduler chose node "{node}", which does not exist any more.',
+        "The claim is given back to the scheduler; delete the pod if this lasts.",
+    )
 
 
 def _secret(facts: ClaimFacts) -> Cause | None:

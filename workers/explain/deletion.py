@@ -12,21 +12,28 @@ if TYPE_CHECKING:
     from workers.translate.fields import Json
 
 _MEANINGS: Final = {
-    "kubernetes.io/pvc-protection": "a pod uses it",
-    "kubernetes.io/pv-protection": "a claim is bound to it",
-    k.FINALIZER_CLONE_SOURCE: "a volume is being cloned from it",
-    k.FINALIZER_CLAIM_AS_SOURCE: "a snapshot of it is being taken",
+    "kubernetes.io/pvc-protection": "while a pod uses it",
+    "kubernetes.io/pv-protection": "while a claim is bound to it",
+    k.FINALIZER_CLONE_SOURCE: "the provisioner's, while a volume is cloned from it",
+    k.FINALIZER_CLAIM_AS_SOURCE: "the snapshot controller's, while a snapshot of it is taken",
 }
+_ATTACHER: Final = "external-attacher/"
 
 
-def held(item: Json, *ours: str) -> Cause | None:
-    """An object in deletion that finalizers other than `ours` keep; None for any other."""
-    names = [one for one in text_list(item, "metadata", "finalizers") if one not in ours]
+def held(item: Json) -> Cause | None:
+    """An object in deletion that finalizers keep, which the caller has nothing to do with."""
+    names = text_list(item, "metadata", "finalizers")
     if not is_deleting(item) or not names:
         return None
-    told = [f"{one} ({_MEANINGS[one]})" if one in _MEANINGS else one for one in names]
+    told = [f"{one} ({meaning})" if (meaning := _meaning(one)) else one for one in names]
     return Cause(
         "foreign-finalizer",
         f"It was deleted, but finalizers keep it: {', '.join(told)}.",
         "It goes when their owners take them off; see the controllers that they belong to.",
     )
+
+
+def _meaning(finalizer: str) -> str:
+    if finalizer.startswith(_ATTACHER):
+        return "the attacher's, while it is attached"
+    return _MEANINGS.get(finalizer, "")

@@ -72,7 +72,7 @@ class ClaimFacts:
         class_name: its class; "" when it names none.
         names_class: whether the claim says anything about a class (an empty name means: none).
         driver: record of its driver in the registry, None when no worker serves it.
-        driver_name: the provisioner that its class names.
+        driver_name: the CSI driver behind the provisioner that its class names.
         served: the drivers whose workers run the provisioner, and the others.
         csi_driver_exists: a CSIDriver object of that name, None when it could not be asked.
         breaker: state and reason of the driver's breaker, "" when it is closed.

@@ -13,7 +13,7 @@ from workers.controllers.provisioner.filters import keys_of_volume
 from workers.controllers.provisioner.served import Drivers
 from workers.errors import ApiError, AttemptError
 from workers.explain.facts import ClaimFacts, NodeFacts, Quota, SecretFacts, VolumeFacts
-from workers.explain.serving import PROVISIONER, Served, of_controller
+from workers.explain.serving import PROVISIONER, Served, driver_of, names_of, of_controller
 from workers.explain.words import nearest, stamp
 from workers.kube import paths
 from workers.kube.errors import NotFoundError, Unreachable
@@ -73,10 +73,10 @@ class Gatherer:
             )
         class_name = claim_class_name(claim)
         storage_class = self._class(class_name)
-        driver_name = str((storage_class or {}).get("provisioner") or "")
         records = self._tools.registry.alive()
+        driver_name = driver_of(records, str((storage_class or {}).get("provisioner") or ""))
         queue_name, record = find_driver(records, driver_name, selected_node(claim))
-        here = self._tools.of(str(record["name"]) if record else driver_name)
+        here = self._tools.of(driver_name)
         uid = claim["metadata"]["uid"]
         key = claim_key(queue_name or driver_name, namespace, name, uid)
         pv_name = domain_of(record, uid)
@@ -294,17 +294,17 @@ def _elsewhere(kube: KubeResources, namespace: str, name: str) -> str:
 def find_driver(
     records: Mapping[str, Mapping[str, Any]], provisioner: str, node: str
 ) -> tuple[str, Mapping[str, Any] | None]:
-    """Queue name and record of the driver that workers provision for by that name, ("", None)."""
-    if not provisioner:
-        return "", None
-    matching = [
+    """Queue name and record of the driver that workers provision for by that name, ("", None).
+
+    `node`: the one that the scheduler chose, "" for none; another node's worker leaves it alone.
+    """
+    found = [
         (name, record)
         for name, record in sorted(of_controller(records, PROVISIONER).items())
         if provisioner
-        in {record.get("name"), record.get("in_tree_name"), *(record.get("additional_names") or ())}
+        and provisioner in names_of(record)
+        and (not node or (record.get("node") or node) == node)
     ]
-    on_node = [one for one in matching if node and one[1].get("node") == node]
-    found = on_node or matching
     return found[0] if found else ("", None)
 
 
@@ -331,7 +331,9 @@ def find_owner(
     for key in keys_of_volume(volume, Drivers.of_records(served)):
         record = next(one for one in served if one["queue_name"] == key.driver)
         return record["name"], key.driver, record
-    return next(iter(owner_names(facts_of(volume))), ""), "", None
+    names = [driver_of(records, name) for name in owner_names(facts_of(volume))]
+    known = {str(record.get("name")) for record in records.values()}
+    return next((name for name in names if name in known), (names or [""])[0]), "", None
 
 
 def claim_namespace(volume: Mapping[str, Any]) -> str:

@@ -109,9 +109,9 @@ class Lasting:
         if not state.position or state.now - state.since < self._lasting_seconds:
             return None
         record = of_controller(records, PROVISIONER).get(key.driver)
-        name = str((record or {}).get("name") or key.driver)
         if record is None:
-            return queueing.unserved(name, Served.by(records, PROVISIONER), workers=1)
+            served = Served.by(records, PROVISIONER)
+            return queueing.unserved(key.driver_name, served, workers=1)
         breaker = self._breakers.states().get(key.driver) if state.pauses else None
         reason = breaker.reason if breaker is not None and breaker.is_open else ""
         return queueing.paused(state, reason) or queueing.queued(state)

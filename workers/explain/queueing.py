@@ -38,9 +38,10 @@ def unserved(name: str, known: Served, *, workers: int, is_driver: bool = True) 
     if name in known.others:
         return Cause(
             "not-served",
-            f'Driver "{name}" has workers, but none of them runs the {known.controller} for it.',
-            f"Add {known.controller} to --controllers of its workers if no other program does this "
-            "work; `csi-fleet status` shows what each driver offers. The "
+            f'Driver "{name}" has workers, but none of them runs the {known.controller} for it: '
+            "their --controllers lack it, or the driver cannot do this.",
+            f"Add {known.controller} to --controllers of its workers, unless another program does "
+            "this work; `csi-fleet doctor --csi-address=SOCKET` shows what the driver can do. The "
             f"{known.controller} serves now: {served}.",
         )
     if is_driver:
@@ -113,17 +114,16 @@ def running(state: KeyState) -> Cause | None:
     process, started = state.lease
     host = ":".join(process.split(":")[:2])
     seconds = state.now - started
-    calls = _calls_of(state.key.kind)
+    call = _call_of(state.key.kind)
     is_calling = bool(state.trail) and state.trail[-1].event == "intent"
-    if seconds > LONG_SECONDS and (is_calling or (calls and state.key.kind != KIND_CLAIMS)):
-        # Only of CreateVolume a record tells that it has begun.
-        asked = f"The driver has been working on {calls[0]} for {duration(seconds)}"
+    # Only of CreateVolume a record tells that it has begun.
+    if seconds > LONG_SECONDS and (is_calling or (call and state.key.kind != KIND_CLAIMS)):
         return Cause(
             "driver-slow",
-            f"{asked} (worker {host})."
+            f"The driver has been working on {call} for {duration(seconds)} (worker {host})."
             if is_calling
             else f"Worker {host} has been working on it for {duration(seconds)}, most likely "
-            f"waiting for the driver's {' or '.join(calls)}.",
+            "waiting for the driver.",
             "Wait, or look at the driver's log; the call is repeated if it takes longer than "
             "--timeout.",
         )
@@ -135,11 +135,11 @@ def running(state: KeyState) -> Cause | None:
     )
 
 
-def _calls_of(kind: str) -> tuple[str, ...]:
-    """The CSI calls that keys of that kind make."""
+def _call_of(kind: str) -> str:
+    """The first CSI call that keys of that kind make, "" for none."""
     known = catalogue.kinds().get(kind)
     operations = known.operations if known is not None else ()
-    return tuple(RPCS[one].rpartition("/")[2] for one in operations)
+    return RPCS[operations[0]].rpartition("/")[2] if operations else ""
 
 
 def queued(state: KeyState) -> Cause | None:

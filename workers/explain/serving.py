@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from workers.migration import plugins
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -24,6 +26,21 @@ def of_controller(
         for queue_name, record in records.items()
         if controller in (record.get("controllers") or ())
     }
+
+
+def names_of(record: Mapping[str, Any]) -> set[str]:
+    """All names under which the driver is asked for, "" among them where one is not set."""
+    further = record.get("additional_names") or ()
+    return {str(record.get("name")), str(record.get("in_tree_name") or ""), *further}
+
+
+def driver_of(records: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    """The CSI driver behind a provisioner's name, which may be an in-tree or a further one."""
+    for _, record in sorted(records.items()):
+        if name and name in names_of(record):
+            return str(record.get("name"))
+    plugin = plugins.of_in_tree(name)
+    return plugin.driver_name if plugin is not None else name
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def explain_content(tools: Tools, shape: Shape, name: str) -> Explained:
     except NotFoundError:
         return found
     cause = content_cause(content, shape)
-    if cause.code in NO_REASON or cause.is_problem:
+    if cause.code in NO_REASON | {"failed", "delete-failed"}:
         cause = _unserved(tools, text(content, "spec", "driver")) or cause
     return with_object(found, cause)
 

@@ -8,6 +8,7 @@ from workers.constants import FINALIZER_VOLUME
 from workers.explain import deletion, queueing
 from workers.explain.facts import Cause, VolumeFacts
 from workers.explain.words import duration
+from workers.translate.fields import has_finalizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +30,7 @@ def volume_cause(facts: VolumeFacts) -> Cause:
             "not-found", f"There is no volume {facts.name}.", "Check the name: kubectl get pv"
         )
     settled = _settled(facts, facts.volume)
-    return settled or _deletion(facts, facts.volume)
+    return settled or _deletion(facts)
 
 
 def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
@@ -56,8 +57,11 @@ def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
             "It is marked as deleted, but a claim is still bound to it.",
             "It is deleted once the claim is gone.",
         )
-    if policy != "Delete":
-        return deletion.held(volume) or Cause(
+    is_ours = has_finalizer(volume, FINALIZER_VOLUME)
+    if not is_ours and (cause := deletion.held(volume)):
+        return cause
+    if policy != "Delete" and not (is_ours and metadata.get("deletionTimestamp")):
+        return Cause(
             "kept",
             f"Its reclaim policy is {policy}: it is kept when its claim goes.",
             "Set persistentVolumeReclaimPolicy to Delete if it should be deleted.",
@@ -68,7 +72,7 @@ def _settled(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause | None:
     return None
 
 
-def _deletion(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause:
+def _deletion(facts: VolumeFacts) -> Cause:
     """A volume that should go."""
     if facts.driver is None:
         return queueing.unserved(facts.owner, facts.served, workers=facts.workers)
@@ -108,8 +112,6 @@ def _deletion(facts: VolumeFacts, volume: Mapping[str, Any]) -> Cause:
             )
         if cause := queueing.queued(state):
             return cause
-    if cause := deletion.held(volume, FINALIZER_VOLUME):
-        return cause
     if facts.watchers == 0:
         return Cause(
             "no-watcher",

@@ -114,6 +114,17 @@ def test_a_driver_that_nobody_serves_is_told(queue, looks):
     assert "no worker is connected to it" in worker._events.told[0][3]
 
 
+def test_a_driver_whose_workers_do_not_provision_is_told(queue, looks, redis_client):
+    """By its own name, not that of a node's queue."""
+    record = {"name": "d", "node": "n1", "controllers": ["resizer"]}
+    DriverRegistry(redis_client).register("d@n1", record, ttl_seconds=60)
+    queue.pause("claims|d@n1", "", kind="breaker")
+    queue.add([claim_key("d@n1", "shop", "one", "uid-one")])
+    worker = looks()
+    worker.tick()
+    assert worker._events.told[0][3].startswith('Driver "d" has workers, but none of them runs')
+
+
 def test_work_per_look_is_bounded(queue, looks, serve):
     queue.pause(LANE, "array upgrade")
     add(queue, *(f"c{number}" for number in range(3 * KEYS_PER_LOOK)))

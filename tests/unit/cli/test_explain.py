@@ -22,7 +22,6 @@ RUNNING = Explained(
 FAILED = Explained(Cause("driver-error", "It failed."))
 NO_CONTENT = Cause("no-content", "It has no content yet.")
 NO_WORKER = Explained(Cause("no-worker", "Nobody is alive."))
-NO_CONTROLLER = Explained(Cause("no-controller", "Nobody runs it."))
 
 
 @pytest.mark.parametrize(
@@ -31,8 +30,6 @@ NO_CONTROLLER = Explained(Cause("no-controller", "Nobody runs it."))
         pytest.param([BOUND, FAILED, RUNNING], FAILED, id="a problem first"),
         pytest.param([BOUND, RUNNING], RUNNING, id="then what is under way: a bound claim grows"),
         pytest.param([BOUND, NO_WORKER], NO_WORKER, id="a claim to be grown, and no worker"),
-        pytest.param([BOUND, NO_CONTROLLER], BOUND, id="a controller that nobody runs"),
-        pytest.param([NO_CONTROLLER], NO_CONTROLLER, id="but where it is the only one"),
     ],
 )
 def test_the_answer_that_matters_is_shown(found, shown):

@@ -223,6 +223,8 @@ OURS = "registry/csi-fleet:1"
         ({"args": ["-leader-election=true"]}, "Running", "ok"),
         ({"image": OURS}, "Running", "ok"),
         ({"command": ["/opt/csi-fleet"]}, "Running", "ok"),
+        ({"image": "mine/storage:1", "args": ["csi-provisioner", "-v=2"]}, "Running", "ok"),
+        ({"image": "mine/storage:1", "args": ["worker", "--redis-url=r"]}, "Running", "ok"),
         ({"image": "mirror/csi-fleet/csi-provisioner:v5"}, "Running", "FAIL"),
         ({"env": [{"name": "CSI_FLEET_REDIS_URL", "value": "redis://r"}]}, "Running", "ok"),
         ({}, "Failed", "ok"),
@@ -295,18 +297,57 @@ ELSEWHERE = {"valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}
         ),
         ("--timeout=$$(T)", [{"name": "T", "value": "9s"}], "FAIL", "$(T)"),
         ("--prefix=$(T)", [{"name": "T", **ELSEWHERE}], "warn", "stand elsewhere"),
+        ("--timeout=9s$(T)", [{"name": "T", "value": ""}], "ok", "its 1 arguments"),
+        ("--timeout=9s$($(T)", [{"name": "T", "value": "x"}], "FAIL", "$($(T)"),
+        ("--timeout $(T) -v 5", [{"name": "T", **ELSEWHERE}], "warn", "elsewhere: --timeout $(T)"),
+        ("--timeout $(T) --no-such", [{"name": "T", **ELSEWHERE}], "warn", "unknown flag"),
+        (
+            "--http-endpoint=$(IP):8080",
+            [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+            "ok",
+            "its 1 arguments",
+        ),
         ("--node-deployment", [{"name": "NODE_NAME", **ELSEWHERE}], "ok", "its 1 arguments"),
     ],
 )
 def test_variables_are_read_as_the_kubelet_reads_them(world, argument, env, state, words):
     """In order, `$$` for a dollar; what a ConfigMap has is not checked. None: envFrom."""
     container = world.pod["spec"]["containers"][1]
-    container |= {"args": [argument], "env": env or []}
+    container |= {"args": argument.split(), "env": env or []}
     if env is None:
         container["envFrom"] = [{"configMapRef": {"name": "c"}}]
     found = world.check("check", "kube-system/ebs-1")
     assert states(found, "csi-provisioner") == [state]
     assert words in texts(found, "csi-provisioner")
+
+
+@pytest.mark.parametrize(
+    ("argument", "is_refused", "words"),
+    [
+        ("--leader-election=$(LE)", False, "stands elsewhere"),
+        ("--leader-election", True, "is not known: see lease"),
+    ],
+)
+def test_no_all_clear_without_knowing_who_elects(world, argument, is_refused, words):
+    """What is not known is no OK for the one thing that must not be."""
+    world.records = {"d": {"name": DRIVER, "controllers": ["provisioner"]}}
+    container = world.pod["spec"]["containers"][1]
+    container |= {"args": [argument], "env": [{"name": "LE", **ELSEWHERE}]}
+    if is_refused:
+        world.api.fail("get", "/leases", ForbiddenError(403, "Forbidden", "no"))
+    found = world.check("check", "kube-system/ebs-1")
+    assert states(found, "both") == ["warn"]
+    assert words in texts(found, "both")
+
+
+@pytest.mark.parametrize(("waiting", "state"), [(("d@n1", "d@n2"), "ok"), (("d@n1",), "FAIL")])
+def test_all_nodes_stand_by_or_it_is_no_standby(world, waiting, state):
+    """Node deployment: a Lease for each node's queue."""
+    world.lease(PROVISIONER_LEASE)
+    one = {"name": DRIVER, "controllers": ["provisioner"]}
+    world.records = {"d@n1": one, "d@n2": one}
+    world.stats = {f"claims|{name}": SimpleNamespace(paused={"lease": "held"}) for name in waiting}
+    assert states(world.check("check"), "both")[0] == state
 
 
 @pytest.mark.parametrize("what", ["csidrivers", "leases", "pods"])

@@ -58,8 +58,16 @@ def claim(**spec):
     return replace(FACTS, claim={**CLAIM, "spec": {**CLAIM["spec"], **spec}})
 
 
-def volume(phase="Released", policy="Delete", claim="", **metadata):
+def on_node(node):
+    """Node deployment: the scheduler chose a node whose worker does not provision."""
+    chosen = ANNOTATIONS | {"volume.kubernetes.io/selected-node": node}
+    metadata = CLAIM["metadata"] | {"annotations": chosen}
+    return replace(FACTS, claim=CLAIM | {"metadata": metadata}, driver=None)
+
+
+def volume(phase="Released", policy="Delete", claim="", uid="", **metadata):
     namespace, _, name = claim.partition("/")
+    owner = {"namespace": namespace, "name": name, **({"uid": uid} if uid else {})}
     return {
         "metadata": {
             "name": "pv",
@@ -68,7 +76,7 @@ def volume(phase="Released", policy="Delete", claim="", **metadata):
         },
         "spec": {
             "persistentVolumeReclaimPolicy": policy,
-            "claimRef": {"namespace": namespace, "name": name} if name else {},
+            "claimRef": owner if name else {},
         },
         "status": {"phase": phase},
     }
@@ -113,12 +121,19 @@ CASES = [
                  "running", "Worker host:7", id="a pause lets what runs end"),
     pytest.param(replace(FACTS, claim={**CLAIM, "metadata": {**CLAIM["metadata"],
                  "deletionTimestamp": "t", "finalizers": ["kubernetes.io/pvc-protection", "x/y"]}}),
-                 "foreign-finalizer", "kubernetes.io/pvc-protection (a pod uses it), x/y",
+                 "foreign-finalizer", "kubernetes.io/pvc-protection (while a pod uses it), x/y",
                  id="deleted"),
     pytest.param(replace(claim(volumeName="pv"), volume=volume()), "binding", "binds it now",
                  id="binding"),
     pytest.param(replace(claim(volumeName="pv"), volume=volume(claim="shop/other")),
                  "volume-of-another", "belongs to claim shop/other", id="somebody else's volume"),
+    pytest.param(replace(claim(volumeName="pv"), volume=volume(claim="shop/data", uid="u0")),
+                 "volume-of-another", "an earlier claim of this name", id="an earlier one's"),
+    pytest.param(replace(claim(volumeName="pv"), volume=volume(claim="shop/data")), "binding",
+                 "binds it now", id="reserved by name"),
+    pytest.param(on_node("n2"), "not-served", 'No worker on node "n2"', id="of other nodes"),
+    pytest.param(replace(on_node("n2"), node=NodeFacts("n2", exists=False)), "node-gone", '"n2"',
+                 id="of a node that is gone"),
     pytest.param(state(unsaved={"x": 1}, trail=(Note(NOW, "error", "webhook says no"),)),
                  "save-refused", "webhook says no", id="save refused"),
     pytest.param(state(blocked_by="volumes|d|pv|"), "volume-busy", "volumes|d|pv|", id="blocked"),
@@ -187,6 +202,7 @@ VOLUME = VolumeFacts(
     "pv", NOW, volume(), owner="d", driver={"name": "d"}, state=VOLUME_STATE, watchers=1, workers=1
 )
 CALLED = replace(VOLUME_STATE, lease=("host:7:ab", NOW - 9))
+OURS = "external-provisioner.volume.kubernetes.io/finalizer"
 DELETING = {"deletionTimestamp": "2027-01-15T08:00:00Z"}
 
 
@@ -206,6 +222,12 @@ DELETING = {"deletionTimestamp": "2027-01-15T08:00:00Z"}
         (replace(VOLUME, volume=volume(**DELETING, finalizers=["other/x"])), "foreign-finalizer"),
         (replace(VOLUME, volume=volume(policy="Retain", **DELETING, finalizers=["other/x"])),
          "foreign-finalizer"),
+        (replace(VOLUME, driver=None, volume=volume(**DELETING, finalizers=["external-attacher/"])),
+         "foreign-finalizer"),
+        (replace(VOLUME, watchers=0, volume=volume(policy="Retain", **DELETING, finalizers=[OURS])),
+         "no-watcher"),
+        (replace(VOLUME, watchers=0, volume=volume(**DELETING,
+                 finalizers=[OURS, "kubernetes.io/pv-protection"])), "no-watcher"),
         (replace(VOLUME, state=CALLED), "driver-slow"),
         (replace(VOLUME, watchers=0), "no-watcher"),
         (VOLUME, "not-queued"),

@@ -162,6 +162,23 @@ def test_fields_without_a_reason_do_not_hide_what_the_queue_knows(
     assert (found.code, found.text) == (wins.code, wins.text)
 
 
+@pytest.mark.parametrize(
+    ("metadata", "code"),
+    [
+        ({"annotations": {ANN_DELETED: "yes"}, "finalizers": ["x/y"]}, "foreign-finalizer"),
+        ({}, "deleted-by-hand"),
+        ({"annotations": {ANN_DELETED: "yes"}}, "driver-not-registered"),
+    ],
+)
+def test_what_needs_no_worker_is_told_without_one(monkeypatch, metadata, code):
+    """A worker more would change nothing about it."""
+    monkeypatch.setattr(generic, "explain", lambda *_, **__: Explained(NOTHING))
+    world = SnapshotWorld()
+    world.add_content(metadata=GOING | {"finalizers": [k.FINALIZER_CONTENT]} | metadata)
+    found = explain_content(world.tools("another.test"), "content", "", CONTENT).cause
+    assert found.code == code
+
+
 def test_a_content_of_a_driver_that_nobody_serves(monkeypatch):
     """Not the driver's turn: no worker would ask it."""
     monkeypatch.setattr(generic, "explain", lambda *_, **__: Explained(NOTHING))

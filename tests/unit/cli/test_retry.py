@@ -1,0 +1,44 @@
+"""`retry` of a claim whose driver is half moved: some controllers are ours."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.memory_api import MemoryApi
+from workers.cli import retry
+from workers.errors import ConfigError
+from workers.explain import generic
+from workers.kube import paths
+from workers.queue.inspect import KeyState
+
+CLAIM = {
+    "metadata": {"namespace": "shop", "name": "data", "uid": "u1"},
+    "spec": {"storageClassName": "fast", "volumeName": "pv"},
+    "status": {"phase": "Bound"},
+}
+
+
+@pytest.mark.parametrize("fails", [0, 3])
+def test_the_keys_of_those_that_are_ours(monkeypatch, capsys, fails):
+    """A failing resize is tried now, also where the Go provisioner is at work."""
+    api, queued = MemoryApi(), []
+    api.add(paths.CLAIMS, CLAIM)
+    api.add(paths.STORAGE_CLASSES, {"metadata": {"name": "fast"}, "provisioner": "d"})
+    records = {"d": {"name": "d", "queue_name": "d", "controllers": ["resizer"]}}
+    queue = SimpleNamespace(forget=lambda _: None, add=queued.extend)
+    tools = SimpleNamespace(
+        settings=SimpleNamespace(arguments=("pvc", "shop/data")),
+        kube=api.kube,
+        registry=SimpleNamespace(alive=lambda: records),
+        of=lambda _: SimpleNamespace(redis=None, queue=queue),
+    )
+    monkeypatch.setattr(generic, "read_key", lambda _, key, __: KeyState(key, 1.0, fails=fails))
+    if not fails:
+        with pytest.raises(ConfigError, match="no worker provisions for driver"):
+            retry.run(tools)
+        return
+    assert retry.run(tools) == 0
+    assert {key.kind for key in queued} == {"changes"}
+    assert "pvc shop/data is queued" in capsys.readouterr().out
