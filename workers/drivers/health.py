@@ -225,7 +225,7 @@ class WatchedClient(CsiClient):
             return self._is_alive
 
     def _is_away(self, error: CsiError) -> bool:
-        """The connection broke under the call, there was none, or the client was replaced."""
-        if error.code is None or error.code == CANCELLED:
-            return not self.is_connected
-        return error.code == UNAVAILABLE and (error.from_transport or not self.is_connected)
+        """The connection broke under the call, there was none, or one side was replaced."""
+        if error.code not in {None, CANCELLED, UNAVAILABLE}:
+            return False
+        return error.from_transport or not self.is_connected
