@@ -50,7 +50,8 @@ _OWN_DEADLINE: Final = re.compile(r"(stream removed \()?deadline exceeded\)?", r
 _GO_DEADLINE_TEXT: Final = "context deadline exceeded"
 
 # The stream broke below the call, so the driver said nothing at all. The C core has reported this
-# as UNKNOWN and as INTERNAL, which would be final by P-410 although the driver may be working.
+# as UNKNOWN and as INTERNAL, which would be final by P-410 although the driver may be working, and
+# of a server that stops as UNAVAILABLE.
 _BROKEN_STREAM: Final = re.compile(
     r"stream removed( \(.*\))?|received rst_stream with error code \d+.*", re.IGNORECASE
 )
@@ -166,7 +167,7 @@ def from_status(code: int, details: str, *, rpc: str) -> CsiError:
     """
     if code == DEADLINE_EXCEEDED and _OWN_DEADLINE.fullmatch(details):
         return CsiError(code, _GO_DEADLINE_TEXT, rpc=rpc, from_transport=True)
-    if code in {UNKNOWN, INTERNAL} and _BROKEN_STREAM.fullmatch(details):
+    if code in {UNKNOWN, INTERNAL, UNAVAILABLE} and _BROKEN_STREAM.fullmatch(details):
         return CsiError(code, details, rpc=rpc, from_transport=True, is_final=False)
     is_gone = code == UNAVAILABLE and _NO_CONNECTION.fullmatch(details)
     if is_gone or (code == CANCELLED and details == _NOT_TAKEN):

@@ -103,6 +103,7 @@ def test_broken_stream_is_not_the_drivers_verdict(code: int, details: str) -> No
         pytest.param(14, "failed to connect to all addresses; last error: x", True, id="nobody"),
         pytest.param(14, "the pool is rebuilt", False, id="the driver's own word"),
         pytest.param(1, "CANCELLED", True, id="a server that stops"),
+        pytest.param(14, "Stream removed (GOAWAY received; Error code: 0)", True, id="one more"),
         pytest.param(1, "driver says cancelled", False, id="cancelled by the driver"),
         pytest.param(13, "Socket closed", False, id="quoted by the driver"),
     ],
