@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from workers.cli.tools import Tools
     from workers.kube.objects import JsonObject
-    from workers.spec import Permission
+    from workers.spec import Permission, Spec
 
 CSI_DRIVERS: Final = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
 REVIEWS: Final = paths.Resource(
@@ -260,13 +260,7 @@ def both(tools: Tools, driver: str, leases: Holders, found: list[Sidecar]) -> It
     except QueueUnavailable as error:
         yield Finding("both", WARN, f"not checked: {error}")
         return
-    served = {
-        spec.program
-        for record in records.values()
-        if record.get("name") == driver
-        for spec in catalogue.specs(record.get("controllers") or ())
-        if not spec.part_of
-    }
+    served = {spec.program for _, spec in _serving(records, driver)}
     held = leases.go
     try:
         waits = _standing_by(tools, driver, records) & held.keys()
@@ -278,15 +272,16 @@ def both(tools: Tools, driver: str, leases: Holders, found: list[Sidecar]) -> It
         for one in sorted((served & held.keys()) - waits)
     ]
     beside = [one for one in found if one.spec.program in served - held.keys()]
-    twice += [
-        f"{one.place} has no --leader-election and works too: "
-        "end one of them, or give both --leader-election"
-        for one in beside
-        if one.works_alone()
-    ]
-    unsure = [one.place for one in beside if one.works_alone() is None]
-    if not leases.is_known:
-        unsure += [one.place for one in beside if one.works_alone() is False and not one.is_ours()]
+    unsure = []
+    for one in beside:
+        works_alone = one.works_alone()
+        if works_alone:
+            twice.append(
+                f"{one.place} has no --leader-election and works too: "
+                "end one of them, or give both --leader-election"
+            )
+        elif works_alone is None or not (leases.is_known or one.is_ours()):
+            unsure.append(one.place)
     for problem in twice:
         yield Finding("both", FAIL, f"csi-fleet serves {driver}, and {problem}")
     if twice:
@@ -323,14 +318,20 @@ def _standing_by(tools: Tools, driver: str, records: Mapping[str, Mapping[str, A
     paused = {lane for lane, one in stats.items() if "lease" in one.paused}
     waiting: set[str] = set()
     working: set[str] = set()
-    for queue_name, record in records.items():
-        if record.get("name") != driver:
-            continue
-        for spec in catalogue.specs(record.get("controllers") or ()):
-            lanes = {lane_name(one.name, queue_name) for one in spec.kinds if one.has_driver}
-            if lanes and not spec.part_of:
-                (waiting if lanes & paused else working).add(spec.program)
+    for queue_name, spec in _serving(records, driver):
+        lanes = {lane_name(one.name, queue_name) for one in spec.kinds if one.has_driver}
+        if lanes:
+            (waiting if lanes & paused else working).add(spec.program)
     return waiting - working
+
+
+def _serving(records: Mapping[str, Mapping[str, Any]], driver: str) -> Iterator[tuple[str, Spec]]:
+    """Queue name and controller of all that work for the driver here."""
+    for queue_name, record in records.items():
+        if record.get("name") == driver:
+            for spec in catalogue.specs(record.get("controllers") or ()):
+                if not spec.part_of:
+                    yield queue_name, spec
 
 
 def _by_lease(program: str, holder: str, ours: str | None) -> str:

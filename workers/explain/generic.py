@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workers.explain import queueing
 from workers.explain.facts import Cause
+from workers.explain.serving import runs
 from workers.kube.errors import NotFoundError
 from workers.queue.inspect import KeyState, read_key
 from workers.queue.keys import Key
@@ -128,8 +129,7 @@ def candidates(
 
 
 def _serves(record: Mapping[str, Any], spec: Spec) -> bool:
-    names = record.get("controllers") or ()
-    return spec.name in names or spec.part_of in names
+    return runs(record, spec.name, spec.part_of)
 
 
 def _failed(state: KeyState) -> Cause | None:

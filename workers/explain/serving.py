@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 PROVISIONER: Final = "provisioner"
 
 
+def runs(record: Mapping[str, Any], *controllers: str) -> bool:
+    """Whether workers that serve the driver run one of these controllers."""
+    return not set(controllers).isdisjoint(record.get("controllers") or ())
+
+
 def of_controller(
     records: Mapping[str, Mapping[str, Any]], controller: str
 ) -> dict[str, Mapping[str, Any]]:
     """The drivers' records, by queue name, of those whose workers run the controller."""
     return {
-        queue_name: record
-        for queue_name, record in records.items()
-        if controller in (record.get("controllers") or ())
+        queue_name: record for queue_name, record in records.items() if runs(record, controller)
     }
 
 
