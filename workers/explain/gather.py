@@ -13,10 +13,11 @@ from workers.controllers.provisioner.filters import keys_of_volume
 from workers.controllers.provisioner.served import Drivers
 from workers.errors import ApiError, AttemptError
 from workers.explain.facts import ClaimFacts, NodeFacts, Quota, SecretFacts, VolumeFacts
-from workers.explain.serving import PROVISIONER, Served, driver_of, names_of, of_controller
+from workers.explain.serving import PROVISIONER, Served, of_controller
 from workers.explain.words import nearest, stamp
 from workers.kube import paths
 from workers.kube.errors import NotFoundError, Unreachable
+from workers.migration import plugins
 from workers.queue.driverrecords import complete
 from workers.queue.inspect import read_key
 from workers.queue.keys import claim_key, volume_key
@@ -291,6 +292,13 @@ def _elsewhere(kube: KubeResources, namespace: str, name: str) -> str:
     return nearest(name, _names(kube.list(paths.CLAIMS, namespace=namespace)))
 
 
+def driver_of(records: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    """The CSI driver behind a provisioner's name, which may be an in-tree or a further one."""
+    served = (complete(place, record) for place, record in records.items())
+    plugin = plugins.of_in_tree(name)
+    return Drivers.of_records(served).owners.get(name) or (plugin.driver_name if plugin else name)
+
+
 def find_driver(
     records: Mapping[str, Mapping[str, Any]], provisioner: str, node: str
 ) -> tuple[str, Mapping[str, Any] | None]:
@@ -298,11 +306,12 @@ def find_driver(
 
     `node`: the one that the scheduler chose, "" for none; another node's worker leaves it alone.
     """
+    driver = driver_of(records, provisioner)
     found = [
         (name, record)
         for name, record in sorted(of_controller(records, PROVISIONER).items())
-        if provisioner
-        and provisioner in names_of(record)
+        if driver
+        and record.get("name") == driver
         and (not node or (record.get("node") or node) == node)
     ]
     return found[0] if found else ("", None)

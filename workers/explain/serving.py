@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from workers.migration import plugins
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -29,21 +27,6 @@ def of_controller(
     return {
         queue_name: record for queue_name, record in records.items() if runs(record, controller)
     }
-
-
-def names_of(record: Mapping[str, Any]) -> set[str]:
-    """All names under which the driver is asked for, "" among them where one is not set."""
-    further = record.get("additional_names") or ()
-    return {str(record.get("name")), str(record.get("in_tree_name") or ""), *further}
-
-
-def driver_of(records: Mapping[str, Mapping[str, Any]], name: str) -> str:
-    """The CSI driver behind a provisioner's name, which may be an in-tree or a further one."""
-    for _, record in sorted(records.items()):
-        if name and name in names_of(record):
-            return str(record.get("name"))
-    plugin = plugins.of_in_tree(name)
-    return plugin.driver_name if plugin is not None else name
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from workers.explain.gather import find_driver, find_owner
-from workers.explain.serving import Served, driver_of
+from workers.explain.gather import driver_of, find_driver, find_owner
+from workers.explain.serving import Served
 
 EBS, IN_TREE = "ebs.csi.aws.com", "kubernetes.io/aws-ebs"
 MADE, GROWN = ["provisioner"], ["resizer"]
