@@ -23,8 +23,8 @@ IMAGE ?= csi-fleet:dev
 BASE ?= python:3.11-slim-bookworm
 SUITES ?= unit integration e2e node monitoring chaos parity
 
-.PHONY: audit shadow sbom image help venv bytecode demo test unit integration e2e monitoring fuzz compose-test node node-test conformance parity chaos mutants bench check lint types \
-  imports spelling lock-check stubs-check shape proto lock format release fetch clean
+.PHONY: audit shadow sbom image help venv bytecode demo test unit integration e2e monitoring fuzz compose-test node node-test conformance parity chaos mutants bench way check lint types \
+  imports spelling lock-check stubs-check proto lock format release fetch clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -95,7 +95,10 @@ mutants: bytecode ## breaks the code at random places; do the tests notice? an h
 bench: bytecode ## measure into docs/performance.md: QUICK=1 ONLY=a,b PEER=csi-provisioner ROUNDS=n
 	@$(PY) -m tests.bench
 
-check: lint types imports spelling lock-check stubs-check shape audit ## everything but the tests
+way: $(STAMP) ## how many calls, functions and files one claim goes through
+	@$(PY) -m tests.bench.way
+
+check: lint types imports spelling lock-check stubs-check audit ## everything but the tests
 	@echo "check: all good"
 
 audit: $(STAMP) ## known vulnerabilities of what the product needs; offline it says so
@@ -129,9 +132,6 @@ lock-check: $(STAMP)
 
 stubs-check: $(STAMP)
 	@$(PY) -m tests.support.generate_stubs --check
-
-shape: $(STAMP)
-	@$(BIN)/pytest -q tests/unit/test_repo_shape.py
 
 proto: $(STAMP) ## regenerate csi_client/_generated
 	@$(PY) -m tests.support.generate_stubs
