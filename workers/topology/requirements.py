@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 from csi_client.messages import TopologyRequirement
 from workers.errors import AttemptError, State
-from workers.topology.pin import Pin
 from workers.topology.spreading import start_index
 from workers.topology.terms import (
     Term,
@@ -67,27 +66,17 @@ class TopologyInputs:
     immediate: bool = True
 
 
-def accessibility_requirements(
-    inputs: TopologyInputs, pin: Pin | None
-) -> tuple[TopologyRequirement | None, Pin | None]:
-    """Return what CreateVolume demands of the place, and the pin that makes a repeat equal.
+def accessibility_requirements(inputs: TopologyInputs) -> TopologyRequirement | None:
+    """Return what CreateVolume demands of the place; None if the field stays unset (P-312).
 
-    A pin counts if CreateVolume was sent with it, or if it was made for the same selected node
-    (D-003); else it is ignored. With a sent pin the selected node is the pin's, so that a repeat
-    gives the same requirement whatever became of nodes and annotation (P-330, P-335).
-
-    Returns:
-        The requirement, None if the field stays unset (P-312); and the pin to store with the
-        claim's in-progress record, with `is_sent` as it was given: store `pin.sent()` before
-        CreateVolume is sent. A claim without requirement needs no pin.
+    A repeat does not ask again: the provisioner sends the recorded request (P-330, P-335).
 
     Raises:
         AttemptError: RESCHEDULE if the selected node has no CSINode, with upstream's bare message
             (P-310.1); NO_CHANGE, wrapped, for everything else (P-311).
     """
-    held = pin if pin is not None and pin.holds_for(inputs.selected_node) else None
     try:
-        return _Attempt(inputs, held or Pin(node=inputs.selected_node)).result()
+        return _Attempt(inputs).result()
     except _TopologyError as error:
         message = f"error generating accessibility requirements: {error}"
         raise AttemptError(message, State.NO_CHANGE) from None
@@ -98,51 +87,39 @@ class _TopologyError(Exception):
 
 
 class _Attempt:
-    """One computation: the steps of section 4 over shared inputs and what the pin remembers."""
+    """One computation: the steps of section 4 over shared inputs."""
 
-    def __init__(self, inputs: TopologyInputs, pin: Pin) -> None:
+    def __init__(self, inputs: TopologyInputs) -> None:
         self._inputs = inputs
-        self._node = pin.node
-        self._is_sent = pin.is_sent
-        self._keys = pin.keys
-        self._labels = dict(pin.labels)
-        self._terms = pin.terms
+        self._node = inputs.selected_node
+        self._keys: tuple[str, ...] = ()
 
-    def result(self) -> tuple[TopologyRequirement | None, Pin | None]:
+    def result(self) -> TopologyRequirement | None:
         selected = self._selected_term() if self._node else None
         if selected is not None and self._inputs.strict:
             self._check_allowed(selected)
             requisite: Sequence[Term] = (selected,)
         else:
             requisite = self._requisite()
-        if not requisite:
-            return None, None
-        return (
-            _requirement(requisite, self._start(requisite, selected)),
-            Pin(self._node, self._keys, self._labels, self._terms, self._is_sent),
-        )
+        return _requirement(requisite, self._start(requisite, selected)) if requisite else None
 
     def _selected_term(self) -> Term:
         """Step A: the selected node's own term (P-310.1 to P-310.3)."""
         cluster, node = self._inputs.cluster, self._node
+        if not cluster.has_csi_node(node):
+            missing = f'csinode.storage.k8s.io "{node}" not found'
+            message = f"failed to get selected CSINode {node}: {missing}"
+            raise AttemptError(message, State.RESCHEDULE)
+        self._keys = cluster.keys_of(node, self._inputs.driver_name)
         if not self._keys:
-            if not cluster.has_csi_node(node):
-                missing = f'csinode.storage.k8s.io "{node}" not found'
-                message = f"failed to get selected CSINode {node}: {missing}"
-                raise AttemptError(message, State.RESCHEDULE)
-            self._keys = cluster.keys_of(node, self._inputs.driver_name)
-            if not self._keys:
-                raise _TopologyError(f"no topology key found for node {node}")
-        if not all(key in self._labels for key in self._keys):
-            # A label added to the node later lets a retry succeed (P-331).
-            labels = cluster.labels_of(node)
-            if not all(key in labels for key in self._keys):
-                raise _TopologyError(
-                    f"topology labels from selected node {render_labels(labels)} does not match "
-                    f"topology keys from CSINode {render_keys(self._keys)}"
-                )
-            self._labels = {key: labels[key] for key in self._keys}
-        return make_term([(key, self._labels[key]) for key in self._keys])
+            raise _TopologyError(f"no topology key found for node {node}")
+        labels = cluster.labels_of(node)
+        if not all(key in labels for key in self._keys):
+            raise _TopologyError(
+                f"topology labels from selected node {render_labels(labels)} does not match "
+                f"topology keys from CSINode {render_keys(self._keys)}"
+            )
+        return make_term([(key, labels[key]) for key in self._keys])
 
     def _check_allowed(self, selected: Term) -> None:
         """Step A.4: with strict topology the class must allow the selected node (P-310.4)."""
@@ -161,9 +138,7 @@ class _Attempt:
             return sort_distinct(flatten(self._inputs.allowed_topologies))
         if not self._node and not self._inputs.immediate:
             return ()
-        if not self._terms:
-            self._terms = self._aggregate()
-        return self._terms
+        return self._aggregate()
 
     def _aggregate(self) -> tuple[Term, ...]:
         """Collect the terms of the cluster's nodes for the driver's keys (P-321)."""

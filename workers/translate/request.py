@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 from csi_client import messages as csi
 from workers.errors import AttemptError, State
@@ -65,3 +67,26 @@ def build_request(
             State.NO_CHANGE,
         )
     return request
+
+
+def recorded_request(request: csi.CreateVolumeRequest) -> dict[str, Any]:
+    """The request as JSON, without its secrets: what a record keeps of a call."""
+    kept = csi.CreateVolumeRequest()
+    kept.CopyFrom(request)
+    kept.ClearField("secrets")
+    return MessageToDict(kept, preserving_proto_field_name=True)
+
+
+def repeated_request(recorded: Mapping[str, Any]) -> csi.CreateVolumeRequest:
+    """The recorded request; fields that this version does not know are left out.
+
+    Raises:
+        AttemptError: NO_CHANGE; it is no request.
+    """
+    try:
+        return ParseDict(dict(recorded), csi.CreateVolumeRequest(), ignore_unknown_fields=True)
+    except (ParseError, TypeError, ValueError) as error:
+        raise AttemptError(
+            f"the recorded CreateVolume request cannot be read ({error}): csi-fleet audit shows it",
+            State.NO_CHANGE,
+        ) from None

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.errors import AttemptError, State
 from workers.topology.cluster import ClusterTopology
-from workers.topology.pin import Pin
 from workers.topology.requirements import TopologyInputs, accessibility_requirements
 from workers.topology.terms import is_subset, make_term
 
@@ -45,20 +42,19 @@ def inputs(catalog, **changes):
     )
 
 
-def run(catalog, pin=None, **changes):
-    """Return (requisite, preferred) as lists of dicts, and the new pin."""
-    requirement, new_pin = accessibility_requirements(inputs(catalog, **changes), pin)
+def run(catalog, **changes):
+    """Return (requisite, preferred) as lists of dicts."""
+    requirement = accessibility_requirements(inputs(catalog, **changes))
     assert requirement is not None
-    lists = (
+    return (
         [dict(topology.segments) for topology in requirement.requisite],
         [dict(topology.segments) for topology in requirement.preferred],
     )
-    return *lists, new_pin
 
 
-def error(catalog, pin=None, **changes):
+def error(catalog, **changes):
     with pytest.raises(AttemptError) as caught:
-        accessibility_requirements(inputs(catalog, **changes), pin)
+        accessibility_requirements(inputs(catalog, **changes))
     return caught.value.message, caught.value.state
 
 
@@ -68,14 +64,14 @@ def zone_list(*values):
 
 def test_t120_immediate_takes_the_distinct_terms_of_the_cluster():
     """P-313, P-321; recorded topo-01."""
-    requisite, preferred, _ = run(zones("z1", "z2", "z2"), claim_name="data")
+    requisite, preferred = run(zones("z1", "z2", "z2"), claim_name="data")
     assert requisite == zone_list("z1", "z2")
     assert preferred == zone_list("z2", "z1")
 
 
 def test_t121_strict_takes_the_selected_node_alone():
     """P-310.4; recorded topo-02."""
-    requisite, preferred, _ = run(zones("z1", "z2", "z2"), selected_node="n1", strict=True)
+    requisite, preferred = run(zones("z1", "z2", "z2"), selected_node="n1", strict=True)
     assert requisite == preferred == zone_list("z1")
 
 
@@ -92,20 +88,20 @@ def test_spreading_over_four_places(claim_name, first):
     """P-314, P-325; recorded topo-hash-1 to -7."""
     places = [{"zone": f"zone{n}", "rack": f"rack{r}"} for n, r in enumerate("ABCD", start=1)]
     catalog = cluster({f"n{n}": place for n, place in enumerate(places)}, ("zone", "rack"))
-    requisite, preferred, _ = run(catalog, claim_name=claim_name)
+    requisite, preferred = run(catalog, claim_name=claim_name)
     assert requisite == places
     assert preferred == places[first:] + places[:first]
 
 
 def test_t123_claim_name_without_number():
     """P-325."""
-    _, preferred, _ = run(zones("zone1", "zone2", "zone3"), claim_name="testpvc")
+    _, preferred = run(zones("zone1", "zone2", "zone3"), claim_name="testpvc")
     assert preferred == zone_list("zone3", "zone1", "zone2")
 
 
 def test_delayed_binding_leads_with_the_selected_node():
     """P-314; recorded topo-03."""
-    requisite, preferred, _ = run(zones("z1", "z2", "z3"), selected_node="n2")
+    requisite, preferred = run(zones("z1", "z2", "z3"), selected_node="n2")
     assert requisite == zone_list("z1", "z2", "z3")
     assert preferred == zone_list("z2", "z3", "z1")
 
@@ -117,7 +113,7 @@ NODE = {"zone": "zone2", "rack": "rackA"}
 def test_t124_allowed_topologies_delayed():
     """P-314, P-320; recorded topo-04."""
     catalog = cluster({"n": NODE}, ("zone", "rack"))
-    requisite, preferred, _ = run(catalog, selected_node="n", allowed_topologies=PLACES)
+    requisite, preferred = run(catalog, selected_node="n", allowed_topologies=PLACES)
     in_order = [{"rack": f"rack{r}", "zone": f"zone{z}"} for r in "AB" for z in "12"]
     assert requisite == in_order
     assert preferred == in_order[1:] + in_order[:1]
@@ -126,9 +122,7 @@ def test_t124_allowed_topologies_delayed():
 def test_t125_allowed_topologies_delayed_strict():
     """P-310.4."""
     catalog = cluster({"n": NODE}, ("zone", "rack"))
-    requisite, preferred, _ = run(
-        catalog, selected_node="n", allowed_topologies=PLACES, strict=True
-    )
+    requisite, preferred = run(catalog, selected_node="n", allowed_topologies=PLACES, strict=True)
     assert requisite == preferred == [NODE]
 
 
@@ -163,9 +157,9 @@ def test_t127_class_names_fewer_keys_than_the_driver():
     node = {"zone": "zone1", "rack": "rack1", "disk": "ssd"}
     catalog = cluster({"n": node}, ("zone", "rack", "disk"))
     some = allowed({"disk": ["ssd"], "zone": ["zone1"]})
-    _, preferred, _ = run(catalog, selected_node="n", allowed_topologies=some)
+    _, preferred = run(catalog, selected_node="n", allowed_topologies=some)
     assert preferred == [{"disk": "ssd", "zone": "zone1"}]
-    _, preferred, _ = run(catalog, selected_node="n", allowed_topologies=some, strict=True)
+    _, preferred = run(catalog, selected_node="n", allowed_topologies=some, strict=True)
     assert preferred == [node]
 
 
@@ -192,13 +186,13 @@ def test_t129_immediate_without_keys_anywhere():
 
 @pytest.mark.parametrize("catalog", [cluster({}), zones("z1")], ids=["T-129 no node", "topo-12"])
 def test_without_immediate_topology_the_field_is_unset(catalog):
-    """P-312: and nothing needs to be pinned."""
-    assert accessibility_requirements(inputs(catalog, immediate=False), None) == (None, None)
+    """P-312."""
+    assert accessibility_requirements(inputs(catalog, immediate=False)) is None
 
 
 def test_without_immediate_topology_delayed_and_allowed_still_count():
     """P-312: the flag concerns immediate binding without allowedTopologies only."""
-    requisite, _, _ = run(zones("z1", "z2"), selected_node="n1", immediate=False)
+    requisite, _ = run(zones("z1", "z2"), selected_node="n1", immediate=False)
     assert requisite == zone_list("z1", "z2")
     some = allowed({"zone": ["z9"]})
     assert run(cluster({}), allowed_topologies=some, immediate=False)[0] == zone_list("z9")
@@ -244,48 +238,17 @@ def test_p335_node_gone_but_csinode_there():
     )
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("selected_node", ["", "n2"])
-def test_t133_node_and_csinode_deleted_after_the_first_call(strict, selected_node):
-    """P-330, P-335: the second request is the first; recorded codenode-09."""
-    before = run(zones("z1", "z2", "z3"), selected_node=selected_node, strict=strict)
-    stored = Pin.from_json(json.loads(json.dumps(before[2].sent().to_json())))
-    after = run(zones("z1"), stored, selected_node=selected_node, strict=strict)
-    assert after[:2] == before[:2]
-    assert after[2] == stored
-
-
-def test_t134_the_pin_is_a_copy():
-    """P-330: an earlier reference release sorted the stored terms and chose wrong zones."""
-    nodes = {"n1": {"zone": "z2"}, "n2": {"zone": "z1"}}
-    catalog = cluster(nodes)
-    requirement, pin = accessibility_requirements(inputs(catalog, selected_node="n1"), None)
-    assert requirement is not None
-    assert pin is not None
-    stored = pin.to_json()
-    text = json.dumps(stored)
-    requirement.requisite[0].segments["zone"] = "changed"
-    del requirement.preferred[:]
-    nodes["n1"]["zone"] = "changed"
-    assert json.dumps(pin.to_json()) == text
-    run(catalog, Pin.from_json(stored), selected_node="n1", strict=True)
-    assert json.dumps(stored) == text
-
-
 def test_t135_t140_allowed_topologies_without_any_node():
     """P-312, P-313: duplicates go, overlap stays, no node is asked; recorded topo-16."""
     some = allowed({"zone": ["z1", "z2"]}, {"zone": ["z2"]}, {"zone": ["z1"], "rack": ["r1"]})
-    requisite, preferred, pin = run(cluster({}), claim_name="data", allowed_topologies=some)
+    requisite, preferred = run(cluster({}), claim_name="data", allowed_topologies=some)
     assert requisite == preferred == [*zone_list("z1", "z2"), {"rack": "r1", "zone": "z1"}]
-    assert pin == Pin()
 
 
 def test_immediate_with_allowed_topologies_ignores_nodes():
     """P-312, P-325; recorded topo-24."""
     some = allowed({"zone": ["z3", "z1", "zz"]})
-    requisite, preferred, _ = run(
-        zones("z1", "z2", "z3"), claim_name="web-1", allowed_topologies=some
-    )
+    requisite, preferred = run(zones("z1", "z2", "z3"), claim_name="web-1", allowed_topologies=some)
     assert requisite == zone_list("z1", "z3", "zz")
     assert preferred == zone_list("z3", "zz", "z1")
 
@@ -293,10 +256,7 @@ def test_immediate_with_allowed_topologies_ignores_nodes():
 def test_allowed_topologies_without_expressions_leave_the_field_unset():
     """P-312."""
     some = [{"matchLabelExpressions": []}]
-    assert accessibility_requirements(inputs(zones("z"), allowed_topologies=some), None) == (
-        None,
-        None,
-    )
+    assert accessibility_requirements(inputs(zones("z"), allowed_topologies=some)) is None
 
 
 def test_a_repeated_key_sends_its_last_value():
@@ -309,43 +269,8 @@ def test_a_repeated_key_sends_its_last_value():
 
 def test_a_selected_node_means_delayed_binding_whatever_the_class_says():
     """P-301: strict has no effect without one."""
-    requisite, _, _ = run(zones("z1", "z2"), strict=True)
+    requisite, _ = run(zones("z1", "z2"), strict=True)
     assert requisite == zone_list("z1", "z2")
-
-
-def test_d003_before_create_volume_a_pin_holds_for_its_node_only():
-    """D-003: a NoChange error and another selected node must not use the old node's labels."""
-    catalog = zones("z1", "z2")
-    pin = run(catalog, selected_node="n1", strict=True)[2]
-    requisite, _, again = run(catalog, pin, selected_node="n2", strict=True)
-    assert requisite == zone_list("z2")
-    assert again.node == "n2"
-
-
-def test_d003_before_create_volume_a_pin_holds_for_its_node():
-    """P-330: for the same node nothing is looked up again."""
-    pin = run(zones("z1", "z2"), selected_node="n1")[2]
-    assert run(cluster({}), pin, selected_node="n1")[0] == zone_list("z1", "z2")
-
-
-@pytest.mark.parametrize("selected_node", ["", "n2"])
-def test_d003_after_create_volume_a_pin_outlives_the_selected_node(selected_node):
-    """P-330: the driver may have made the volume; a repeat asks for the very same place."""
-    catalog = zones("z1", "z2", "z3")
-    first = run(catalog, selected_node="n1")
-    assert run(catalog, first[2].sent(), selected_node=selected_node)[:2] == first[:2]
-
-
-def test_p331_incomplete_pinned_labels_are_read_again():
-    """P-331: a record from elsewhere may lack a key."""
-    pin = Pin(node="n1", keys=("zone",), labels={"rack": "r"})
-    assert run(zones("z1"), pin, selected_node="n1", strict=True)[0] == zone_list("z1")
-
-
-def test_d013_the_pin_holds_the_keys_labels_only():
-    """D-013: whole label maps would be stored for every claim in progress."""
-    catalog = cluster({"n": {"zone": "z", "other": "x"}})
-    assert run(catalog, selected_node="n")[2].labels == {"zone": "z"}
 
 
 @pytest.mark.parametrize("key", ["foo", "bar"], ids=["T-155 own node", "T-155 other node"])
@@ -374,7 +299,7 @@ key_lists = st.permutations(["zone", "rack", "host"]).flatmap(
 def test_preferred_is_a_rotation_of_requisite(nodes, keys, delayed, strict, claim_name):
     """P-313, P-314: same terms, sorted and distinct once, rotated once; n0 leads if selected."""
     catalog = cluster(nodes, keys)
-    requisite, preferred, pin = run(
+    requisite, preferred = run(
         catalog, selected_node="n0" if delayed else "", strict=strict, claim_name=claim_name
     )
     rotations = [requisite[start:] + requisite[:start] for start in range(len(requisite))]
@@ -383,6 +308,3 @@ def test_preferred_is_a_rotation_of_requisite(nodes, keys, delayed, strict, clai
     assert in_order == sorted(set(in_order))
     if delayed:
         assert is_subset(make_term(preferred[0]), make_term(nodes["n0"]))
-    assert pin == Pin.from_json(json.loads(json.dumps(pin.to_json())))
-    again = run(cluster({}), pin.sent(), strict=strict, claim_name=claim_name)
-    assert again[:2] == (requisite, preferred)

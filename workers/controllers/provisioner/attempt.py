@@ -1,6 +1,7 @@
 """One attempt to provision a claim: prepare, ask the driver, judge the answer (P-101, steps 5-24).
 
-Everything up to the request is read anew in each attempt; only the topology is pinned (P-330).
+A first attempt reads everything that its request is made of. A repeat sends the recorded request:
+only its secrets are read again.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from csi_client.errors import CsiError
+from csi_client.errors import ALREADY_EXISTS, CsiError
 from workers.controllers.provisioner import nodes, sourcing
 from workers.controllers.provisioner.intent import Request
 from workers.controllers.provisioner.recorded import RecordedAttempt
@@ -21,7 +22,6 @@ from workers.migration.to_in_tree import volume_to_in_tree
 from workers.observability.logging import get_logger
 from workers.observability.requests import about_volume
 from workers.topology.affinity import node_affinity
-from workers.topology.pin import Pin
 from workers.topology.requirements import TopologyInputs, accessibility_requirements
 from workers.translate import attributes_class, capability, claims, parameters, sources
 from workers.translate import secrets as secret_rules
@@ -29,10 +29,11 @@ from workers.translate import volume as volume_rules
 from workers.translate.fields import object_list, text_map
 from workers.translate.names import volume_name
 from workers.translate.outcome import create_volume_state
-from workers.translate.request import build_request
+from workers.translate.request import build_request, recorded_request, repeated_request
 
 if TYPE_CHECKING:
     from csi_client import messages as csi
+    from workers.controllers.provisioner.intent import Intent
     from workers.kube.objects import JsonObject
     from workers.translate.secrets import SecretRef, VolumeSecrets
     from workers.translate.sources import ContentSource
@@ -50,7 +51,6 @@ class Prepared:
     request: csi.CreateVolumeRequest
     fs_type: str
     required_bytes: int
-    pin: Pin | None
     secret_ref: SecretRef | None
     secrets: VolumeSecrets
     attributes_class: str
@@ -76,15 +76,15 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
     def prepare(self) -> Prepared:
         """Everything that is checked and read before the driver is asked."""
         driver, claim = self.work.driver, self.claim
+        if self.intent is not None and self.intent.request:
+            return self.repeat(self.intent, self.intent.request)
         if self.intent is None:
             claims.check_qualifies(claim, driver.name)
             if not self.is_rehearsal:
                 nodes.check_owner(self.work, claim)
         gates = driver.settings.gates
         source = sources.normalise(claim, cross_namespace=gates.cross_namespace_volume_data_source)
-        # Nobody gets at data by the volume of a claim that is gone: the grant was checked before
-        # the first call, and may have gone with the claim since.
-        if source is not None and not self.work.is_orphaned:
+        if source is not None:
             sourcing.check_grants(self.work, source)
         storage_class, migrated = self.translated_class()
         if source is not None:
@@ -113,19 +113,72 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
             fs_type,
             multi_writer=driver.supports("SINGLE_NODE_MULTI_WRITER"),
         )
-        content = self.content(source) if source is not None else None
-        requirements, pin = self.topology(storage_class)
+        content = None
+        if source is not None:
+            content = sourcing.resolve(self.work, claim, source, protect=not self.is_rehearsal)
+        requirements = self.topology(storage_class)
         return self.request(
             name=name,
             values=values,
             capabilities=capabilities,
             content=content,
             requirements=requirements,
-            pin=pin,
             fs_type=fs_type,
             vac_name=vac_name,
             migrated=migrated,
         )
+
+    def repeat(self, intent: Intent, recorded: JsonObject) -> Prepared:
+        """The request of an earlier call again, as its record has it."""
+        self.selected_node = intent.selected_node
+        self.protect_source()
+        storage_class, migrated = self.translated_class()
+        values = text_map(storage_class, "parameters")
+        request = repeated_request(recorded)
+        name = request.name
+        if name != self.work.lease.volume:
+            raise AttemptError(
+                f"the record of volume {self.work.lease.volume} holds a request for volume "
+                f"{name!r}: csi-fleet audit shows it",
+                State.NO_CHANGE,
+            )
+        secret_ref = secret_rules.resolve(
+            secret_rules.SecretKind.PROVISIONER, values, name, intent.claim
+        )
+        if secret_ref is not None:
+            request.secrets.update(self.secret_data(secret_ref))
+        settings = self.work.driver.settings
+        fs_types = [one.mount.fs_type for one in request.volume_capabilities if one.mount.fs_type]
+        return Prepared(
+            request=request,
+            fs_type=fs_types[0] if fs_types else "",
+            required_bytes=request.capacity_range.required_bytes,
+            secret_ref=secret_ref,
+            secrets=secret_rules.resolve_volume_secrets(values, name, intent.claim),
+            attributes_class=attributes_class.attributes_class_name(
+                intent.claim, is_enabled=settings.gates.volume_attributes_class
+            ),
+            migrated=migrated,
+        )
+
+    def protect_source(self) -> None:
+        """A source that still exists is not deleted while the driver copies from it.
+
+        While the claim lives its user sees what is wrong with the source (D-046). Once the claim is
+        gone that is no reason to leave the call open: nobody gets at the data.
+        """
+        gates = self.work.driver.settings.gates
+        cross = gates.cross_namespace_volume_data_source
+        try:
+            source = sources.normalise(self.claim, cross_namespace=cross)
+            if source is not None and not self.work.is_orphaned:
+                sourcing.check_grants(self.work, source)
+            if source is not None:
+                sourcing.resolve(self.work, self.claim, source)
+        except AttemptError as error:
+            if not self.work.is_orphaned:
+                raise
+            _log.warning("the call is repeated although its source is not usable", err=error)
 
     def request(
         self,
@@ -135,7 +188,6 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         capabilities: list[csi.VolumeCapability],
         content: ContentSource | None,
         requirements: csi.TopologyRequirement | None,
-        pin: Pin | None,
         fs_type: str,
         vac_name: str,
         migrated: bool,
@@ -162,7 +214,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
             requirements=requirements,
             mutable_parameters=mutable,
         )
-        return Prepared(built, fs_type, required, pin, secret_ref, refs, vac_name, migrated)
+        return Prepared(built, fs_type, required, secret_ref, refs, vac_name, migrated)
 
     def translated_class(self) -> tuple[JsonObject, bool]:
         """Step 8: the class as the CSI driver understands it (P-602)."""
@@ -190,27 +242,13 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
             )
             raise
 
-    def content(self, source: sources.DataSource) -> ContentSource:
-        """Step 15; for a claim that is gone the source of the call before will do.
-
-        While the claim lives its user sees what is wrong with the source (D-046).
-        """
-        try:
-            return sourcing.resolve(self.work, self.claim, source, protect=not self.is_rehearsal)
-        except AttemptError as error:
-            if not self.work.is_orphaned:
-                raise
-            return sourcing.remembered(self.intent, error)
-
     def topology(
         self, storage_class: JsonObject, *, selected_node: str | None = None
-    ) -> tuple[csi.TopologyRequirement | None, Pin | None]:
+    ) -> csi.TopologyRequirement | None:
         """Step 17 (P-300)."""
         driver = self.work.driver
         if not driver.supports_topology:
-            return None, None
-        intent = self.intent
-        known = intent.pin if intent is not None else None
+            return None
         return accessibility_requirements(
             TopologyInputs(
                 driver_name=driver.name,
@@ -220,8 +258,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
                 allowed_topologies=object_list(storage_class, "allowedTopologies"),
                 strict=driver.settings.provision.strict_topology,
                 immediate=driver.settings.provision.immediate_topology,
-            ),
-            Pin.from_json(known) if known else None,
+            )
         )
 
     def secret_data(self, ref: SecretRef) -> dict[str, str]:
@@ -237,8 +274,6 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         try:
             found = self.work.runtime.kube.get_attributes_class(name)
         except RefusedError as error:
-            if self.work.is_orphaned and self.intent is not None and self.intent.attributes:
-                return dict(self.intent.attributes)
             raise attributes_class.read_failed(error) from error
         return attributes_class.mutable_parameters(found, self.work.driver.name)
 
@@ -248,9 +283,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         """What a repeat must have in common with this call."""
         return Request(
             selected_node=self.selected_node,
-            pin=prepared.pin.sent().to_json() if prepared.pin is not None else None,
-            source=sourcing.sent(prepared.request),
-            attributes=dict(prepared.request.mutable_parameters),
+            message=recorded_request(prepared.request),
             timeout_seconds=self.timeout_seconds,
         )
 
@@ -273,7 +306,12 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
             self.remember_background()
             raise
         except CsiError as error:
-            raise AttemptError(str(error), self.state_of(error), code=error.code) from None
+            state = self.state_of(error)
+            if error.code == ALREADY_EXISTS and (earlier := self.current.with_earlier()):
+                # The volume was made by the earlier call, whose request the driver expects.
+                self.remember(earlier)
+                state = State.BACKGROUND
+            raise AttemptError(str(error), state, code=error.code) from None
 
     def state_of(self, error: CsiError) -> State:
         """P-410; a status made by the transport says nothing about the storage (D-024)."""

@@ -207,7 +207,9 @@ class ClaimPass(ClaimWork):
         if (claim.get("spec") or {}).get("volumeName"):
             self.forget_intent()
             return done("bound")
-        storage_class = self.storage_class(rules.claim_class_name(claim))
+        # An open call is repeated as it was sent. A class made since counts once it has ended.
+        recorded = intent.storage_class if intent is not None else None
+        storage_class = recorded or self.storage_class(rules.claim_class_name(claim))
         delay = slow_delay_seconds(self.lease.memo, storage_class)
         if delay > 0 and intent is None:
             return Outcome(

@@ -3,16 +3,18 @@
 Shape in Redis and, for attempts that are slow or stay without an end, in a ConfigMap (JSON); what
 is empty is absent:
 `{"key": key text, "driver": name, "claim": claim object, "selected_node": name or "",
-"pin": topology pin or null, "stage": see below, "has_copy": whether there may be a ConfigMap,
-"is_copied": whether one surely says so, "since": unix seconds of the first attempt, "source":
-{"snapshot_id" or "volume_id": handle} the driver copies from, "class": the StorageClass,
-"attributes": parameters of the VolumeAttributesClass, "deadline": unix seconds of the call's end,
-"epoch": life of Redis in which it began, "overtaken": unix seconds until which calls of dead
-processes may go on, "problem": why it is stranded, "store": progress of a plug-in's backoff
-store}`.
+"stage": see below, "has_copy": whether there may be a ConfigMap,
+"is_copied": whether one surely says so, "since": unix seconds of the first attempt, "request": the
+CreateVolumeRequest as JSON, without secrets, "class": the StorageClass it was made from, "earlier":
+claim, class, request and selected_node of an earlier call with another request, "deadline":
+unix seconds of the call's end, "epoch": life of Redis in which it began, "overtaken": unix seconds
+until which calls of dead processes may run, "problem": why it is stranded, "store": progress of a
+plug-in's backoff store}`.
 
-With class, source and attributes the same request can be asked again when all of them are gone.
-Secrets are not in it: only the class's words for where they are.
+A driver answers a repeated request with the same volume, and may refuse another request under the
+same name (CSI: ALREADY_EXISTS). So an open call is repeated with its recorded request, whatever has
+become of class, attributes class, nodes and flags since. Secrets are not in the record: each call
+reads them again, from where the recorded class says.
 
 Stages: `calling` until the end of the call is known, `background` once it is known to be unknown,
 `failed` after a final error, `saved` when only an overtaken call is waited for, `stranded` when
@@ -117,16 +119,12 @@ class Request:
 
     Attributes:
         selected_node: of the claim, "" without.
-        pin: topology that a repeat keeps to.
-        source: what the driver copies from.
-        attributes: parameters of the claim's VolumeAttributesClass.
+        message: the CreateVolumeRequest as JSON, without secrets; None for plug-ins.
         timeout_seconds: the call ends by then; 0 for calls without an end of their own.
     """
 
     selected_node: str = ""
-    pin: JsonObject | None = None
-    source: JsonObject | None = None
-    attributes: JsonObject | None = None
+    message: JsonObject | None = None
     timeout_seconds: float = 0.0
 
 
@@ -138,14 +136,13 @@ class Intent:
     driver: str
     claim: JsonObject
     selected_node: str
-    pin: JsonObject | None
     stage: str
     has_copy: bool
     since: float
-    source: JsonObject | None = None
+    request: JsonObject | None = None
+    earlier: JsonObject | None = None
     store: JsonObject | None = None
     storage_class: JsonObject | None = None
-    attributes: JsonObject | None = None
     deadline: float = 0.0
     overtaken: float = 0.0
     epoch: str = ""
@@ -174,13 +171,12 @@ class Intent:
             driver=driver,
             claim=kept_claim(claim, storage_class),
             selected_node=request.selected_node,
-            pin=request.pin,
             stage=STAGE_CALLING,
             has_copy=previous.has_copy if previous else False,
             since=previous.since if previous else time.time(),
-            source=request.source,
+            request=request.message,
+            earlier=previous.before(request) if previous else None,
             storage_class=slim_copy(storage_class),
-            attributes=request.attributes,
             deadline=now + request.timeout_seconds if request.timeout_seconds else 0.0,
             overtaken=previous.may_run_until if previous else 0.0,
             epoch=epoch,
@@ -205,14 +201,13 @@ class Intent:
             driver=str(record.get("driver", "")),
             claim=claim,
             selected_node=str(record.get("selected_node") or ""),
-            pin=record.get("pin"),
             stage=str(record.get("stage") or STAGE_CALLING),
             has_copy=bool(record.get("has_copy")),
             since=float(record.get("since") or time.time()),
-            source=record.get("source"),
+            request=record.get("request"),
+            earlier=record.get("earlier"),
             store=record.get("store"),
             storage_class=record.get("class"),
-            attributes=record.get("attributes"),
             deadline=_seconds(record.get("deadline")),
             overtaken=_seconds(record.get("overtaken")),
             epoch=str(record.get("epoch") or ""),
@@ -227,7 +222,6 @@ class Intent:
             "driver": self.driver,
             "claim": self.claim,
             "selected_node": self.selected_node,
-            "pin": self.pin,
             "stage": self.stage,
             "has_copy": self.has_copy,
             "since": self.since,
@@ -236,10 +230,10 @@ class Intent:
 
     def _optional(self) -> JsonObject:
         return {
-            "source": self.source,
+            "request": self.request,
+            "earlier": self.earlier,
             "store": self.store,
             "class": self.storage_class,
-            "attributes": self.attributes,
             "deadline": self.deadline,
             "overtaken": self.overtaken,
             "epoch": self.epoch,
@@ -278,6 +272,35 @@ class Intent:
     def is_saved(self) -> bool:
         """The PV is there; only a call of a dead process is waited for."""
         return self.stage == STAGE_SAVED
+
+    def before(self, request: Request) -> JsonObject | None:
+        """What to remember of this attempt when `request` is sent next.
+
+        A driver may have made the volume although it answered with an error (INTERNAL after a
+        time-out of its own). Then it refuses any other request, and only the first one helps.
+        """
+        if self.earlier is not None or self.request in (None, request.message):
+            return self.earlier
+        return {
+            "claim": self.claim,
+            "class": self.storage_class,
+            "request": self.request,
+            "selected_node": self.selected_node,
+        }
+
+    def with_earlier(self) -> Self | None:
+        """The same with the request of the earlier call in the place of its own; None if none."""
+        known = self.earlier
+        if known is None:
+            return None
+        return replace(
+            self,
+            claim=known["claim"],
+            storage_class=known["class"],
+            request=known["request"],
+            selected_node=known["selected_node"],
+            earlier=None,
+        )
 
     def failed(self) -> Self:
         """The same after a final error of the driver."""

@@ -96,10 +96,11 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
     def record_intent(self, request: Request) -> None:
         """Before the call: from now on the attempt is finished by somebody, whatever dies."""
         work = self.work
+        known = self.intent if self.intent is not None and self.intent.request else None
         intent = Intent.begin(
             key=work.key.text,
             driver=work.driver.name,
-            claim=self.claim,
+            claim=known.claim if known else self.claim,  # what the request was made from
             storage_class=self.storage_class,
             request=request,
             previous=self.intent or work.record,  # of a failed one: what it overtook

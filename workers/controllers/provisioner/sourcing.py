@@ -25,8 +25,6 @@ from workers.translate.fields import text
 from workers.translate.references import KIND_SNAPSHOT, UNBOUND
 
 if TYPE_CHECKING:
-    from csi_client import messages as csi
-    from workers.controllers.provisioner.intent import Intent
     from workers.controllers.provisioner.work import ClaimWork
     from workers.kube.objects import JsonObject
     from workers.translate.sources import ContentSource, DataSource
@@ -66,34 +64,6 @@ def resolve(
     if content.warning:
         _log.warning("the source has a flaw", warning=content.warning)
     return content
-
-
-def sent(request: csi.CreateVolumeRequest) -> JsonObject | None:
-    """What the driver copies from, as an intent remembers it; None for an empty volume."""
-    content = request.volume_content_source
-    if content.HasField("snapshot"):
-        return {"snapshot_id": content.snapshot.snapshot_id}
-    return {"volume_id": content.volume.volume_id} if content.HasField("volume") else None
-
-
-def remembered(intent: Intent | None, error: AttemptError) -> ContentSource:
-    """The source an earlier call of the attempt was sent with.
-
-    Somebody may have deleted the snapshot since (issue 1449 of external-provisioner): only the
-    same request asked again brings the volume of that call to light.
-
-    Raises:
-        AttemptError: `error`, why the source cannot be read; there was no call before.
-    """
-    record = (intent.source if intent is not None else None) or {}
-    found = sources.ContentSource(
-        snapshot_id=str(record.get("snapshot_id") or ""),
-        volume_id=str(record.get("volume_id") or ""),
-    )
-    if not (found.snapshot_id or found.volume_id):
-        raise error
-    _log.warning("going on with the source of the call before", err=error.message)
-    return found
 
 
 def _snapshot(

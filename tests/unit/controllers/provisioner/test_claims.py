@@ -155,14 +155,13 @@ def test_class_changed_while_a_call_may_run_keeps_what_is_known(world, claim):
     world.claim_pass(claim)
     world.kube.drop("storageclasses.storage.k8s.io", "fast")
     world.add_class(provisioner="bar")
+    world.client.answers = [rpc(14)]
     assert world.claim_pass(claim).action is Action.RETRY
     assert in_progress(world) == "background"
     world.kube.drop("storageclasses.storage.k8s.io", "fast")
-    assert world.claim_pass(claim).action is Action.RETRY
-    assert in_progress(world) == "background"
-    world.add_class()
     world.claim_pass(claim)
     assert set(world.volumes()) == {DOMAIN}
+    assert len({one.SerializeToString() for one in world.client.created}) == 1
 
 
 def test_c020_a_claim_under_deletion_is_provisioned(world, claim):
@@ -236,12 +235,14 @@ SECRET_OF_CLASS = {
     ],
 )
 def test_c028_in_progress_after_a_second_attempt(world, claim, second, left):
+    world.kube.drop("storageclasses.storage.k8s.io", "fast")
+    world.add_class(parameters=SECRET_OF_CLASS)
+    world.kube.add("secrets", {"metadata": {"namespace": "default", "name": "creds"}, "data": {}})
     world.client.answers = [rpc(4)]
     world.claim_pass(claim)
     before = dict(world.intents.intents[DOMAIN])
     if second is None:
-        world.kube.drop("storageclasses.storage.k8s.io", "fast")
-        world.add_class(parameters=SECRET_OF_CLASS)
+        world.kube.drop("secrets", "creds", "default")
     else:
         world.client.answers = [second]
     assert world.claim_pass(claim).action is Action.RETRY
@@ -251,12 +252,18 @@ def test_c028_in_progress_after_a_second_attempt(world, claim, second, left):
 
 
 def test_d008_a_final_preparation_error_keeps_a_running_call(world, claim):
+    """The data of a secret that is not base64 ends a preparation for good."""
+    world.kube.drop("storageclasses.storage.k8s.io", "fast")
+    world.add_class(parameters=SECRET_OF_CLASS)
+    secret = {"metadata": {"namespace": "default", "name": "creds"}, "data": {}}
+    world.kube.add("secrets", secret)
     world.client.answers = [rpc(4)]
     world.claim_pass(claim)
-    world.kube.drop("storageclasses.storage.k8s.io", "fast")
-    world.add_class(parameters={"csi.storage.k8s.io/unknown": "x"})
+    world.kube.drop("secrets", "creds", "default")
+    world.kube.add("secrets", {**secret, "data": {"key": "no base64!"}})
     world.claim_pass(claim)
     assert in_progress(world) == "background"
+    assert len(world.client.created) == 1
 
 
 def test_c029_t057_a_deleted_claim_in_progress_is_provisioned(world, claim):

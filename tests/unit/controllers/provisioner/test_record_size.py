@@ -34,8 +34,8 @@ def test_m010_a_record_reads_back_as_it_was_written(problem):
     """M-010: whoever goes on writes it again, so nothing may be lost or added on the way."""
     written = Intent(
         key="claims|d|t/c|u", driver="d", claim={"metadata": {"uid": "u"}}, selected_node="n",
-        pin={"p": 1}, stage="stranded", has_copy=True, since=5.0, source={"volume_id": "v"},
-        store={"s": 1}, storage_class=CLASS, attributes={"a": "b"}, deadline=6.0, overtaken=7.0,
+        stage="stranded", has_copy=True, since=5.0, request={"name": "v"},
+        store={"s": 1}, earlier={"e": 1}, storage_class=CLASS, deadline=6.0, overtaken=7.0,
         epoch="e", problem=problem,
     )  # fmt: skip
     assert Intent.from_record(written.record(), "u") == written

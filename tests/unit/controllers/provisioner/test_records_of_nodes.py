@@ -13,14 +13,11 @@ from csi_client.errors import CsiError
 from tests.support.fake_cluster import DRIVER, FakeDriverClient, World
 from workers.config.settings import NodeSettings, Settings
 from workers.constants import ANN_SELECTED_NODE
-from workers.controllers.provisioner import attempt
 from workers.controllers.provisioner.claims import claim_volume, sync_claim
 from workers.controllers.provisioner.race import Wait
-from workers.drivers.driver import Driver
 from workers.engine.outcome import Action
 from workers.queue.copies import copy_name
 from workers.queue.keys import claim_key
-from workers.topology.pin import Pin
 
 TIMEOUT = CsiError(errors.DEADLINE_EXCEEDED, "late")
 
@@ -198,22 +195,14 @@ def test_copies_of_nodes_have_names_of_their_own():
 
 
 @pytest.mark.parametrize("node", ["n1", "n2"])
-def test_a_pin_holds_for_the_node_that_made_it(moved, monkeypatch, node):
+def test_a_request_is_repeated_by_the_node_that_sent_it(moved, node):
     """P-330: another node would ask for a volume over there."""
-    pin = {"node": "n1", "keys": ["host"], "labels": {"host": "n1"}, "terms": [], "sent": True}
     (record,) = moved.intents.intents.values()
-    record["pin"] = pin
-    asked = []
-
-    def requirements(_inputs, known):
-        asked.append(known)
-        return None, known
-
-    monkeypatch.setattr(attempt, "accessibility_requirements", requirements)
-    monkeypatch.setattr(Driver, "supports_topology", True)
+    record["request"] = {**record["request"], "parameters": {"sent": "by n1"}}
     moved.kube.add("persistentvolumeclaims", with_node(moved.live_claim(), node))
     assert moved.node_pass(node, moved.live_claim()).action is Action.DONE
-    assert asked == [Pin.from_json(pin) if node == "n1" else None]
+    (sent,) = [dict(one.parameters) for one in moved.clients[node].created[-1:]]
+    assert sent == ({"sent": "by n1"} if node == "n1" else {})
 
 
 def test_nodes_that_share_a_redis_have_attempts_of_their_own(moved):

@@ -28,7 +28,6 @@ INTENT = Intent(
     driver=DRIVER,
     claim={"metadata": {"namespace": "default", "name": "data", "uid": "u1"}},
     selected_node="",
-    pin=None,
     stage="calling",
     has_copy=False,
     since=1.0,

@@ -195,30 +195,6 @@ SNAP = csi.VolumeContentSource.SnapshotSource(snapshot_id="s")
 VOLUME = csi.VolumeContentSource.VolumeSource(volume_id="v")
 
 
-@pytest.mark.parametrize(
-    ("content", "kept"),
-    [
-        (None, None),
-        (csi.VolumeContentSource(snapshot=SNAP), {"snapshot_id": "s"}),
-        (csi.VolumeContentSource(volume=VOLUME), {"volume_id": "v"}),
-    ],
-    ids=["empty volume", "snapshot", "clone"],
-)
-def test_m010_a_record_has_the_handle_that_was_sent(content, kept):
-    """M-010: and it comes back as it was, for a claim that is gone (COR-7)."""
-    sent = sourcing.sent(csi.CreateVolumeRequest(volume_content_source=content))
-    assert sent == kept
-    intent: Any = SimpleNamespace(source=sent)
-    gone = AttemptError("the source is gone", State.NO_CHANGE)
-    if kept is not None:
-        assert sourcing.remembered(intent, gone) == ContentSource(**kept)
-        return
-    for known in (intent, None):
-        with pytest.raises(AttemptError) as caught:
-            sourcing.remembered(known, gone)
-        assert caught.value is gone
-
-
 def other(phase="Pending", source=SNAPSHOT, namespace="default"):
     """Another claim; without `phase` the API server has not looked at it yet."""
     return {

@@ -1,0 +1,227 @@
+"""An open call is repeated with the request that was sent, whatever has changed since (COR2-2).
+
+A driver that keeps to CSI answers another request under the same name by ALREADY_EXISTS: the claim
+would wait for ever, and its volume would be left when the claim is deleted.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+
+from csi_client import errors
+from csi_client.errors import CsiError
+from tests.support.crash_world import CLAIM, CrashWorld, FakeStorage
+from tests.support.fake_cluster import DRIVER, TOPOLOGY, World
+from workers.constants import ANN_SELECTED_NODE
+from workers.engine.outcome import Action
+from workers.topology.cluster import ClusterTopology
+
+TIMEOUT = CsiError(errors.DEADLINE_EXCEEDED, "late")
+INTERNAL = CsiError(errors.INTERNAL, "told to fail")
+ZONE = "zone"
+CLASSES = "storageclasses.storage.k8s.io"
+ATTRIBUTES = "volumeattributesclasses.storage.k8s.io"
+PARAMETERS = {
+    "tier": "old",
+    "csi.storage.k8s.io/fstype": "xfs",
+    "csi.storage.k8s.io/provisioner-secret-name": "${pvc.annotations['team']}",
+    "csi.storage.k8s.io/provisioner-secret-namespace": "default",
+}
+
+
+def secret(world, name, value):
+    data = {"password": b64encode(value.encode()).decode()}
+    world.kube.add("secrets", {"metadata": {"namespace": "default", "name": name}, "data": data})
+
+
+def attributes(world, value):
+    world.kube.add(
+        ATTRIBUTES,
+        {"metadata": {"name": "fast-iops"}, "driverName": DRIVER, "parameters": {"iops": value}},
+    )
+
+
+def a_world():
+    """A class with parameters, secret and attributes class; three zones; the claim waits on n1."""
+    world = World(plugin=TOPOLOGY, controller=World().controller | {"MODIFY_VOLUME"})
+    nodes = {f"n{one}": {ZONE: f"z{one}"} for one in "123"}
+    world.clusters.topology = ClusterTopology(
+        {name: {DRIVER: [ZONE]} for name in nodes}, nodes, version=1
+    )
+    world.add_class(parameters=PARAMETERS, mountOptions=["ro"])
+    secret(world, "red", "first")
+    attributes(world, "100")
+    world.add_claim(
+        annotations={ANN_SELECTED_NODE: "n1", "team": "red"}, volumeAttributesClassName="fast-iops"
+    )
+    return world
+
+
+def remake_class(world, **changes):
+    world.kube.objects.pop((CLASSES, "", "fast"), None)
+    world.add_class(**{"parameters": PARAMETERS, **changes})
+
+
+def set_flags(world, **changes):
+    provision = replace(world.driver.settings.provision, **changes)
+    world.driver = replace(
+        world.driver, settings=replace(world.driver.settings, provision=provision)
+    )
+
+
+def annotate(world, **texts):
+    world.live_claim()["metadata"]["annotations"].update(texts)
+
+
+CHANGES = {
+    "class with other parameters": lambda w: remake_class(w, parameters={"tier": "new"}),
+    "class with an invalid parameter": lambda w: remake_class(
+        w, parameters={"csi.storage.k8s.io/unknown": "x"}
+    ),
+    "class with other topologies": lambda w: remake_class(
+        w,
+        allowedTopologies=[{"matchLabelExpressions": [{"key": ZONE, "values": ["z3"]}]}],
+    ),
+    "class of another provisioner": lambda w: remake_class(w, provisioner="other.example.org"),
+    "class deleted": lambda w: w.kube.objects.pop((CLASSES, "", "fast"), None),
+    "attributes class with other parameters": lambda w: attributes(w, "200"),
+    "attributes class deleted": lambda w: w.kube.objects.pop((ATTRIBUTES, "", "fast-iops"), None),
+    "--extra-create-metadata": lambda w: set_flags(w, extra_create_metadata=True),
+    "--default-fstype": lambda w: set_flags(w, default_fstype="btrfs"),
+    "--strict-topology": lambda w: set_flags(w, strict_topology=True),
+    "all nodes deleted": lambda w: setattr(
+        w.clusters, "topology", ClusterTopology({}, {}, version=2)
+    ),
+    "another node selected": lambda w: annotate(w, **{ANN_SELECTED_NODE: "n3"}),
+    "no node selected": lambda w: w.live_claim()["metadata"]["annotations"].pop(
+        ANN_SELECTED_NODE, None
+    ),
+    "annotation for the secret's name": lambda w: annotate(w, team="blue"),
+}
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["claim lives", "claim deleted"])
+@pytest.mark.parametrize(("first", "second"), [*permutations(CHANGES, 2)])
+def test_p330_p335_d003_d013_t133_the_same_request_after_any_two_changes(first, second, is_deleted):
+    """P-425: the name too. The volume is saved for the class that it was made with."""
+    world = a_world()
+    claim = world.live_claim()
+    world.client.answers = [TIMEOUT, TIMEOUT]
+    world.claim_pass(claim)
+    CHANGES[first](world)
+    world.claim_pass(claim)
+    CHANGES[second](world)
+    if is_deleted:
+        world.drop_claim()
+    world.claim_pass(claim)
+    requests = {one.SerializeToString(deterministic=True) for one in world.client.created}
+    assert len(world.client.created) == 3
+    assert len(requests) == 1
+    (volume,) = world.volumes().values()
+    assert volume["spec"]["csi"]["fsType"] == "xfs"
+    assert volume["spec"]["mountOptions"] == ["ro"]
+    assert volume["spec"]["volumeAttributesClassName"] == "fast-iops"
+    assert world.intents.intents == {}
+
+
+def test_a_record_has_no_secret_and_a_repeat_reads_it_again():
+    """P-425: what rotates between two calls is sent as it is now."""
+    world = a_world()
+    claim = world.live_claim()
+    world.client.answers = [TIMEOUT]
+    world.claim_pass(claim)
+    assert "first" not in str(world.intents.intents)
+    secret(world, "red", "second")
+    world.claim_pass(claim)
+    assert [dict(one.secrets) for one in world.client.created] == [
+        {"password": "first"},
+        {"password": "second"},
+    ]
+
+
+def test_a_new_class_counts_once_the_call_has_ended():
+    world = a_world()
+    claim = world.live_claim()
+    world.client.answers = [TIMEOUT, INTERNAL]
+    world.claim_pass(claim)
+    remake_class(world, parameters={"tier": "new"})
+    world.claim_pass(claim)
+    world.claim_pass(claim)
+    assert [one.parameters["tier"] for one in world.client.created] == ["old", "old", "new"]
+
+
+@pytest.mark.parametrize("unreadable", [{"name": 7}, {"capacity_range": []}, {"parameters": "x"}])
+def test_a_recorded_request_that_cannot_be_read_ends_no_pass(unreadable):
+    world = a_world()
+    claim = world.live_claim()
+    world.client.answers = [TIMEOUT]
+    world.claim_pass(claim)
+    (record,) = world.intents.intents.values()
+    record["request"] = unreadable
+    assert world.claim_pass(claim).action is Action.RETRY
+    assert "csi-fleet audit shows it" in world.events.warnings()[-1]
+    assert world.intents.intents
+
+
+class StrictStorage(FakeStorage):
+    """Another request under a known name is ALREADY_EXISTS, as CSI has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.requests = {}
+
+    def create_volume(self, request, **options):
+        sent = request.SerializeToString(deterministic=True)
+        if request.name in self.volumes and self.requests[request.name] != sent:
+            self.calls.append("refused")
+            raise CsiError(errors.ALREADY_EXISTS, "exists with another request")
+        self.requests[request.name] = sent
+        return super().create_volume(request, **options)
+
+
+def strict_world(redis_client):
+    world = CrashWorld(redis_client)
+    world.storage = StrictStorage()
+    object.__setattr__(world.driver, "client", world.storage)
+    world.add_claim()
+    return world
+
+
+def remake(world, tier):
+    world.hide_class()
+    uid = f"class-{tier}"
+    metadata = {**world.storage_class["metadata"], "uid": uid}
+    world.storage_class = {
+        **world.storage_class, "metadata": metadata, "parameters": {"tier": tier}
+    }  # fmt: skip
+    world.show_class()
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["bound", "claim deleted"])
+@pytest.mark.parametrize("tiers", [("new",), ("new", "newer")], ids=["once", "twice"])
+@pytest.mark.parametrize("end", [TIMEOUT, INTERNAL], ids=["no answer", "answered by an error"])
+def test_a_strict_driver_after_a_class_made_anew(redis_client, end, tiers, is_deleted):
+    """INTERNAL is an end for CSI, but drivers answer it with the volume already made."""
+    world = strict_world(redis_client)
+    world.storage.plans = [("after", end)]
+    owner = world.owner()
+    world.live(owner, passes=1)
+    for tier in tiers:
+        remake(world, tier)
+        world.now_ms += 60_000
+        world.live(owner, passes=1)
+    if is_deleted:
+        world.delete_claim()
+    world.live(owner)
+    if not is_deleted:
+        assert world.kube.objects[CLAIM]["status"]["phase"] == "Bound"
+        assert len(world.storage.volumes) == 1
+        world.delete_claim()
+        world.live(owner)
+    assert world.storage.volumes == {}
+    assert world.kube.kind("persistentvolumes") == {}
+    assert world.left_in_redis() == []
