@@ -106,7 +106,9 @@ CHANGES = {
 
 @pytest.mark.parametrize("is_deleted", [False, True], ids=["claim lives", "claim deleted"])
 @pytest.mark.parametrize(("first", "second"), [*permutations(CHANGES, 2)])
-def test_p330_p335_d003_d013_t133_the_same_request_after_any_two_changes(first, second, is_deleted):
+def test_p330_p335_d003_d013_t133_t134_the_same_request_after_any_two_changes(
+    first, second, is_deleted
+):
     """P-425: the name too. The volume is saved for the class that it was made with."""
     world = a_world()
     claim = world.live_claim()
