@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import grpc
@@ -21,19 +21,15 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from csi_client import capabilities, errors, redact
 from csi_client import messages as csi
 from csi_client import scrub as scrubbing
-from csi_client.channels import MOST_CHANNELS, Channels
-from csi_client.connection import MAX_RECEIVE_BYTES, Link, TlsFiles, channel_maker, parse_address
-from csi_client.slowcalls import SLOW_CALLS
+from csi_client.connection import MAX_RECEIVE_BYTES, Link, TlsFiles, open_channel, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
 
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 """Deadline of each call: the Go sidecar's real `--timeout` default (P-413, D-007)."""
 
 _log: Final = logging.getLogger(__name__)
-_UNWATCHED: Final = nullcontext()
 _Answer = TypeVar("_Answer", bound=Message)
 _Page = TypeVar("_Page", csi.ListVolumesResponse, csi.ListSnapshotsResponse)
 
@@ -87,10 +83,9 @@ class CsiClient:
         self.timeout_seconds = timeout_seconds
         self._timeouts_by_rpc = dict(timeouts_by_rpc or {})
         self._observer = observer
-        make = channel_maker(target, tls=tls, max_receive_bytes=max_receive_bytes)
-        # With TLS each would have a connection of its own, whose loss nobody counts.
-        self._channels = Channels(make, MOST_CHANNELS if tls is None else 1)
-        self._link = Link(self._channels.first)
+        self._channel = open_channel(target, tls=tls, max_receive_bytes=max_receive_bytes)
+        self._methods: dict[str, grpc.UnaryUnaryMultiCallable[bytes, bytes]] = {}
+        self._link = Link(self._channel)
         self._guarded: dict[grpc.Future[bytes], Callable[[], bool]] = {}
 
     @property
@@ -123,9 +118,9 @@ class CsiClient:
                 call.cancel()
 
     def close(self) -> None:
-        """Close the channels; running calls end with CANCELLED. Safe to call twice."""
+        """Close the channel; running calls end with CANCELLED. Safe to call twice."""
         self._link.close()
-        self._channels.close()
+        self._channel.close()
 
     def probe(self, *, timeout_seconds: float | None = None) -> bool:
         """Ask once whether the driver is ready; an absent `ready` means yes (P-004)."""
@@ -223,9 +218,8 @@ class CsiClient:
     ) -> csi.CreateVolumeResponse:
         """Create, or find again, the volume of that name. The answer is not checked here.
 
-        `on_slow` runs once when the call still runs after `slow_after_seconds`, in another thread
-        but within this one's context variables; this method ends after it. An exception of it is
-        logged and dropped, for the answer of the driver counts more.
+        `on_slow` runs once, in this thread, when the call still runs after `slow_after_seconds`.
+        An exception of it is logged and dropped, for the answer of the driver counts more.
         """
         return self._call(
             "Controller/CreateVolume",
@@ -363,17 +357,19 @@ class CsiClient:
         is_allowed: Callable[[], bool] | None,
     ) -> bytes:
         """Exchange bytes with the driver; raise CsiError without a cause attached."""
-        watched: AbstractContextManager[None] = _UNWATCHED
-        if on_slow is not None and slow_after_seconds < timeout:
-            watched = SLOW_CALLS.told(on_slow, slow_after_seconds, rpc)
+        can_be_slow = on_slow is not None and slow_after_seconds < timeout
         try:
-            with watched, self._channels.method(rpc) as method:
-                if is_allowed is None:
-                    return method(payload, timeout=timeout)
-                # Only a future can be cancelled; it costs twice the time of a processor.
-                call = method.future(payload, timeout=timeout)
-                with self._guard(call, is_allowed):
-                    return call.result()
+            method = self._methods.get(rpc)
+            if method is None:
+                method = self._methods[rpc] = self._channel.unary_unary(rpc, None, None)
+            if is_allowed is None and not can_be_slow:
+                return method(payload, timeout=timeout)
+            # A future can be cancelled, and left for a moment; it costs twice the CPU.
+            call = method.future(payload, timeout=timeout)
+            with self._guard(call, is_allowed):
+                if on_slow is not None and can_be_slow:
+                    self._wait(call, slow_after_seconds, on_slow, rpc)
+                return call.result()
         except grpc.RpcError as error:
             failure = _from_rpc_error(error, rpc)
         except grpc.FutureCancelledError:
@@ -387,9 +383,26 @@ class CsiClient:
         # Outside the handlers, so that no gRPC exception hangs on as __context__ (see above).
         raise failure
 
+    def _wait(
+        self, call: grpc.Future[bytes], seconds: float, on_slow: Callable[[], None], rpc: str
+    ) -> None:
+        """Wait for the end of the call; if it still runs after `seconds`, run `on_slow`."""
+        with suppress(grpc.FutureTimeoutError):
+            call.result(seconds)
+            return
+        try:
+            on_slow()
+        except Exception:  # noqa: BLE001 - the call runs on, and its answer must not get lost
+            _log.exception("slow-call callback failed", extra={"method": rpc})
+
     @contextmanager
-    def _guard(self, call: grpc.Future[bytes], is_allowed: Callable[[], bool]) -> Iterator[None]:
+    def _guard(
+        self, call: grpc.Future[bytes], is_allowed: Callable[[], bool] | None
+    ) -> Iterator[None]:
         """Let `recheck` find the call; looks once itself, for it may have come just before."""
+        if is_allowed is None:
+            yield
+            return
         self._guarded[call] = is_allowed
         try:
             if not is_allowed():

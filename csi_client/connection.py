@@ -12,7 +12,6 @@ import re
 import threading
 import time
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -112,12 +111,10 @@ def parse_address(address: str, *, allow_tcp: bool = False) -> str:
     return f"dns:///{match['host']}:{match['port']}"
 
 
-def channel_maker(
+def open_channel(
     target: str, *, tls: TlsFiles | None = None, max_receive_bytes: int = MAX_RECEIVE_BYTES
-) -> Callable[[], grpc.Channel]:
-    """What opens channels to a target of `parse_address`; without TLS all share one connection.
-
-    A channel connects when it is asked to.
+) -> grpc.Channel:
+    """Open a channel to a target of `parse_address`; it connects when it is asked to.
 
     Raises:
         CsiAddressError: `tls` for a unix socket, or its files cannot be read.
@@ -125,11 +122,11 @@ def channel_maker(
     is_unix = target.startswith(("unix:", "unix-abstract:"))
     if tls is None:
         options = _options(is_unix, None, max_receive_bytes)
-        return partial(grpc.insecure_channel, target, options=options)
+        return grpc.insecure_channel(target, options=options)
     if is_unix:
         raise CsiAddressError("TLS is for drivers over TCP, not for a unix socket")
     options = _options(is_unix, tls.server_name, max_receive_bytes)
-    return partial(grpc.secure_channel, target, tls.credentials(), options=options)
+    return grpc.secure_channel(target, tls.credentials(), options=options)
 
 
 def wait_connected(

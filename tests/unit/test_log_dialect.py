@@ -13,7 +13,6 @@ PACKAGES = ("csi_client", "watcher", "workers")
 STANDARD_LIBRARY = {
     "workers/observability/logging.py",
     "csi_client/client.py",
-    "csi_client/slowcalls.py",
 }
 METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log", "v"}
 

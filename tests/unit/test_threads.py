@@ -25,7 +25,6 @@ ALLOWED = {
     "workers/custom/attempt.py": "a timer that writes one record; ends with its pass",
     "workers/observability/http.py": "serves the probes: if it hangs, they fail",
     "csi_client/connection.py": "stands alone; worker.py asks links_silent_seconds",
-    "csi_client/slowcalls.py": "only waits; its threads end with a call, in a pass with a heart",
     "csi_client/registration.py": "gRPC's own pool for the kubelet's calls (node helpers)",
     "workers/conformance/plugin.py": "a command that ends",
     "workers/conformance/creating.py": "a command that ends",

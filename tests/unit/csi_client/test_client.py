@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,28 +31,6 @@ class Failed(grpc.RpcError):
         return self._details
 
 
-class SlowCalls:
-    """Tells in the call's own thread, when the channel lets time pass."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[float, Callable[[], None]]] = []
-        self.ends: list[str] = []
-
-    @contextmanager
-    def told(self, on_slow: Callable[[], None], after_seconds: float, rpc: str) -> Iterator[None]:
-        self.waiting.append((after_seconds, on_slow))
-        try:
-            yield
-        finally:
-            self.waiting.clear()
-            self.ends.append(rpc)
-
-    def let_pass(self, seconds: float) -> None:
-        for after_seconds, on_slow in self.waiting:
-            if after_seconds < seconds:
-                on_slow()
-
-
 class Call:
     """A running call; it takes `seconds`, and ends as the channel says."""
 
@@ -62,10 +38,11 @@ class Call:
         self.channel, self.is_cancelled = channel, False
 
     def result(self, timeout: float | None = None) -> bytes:
-        self.channel.slow.let_pass(self.channel.seconds)
         self.channel.told.append(("waits", timeout))
         if self.is_cancelled:
             raise grpc.FutureCancelledError
+        if timeout is not None and timeout < self.channel.seconds:
+            raise grpc.FutureTimeoutError
         return self.channel.end()
 
     def cancel(self) -> None:
@@ -80,7 +57,6 @@ class Channel:
         self.told: list[Any] = []
         self.answers: list[Any] = [ANSWER]
         self.seconds = 0.0
-        self.slow = SlowCalls()
         self.is_closed = False
 
     def end(self) -> bytes:
@@ -94,7 +70,6 @@ class Channel:
 
         def direct(_payload: bytes, timeout: float) -> bytes:
             self.told.append(("direct", timeout))
-            self.slow.let_pass(self.seconds)
             return self.end()
 
         def future(_payload: bytes, timeout: float) -> Call:
@@ -132,9 +107,8 @@ def channel() -> Channel:
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch, channel: Channel) -> Any:
     """Makes a client with options over the channel."""
-    monkeypatch.setattr(module, "channel_maker", lambda *_, **__: lambda: channel)
+    monkeypatch.setattr(module, "open_channel", lambda *_, **__: channel)
     monkeypatch.setattr(module, "Link", Link)
-    monkeypatch.setattr(module, "SLOW_CALLS", channel.slow)
     return lambda **options: CsiClient("/run/csi.sock", **options)
 
 
@@ -208,25 +182,16 @@ def test_a_slow_call_is_told_once(
     assert told == ([1] if is_told else [])
 
 
-@pytest.mark.parametrize("end", [ANSWER, Failed(grpc.StatusCode.INTERNAL, "no")])
-def test_nothing_is_told_once_the_call_is_over(make: Any, channel: Channel, end: Any) -> None:
-    """However it ends: caller and `on_slow` change the same record, one after the other."""
-    channel.answers = [end]
-    with suppress(errors.CsiError):
-        ask(make(), on_slow=lambda: None, slow_after_seconds=2)
-    assert channel.slow.ends == ["/csi.v1.Identity/Probe"]
-
-
-@pytest.mark.parametrize("on_slow", [None, lambda: None], ids=["plain", "watched"])
-def test_only_a_call_that_may_be_cancelled_has_a_future(
-    make: Any, channel: Channel, on_slow: Any
+@pytest.mark.parametrize(("on_slow", "way"), [(None, "direct"), (lambda: None, "future")])
+def test_only_a_call_that_is_not_just_waited_for_has_a_future(
+    make: Any, channel: Channel, on_slow: Any, way: str
 ) -> None:
     """A future costs a thread and several switches each."""
     client = make()
     ask(client, on_slow=on_slow, slow_after_seconds=2)
     guarded(client, lambda: True, on_slow=on_slow, slow_after_seconds=2)
     ways = [one[0] for one in channel.told if one[0] != "waits"]
-    assert ways == ["method", "direct", "future"]
+    assert ways == ["method", way, "future"]
 
 
 def guarded(client: CsiClient, is_allowed: Any, **options: Any) -> Any:

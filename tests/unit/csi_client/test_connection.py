@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from csi_client import connection
-from csi_client.connection import CsiAddressError, TlsFiles, channel_maker, parse_address
+from csi_client.connection import CsiAddressError, TlsFiles, open_channel, parse_address
 from tests.support.waiting import wait_until
 
 
@@ -70,7 +70,7 @@ def test_socket_path_too_long_for_the_kernel() -> None:
 
 def test_tls_files_are_named_when_missing(tmp_path: Path) -> None:
     with pytest.raises(CsiAddressError, match=r"ca\.pem: No such file"):
-        channel_maker("dns:///h:1", tls=TlsFiles(tmp_path / "ca.pem"))
+        open_channel("dns:///h:1", tls=TlsFiles(tmp_path / "ca.pem"))
 
 
 def test_client_certificate_needs_its_key(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_client_certificate_needs_its_key(tmp_path: Path) -> None:
 
 def test_tls_on_a_unix_socket_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(CsiAddressError, match="not for a unix socket"):
-        channel_maker("unix:/s", tls=TlsFiles(tmp_path / "ca.pem"))
+        open_channel("unix:/s", tls=TlsFiles(tmp_path / "ca.pem"))
 
 
 class Looked:

@@ -1,98 +1,23 @@
-"""Calls at the same time, over channels of their own and one connection."""
+"""Calls at the same time, over one connection to the driver."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from concurrent import futures
-from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
 import pytest
 
 from csi_client import messages as csi
-from csi_client.channels import MOST_CHANNELS, Channels
 from csi_client.client import CsiClient
 from csi_client.connection import TlsFiles
 from csi_client.errors import CsiError, NoStatusError
 from tests.support.certificates import make_ca, make_certificate
 from tests.support.waiting import wait_until
 
-PROBE = "/csi.v1.Identity/Probe"
-
-
-class Channel:
-    """One that is not connected to anything; its method is the channel itself."""
-
-    def __init__(self) -> None:
-        self.prepared = 0
-        self.is_closed = False
-
-    def unary_unary(self, *_args):
-        self.prepared += 1
-        return self
-
-    def close(self):
-        self.is_closed = True
-
-
-@pytest.fixture
-def made() -> list[Channel]:
-    return []
-
-
-@pytest.fixture
-def channels(made) -> Channels:
-    def make():
-        made.append(Channel())
-        return made[-1]
-
-    return Channels(make)
-
-
-def test_calls_one_after_the_other_take_the_same_channel(channels, made):
-    for _ in range(3):
-        with channels.method(PROBE) as method:
-            assert method is channels.first
-    assert [one.prepared for one in made] == [1]
-
-
-def test_calls_at_the_same_time_have_a_channel_each_up_to_a_few(channels, made):
-    """Whoever comes then shares one, and gives back nothing that is not its own."""
-    for _ in range(2):
-        with ExitStack() as stack:
-            used = [stack.enter_context(channels.method(PROBE)) for _ in range(MOST_CHANNELS + 2)]
-            assert set(used) == set(made)
-            assert used[MOST_CHANNELS:] == [channels.first] * 2
-    assert len(made) == MOST_CHANNELS
-
-
-def test_a_client_that_may_have_one_channel_has_one(made):
-    def make():
-        made.append(Channel())
-        return made[-1]
-
-    channels = Channels(make, 1)
-    with channels.method(PROBE) as one, channels.method(PROBE) as two:
-        assert one is two
-    assert len(made) == 1
-
-
-def test_a_call_that_fails_gives_its_channel_back(channels, made):
-    for _ in range(3):
-        with pytest.raises(OSError, match="gone"), channels.method(PROBE):
-            raise OSError("gone")
-    assert len(made) == 1
-
-
-def test_all_are_closed_and_none_is_opened_any_more(channels, made):
-    with channels.method(PROBE), channels.method(PROBE):
-        channels.close()
-        with channels.method(PROBE) as method:
-            assert method is channels.first
-    assert [one.is_closed for one in made] == [True, True]
-    channels.close()
+AT_ONCE = 8
 
 
 class Driver:
@@ -109,7 +34,7 @@ class Driver:
         self._server: grpc.Server | None = None
 
     def start(self) -> None:
-        self._server = grpc.server(futures.ThreadPoolExecutor(2 * MOST_CHANNELS))
+        self._server = grpc.server(futures.ThreadPoolExecutor(2 * AT_ONCE))
         method = grpc.unary_unary_rpc_method_handler(
             self.probe, csi.ProbeRequest.FromString, csi.ProbeResponse.SerializeToString
         )
@@ -162,9 +87,9 @@ def connections(driver: Driver) -> int:
     return sum(1 for fields in found if fields[5] == "03")  # SS_CONNECTED
 
 
-def test_all_channels_share_one_connection(driver, client):
-    driver.so_many = MOST_CHANNELS
-    assert at_once(client, MOST_CHANNELS) == [True] * MOST_CHANNELS
+def test_calls_at_the_same_time_share_one_connection(driver, client):
+    driver.so_many = AT_ONCE
+    assert at_once(client, AT_ONCE) == [True] * AT_ONCE
     assert connections(driver) == 1
 
 
@@ -177,9 +102,9 @@ def test_two_clients_of_one_driver_share_none(driver, client):
     assert client.probe()
 
 
-def test_after_a_loss_all_channels_are_there_again(driver, client):
-    driver.so_many = MOST_CHANNELS
-    at_once(client, MOST_CHANNELS)
+def test_after_a_loss_calls_at_the_same_time_are_answered_again(driver, client):
+    driver.so_many = AT_ONCE
+    at_once(client, AT_ONCE)
     driver.stop()
     wait_until(lambda: not client.is_connected, 30, "the loss is seen")
     with pytest.raises(CsiError):
@@ -188,22 +113,19 @@ def test_after_a_loss_all_channels_are_there_again(driver, client):
     driver.start()
     wait_until(lambda: client.is_connected, 30, "the driver is there again")
     assert client.connection_losses == 1
-    driver.so_many = 2 * MOST_CHANNELS  # all of them at once again
-    assert at_once(client, MOST_CHANNELS) == [True] * MOST_CHANNELS
+    driver.so_many = 2 * AT_ONCE  # all of them at once again
+    assert at_once(client, AT_ONCE) == [True] * AT_ONCE
     assert connections(driver) == 1
 
 
-def test_a_closed_client_says_so_on_each_channel(driver, client):
-    driver.so_many = MOST_CHANNELS
-    at_once(client, MOST_CHANNELS)
+def test_a_closed_client_says_so(driver, client):
     client.close()
-    for _ in range(MOST_CHANNELS):
-        with pytest.raises(NoStatusError, match="is closed"):
-            client.probe()
+    with pytest.raises(NoStatusError, match="is closed"):
+        client.probe()
 
 
-def test_with_tls_there_is_one_channel_and_one_connection(tmp_path):
-    """gRPC gives each TLS channel a connection, and its loss would not be counted (P-003)."""
+def test_with_tls_too(tmp_path):
+    """A second one's loss would not be counted (P-003)."""
     make_ca(tmp_path, "ca")
     make_certificate(tmp_path, "ca", "driver", "localhost")
     pair = ((tmp_path / "driver.key").read_bytes(), (tmp_path / "driver.pem").read_bytes())
@@ -213,8 +135,8 @@ def test_with_tls_there_is_one_channel_and_one_connection(tmp_path):
     client = CsiClient(f"127.0.0.1:{driver.port}", allow_tcp=True, tls=tls)
     try:
         assert client.wait_connected()
-        driver.so_many = MOST_CHANNELS
-        assert at_once(client, MOST_CHANNELS) == [True] * MOST_CHANNELS
+        driver.so_many = AT_ONCE
+        assert at_once(client, AT_ONCE) == [True] * AT_ONCE
         assert len(set(driver.peers)) == 1
     finally:
         client.close()
