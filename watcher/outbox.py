@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from watcher.pace import Pace
     from workers.queue.keys import Key
 
 # Keys per call, so that a large burst does not hold up the catalog behind it.
@@ -117,7 +116,6 @@ class Outbox:
         all_keys: returns the keys of everything undecided.
         on_cut: called first once Redis is back after too much waited; lists everything again, and
             sees to it that nobody goes by the old lists meanwhile; raises while Redis is away.
-        pace: of the thread that calls `step`; None: it never rests.
         most_waiting: keys and entries that wait at most while Redis is away.
     """
 
@@ -128,14 +126,12 @@ class Outbox:
         *,
         all_keys: Callable[[], list[Key]] = list,
         on_cut: Callable[[], None] = lambda: None,
-        pace: Pace | None = None,
         most_waiting: int = MOST_WAITING,
     ) -> None:
         self._queue = queue
         self._catalog = catalog
         self._all_keys = all_keys
         self._on_cut = on_cut
-        self._pace = pace
         self._most_waiting = most_waiting
         self._lock = threading.Lock()
         self._pending = _Pending()
@@ -209,8 +205,6 @@ class Outbox:
         Raises:
             TransientError: Redis is away; what was not sent waits for the next step.
         """
-        if self._pace is not None:
-            self._pace.rest()
         with self._lock:
             batch, self._pending = self._pending, _Pending()
             self._is_sending = True
@@ -272,8 +266,6 @@ class Outbox:
             self._queue.add_events(events)
         for key in batch:
             del keys[key]
-        if self._pace is not None:
-            self._pace.count(len(batch))
 
     def _put_back(self, batch: _Pending) -> None:
         """Keep what was not sent, unless something newer came meanwhile."""

@@ -17,12 +17,10 @@ from watcher.intents import restore_intents
 from watcher.keeper import Keeper
 from watcher.machine import Machine
 from watcher.outbox import Outbox
-from watcher.pace import LONG_REST_SECONDS, REST_SECONDS, Pace
 from workers.backoff import Backoff
 from workers.controllers.catalogue import SPECS
 from workers.controllers.provisioner.filters import keys_of_unsaved
 from workers.controllers.provisioner.served import Drivers
-from workers.kube.paths import VOLUMES
 from workers.kube.resources import KubeResources
 from workers.kube.watch import Reflector
 from workers.loop import Loop
@@ -53,9 +51,6 @@ _RECOVERY_SECONDS: Final = 60.0
 _RECOVERY_LIMIT_SECONDS: Final = 300.0
 # A watch ends after 5 minutes and brings bookmarks meanwhile; a page may take half a minute.
 _REFLECTOR_LIMIT_SECONDS: Final = 600.0
-# A claim has up to three events: this is for 20 claims a second.
-_EVENTS_PER_SECOND: Final = 64.0
-_KEYS_PER_SECOND: Final = 32.0
 _DEFAULT: Final = ("provisioner",)
 ROLE: Final = "watcher"
 
@@ -106,7 +101,6 @@ class Watcher:
             catalog,
             all_keys=self._all_keys,
             on_cut=self._relist,
-            pace=Pace(_KEYS_PER_SECOND),
         )
         self.reflectors: dict[str, Reflector[Any]] = {}
         self.machine = Machine(
@@ -298,12 +292,8 @@ class Watcher:
         if self._metrics is not None:
             sink = CountingSink(sink, self._metrics.watch_events, stream.resource.plural)
         name = f"watch {stream.name}"
-        is_urgent = stream.resource != VOLUMES
-        rest_seconds = REST_SECONDS if is_urgent else LONG_REST_SECONDS
-        pace = Pace(_EVENTS_PER_SECOND, rest_seconds=rest_seconds)
 
         def on_progress() -> None:
-            pace.count()
             self.loops[name].beat()
 
         reflector = self.reflectors[stream.name] = Reflector(
@@ -314,7 +304,6 @@ class Watcher:
             metadata_only=stream.metadata_only,
             label_selector=stream.scope.label_selector,
             on_progress=on_progress,
-            rest=pace.rest,
         )
         # One step that lasts as long as the watcher.
         loop = self.loops[name] = Loop(name, reflector.run, limit_seconds=_REFLECTOR_LIMIT_SECONDS)

@@ -6,7 +6,6 @@ reloads the credentials once. Paths live in resources.py, streams in watch.py.
 
 from __future__ import annotations
 
-import select
 import threading
 import time
 from contextlib import suppress
@@ -98,35 +97,27 @@ class RawStream:
     def __init__(self, response: Any) -> None:
         self._response = response
 
-    def lines(self, before_wait: Callable[[], None] = lambda: None) -> Iterator[bytes]:
+    def lines(self) -> Iterator[bytes]:
         """Yield each line without its end; a cut last line is dropped.
-
-        Args:
-            before_wait: called whenever all that came was read.
 
         Raises:
             Unreachable: the connection broke or nothing came within the read time-out.
         """
         rest = b""
         try:
-            for chunk in self._chunks(before_wait):
+            for chunk in self._chunks():
                 *complete, rest = (rest + chunk).split(b"\n")
                 yield from filter(None, complete)
         except (HTTPError, OSError, ValueError) as error:
             # ValueError: http.client on a stream closed by interrupt().
             raise Unreachable(f"watch ended: {error}") from error
 
-    def _chunks(self, before_wait: Callable[[], None]) -> Iterator[bytes]:
+    def _chunks(self) -> Iterator[bytes]:
         if not self._response.chunked:
             while chunk := self._response.read1(2**16):
                 yield chunk
             return
-        socket = select.poll()
-        socket.register(self._response, select.POLLIN)
-        for chunk in self._response.stream(2**16):
-            yield chunk
-            if not socket.poll(0):
-                before_wait()
+        yield from self._response.stream(2**16)
 
     def interrupt(self) -> None:
         """End a blocked `lines()` from another thread."""

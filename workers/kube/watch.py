@@ -160,7 +160,6 @@ class Reflector(Generic[T]):
         label_selector: look at objects with these labels only; "" for all.
         backoff: waits after failures.
         on_progress: called by the loop's thread whenever it got on: each round, page and event.
-        rest: called whenever all that came was read; may wait a moment, so that more comes.
         look_again_seconds: between two looks for a kind that is not served.
         clock: monotonic seconds.
     """
@@ -176,7 +175,6 @@ class Reflector(Generic[T]):
         label_selector: str = "",
         backoff: Backoff | None = None,
         on_progress: Callable[[], None] = lambda: None,
-        rest: Callable[[], None] = lambda: None,
         look_again_seconds: float = LOOK_AGAIN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -190,7 +188,6 @@ class Reflector(Generic[T]):
         self._accept = (METADATA_LIST, METADATA_WATCH) if metadata_only else (JSON, JSON)
         self._backoff = backoff or Backoff()
         self._on_progress = on_progress
-        self._rest = rest
         self._look_again_seconds = look_again_seconds
         self._clock = clock
         self._stopped = threading.Event()
@@ -304,7 +301,7 @@ class Reflector(Generic[T]):
         try:
             self._recovered()
             if not self._is_interrupted():
-                self._follow(stream.lines(self._rest), position)
+                self._follow(stream.lines(), position)
         except ApiError:
             if not self._is_interrupted():
                 raise

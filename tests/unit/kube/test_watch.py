@@ -112,22 +112,6 @@ def test_events_reach_the_sink(api, sink, reflect):
     assert sink.calls[2:] == [("changed", "a"), ("changed", "a"), ("deleted", "a")]
 
 
-def test_a_burst_is_read_whole_before_the_reader_rests(api, sink, reflect):
-    """A rest between events that are there would hold them up and save nothing."""
-    names = [f"c{number}" for number in range(200)]
-    api.lists[PATH].append(page([], "1"))
-    api.watches[PATH].append(events(*(("ADDED", item(name)) for name in names), stays_open=True))
-    rests = []
-
-    def rest():
-        rests.append(len(sink.calls))
-        threading.Event().wait(0.02)
-
-    reflect(rest=rest)
-    until(lambda: rests and len(sink.calls) == 2 + len(names))
-    assert len(rests) < len(names) / 2
-
-
 def test_objects_taken_whole_are_told_and_their_versions_count(api, sink, reflect):
     """Storage classes go to the catalog as they stand there."""
     told = []

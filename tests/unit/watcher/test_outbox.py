@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.waiting import wait_until
 from watcher.outbox import CatalogList, Outbox
-from watcher.pace import REST_SECONDS, Pace
 from workers.backoff import Backoff
 from workers.errors import QueueUnavailable
 from workers.loop import Loop
@@ -321,18 +320,3 @@ def test_a_list_that_comes_while_its_kind_is_sent_supersedes_what_failed(fake, o
         outbox.step()
     outbox.step()
     assert [call[0] for call in fake.calls] == ["replace", "complete"]
-
-
-def test_many_keys_make_the_next_step_rest(fake):
-    """What is added meanwhile goes to Redis in the same call."""
-    sleeps = []
-    box = Outbox(fake, fake, pace=Pace(2, clock=lambda: 0.0, sleep=sleeps.append))
-    box.add([A])
-    box.step()
-    box.step()
-    assert sleeps == []
-    box.add([A, B, V])
-    box.step()
-    assert sleeps == []
-    box.step()
-    assert sleeps == [REST_SECONDS]
