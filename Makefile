@@ -92,7 +92,7 @@ shadow: bytecode ## a shadow beside Go sidecars over the recorded cases (PEER="p
 mutants: bytecode ## breaks the code at random places; do the tests notice? an hour: COUNT=n SEED=n ONLY=regex JOBS=n AGAIN=report
 	@$(PY) -m tests.support.mutants $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only '$(ONLY)') $(if $(JOBS),--jobs $(JOBS)) $(if $(AGAIN),--again '$(AGAIN)')
 
-bench: bytecode ## measure into docs/performance.md: QUICK=1 ONLY=a,b PEER=csi-provisioner ROUNDS=n
+bench: bytecode ## measure into docs/performance.md: QUICK=1 ONLY=felt PEER=csi-provisioner BASE=checkout ROUNDS=n
 	@$(PY) -m tests.bench
 
 way: $(STAMP) ## how many calls, functions and files one claim goes through

@@ -1,14 +1,17 @@
-"""`make bench`: measures, writes build/bench.json and the tables of docs/performance.md.
+"""`make bench`: measures, writes build/bench.json and the tables of docs/performance-log.md.
 
     make bench                                   everything, about 20 minutes
     make bench QUICK=1                           less of everything, about 6 minutes
     make bench ONLY=throughput,recovery          some sections
+    make bench ONLY=felt DRIVERS=1,20            what a user feels, into docs/performance.md
     make bench PEER=/path/to/csi-provisioner     the Go reference in the same run
+    make bench BASE=/path/to/checkout            another commit of ours, with its .venv, in turn
     make bench ROUNDS=3 CSI_FLEET_TEST_KUBECONFIG=...   a cluster to use; it is filled with claims
 
 Without that a control plane of its own is started. Nothing is asserted. Sections: throughput,
 topology, steady, recovery, scaling, cluster, queue, resizing, attachments, attachments-killed,
-snapshots, life, saturated, shards. A run of some sections replaces theirs only.
+snapshots, life, saturated, shards, neighbours, memory, explain. A run of some sections replaces
+theirs only.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import json
 import os
 import platform
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,14 +30,16 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.bench.report import write_tables
-from tests.bench.sections import SECTIONS, Plan
+from tests.bench.report import felt_table, write_felt, write_tables
+from tests.bench.sections import FELT, SECTIONS, Plan
+from tests.bench.systems import codes
 from tests.support.controlplane import ControlPlane
 from tests.support.fleet import ROOT
 from tests.support.kube_api import KubeApi
 
 RESULTS = ROOT / "build" / "bench.json"
 DOCUMENT = ROOT / "docs" / "performance.md"
+DETAILS = ROOT / "docs" / "performance-log.md"
 PACKAGES = ("celery", "redis", "grpcio", "kubernetes", "msgspec")
 
 
@@ -63,12 +69,19 @@ def machine(api: KubeApi, peer: Path | None) -> dict[str, str]:
         "kubernetes": api.get("/version")["gitVersion"],
         "packages": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
     }
+    for name, code in zip(("commit", "base"), codes(), strict=False):
+        log = ["git", "-C", str(code), "log", "-1", "--format=%h"]
+        found[name] = subprocess.run(log, check=True, capture_output=True, text=True).stdout.strip()
     return found | ({"reference": "csi-provisioner 6.3.0"} if peer else {})
 
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
     """Run the chosen sections."""
     chosen = [one for one in environ.get("ONLY", "").split(",") if one] or list(SECTIONS)
+    is_felt = chosen == ["felt"]
+    chosen = list(FELT) if is_felt else chosen
+    given = tuple(int(one) for one in environ.get("DRIVERS", "").split(",") if one)
+    drivers = given or ((1, 10, 20) if is_felt else ())
     if unknown := set(chosen) - set(SECTIONS):
         print(f"ONLY: no section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
         return 2
@@ -77,7 +90,7 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
     rounds = int(environ.get("ROUNDS") or (1 if is_quick else 2))
     started = time.monotonic()
     with cluster(environ) as kubeconfig, KubeApi(kubeconfig) as api:
-        plan = Plan(api, kubeconfig, peer, is_quick, rounds)
+        plan = Plan(api, kubeconfig, peer, is_quick, rounds, drivers=drivers)
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         results["machine"] = machine(api, peer)
         fresh = {"machine": results["machine"]}
@@ -86,7 +99,10 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
             fresh[name] = results[name] = plan.records.get(name, [])
             RESULTS.parent.mkdir(exist_ok=True)
             RESULTS.write_text(json.dumps(results, indent=1))
-            write_tables(DOCUMENT, fresh)
+            write_tables(DETAILS, fresh)
+        if is_felt:
+            write_felt(DOCUMENT, fresh)
+            print(felt_table(fresh))
     print(f"{RESULTS} and {DOCUMENT} after {time.monotonic() - started:.0f} s")
     return 0
 

@@ -23,7 +23,7 @@ from tests.bench.resizing import PeerResizer, at_once
 from tests.bench.snapshotting import ROOT as SNAPSHOTS
 from tests.bench.snapshotting import VERSION as SNAPSHOT_VERSION
 from tests.bench.snapshotting import PeerController, PeerSnapshotter
-from tests.bench.systems import Ours, Peer, System, Together
+from tests.bench.systems import CONTROLLERS, Ours, Peer, System, Together, ours
 from tests.bench.throughput import quantile
 from tests.bench.usage import Sample, memory, sample, watches
 from tests.support.kube_api import KubeApi
@@ -31,7 +31,6 @@ from tests.support.waiting import wait_until
 
 WORK_SECONDS = 0.003
 LONGEST_SECONDS = 600
-CONTROLLERS = "provisioner,attacher,resizer,snapshotter,snapshot-controller"
 OPERATIONS = ("create", "delete", "attach", "detach", "expand", "snapshot", "delete-snapshot")
 VOLUMES = "/api/v1/persistentvolumes"
 Record = dict[str, Any]
@@ -72,9 +71,9 @@ def peer_five(folder: Path, kubeconfig: Path, drivers: Any) -> Together:
 class WholeOurs(Ours):
     """All controllers in one `csi-fleet run`, which chooses its worker processes by cores."""
 
-    def __init__(self, kubeconfig: Path, drivers: Any) -> None:
+    def __init__(self, kubeconfig: Path, drivers: Any, code: Path) -> None:
         flags = (f"--controllers={CONTROLLERS}",)
-        super().__init__(kubeconfig, drivers, *flags, workers=0, operations=OPERATIONS)
+        super().__init__(kubeconfig, drivers, *flags, workers=0, operations=OPERATIONS, code=code)
 
 
 @dataclass
@@ -259,7 +258,7 @@ def measured(
     """One record per system with so many drivers."""
     idle = watches(api)
     with drivers_of(count) as drivers:
-        makers: list[Callable[[], System]] = [lambda: WholeOurs(kubeconfig, drivers)]
+        makers = ours(lambda code: WholeOurs(kubeconfig, drivers, code))
         if peer is not None:
             found = peer
             makers.append(lambda: peer_five(found, kubeconfig, drivers))

@@ -99,7 +99,7 @@ class Load:
                 {
                     "apiVersion": "storage.k8s.io/v1",
                     "kind": "StorageClass",
-                    "metadata": {"name": driver},
+                    "metadata": {"name": self.class_of(driver)},
                     "provisioner": driver,
                     "volumeBindingMode": (
                         "WaitForFirstConsumer" if self.has_topology else "Immediate"
@@ -116,11 +116,14 @@ class Load:
             if stream.sock is not None:
                 stream.sock.close()
         for driver in self.drivers:
-            self.api.delete(f"/apis/storage.k8s.io/v1/storageclasses/{driver}")
+            self.api.delete(f"/apis/storage.k8s.io/v1/storageclasses/{self.class_of(driver)}")
         for node in self.nodes if self.has_topology else []:
             self.api.delete(f"/apis/storage.k8s.io/v1/csinodes/{node}")
             self.api.delete(f"/api/v1/nodes/{node}")
         self.api.delete(f"/api/v1/namespaces/{self.name}")
+
+    def class_of(self, driver: str) -> str:
+        return f"{self.name}.{driver}"
 
     @property
     def nodes(self) -> list[str]:
@@ -167,7 +170,7 @@ class Load:
                     "metadata": {"name": name, "annotations": annotations},
                     "spec": {
                         "accessModes": ["ReadWriteOnce"],
-                        "storageClassName": driver,
+                        "storageClassName": self.class_of(driver),
                         "resources": {"requests": {"storage": "1Mi"}},
                     },
                 }

@@ -1,4 +1,4 @@
-"""Markdown tables of the results, written between two marks of docs/performance.md."""
+"""Markdown tables of the results, written between two marks of a page."""
 
 from __future__ import annotations
 
@@ -7,16 +7,31 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.bench import felt
+
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 Record = Mapping[str, Any]
 
 
 def write_tables(document: Path, results: Mapping[str, Any]) -> None:
     """Replace the sections that this run measured, leave the others between the marks."""
+    write_parts(document, measured(results))
+
+
+def write_felt(document: Path, results: Mapping[str, Any]) -> None:
+    """One table of what users feel, of a run that measured that."""
+    write_parts(document, [f"Figures\n\n{where(results)}\n\n{felt_table(results)}"])
+
+
+def felt_table(results: Mapping[str, Any]) -> str:
+    return table(felt.HEAD, list(felt.rows(results)))
+
+
+def write_parts(document: Path, parts: Sequence[str]) -> None:
     before, _, rest = document.read_text().partition(BEGIN)
     old, _, after = rest.partition(END)
     sections = {title(one): one for one in f"\n{old}".split("\n### ")[1:]}
-    sections |= {title(one): one for one in measured(results)}
+    sections |= {title(one): one for one in parts}
     text = "".join(f"### {one.strip()}\n\n" for one in sections.values())
     document.write_text(f"{before}{BEGIN}\n\n{text}{END}{after}")
 
@@ -52,9 +67,13 @@ def measured(results: Mapping[str, Any]) -> list[str]:
     if found := results.get("queue"):
         lines = "\n".join(one["line"] for one in found)
         parts.append(("Queue alone", f"```\n{lines}\n```"))
+    return [f"{heading}\n\n{where(results)}\n\n{figures}" for heading, figures in parts]
+
+
+def where(results: Mapping[str, Any]) -> str:
+    """When, and with what."""
     machine: Mapping[str, str] = results.get("machine", {})
-    where = "; ".join(f"{name}: {value}" for name, value in machine.items())
-    return [f"{heading}\n\n{where}.\n\n{figures}" for heading, figures in parts]
+    return "; ".join(f"{name}: {value}" for name, value in machine.items()) + "."
 
 
 def rates(runs: Sequence[Record]) -> str:

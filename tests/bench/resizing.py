@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.bench.drivers import BenchDrivers
-from tests.bench.systems import Ours, Peer, System
+from tests.bench.systems import Ours, Peer, ours
 from tests.bench.throughput import cpu_per_claim, quantile
 from tests.bench.usage import memory, sample
 from tests.support.kube_api import KubeApi
@@ -170,9 +170,10 @@ def measured(
         pods(api, others),
         Claims(api, name, claims) as load,
     ):
-        makers: list[Callable[[], System]] = [
-            lambda: Ours(kubeconfig, drivers, "--controllers=resizer", operations=("expand",))
-        ]
+        flags = ("--controllers=resizer",)
+        makers = ours(
+            lambda code: Ours(kubeconfig, drivers, *flags, operations=("expand",), code=code)
+        )
         if peer is not None:
             found = peer
             makers.append(lambda: PeerResizer(found, kubeconfig, drivers))

@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.bench.life import drivers_of
-from tests.bench.systems import Ours, Peer, System
+from tests.bench.systems import Ours, Peer, ours
 from tests.bench.throughput import Figures, measure
 from tests.bench.usage import watches
 from tests.support.kube_api import KubeApi
@@ -44,7 +44,7 @@ def measured(api: KubeApi, kubeconfig: Path, claims: int, peer: Path | None) -> 
     """The burst and the steady rates of each system; ours chooses its worker processes by cores."""
     loads = [(claims, 0), *((rate * STEADY_SECONDS, rate) for rate in STEADY_RATES)]
     with drivers_of(DRIVERS) as drivers:
-        makers: list[Callable[[], System]] = [lambda: Ours(kubeconfig, drivers, workers=0)]
+        makers = ours(lambda code: Ours(kubeconfig, drivers, workers=0, code=code))
         if peer is not None:
             binary = peer
             makers.append(lambda: Peer(binary, kubeconfig, drivers))

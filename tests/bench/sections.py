@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,10 @@ from tests.bench import saturated as saturation
 from tests.bench import shards as sharding
 from tests.bench.drivers import BenchDrivers
 from tests.bench.load import Load
-from tests.bench.systems import Ours, Peer, System
-from tests.bench.throughput import measure
-from tests.bench.usage import watches
-from tests.support.fleet import ROOT
+from tests.bench.systems import Central, Ours, Peer, Sidecars, System, codes, ours
+from tests.bench.throughput import measure, quantile
+from tests.bench.usage import memory, watches
+from tests.support.fleet import ROOT, program
 from tests.support.kube_api import KubeApi
 
 Record = dict[str, Any]
@@ -44,6 +46,11 @@ class Plan:
     is_quick: bool
     rounds: int
     records: dict[str, list[Record]] = field(default_factory=dict)
+    drivers: tuple[int, ...] = ()
+
+    def counts(self, *usual: int) -> tuple[int, ...]:
+        """How many drivers: as DRIVERS says, else as the section does; a quick run has two."""
+        return self.drivers or (usual[:2] if self.is_quick else usual)
 
     def add(self, section: str, record: Record) -> None:
         """Keep one record and show it."""
@@ -59,6 +66,7 @@ def bench_drivers(
     delay_seconds: float = 0.0,
     has_topology: bool = False,
     attaches: bool = False,
+    whole: bool = False,
 ) -> Iterator[BenchDrivers]:
     """Fresh names each time, so that nothing of an earlier run is served again."""
     mark = uuid.uuid4().hex[:6]
@@ -71,6 +79,7 @@ def bench_drivers(
             delay_seconds=delay_seconds,
             has_topology=has_topology,
             attaches=attaches,
+            whole=whole,
         ) as drivers,
     ):
         yield drivers
@@ -78,19 +87,26 @@ def bench_drivers(
 
 def throughput(plan: Plan) -> None:
     """A burst at 1, 10, 20 and 50 drivers; all systems in turn, the rounds interleaved."""
-    counts = (1, 20) if plan.is_quick else (1, 10, 20, 50)
     claims = 200 if plan.is_quick else 400
-    for _, count in itertools.product(range(plan.rounds), counts):
-        burst(plan, count, claims)
+    for _, count in itertools.product(range(plan.rounds), plan.counts(1, 20, 10, 50)):
+        burst(plan, "throughput", count, claims)
 
 
 def topology(plan: Plan) -> None:
     """The same with WaitForFirstConsumer, three zones and a selected node on each claim."""
     for count in (1,) if plan.is_quick else (1, 10, 20, 50):
-        burst(plan, count, 200, has_topology=True)
+        burst(plan, "topology", count, 200, has_topology=True)
 
 
-def burst(plan: Plan, count: int, claims: int, *, has_topology: bool = False) -> None:
+def burst(
+    plan: Plan,
+    section: str,
+    count: int,
+    claims: int,
+    *,
+    has_topology: bool = False,
+    per_second: float = 0.0,
+) -> None:
     """One load of each system on the same drivers."""
     with bench_drivers(count, has_topology=has_topology) as drivers:
         for make in systems(plan, drivers):
@@ -103,13 +119,14 @@ def burst(plan: Plan, count: int, claims: int, *, has_topology: bool = False) ->
                     claims=claims,
                     idle_watches=idle,
                     has_topology=has_topology,
+                    per_second=per_second,
                 )
-            plan.add("topology" if has_topology else "throughput", found.record())
+            plan.add(section, found.record())
 
 
 def systems(plan: Plan, drivers: BenchDrivers) -> list[Callable[[], System]]:
     """Ours, and the reference where its binary was given."""
-    made: list[Callable[[], System]] = [lambda: Ours(plan.kubeconfig, drivers)]
+    made = ours(lambda code: Ours(plan.kubeconfig, drivers, code=code))
     if plan.peer is not None:
         peer = plan.peer
         made.append(lambda: Peer(peer, plan.kubeconfig, drivers))
@@ -117,21 +134,10 @@ def systems(plan: Plan, drivers: BenchDrivers) -> list[Callable[[], System]]:
 
 
 def steady(plan: Plan) -> None:
-    """20 claims a second over 10 drivers; the reference also as it comes, with 5 requests/s."""
+    """20 claims a second; the reference also as it comes, with 5 requests/s."""
     claims = 100 if plan.is_quick else 300
-    with bench_drivers(10) as drivers:
-        for make in systems(plan, drivers):
-            idle = watches(plan.api)
-            with make() as system:
-                found = measure(
-                    plan.api,
-                    system,
-                    drivers.names,
-                    claims=claims,
-                    idle_watches=idle,
-                    per_second=20,
-                )
-            plan.add("steady", found.record())
+    for count in plan.counts(10):
+        burst(plan, "steady", count, claims, per_second=20)
     if plan.peer is None:
         return
     with bench_drivers(1) as drivers:
@@ -163,16 +169,17 @@ def recovery(plan: Plan) -> None:
     """SIGKILL for each part in the middle of a load."""
     for role in ("workers", "watcher", "redis", "beat"):
         for _ in range(1 if plan.is_quick else plan.rounds):
-            plan.add("recovery", killed(plan, role))
+            for code in codes():
+                plan.add("recovery", killed(plan, role, code))
 
 
-def killed(plan: Plan, role: str) -> Record:
+def killed(plan: Plan, role: str, code: Path) -> Record:
     """Ends one process of two workers, a watcher, Redis and beat under 20 claims/s.
 
     Returns the slowest claim created up to the kill and after it, in seconds to its PV.
     """
     with bench_drivers(1, delay_seconds=0.2) as drivers:
-        system = Ours(plan.kubeconfig, drivers, workers=2)
+        system = Ours(plan.kubeconfig, drivers, workers=2, code=code)
         with system, Load(plan.api, f"b{uuid.uuid4().hex[:7]}", drivers.names) as load:
             load.run(4, timeout_seconds=60)
             load.delete_all()
@@ -196,6 +203,7 @@ def killed(plan: Plan, role: str) -> Record:
             later = [wait for name, wait in waits.items() if times.created[name] > at[0]]
             load.delete_all()
     return {
+        "system": system.name,
         "killed": role,
         "claims": len(waits),
         "in_flight": len(in_flight),
@@ -246,10 +254,9 @@ def snapshots(plan: Plan) -> None:
 
 def life(plan: Plan) -> None:
     """The whole life of volumes at 1, 10, 20, 50 drivers; PEER_FIVE=folder of the Go sidecars."""
-    counts = (1, 20) if plan.is_quick else (1, 10, 20, 50)
     count = 40 if plan.is_quick else 100
     peer = given_peer("PEER_FIVE")
-    for _, drivers in itertools.product(range(plan.rounds), counts):
+    for _, drivers in itertools.product(range(plan.rounds), plan.counts(1, 20, 10, 50)):
         for record in lives.measured(plan.api, plan.kubeconfig, drivers, count, peer):
             plan.add("life", record)
 
@@ -288,12 +295,10 @@ def tool(module: str, *arguments: str) -> str:
 def attachments(plan: Plan) -> None:
     """500 attachments in a burst, then their deletion, at 1 and 10 drivers; PEER_ATTACHER=."""
     count = 200 if plan.is_quick else 500
-    peer = given_peer("PEER_ATTACHER")
+    peer, only = given_peer("PEER_ATTACHER"), "--controllers=attacher"
     for _, drivers in itertools.product(range(plan.rounds), (1, 10)):
         with bench_drivers(drivers, attaches=True) as host:
-            made: list[Callable[[], System]] = [
-                lambda host=host: Ours(plan.kubeconfig, host, "--controllers=attacher")
-            ]
+            made = ours(lambda code, host=host: Ours(plan.kubeconfig, host, only, code=code))
             if peer is not None:
                 made.append(
                     lambda host=host, one=peer: attaching.PeerAttacher(one, plan.kubeconfig, host)
@@ -307,6 +312,85 @@ def attachments_killed(plan: Plan) -> None:
     """SIGKILL during a publish, ours and csi-attacher with a second replica."""
     for record in attaching.killed(plan.api, plan.kubeconfig, given_peer("PEER_ATTACHER")):
         plan.add("attachments-killed", record)
+
+
+def neighbours(plan: Plan) -> None:
+    """Five claims a second of one namespace while another makes 600 for the same driver."""
+    flood, seconds = (200, 4) if plan.is_quick else (600, 10)
+    with bench_drivers(1, delay_seconds=0.05) as drivers:
+        for make in systems(plan, drivers):
+            name = uuid.uuid4().hex[:7]
+            with (
+                make() as system,
+                Load(plan.api, f"f{name}", drivers.names) as loud,
+                Load(plan.api, f"q{name}", drivers.names) as quiet,
+            ):
+                quiet.run(1, timeout_seconds=60)
+                flooding = threading.Thread(target=loud.run, args=(flood,))
+                flooding.start()
+                times = quiet.run(5 * seconds, per_second=5)
+                flooding.join()
+                loud.delete_all()
+                quiet.delete_all()
+            found: Record = {"system": system.name, "drivers": 1, "flood": flood}
+            for stage, reached in (("pv", times.saved), ("bound", times.bound)):
+                created = times.created
+                waits = sorted(reached[one] - created[one] for one in created if one in reached)
+                found |= {
+                    f"{stage}_p50": quantile(waits, 0.5),
+                    f"{stage}_p99": quantile(waits, 0.99),
+                }
+            plan.add("neighbours", found)
+
+
+def at_rest(plan: Plan) -> None:
+    """PSS of everything at rest, all controllers, in each mode; PEER_FIVE=folder of Go sidecars."""
+    peer = given_peer("PEER_FIVE")
+    for count in plan.counts(1, 20):
+        with bench_drivers(count, whole=True) as drivers:
+            made = [
+                maker
+                for kind in (lives.WholeOurs, Central, Sidecars)
+                for maker in ours(partial(kind, plan.kubeconfig, drivers))
+            ]
+            if peer is not None:
+                made.append(partial(lives.peer_five, peer, plan.kubeconfig, drivers))
+            for make in made:
+                with make() as system:
+                    time.sleep(5)
+                    parts = memory(system.groups())
+                record: Record = {"system": system.name, "drivers": count}
+                record["mode"] = getattr(system, "mode", "run")
+                record["pss_mib"] = round(sum(parts.values()), 1)
+                record["of which"] = ", ".join(f"{name} {size}" for name, size in parts.items())
+                plan.add("memory", record)
+
+
+def explain(plan: Plan) -> None:
+    """Ten calls of `csi-fleet explain` for a claim that is Bound, one after the other."""
+    with bench_drivers(1) as drivers:
+        for code in codes():
+            name = f"x{uuid.uuid4().hex[:7]}"
+            system = Ours(plan.kubeconfig, drivers, code=code)
+            with system, Load(plan.api, name, drivers.names) as load:
+                load.run(1, timeout_seconds=60)
+                command = [*program(code), "explain", "pvc", f"{name}/{name}-0"]
+                command.append(f"--kubeconfig={plan.kubeconfig}")
+                command.append(f"--redis-url={system.fleet.redis_url}")
+                took = list[float]()
+                for _ in range(10):
+                    started = time.monotonic()
+                    subprocess.run(
+                        command,
+                        cwd=code,
+                        env=system.fleet.env,
+                        check=True,
+                        stdout=subprocess.DEVNULL,
+                    )
+                    took.append(time.monotonic() - started)
+                load.delete_all()
+            median = round(statistics.median(took), 3)
+            plan.add("explain", {"system": system.name, "median_s": median})
 
 
 def given_peer(variable: str) -> Path | None:
@@ -330,4 +414,20 @@ SECTIONS: dict[str, Callable[[Plan], None]] = {
     "life": life,
     "saturated": saturated,
     "shards": shards,
+    "neighbours": neighbours,
+    "memory": at_rest,
+    "explain": explain,
 }
+FELT = (
+    "throughput",
+    "steady",
+    "saturated",
+    "neighbours",
+    "attachments",
+    "snapshots",
+    "memory",
+    "life",
+    "recovery",
+    "explain",
+)
+"""What a user feels; `ONLY=felt`, at 1, 10 and 20 drivers."""

@@ -11,15 +11,16 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
 from tests.bench.drivers import BenchDrivers
 from tests.bench.resizing import Claims, at_once
-from tests.bench.systems import Ours, Peer, System, Together
+from tests.bench.systems import Ours, Peer, System, Together, ours
 from tests.bench.throughput import cpu_per_claim, quantile
 from tests.bench.usage import memory, sample
+from tests.support.fleet import ROOT as HERE
 from tests.support.kube_api import KubeApi
 from tests.support.waiting import wait_until
 
@@ -93,7 +94,7 @@ class Snapshots:
 class OurPair(Ours):
     """Both halves in one worker; the name says whether the request rate is our default one."""
 
-    def __init__(self, kubeconfig: Path, drivers: BenchDrivers, *rate: str) -> None:
+    def __init__(self, kubeconfig: Path, drivers: BenchDrivers, *rate: str, code: Path) -> None:
         super().__init__(
             kubeconfig,
             drivers,
@@ -101,8 +102,9 @@ class OurPair(Ours):
             *rate,
             calls_at_once=10,
             operations=("snapshot", "delete-snapshot"),
+            code=code,
         )
-        self.name = "csi-fleet, default qps" if rate else "csi-fleet"
+        self.name += ", default qps" if rate else ""
 
 
 class PeerSnapshotter(Peer):
@@ -141,9 +143,9 @@ def measured(api: KubeApi, kubeconfig: Path, count: int) -> Iterator[Record]:
         Claims(api, name, count) as claims,
         Snapshots(api, claims) as snapshots,
     ):
-        makers: list[Callable[[], System]] = [
-            lambda rate=rate: OurPair(kubeconfig, drivers, *rate)  # type: ignore[misc]
-            for rate in ((), OUR_RATE)
+        makers = [
+            *ours(lambda code: OurPair(kubeconfig, drivers, code=code)),
+            lambda: OurPair(kubeconfig, drivers, *OUR_RATE, code=HERE),
         ]
         if (one := os.environ.get("PEER_SNAPSHOTTER")) and (
             other := os.environ.get("PEER_SNAPSHOT_CONTROLLER")

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
 from tests.bench.drivers import BenchDrivers
 from tests.bench.usage import fleet_groups
-from tests.support.fleet import API_RATE, ROOT, Fleet, environment
+from tests.support.fleet import API_RATE, ROOT, Fleet, environment, program
 from tests.support.processes import Process, start_process
+from tests.support.redis_server import RedisServer, find_redis_server
 from tests.support.waiting import wait_until
+from workers.queue.seal import new_key
+
+CONTROLLERS = "provisioner,attacher,resizer,snapshotter,snapshot-controller"
 
 
 class System(Protocol):
@@ -30,10 +36,22 @@ class System(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
+def ours(make: Callable[[Path], System]) -> list[Callable[[], System]]:
+    """This checkout, and the one of another commit that BASE names, in turn with it."""
+    return [partial(make, code) for code in codes()]
+
+
+def codes() -> list[Path]:
+    base = os.environ.get("BASE")
+    return [ROOT, Path(base)] if base else [ROOT]
+
+
+def name_of(code: Path) -> str:
+    return "csi-fleet" if code == ROOT else "csi-fleet, base"
+
+
 class Ours:
     """`csi-fleet run` with a drivers file, embedded Redis and the given number of workers."""
-
-    name = "csi-fleet"
 
     def __init__(
         self,
@@ -43,7 +61,9 @@ class Ours:
         workers: int = 1,
         calls_at_once: int = 100,
         operations: Sequence[str] = ("create", "delete"),
+        code: Path = ROOT,
     ) -> None:
+        self.name = name_of(code)
         self._folder = tempfile.TemporaryDirectory(prefix="bf-")
         folder = Path(self._folder.name)
         self.drivers = drivers
@@ -63,6 +83,7 @@ class Ours:
             f"--workers={workers}",
             "-v=1",
             *flags,
+            code=code,
         )
 
     def groups(self) -> dict[str, list[int]]:
@@ -82,6 +103,84 @@ class Ours:
     ) -> None:
         self.fleet.__exit__(kind, error, trace)
         self._folder.cleanup()
+
+
+class Apart:
+    """csi-fleet as a cluster runs it: each part a program of its own, around one Redis."""
+
+    mode = ""
+
+    def __init__(self, kubeconfig: Path, drivers: BenchDrivers, code: Path) -> None:
+        self.name = name_of(code)
+        self._kubeconfig, self._drivers, self._code = kubeconfig, drivers, code
+        self._stack = ExitStack()
+        self._processes: dict[str, list[int]] = {}
+
+    def workers(self, folder: Path) -> list[str]:
+        """The one flag of each worker process."""
+        raise NotImplementedError
+
+    def groups(self) -> dict[str, list[int]]:
+        return self._processes
+
+    def __enter__(self) -> Self:
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="ba-")))
+        binary = find_redis_server()
+        assert binary is not None
+        redis = RedisServer(binary, folder).start()
+        self._stack.callback(redis.kill)
+        assert redis.process is not None
+        self._processes["redis"] = [redis.process.pid]
+        everything = [f"--kubeconfig={self._kubeconfig}", f"--controllers={CONTROLLERS}"]
+        parts = [("watcher", everything), ("beat", list[str]())]
+        parts += [("worker", [*everything, flag]) for flag in self.workers(folder)]
+        env = environment(CSI_FLEET_RECORDS_KEY=new_key())
+        for number, (part, flags) in enumerate(parts):
+            state = folder / str(number)
+            state.mkdir()
+            process = start_process(
+                part,
+                [
+                    *program(self._code),
+                    part,
+                    *flags,
+                    f"--redis-url={redis.unix_url}",
+                    f"--state-dir={state}",
+                ],
+                log=folder / f"{number}.log",
+                env=env,
+                cwd=self._code,
+            )
+            self._stack.callback(process.stop)
+            self._processes.setdefault(part, []).append(process.pid)
+        states = [folder / str(number) for number in range(len(parts))]
+        wait_until(lambda: all(any(one.glob("*.ready")) for one in states), 120, "all are ready")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+class Central(Apart):
+    """Two workers for all drivers."""
+
+    mode = "central"
+
+    def workers(self, folder: Path) -> list[str]:
+        file, drivers = folder / "drivers.yaml", self._drivers
+        lines = [f"- {{name: {one}, endpoint: {drivers.address(one)}}}\n" for one in drivers.names]
+        file.write_text("drivers:\n" + "".join(lines))
+        return 2 * [f"--drivers-file={file}"]
+
+
+class Sidecars(Apart):
+    """A worker for each driver, with all controllers."""
+
+    mode = "sidecar"
+
+    def workers(self, folder: Path) -> list[str]:
+        del folder
+        return [f"--csi-address={self._drivers.address(one)}" for one in self._drivers.names]
 
 
 class Peer:

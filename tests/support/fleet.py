@@ -48,9 +48,10 @@ def leader_flags(
     ]
 
 
-def program() -> list[str]:
-    """The command, of this checkout whatever is installed."""
-    return [sys.executable, "-m", "workers"]
+def program(code: Path = ROOT) -> list[str]:
+    """The command, of the checkout in which it runs, with that one's packages if it has its own."""
+    own = code / ".venv" / "bin" / "python"
+    return [str(own) if code != ROOT and own.exists() else sys.executable, "-m", "workers"]
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -78,7 +79,7 @@ class Fleet(Running):
         self.state = directory / "state"
         addresses = [one if isinstance(one, str) else one.address for one in drivers]
         self.command = [
-            *program(),
+            *program(code),
             "run",
             f"--kubeconfig={kubeconfig}",
             *(f"--csi-address={address}" for address in addresses),
@@ -137,7 +138,13 @@ class Fleet(Running):
         kept = [one for one in self.command[4:] if not one.startswith(_RUN_ONLY)]
         process = start_process(
             "worker",
-            [*program(), "worker", *kept, f"--state-dir={state}", f"--redis-url={self.redis_url}"],
+            [
+                *program(self.code),
+                "worker",
+                *kept,
+                f"--state-dir={state}",
+                f"--redis-url={self.redis_url}",
+            ],
             log=self.log,
             env=self.env,
             cwd=self.code,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.bench import felt
 from tests.bench.report import BEGIN, END, grouped, measured, requests, spread, write_tables
 from tests.bench.throughput import quantile
 
@@ -95,3 +96,14 @@ def test_bursts_that_were_not_run_again_stay(tmp_path):
     text = document.read_text()
     assert text.count("| WaitForFirstConsumer |") == 2
     assert (text.count("| 7.2 |"), text.count("| 100.0 |")) == (1, 1)
+
+
+def test_what_users_feel_stands_beside_the_other_commit_and_go():
+    """The median of the rounds; a figure that a system does not have stays empty."""
+    base, go = {"system": "csi-fleet, base"}, {"system": "reference"}
+    runs = [RUN | {"bound_p50": seconds} for seconds in (1.0, 3.0, 2.0)]
+    runs += [RUN | base | {"bound_p50": 4.0}, RUN | go, RUN | {"system": "reference, default qps"}]
+    explain = [{"system": "csi-fleet", "median_s": 0.51}]
+    rows = list(felt.rows({"throughput": runs, "explain": explain}))
+    assert rows[0] == ["claim to Bound, p50 s", "10 drivers, Immediate", "2", "4", "1", "0.50"]
+    assert rows[-1] == ["`csi-fleet explain`, s", "", "0.51", "", "", ""]
