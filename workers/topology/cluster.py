@@ -8,6 +8,7 @@ keys, not once per claim.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from workers.topology.terms import Term, make_term, sort_distinct
@@ -37,7 +38,8 @@ class ClusterTopology:
         self.version = version
         self._csi_nodes = csi_nodes
         self._nodes = nodes
-        self._first_keys: dict[str, tuple[str, ...]] = {}
+        self._key_sets: dict[str, tuple[tuple[str, ...], ...]] = {}
+        self._places: dict[str, tuple[Term, ...]] = {}
         self._terms: dict[tuple[str, ...], tuple[Term, ...]] = {}
         self._segments: dict[str, frozenset[Term]] = {}
 
@@ -67,15 +69,24 @@ class ClusterTopology:
         """Return a Node's labels, empty if there is no such Node."""
         return self._nodes.get(node_name, {})
 
-    def first_keys(self, driver_name: str) -> tuple[str, ...]:
-        """Return the keys of the first CSINode that has any for the driver, else nothing.
-
-        First by name; the reference takes a random one (P-321 step 1, P-908).
-        """
-        if driver_name not in self._first_keys:
+    def key_sets(self, driver_name: str) -> tuple[tuple[str, ...], ...]:
+        """Return the distinct sets of keys that nodes registered for the driver, by node name."""
+        if driver_name not in self._key_sets:
             found = (self.keys_of(name, driver_name) for name in sorted(self._csi_nodes))
-            self._first_keys[driver_name] = next((keys for keys in found if keys), ())
-        return self._first_keys[driver_name]
+            distinct = {frozenset(keys): keys for keys in reversed(list(found)) if keys}
+            self._key_sets[driver_name] = tuple(reversed(distinct.values()))
+        return self._key_sets[driver_name]
+
+    def places(self, driver_name: str) -> tuple[Term, ...]:
+        """Return the distinct places that any registered set of keys names, sorted (P-321).
+
+        No node speaks for the others: the keys of a node that is stale, or ahead in an upgrade of
+        the driver, add places or none, and take away none (the reference asks one at random).
+        """
+        if driver_name not in self._places:
+            found = [self.terms(keys) for keys in self.key_sets(driver_name)]
+            self._places[driver_name] = tuple(sort_distinct(chain.from_iterable(found)))
+        return self._places[driver_name]
 
     def terms(self, keys: Iterable[str]) -> tuple[Term, ...]:
         """Return the distinct places named by these keys, sorted as P-302 (P-321 step 2).

@@ -142,14 +142,14 @@ class _Attempt:
 
     def _aggregate(self) -> tuple[Term, ...]:
         """Collect the terms of the cluster's nodes for the driver's keys (P-321)."""
-        cluster = self._inputs.cluster
-        if not self._keys:
-            self._keys = cluster.first_keys(self._inputs.driver_name)
-            if not self._keys:
-                raise _TopologyError("no available topology found")
-        terms = cluster.terms(self._keys)
+        cluster, driver = self._inputs.cluster, self._inputs.driver_name
+        # With a selected node its keys decide.
+        sets = (self._keys,) if self._keys else cluster.key_sets(driver)
+        if not sets:
+            raise _TopologyError("no available topology found")
+        terms = cluster.terms(self._keys) if self._keys else cluster.places(driver)
         if not terms:
-            keys = render_keys(self._keys)
+            keys = render_keys(sets[0])
             raise _TopologyError(f"topologyKeys {keys} were not found on any nodes")
         return terms
 

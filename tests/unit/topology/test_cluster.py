@@ -22,11 +22,65 @@ def segments(*dicts):
     return frozenset(make_term(one) for one in dicts)
 
 
-def test_first_keys_are_those_of_the_first_node_by_name():
-    """P-908: the reference picks at random; equal catalogs must give equal requests."""
-    nodes = cluster({"c": ["rack"], "b": ["zone"], "a": []}, {})
-    assert nodes.first_keys(DRIVER) == ("zone",)
-    assert nodes.first_keys("other") == ()
+def test_sets_of_keys_are_distinct_and_in_the_order_of_the_nodes():
+    """P-908: equal catalogs must give equal requests and texts."""
+    keys = {"d": ["rack", "zone"], "c": ["rack"], "b": ["zone", "rack"], "a": [], "e": ["rack"]}
+    nodes = cluster(keys, {})
+    assert nodes.key_sets(DRIVER) == (("zone", "rack"), ("rack",))
+    assert nodes.key_sets("other") == ()
+
+
+ZONES = {f"n{number:02}": {"zone": f"z{number % 3}", "region": "r"} for number in range(1, 31)}
+THREE = [{"zone": "z0"}, {"zone": "z1"}, {"zone": "z2"}]
+
+
+@pytest.mark.parametrize(
+    ("keys", "labels", "expected"),
+    [
+        pytest.param({}, {}, THREE, id="equal nodes"),
+        pytest.param(
+            {"a00": ["zone", "old"]}, {"a00": {"zone": "z0"}}, THREE, id="a label was taken away"
+        ),
+        pytest.param({"a00": ["host"]}, {}, THREE, id="a CSINode without Node, first"),
+        pytest.param({"z00": ["host"]}, {}, THREE, id="a CSINode without Node, last"),
+        pytest.param({"a00": ["gone"]}, {"a00": {}}, THREE, id="a key that no node carries"),
+        pytest.param({"a00": []}, {"a00": {}}, THREE, id="registered without keys"),
+        pytest.param(
+            {"a00": ["zone", "zone"]},
+            {"a00": {"zone": "z9"}},
+            [*THREE, {"zone": "z9"}],
+            id="the same key twice",
+        ),
+        pytest.param(
+            {"a00": ["region"]},
+            {"a00": {"region": "r"}},
+            [{"region": "r"}, *THREE],
+            id="another key",
+        ),
+        pytest.param(
+            {"a00": ["zone", "rack"]},
+            {"a00": {"zone": "z0", "rack": "k1"}},
+            [{"rack": "k1", "zone": "z0"}, *THREE],
+            id="one key more",
+        ),
+        pytest.param(
+            {"n01": ["newzone"]},
+            {"n01": {"zone": "z1", "newzone": "z1"}},
+            [{"newzone": "z1"}, *THREE],
+            id="a half-done upgrade",
+        ),
+        pytest.param(
+            {"n01": ["zone", "type"]},
+            {"n01": {"zone": "z1", "type": "m5"}},
+            [{"type": "m5", "zone": "z1"}, *THREE],
+            id="a half-done roll-back",
+        ),
+    ],
+)
+def test_no_node_speaks_for_the_others(keys, labels, expected):
+    """BUG-8, P-321: what one node registered takes no place of another one away."""
+    nodes = cluster({**{key: ["zone"] for key in ZONES}, **keys}, {**ZONES, **labels})
+    assert sorted(map(dict, nodes.places(DRIVER)), key=str) == sorted(expected, key=str)
 
 
 def test_t130_labels_decide_not_registration():

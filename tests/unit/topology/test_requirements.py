@@ -238,6 +238,15 @@ def test_p335_node_gone_but_csinode_there():
     )
 
 
+def test_immediate_takes_the_places_of_every_set_of_keys():
+    """BUG-8: one node's stale set of keys takes nobody's place away."""
+    labels = {"n1": {"zone": "z1"}, "n2": {"zone": "z2", "rack": "k1"}, "n3": {"old": "o"}}
+    keys = {"n1": ["zone"], "n2": ["rack", "zone"], "n3": ["gone"]}
+    mixed = ClusterTopology({name: {DRIVER: one} for name, one in keys.items()}, labels)
+    assert run(mixed)[0] == [{"zone": "z1"}, {"zone": "z2"}, {"rack": "k1", "zone": "z2"}]
+    assert run(mixed, selected_node="n1")[0] == [{"zone": "z1"}, {"zone": "z2"}]
+
+
 def test_t135_t140_allowed_topologies_without_any_node():
     """P-312, P-313: duplicates go, overlap stays, no node is asked; recorded topo-16."""
     some = allowed({"zone": ["z1", "z2"]}, {"zone": ["z2"]}, {"zone": ["z1"], "rack": ["r1"]})
