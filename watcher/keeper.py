@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from watcher.known import merged
+from watcher.known import Differing, merged
 from workers.explain.words import named
 from workers.observability.logging import get_logger
 
@@ -79,6 +79,7 @@ class Keeper:
         self._clock = clock
         self._alive: Mapping[str, Any] | None = None
         self._records: dict[str, Record] = {}
+        self._differing = Differing()
         self._looked_at = self._checked_at = float("-inf")
         self.epoch = ""
 
@@ -104,12 +105,18 @@ class Keeper:
         self.epoch = epoch
         if epoch != before:
             if before:
-                _log.warning("Redis lost its data, everything is added again")
+                _log.warning("a new life of Redis began, everything is added again")
             self._on_epoch(not before)
         self._look_at_drivers()
 
     def _look_at_drivers(self) -> None:
         alive = self._registry.alive()
+        for place in self._differing.see(alive, self._clock()):
+            _log.warning(
+                "records of one driver differ: two drivers with one name, or a roll-out that does "
+                "not end; give each storage a driver name of its own",
+                driver=place,
+            )
         if alive == self._alive:
             return
         self._alive = alive

@@ -110,6 +110,8 @@ class Machine:
             now = tuple({record["queue_name"]: record for record in ours}.values())
             if now == before:
                 continue
+            # First: what the rules say of the new drivers must not go before the catalog.
+            self._hold(hosted, now)
             hosted.set_records(now)
             running = set(self.reflectors)
             self._connect(hosted)
@@ -124,7 +126,12 @@ class Machine:
     @property
     def catalog_kinds(self) -> Mapping[str, str]:
         """The kinds of the catalog that are written, with the reflector that feeds each."""
-        return self._catalog.copy()
+        catalog = self._catalog.copy()
+        return {kind: name for kind, name in catalog.items() if name in self.reflectors}
+
+    def feeder_of(self, kind: str) -> str:
+        """Return the name of the reflector that writes a kind of the catalog."""
+        return self._catalog[kind]
 
     def relist(self, names: Iterable[str]) -> None:
         """List these again."""
@@ -148,12 +155,20 @@ class Machine:
         is_running = hosted.records or {spec.name, spec.part_of} & self._chosen
         if not self._has_begun or not is_running:
             return
+        self._hold(hosted, hosted.records)
         for watch in spec.watches:
             if not watch.is_needed(hosted.records):
                 continue
             scopes = EVERYWHERE if watch.scopes is None else watch.scopes(hosted.records)
             for scope in scopes:
                 self._join(hosted, watch, scope)
+
+    def _hold(self, hosted: Hosted, records: Records) -> None:
+        """Keep back the controller's keys until each kind that its workers read was listed."""
+        kinds = [kind.name for kind in hosted.spec.kinds]
+        for watch in hosted.spec.watches:
+            if watch.catalog and watch.is_needed(records):
+                self._outbox.hold(kinds, watch.catalog)
 
     def _join(self, hosted: Hosted, watch: Watch, scope: Scope) -> None:
         resource = watch.resource
@@ -171,6 +186,8 @@ class Machine:
         else:
             only_metadata = self._is_metadata_enough(resource)
             stream = Stream(name, resource, watch.item_type, only_metadata, scope)
+            if watch.catalog:  # before its list can end
+                self._catalog[watch.catalog] = name
             if reflector := self._follow(stream, fan):
                 self.reflectors[name] = reflector
                 _log.info("watching", resource=name, controller=hosted.spec.name)

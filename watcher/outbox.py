@@ -1,9 +1,11 @@
 """How does what the reflectors see reach Redis without their ever waiting for it?
 
 Reflector threads put their conclusions here; one thread sends them, catalog before keys, so that
-a worker that takes a claim finds its class. While Redis is away everything waits, newest value
-per name; when it is back all is sent in order. Of more names than fit none is kept: everything is
-then listed and added again once Redis is back.
+a worker that takes a claim finds its class. Keys of a controller wait until this watcher has
+listed each kind of the catalog that the controller reads: after a restart the catalog in Redis is
+complete, but as old as the last watch over it (client-go: WaitForCacheSync). While Redis is away
+everything waits, newest value per name; when it is back all is sent in order. Of more names than
+fit none is kept: everything is then listed and added again once Redis is back.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from workers.queue.keys import Key
 
@@ -52,11 +54,14 @@ class Catalog(Protocol):
         kind: str,
         items: Iterable[tuple[str, str, Mapping[str, Any]]],
         list_resource_version: str,
-    ) -> None:
-        """Write a complete list."""
+    ) -> str:
+        """Write a complete list; returns the newest version of what is newer than it, or ""."""
 
     def mark_complete(self, kinds: Iterable[str], epoch: str) -> bool:
         """Declare a kind complete in an epoch; False when that epoch is over."""
+
+    def keep_fresh(self, kinds: Iterable[str], epoch: str) -> None:
+        """Say that a watch over these kinds is open and everything it brought is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,7 @@ class _Pending:
         keys: the object's resourceVersion, "" for an add that stands for no version, `None` for
             forgetting the key.
         everything: all undecided keys are to be added; which ones is asked when they are sent.
+        fresh: kinds of the catalog whose watch is open, and the life of Redis.
         is_cut: too much waited and was dropped.
     """
 
@@ -92,10 +98,11 @@ class _Pending:
     )
     keys: dict[Key, str | None] = field(default_factory=dict)
     everything: bool = False
+    fresh: tuple[Collection[str], str] = ((), "")
     is_cut: bool = False
 
     def __bool__(self) -> bool:
-        waits = self.lists or self.entries or self.keys
+        waits = self.lists or self.entries or self.keys or self.fresh[0]
         return bool(waits or self.everything or self.is_cut)
 
     def cut(self, most: int) -> None:
@@ -114,6 +121,8 @@ class Outbox:
         queue: where keys go.
         catalog: where catalog entries go.
         all_keys: returns the keys of everything undecided.
+        on_newer: called with a kind and a version when Redis holds entries of it that are newer
+            than the list just written, before the list counts as complete; raises to try again.
         on_cut: called first once Redis is back after too much waited; lists everything again, and
             sees to it that nobody goes by the old lists meanwhile; raises while Redis is away.
         most_waiting: keys and entries that wait at most while Redis is away.
@@ -125,17 +134,23 @@ class Outbox:
         catalog: Catalog,
         *,
         all_keys: Callable[[], list[Key]] = list,
+        on_newer: Callable[[str, str], None] = lambda _kind, _version: None,
         on_cut: Callable[[], None] = lambda: None,
         most_waiting: int = MOST_WAITING,
     ) -> None:
         self._queue = queue
         self._catalog = catalog
         self._all_keys = all_keys
+        self._on_newer = on_newer
         self._on_cut = on_cut
         self._most_waiting = most_waiting
         self._lock = threading.Lock()
         self._pending = _Pending()
         self._is_sending = False
+        # By kind of the catalog that was not listed yet: the kinds of keys that rest on it.
+        self._awaited: dict[str, set[str]] = {}
+        self._held: dict[Key, str] = {}
+        self._listed: set[str] = set()
         self._wake: Callable[[], None] = lambda: None
 
     def on_waiting(self, wake: Callable[[], None]) -> None:
@@ -150,11 +165,19 @@ class Outbox:
             version: of the event if the add is only about this event of their object.
         """
         with self._lock:
+            held = set[str]().union(*self._awaited.values())
             for key in keys:
+                waiting = self._held if key.kind in held else self._pending.keys
                 # An add without a version asks for a pass in any case.
-                waits = self._pending.keys.pop(key, None)
-                self._pending.keys[key] = "" if waits == "" else version
+                waits = waiting.pop(key, None)
+                waiting[key] = "" if waits == "" else version
             self._changed_keys()
+
+    def hold(self, key_kinds: Iterable[str], kind: str) -> None:
+        """Keep back keys of these kinds until this kind of the catalog was listed once."""
+        with self._lock:
+            if kind not in self._listed:
+                self._awaited.setdefault(kind, set()).update(key_kinds)
 
     def add_everything(self) -> None:
         """Add the keys of everything undecided soon, spread over time, the first ones at once."""
@@ -168,6 +191,7 @@ class Outbox:
             for key in keys:
                 # Popped first, so that the order of sending is that of the last event.
                 self._pending.keys.pop(key, None)
+                self._held.pop(key, None)
                 self._pending.keys[key] = None
             self._changed_keys()
 
@@ -185,17 +209,28 @@ class Outbox:
             for identity in [identity for identity in entries if identity[0] == kind]:
                 del entries[identity]
             self._pending.lists[kind] = listed
+            self._listed.add(kind)
+            if self._awaited.pop(kind, None) and self._held:
+                held = set[str]().union(*self._awaited.values())
+                for key in [key for key in self._held if key.kind not in held]:
+                    self._pending.keys[key] = self._held.pop(key)
+            self._wake()
+
+    def keep_fresh(self, kinds: Collection[str], epoch: str) -> None:
+        """Say soon that these kinds are watched; sent after every entry that waits now."""
+        with self._lock:
+            self._pending.fresh = (kinds, epoch)
             self._wake()
 
     @property
     def waiting(self) -> int:
         """How many keys and entries wait, without those of complete lists."""
         with self._lock:
-            return len(self._pending.keys) + len(self._pending.entries)
+            return len(self._pending.keys) + len(self._held) + len(self._pending.entries)
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything was sent."""
+        """Whether everything was sent but keys that are held back."""
         with self._lock:
             return not self._pending and not self._is_sending
 
@@ -237,7 +272,8 @@ class Outbox:
         while batch.lists:
             kind, listed = next(iter(batch.lists.items()))
             items = ((name, *entry) for name, entry in listed.items.items())
-            self._catalog.replace(kind, items, listed.version)
+            if newer := self._catalog.replace(kind, items, listed.version):
+                self._on_newer(kind, newer)
             # A refusal means Redis lost its data meanwhile: the keeper asks for a new list.
             self._catalog.mark_complete([kind], listed.epoch)
             del batch.lists[kind]
@@ -246,15 +282,26 @@ class Outbox:
             self._catalog.write(kind, [(name, *batch.entries[kind, name]) for name in names])
             for name in names:
                 del batch.entries[kind, name]
+        if batch.fresh[0]:
+            self._catalog.keep_fresh(*batch.fresh)
+            batch.fresh = ((), "")
         while batch.keys:
             self._send_keys(batch.keys)
         if batch.everything:
             # From the beginning after a failure: adding a key twice changes nothing.
-            keys, size = _interleaved(self._all_keys()), max(1, int(SPREAD_PER_SECOND / 2))
+            keys, size = self._free(self._all_keys()), max(1, int(SPREAD_PER_SECOND / 2))
             for start in range(0, len(keys), size):
                 delay_seconds = start / SPREAD_PER_SECOND
                 self._queue.add(keys[start : start + size], delay_seconds=delay_seconds)
             batch.everything = False
+
+    def _free(self, keys: Iterable[Key]) -> list[Key]:
+        """Return the keys that may be sent now, lanes taking turns; hold the others back."""
+        keys = list(keys)
+        with self._lock:
+            held = set[str]().union(*self._awaited.values())
+            self._held.update((key, "") for key in keys if key.kind in held)
+        return _interleaved(key for key in keys if key.kind not in held)
 
     def _send_keys(self, keys: dict[Key, str | None]) -> None:
         """Add some, and take them out."""
@@ -285,6 +332,8 @@ class Outbox:
                 waits = batch.keys.pop(key, None)
                 batch.keys[key] = "" if waits == "" and version is not None else version
             batch.everything |= newer.everything
+            if newer.fresh[0]:
+                batch.fresh = newer.fresh
             batch.cut(self._most_waiting)
             self._pending = batch
 

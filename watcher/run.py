@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from watcher.counting import CountingSink
+from watcher.history import LOOK_SECONDS, History
 from watcher.intents import restore_intents
 from watcher.keeper import Keeper
 from watcher.machine import Machine
@@ -25,6 +26,7 @@ from workers.kube.resources import KubeResources
 from workers.kube.watch import Reflector
 from workers.loop import Loop
 from workers.observability.logging import get_logger
+from workers.queue.catalog import number
 from workers.queue.presence import TTL_SECONDS
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 _RECOVERY_SECONDS: Final = 60.0
+# No watcher is that far behind.
+PRUNE_SECONDS: Final = 3600.0
 # Reading ConfigMaps and Redis' records, each request with its own time-out.
 _RECOVERY_LIMIT_SECONDS: Final = 300.0
 # A watch ends after 5 minutes and brings bookmarks meanwhile; a page may take half a minute.
@@ -100,6 +104,9 @@ class Watcher:
             queue,
             catalog,
             all_keys=self._all_keys,
+            on_newer=lambda kind, version: self.history.compare(
+                self.machine.feeder_of(kind), version
+            ),
             on_cut=self._relist,
         )
         self.reflectors: dict[str, Reflector[Any]] = {}
@@ -118,6 +125,14 @@ class Watcher:
             on_drivers=self._drivers_changed,
             on_check=self._check_catalog,
         )
+        self.history = History(
+            self.reflectors,
+            epoch=lambda: self.keeper.epoch,
+            end_life=catalog.end_history,
+            relist=self.machine.relist,
+        )
+        # By kind of the catalog: the version that its watch had reached at the last pruning.
+        self._pruned_to: dict[str, int] = {}
         self._intents = intents
         self._namespace = namespace
         self._recovery = recovery
@@ -150,6 +165,14 @@ class Watcher:
                 backoff=Backoff(),
                 first_wait_seconds=self._recovery_seconds,
             ),
+            Loop(
+                "history",
+                self.history.step,
+                limit_seconds=_RECOVERY_LIMIT_SECONDS,
+                backoff=Backoff(),
+                first_wait_seconds=LOOK_SECONDS,
+            ),
+            Loop("prune", self._prune, first_wait_seconds=PRUNE_SECONDS),
         ]
         if self._resync_seconds > 0:
             loops.append(
@@ -173,6 +196,7 @@ class Watcher:
         """End all threads; what was not sent is found by the next list. Safe to call twice."""
         deadline = time.monotonic() + timeout_seconds
         self._stopped.set()
+        self.history.stop()
         loops = tuple(self.loops.values())
         for loop in loops:
             loop.stop()
@@ -218,6 +242,7 @@ class Watcher:
         if is_first:
             self.machine.begin()
         else:
+            self.history.life_began()
             self.machine.relist_catalog()
             self.outbox.add_everything()
         for name in {"recovery", "presence"} & self.loops.keys():
@@ -261,7 +286,15 @@ class Watcher:
 
     def _check_catalog(self) -> None:
         """List kinds again that a worker found unreadable, or whose completion got lost (COR-4)."""
-        if not self.outbox.is_idle:
+        is_idle = self.outbox.is_idle
+        watched = [
+            kind
+            for kind, name in self.machine.catalog_kinds.items()
+            if self.reflectors[name].health.is_watching
+        ]
+        if watched:
+            self.outbox.keep_fresh(watched, self.keeper.epoch)
+        if not is_idle:
             return
         kinds = {
             kind: name
@@ -271,6 +304,19 @@ class Watcher:
         for kind in self._catalog.incomplete(kinds, self.keeper.epoch) if kinds else ():
             _log.warning("the catalog lacks a kind, listing it again", kind=kind)
             self.machine.relist([kinds[kind]])
+
+    def _prune(self) -> float:
+        """Drop what the catalog keeps of objects that went an hour ago or earlier."""
+        reached = {
+            kind: number(self.reflectors[name].health.version)
+            for kind, name in self.machine.catalog_kinds.items()
+        }
+        for kind, before in self._pruned_to.items():
+            # Else the watch lists just now, or the versions went back.
+            if 0 < before <= reached[kind]:
+                self._catalog.prune(kind, str(before))
+        self._pruned_to = reached
+        return PRUNE_SECONDS
 
     def _keys_of_unsaved(self, volume: dict[str, Any]) -> list[Key]:
         """Name the claim of a PV that was not saved, as the rules name it."""

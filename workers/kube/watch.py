@@ -3,8 +3,8 @@
 Invariants: no object is kept here; an object that cannot be read is logged and skipped, never
 ends the loop; the sink sees a complete list (`begin_list` .. `end_list`) after every gap, so it
 learns of deletions it missed. A kind that the server does not serve (a CRD that is not installed)
-is no failure: it is looked for now and then. Waits are bounded on a half-open connection by the
-read time-out.
+is no failure: it is looked for now and then. A watch that brings nothing for `SILENCE_SECONDS`, not
+even a bookmark, is opened again: its connection may be half open, or its server frozen.
 client-go's reflector does the same; the official Python informer has neither bookmarks nor
 back-off (pitfalls 4.2).
 """
@@ -42,8 +42,11 @@ _PAGE_GROWTH: Final = 4
 _MAX_PAGE_SIZE: Final = 32_000
 # Server-side end of a watch, spread so that watches do not all end together.
 _WATCH_SECONDS: Final = (240, 300)
-# Bookmarks come each minute or so; this much more than the server's own end means: half open.
-_READ_MARGIN_SECONDS: Final = 15.0
+# kube-apiserver sends a bookmark each minute. Who serves none (a kind without watch cache) has its
+# quiet watches opened again this often, which costs one request.
+SILENCE_SECONDS: Final = 90.0
+# How long a question for the present version may take.
+_PRESENT_SECONDS: Final = 10.0
 # A watch that ends sooner and brought nothing counts as a failure (client-go: very short watch).
 _SHORT_WATCH_SECONDS: Final = 1.0
 _REPEAT_LOG_SECONDS: Final = 60.0
@@ -87,6 +90,8 @@ class ReflectorHealth:
         lists: how many lists were completed.
         error: why it cannot go on, "" when it can.
         is_served: False while the API server knows no such kind.
+        is_watching: a watch is open, and was not silent for too long.
+        version: the newest resourceVersion that a list, an event or a bookmark brought.
     """
 
     listed_at: float | None = None
@@ -94,6 +99,8 @@ class ReflectorHealth:
     lists: int = 0
     error: str = ""
     is_served: bool = True
+    is_watching: bool = False
+    version: str = ""
 
     @property
     def is_synced(self) -> bool:
@@ -195,7 +202,7 @@ class Reflector(Generic[T]):
         self._stream_lock = threading.Lock()
         self._stream: RawStream | None = None
         self._page_size = PAGE_SIZE
-        self._logged_at = float("-inf")
+        self._heard_at = self._logged_at = float("-inf")
 
     def run(self) -> None:
         """List and watch until `stop`; never raises for what the API server does."""
@@ -229,14 +236,30 @@ class Reflector(Generic[T]):
     def relist(self) -> None:
         """List again soon, for a sink that lost what it was told; safe from any thread."""
         self._relist.set()
+        self.health.version = ""
         self._interrupt()
+
+    def present_version(self) -> str:
+        """Ask which resourceVersion the present has; safe from any thread.
+
+        A list without a resourceVersion is as new as etcd, whatever a watch brought.
+
+        Raises:
+            ApiError: the API server does not answer, or not with a list.
+        """
+        query = {"limit": 1, **self._selector}
+        data = self._client.list_raw(
+            self.path, query, accept=METADATA_LIST, timeout_seconds=_PRESENT_SECONDS
+        )
+        return self._page(data).metadata.resource_version
 
     def _step(self, position: _Position) -> None:
         if self._relist.is_set():
             self._relist.clear()
             position.resource_version = ""
         if not position.resource_version:
-            position.resource_version = self._list()
+            self.health.version = ""
+            self.health.version = position.resource_version = self._list()
             position.unreadable_at = None
             self.health.lists += 1
             self.health.is_served = True
@@ -265,10 +288,7 @@ class Reflector(Generic[T]):
             except GoneError:
                 self._page_size = min(self._page_size * _PAGE_GROWTH, _MAX_PAGE_SIZE)
                 raise
-            try:
-                page = _RAW_PAGE.decode(data)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise ApiError(0, "", f"{self.path}: the list is unreadable: {error}") from error
+            page = self._page(data)
             for raw in page.items or ():
                 item = self._decoded(raw)
                 if item is not None:
@@ -280,6 +300,12 @@ class Reflector(Generic[T]):
             if not token:
                 self._sink.end_list(page.metadata.resource_version)
                 return page.metadata.resource_version
+
+    def _page(self, data: bytes) -> _RawPage:
+        try:
+            return _RAW_PAGE.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ApiError(0, "", f"{self.path}: the list is unreadable: {error}") from error
 
     def _watch(self, position: _Position) -> None:
         seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311 - spread, no secret
@@ -294,18 +320,22 @@ class Reflector(Generic[T]):
             self.path,
             query,
             accept=self._accept[1],
-            read_timeout_seconds=seconds + _READ_MARGIN_SECONDS,
+            read_timeout_seconds=SILENCE_SECONDS,
         )
         with self._stream_lock:
             self._stream = stream
+        self._heard_at = self._clock()
         try:
             self._recovered()
             if not self._is_interrupted():
+                self.health.is_watching = True
                 self._follow(stream.lines(), position)
         except ApiError:
-            if not self._is_interrupted():
+            is_silent = self._clock() - self._heard_at >= SILENCE_SECONDS
+            if not is_silent and not self._is_interrupted():
                 raise
         finally:
+            self.health.is_watching = False
             with self._stream_lock:
                 self._stream = None
             stream.close()
@@ -317,7 +347,8 @@ class Reflector(Generic[T]):
             self._on_progress()
             self._apply(line, position)
             position.events += 1
-            self.health.event_at = self._clock()
+            self.health.version = position.resource_version
+            self._heard_at = self.health.event_at = self._clock()
             if position.events == 1:
                 self._backoff.reset()
 
@@ -390,7 +421,7 @@ class Reflector(Generic[T]):
             if self.health.lists:
                 self._sink.begin_list()
                 self._sink.end_list("0")
-        self.health.is_served, self.health.error = False, ""
+        self.health.is_served, self.health.error, self.health.version = False, "", ""
         self._relist.wait(self._look_again_seconds)
 
     def _failed(self, message: str) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from workers.queue.leases import CatalogState
 
 CACHED_KINDS: Final = (KIND_CLASSES, KIND_CSINODES, KIND_NODES)
+KINDS: Final = (*CACHED_KINDS, KIND_ATTACHMENTS)
 
 # Objects per script call, a few hundred KiB.
 _BATCH = 200
@@ -82,11 +83,15 @@ class CatalogWriter:
         kind: str,
         items: Iterable[tuple[str, str, Mapping[str, Any]]],
         list_resource_version: str,
-    ) -> None:
+    ) -> str:
         """Write a whole list (name, resourceVersion, value) and remove what vanished from it.
 
         An object newer than the list (another watcher's) stays. Tombstones older than this list
-        are dropped, so they never pile up; a newer one stays: our watch still brings older words.
+        are dropped; a newer one stays: our watch still brings older words.
+
+        Returns:
+            The newest version of the entries that are newer than the list, "" for none: another
+            watcher's, or those of a history that etcd no longer has (`end_history`).
         """
         listed: set[str] = set()
 
@@ -96,15 +101,48 @@ class CatalogWriter:
                 yield item
 
         self.write(kind, noted())
-        gone, tombstones = self._absent(kind, listed)
+        gone: list[str] = []
+        tombstones: list[str] = []
+        newest = 0
+        for name, version, is_tombstone in self._stored(kind):
+            newest = max(newest, version)
+            if name not in listed:
+                (tombstones if is_tombstone else gone).append(name)
         self.write(kind, ((name, list_resource_version, None) for name in gone))
-        for start in range(0, len(tombstones), _BATCH):
-            names = tombstones[start : start + _BATCH]
-            self._scripts.run("catalog_prune", kind, list_resource_version, *names)
+        self._drop(kind, tombstones, list_resource_version)
+        return str(newest) if newest > number(list_resource_version) else ""
+
+    def prune(self, kind: str, resource_version: str) -> None:
+        """Drop the tombstones that are not newer than this version.
+
+        A tombstone keeps out what a slow watcher still brings of its object. No watcher is an hour
+        behind, so the caller passes the version of an hour ago.
+        """
+        gone = [name for name, _, is_tombstone in self._stored(kind) if is_tombstone]
+        self._drop(kind, gone, resource_version)
 
     def mark_complete(self, kinds: Iterable[str], epoch: str) -> bool:
         """Everything listed since `epoch` was read is written; False when that epoch is over."""
         return bool(self._scripts.run("catalog_complete", epoch, *kinds))
+
+    def keep_fresh(self, kinds: Iterable[str], epoch: str) -> None:
+        """A watch over these kinds is open, and everything it brought is written.
+
+        Says nothing of a kind that is not complete in this epoch. To be said every few seconds: the
+        attachments of a volume are not read from a kind that nobody watches.
+        """
+        self._scripts.run("catalog_fresh", epoch, *kinds)
+
+    def end_history(self, epoch: str) -> bool:
+        """Drop all that is known by resourceVersions, and end this life of Redis.
+
+        For a cluster whose etcd was set back to a backup: the versions that were written are of the
+        future, and would win over the present for hours.
+
+        Returns:
+            False when that life is over already.
+        """
+        return bool(self._scripts.run("end_history", epoch, *KINDS))
 
     def mark_incomplete(self, kinds: Iterable[str]) -> None:
         """Changes of these were lost: nobody may conclude anything before the next list."""
@@ -137,15 +175,17 @@ class CatalogWriter:
         flat = [part for entry in entries for part in entry]
         return int(self._scripts.run("catalog_put", kind, *flat))
 
-    def _absent(self, kind: str, listed: set[str]) -> tuple[list[str], list[str]]:
-        gone: list[str] = []
-        tombstones: list[str] = []
+    def _drop(self, kind: str, tombstones: list[str], version: str) -> None:
+        for start in range(0, len(tombstones), _BATCH):
+            names = tombstones[start : start + _BATCH]
+            self._scripts.run("catalog_prune", kind, version, *names)
+
+    def _stored(self, kind: str) -> Iterator[tuple[str, int, bool]]:
+        """Yield name, version and whether it is a tombstone of every entry of a kind."""
         with reading(self._client):
             for raw_name, entry in self._client.hscan_iter(self._entries + kind, count=500):
-                name = text(raw_name)
-                if name not in listed:
-                    (tombstones if text(entry).endswith(" ") else gone).append(name)
-        return gone, tombstones
+                version, _, value = entry.partition(b" ")
+                yield text(raw_name), number(text(version)), not value
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +256,12 @@ class CatalogReader:
         """The attachment record of one PV, read straight from Redis.
 
         Raises:
-            CatalogIncomplete: attachments are not complete.
+            CatalogIncomplete: attachments are not complete, or no watcher has watched them in the
+                last half minute: None would be no proof that nothing is attached.
         """
         is_complete, entry = self._scripts.run("catalog_entry", KIND_ATTACHMENTS, pv_name)
         if not is_complete:
-            raise CatalogIncomplete("the watcher has not written all attachments yet")
+            raise CatalogIncomplete("no watcher has written all attachments, or follows them now")
         found: dict[str, dict[str, Any]] = {}
         self._apply(KIND_ATTACHMENTS, found, [pv_name.encode(), entry])
         return found.get(pv_name)
@@ -238,6 +279,11 @@ class CatalogReader:
                 with reading(self._client):
                     self._client.hset(self._doubts, kind, name)
                 raise CatalogIncomplete(f"the entry {name} of {kind} is unreadable")
+
+
+def number(version: str) -> int:
+    """Return a resourceVersion as a number; 0 for what is none."""
+    return int(version) if version.isascii() and version.isdigit() and len(version) < 20 else 0
 
 
 def value_of(entry: bytes) -> dict[str, Any] | None:

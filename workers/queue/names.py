@@ -116,6 +116,7 @@ NAMES: Final = {
         RedisName("versions", "hash", "catalog", "kind -> last version, grows within an epoch"),
         RedisName("floors", "hash", "catalog", "kind -> version below which readers reload"),
         RedisName("complete", "hash", "catalog", "kind -> epoch in which it was filled"),
+        RedisName("fresh", "hash", "catalog", "kind -> ms until which its watch is believed"),
         # Registry, written by workers.
         RedisName("drivers", "hash", "registry", "driver -> record json; dropped when expired"),
         RedisName("drivers_until", "zset", "registry", "driver -> ms until it counts as served"),

@@ -1,6 +1,6 @@
-#!lua name=csifleet_16f130542f7d80dd
+#!lua name=csifleet_357691f16d636523
 local ARGV
-local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
+local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
 local TRAILED = { ['claims'] = true, ['volumes'] = true, ['changes'] = true, ['contents'] = true, ['group-contents'] = true, ['snapshots'] = true, ['bindings'] = true, ['group-snapshots'] = true, ['group-bindings'] = true, ['attachments'] = true, ['detachments'] = true, ['forced-attachments'] = true }
@@ -22,6 +22,7 @@ local CROWDED_SHARE = 0.95     -- no new record; the rest is for Celery's lists
 local TIGHT_MS = 60000
 local LOOK_MS = 1000
 local LOOK_AHEAD_SECONDS = 0.25 -- the next sweep's share of a rate; `pace` keeps the exact time
+local FRESH_MS = 30000         -- a watcher's word that it follows a kind of the catalog
 local RESERVED_MS = 2000       -- a woken exclusive waiter goes before new shared holders so long
 local KIND_TURN = {}
 for turn = 1, #CALL_KINDS do KIND_TURN[CALL_KINDS[turn]] = turn end
@@ -968,35 +969,59 @@ return { tickets, state }
 end
 scripts['catalog_complete'] = function()
 -- CATALOG_COMPLETE(epoch, kind...): the watcher has written everything it listed in this epoch.
--- Touches epoch (string), complete (hash). Returns 1, or 0 when the epoch is over.
+-- Touches epoch (string), complete, fresh (hashes). Returns 1, or 0 when the epoch is over.
 if redis.call('GET', K.epoch) ~= ARGV[2] then return 0 end
-for i = 3, #ARGV do redis.call('HSET', K.complete, ARGV[i], ARGV[2]) end
+for i = 3, #ARGV do
+  redis.call('HSET', K.complete, ARGV[i], ARGV[2])
+  redis.call('HSET', K.fresh, ARGV[i], now + FRESH_MS)
+end
 return 1
 end
 scripts['catalog_entry'] = function()
 -- CATALOG_ENTRY(kind, name): one object, for readers without a copy of the kind.
--- Touches epoch, complete, catalog:<kind>; writes nothing. Returns {1 = the kind is complete, entry}.
+-- Touches epoch, complete, fresh, catalog:<kind>; writes nothing. Returns {1 = the kind is complete
+-- and was watched in the last FRESH_MS, entry}. A clock that was set back makes nothing fresh.
 local epoch = redis.call('GET', K.epoch)
-local is_complete = epoch and redis.call('HGET', K.complete, ARGV[2]) == epoch
+local left = (tonumber(redis.call('HGET', K.fresh, ARGV[2])) or 0) - now
+local is_fresh = left > 0 and left <= FRESH_MS
+local is_complete = epoch and redis.call('HGET', K.complete, ARGV[2]) == epoch and is_fresh
 return { is_complete and 1 or 0, redis.call('HGET', K.catalog .. ARGV[2], ARGV[3]) or '' }
+end
+scripts['catalog_fresh'] = function()
+-- CATALOG_FRESH(epoch, kind...): a watcher follows these kinds and has written what it was told.
+-- Touches epoch, complete (read), fresh (hash). Returns how many kinds are complete in this epoch.
+local count = 0
+if redis.call('GET', K.epoch) ~= ARGV[2] then return count end
+for i = 3, #ARGV do
+  if redis.call('HGET', K.complete, ARGV[i]) == ARGV[2] then
+    redis.call('HSET', K.fresh, ARGV[i], now + FRESH_MS)
+    count = count + 1
+  end
+end
+return count
 end
 scripts['catalog_prune'] = function()
 -- CATALOG_PRUNE(kind, list rv, name...): drop the tombstones named; one newer than the list stays,
--- for it keeps out what a slow watcher still brings. Readers below the floor reload.
+-- for it keeps out what a slow watcher still brings. Readers that know less than the newest of those
+-- dropped reload.
 -- Touches catalog:<kind> (hash), changes:<kind> (zset), versions, floors (hashes).
 local kind = ARGV[2]
-local pruned = 0
+local pruned, floor = 0, 0
+local newest = tonumber(redis.call('HGET', K.versions, kind)) or 0
 for i = 4, #ARGV do
   local entry = redis.call('HGET', K.catalog .. kind, ARGV[i])
   local rv = string.match(entry or '', '^(%d+) $')
   if rv and not is_newer(rv, ARGV[3]) then
+    floor = math.max(floor, tonumber(redis.call('ZSCORE', K.changes .. kind, ARGV[i])) or newest)
     redis.call('HDEL', K.catalog .. kind, ARGV[i])
     redis.call('ZREM', K.changes .. kind, ARGV[i])
     pruned = pruned + 1
   end
 end
-local version = redis.call('HGET', K.versions, kind)
-if pruned > 0 and version then redis.call('HSET', K.floors, kind, version) end
+-- Who knows less than the newest of them never hears of its removal by `changes`.
+if floor > (tonumber(redis.call('HGET', K.floors, kind)) or 0) then
+  redis.call('HSET', K.floors, kind, string.format('%d', floor))
+end
 return pruned
 end
 scripts['catalog_put'] = function()
@@ -1174,6 +1199,23 @@ if changed then
   redis.call('HSET', K.versions, 'drivers', string.format('%d', version + 1))
 end
 return { changed and 1 or 0, lost }
+end
+scripts['end_history'] = function()
+-- END_HISTORY(epoch, kind...): resourceVersions went back; nothing that was learnt by them counts.
+-- Touches epoch, complete, fresh, versions, floors, news, seen:<minute>, catalog:<kind> and
+-- changes:<kind>: all are deleted. Without an epoch a new life begins, in which processes restore
+-- their leases and watchers list everything. Returns 1, or 0 when that epoch is over.
+if redis.call('GET', K.epoch) ~= ARGV[2] then return 0 end
+redis.call('DEL', K.epoch, K.complete, K.fresh, K.news)
+for minute = math.floor(now / 60000) - 4, math.floor(now / 60000) do
+  redis.call('DEL', K.seen .. minute)
+end
+for i = 3, #ARGV do
+  redis.call('DEL', K.catalog .. ARGV[i], K.changes .. ARGV[i])
+  redis.call('HDEL', K.versions, ARGV[i])
+  redis.call('HDEL', K.floors, ARGV[i])
+end
+return 1
 end
 scripts['ensure'] = function()
 local full = refused(FULL_SHARE)
@@ -1744,5 +1786,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_16f130542f7d80dd', run)
-redis.register_function{ function_name = 'csifleet_16f130542f7d80dd_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_357691f16d636523', run)
+redis.register_function{ function_name = 'csifleet_357691f16d636523_always', callback = run, flags = { 'allow-oom' } }

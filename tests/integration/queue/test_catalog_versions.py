@@ -65,6 +65,7 @@ def test_a_kind_is_complete_in_the_life_that_wrote_it(bench, scripts, epoch, mar
         bench.client.set(EPOCH, epoch)
     if mark:
         bench.client.hset(COMPLETE, "nodes", mark)
+    scripts.run("catalog_fresh", "now", "nodes")
     bench.client.hset(CATALOG, "a", "1 {}")
     assert scripts.run("catalog_read", epoch or "", "nodes", 0)[1][1] == is_complete
     assert scripts.run("catalog_entry", "nodes", "a") == [is_complete, b"1 {}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.support.waiting import wait_until
 from workers.backoff import Backoff
 from workers.kube.client import KubeClient
 from workers.kube.objects import Claim
-from workers.kube.watch import Reflector
+from workers.kube.watch import SILENCE_SECONDS, Reflector
 
 PATH = "/api/v1/persistentvolumeclaims"
 
@@ -211,14 +212,61 @@ def test_refused_list_is_retried_and_health_tells(api, sink, reflect, refusal):
     assert reflector.health.error == ""
 
 
-def test_silent_connection_is_given_up(api, sink, reflect, monkeypatch):
-    """Half-open connections hang for ever without a read time-out (pitfalls 4.2)."""
-    monkeypatch.setattr("workers.kube.watch._WATCH_SECONDS", (0, 0))
-    monkeypatch.setattr("workers.kube.watch._READ_MARGIN_SECONDS", 0.1)
+def test_a_silent_watch_is_opened_again_from_where_it_was(api, sink, reflect, monkeypatch):
+    """COR2-7: half-open connections hang for ever without a read time-out (pitfalls 4.2)."""
+    assert SILENCE_SECONDS <= 90
+    monkeypatch.setattr("workers.kube.watch.SILENCE_SECONDS", 0.2)
     api.lists[PATH].append(page([], "1"))
-    reflect()
-    until(lambda: len(watches(api)) >= 2)
+    api.watches[PATH].append(events(("ADDED", item("a", "7")), stays_open=True))
+    reflector = reflect()
+    until(lambda: len(watches(api)) >= 3)
+    assert [query["resourceVersion"] for query in watches(api)[:3]] == ["1", "7", "7"]
     assert api.count(PATH, watch=False) == 1
+    # A kind without bookmarks is quiet for long, and well.
+    assert reflector.health.error == ""
+
+
+def test_a_watch_that_is_never_answered_is_given_up(api, sink, reflect, monkeypatch):
+    """COR2-7: a server that froze before it sent the first byte."""
+    monkeypatch.setattr("workers.kube.watch.SILENCE_SECONDS", 0.2)
+    gate = threading.Event()
+    api.lists[PATH].append(page([], "1"))
+    api.watches[PATH].append(Reply(lines=[], wait=gate))
+    reflector = reflect()
+    until(lambda: len(watches(api)) >= 2)
+    gate.set()
+    until(lambda: reflector.health.is_watching)
+
+
+def test_bookmarks_keep_a_quiet_watch_open(api, sink, reflect, monkeypatch):
+    """COR2-7."""
+    monkeypatch.setattr("workers.kube.watch.SILENCE_SECONDS", 0.5)
+    pause = threading.Event()
+
+    def bookmarks():
+        for version in range(5, 10):
+            bookmark = {"metadata": {"resourceVersion": str(version)}}
+            yield json.dumps({"type": "BOOKMARK", "object": bookmark}).encode()
+            pause.wait(0.2)
+
+    api.lists[PATH].append(page([], "1"))
+    api.watches[PATH].append(Reply(lines=bookmarks(), stays_open=True))
+    reflector = reflect()
+    until(lambda: reflector.health.version == "9")
+    assert len(watches(api)) == 1
+    assert reflector.health.is_watching
+
+
+def test_what_is_known_is_told_apart_from_the_present(api, sink, reflect):
+    """COR2-3: the newest version that came, and the one that the server has now."""
+    api.lists[PATH] += [page([], "5"), page([], "3")]
+    api.watches[PATH].append(events(("ADDED", item("a", "7")), stays_open=True))
+    reflector = reflect()
+    until(lambda: reflector.health.version == "7")
+    assert reflector.present_version() == "3"
+    assert api.requests[-1].query == {"limit": "1"}
+    reflector.relist()
+    until(lambda: reflector.health.version == "3")
 
 
 def test_slow_list_does_not_hold_up_stop_of_others(api, sink, reflect):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watcher.known import concerns, merged
+from watcher.known import Differing, concerns, merged
 from workers.spec import Spec
 
 
@@ -34,3 +34,33 @@ def test_whose_driver_it_is(record, controller, expected):
     part_of = "provisioner" if controller == "capacity" else ""
     spec = Spec(controller, "", (), (), dict, part_of=part_of)
     assert concerns(record, spec) is expected
+
+
+def seen(period_seconds, *records, seconds=200):
+    """What is told of a place whose record is overwritten in turns."""
+    differing, told = Differing(), []
+    for now in range(seconds):
+        record = records[now // period_seconds % len(records)]
+        told += [(now, place) for place in differing.see({"d": record, "e": {"x": 1}}, float(now))]
+    return told
+
+
+@pytest.mark.parametrize("field", ["controller_capabilities", "plugin_capabilities", "version"])
+def test_two_drivers_with_one_name_are_told_once_after_a_minute(field):
+    """COR2-11: each worker writes its own record every few seconds."""
+    told = seen(5, {field: ["a"]}, {field: ["a", "b"]})
+    assert [place for _, place in told] == ["d"]
+    assert 60 <= told[0][0] <= 80
+
+
+@pytest.mark.parametrize(
+    ("period", "records", "seconds"),
+    [
+        pytest.param(5, [{"a": 1}], 200, id="one record"),
+        pytest.param(5, [{"a": 1}, {"a": 2}], 50, id="a short roll-out"),
+        pytest.param(60, [{"a": 1}, {"a": 2}], 400, id="changes of now and then"),
+        pytest.param(5, [{"a": number} for number in range(90)], 400, id="always another one"),
+    ],
+)
+def test_what_changes_for_other_reasons_is_not_told(period, records, seconds):
+    assert seen(period, *records, seconds=seconds) == []

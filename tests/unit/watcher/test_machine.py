@@ -75,6 +75,7 @@ class FakeOutbox:
     def __init__(self):
         self.sent = []
         self.catalog = []
+        self.held = []
 
     def add(self, keys, *, version=""):
         self.sent += [("add", key.text, version) for key in keys]
@@ -84,6 +85,9 @@ class FakeOutbox:
 
     def put(self, kind, name, version, value):
         self.catalog.append((kind, name, value))
+
+    def hold(self, key_kinds, kind):
+        self.held.append((sorted(key_kinds), kind))
 
     def replace(self, kind, listed):
         self.catalog.append((kind, sorted(listed.items)))

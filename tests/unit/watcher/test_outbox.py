@@ -50,6 +50,9 @@ class FakeRedis:
     def mark_complete(self, kinds, epoch):
         self._note("complete", *kinds, epoch)
 
+    def keep_fresh(self, kinds, epoch):
+        self._note("fresh", *kinds, epoch)
+
 
 @pytest.fixture
 def fake():
@@ -98,6 +101,59 @@ def wait_for_outage(started):
 
 def settle(outbox):
     wait_until(lambda: outbox.is_idle, 5, "outbox is idle", interval_seconds=0.005)
+
+
+def test_keys_wait_for_the_first_list_of_what_they_rest_on(fake, outbox, running):
+    """COR2-5, by kind of key: others go, and a lane whose kind is listed is never held again."""
+    outbox.hold(["claims"], "classes")
+    outbox.hold(["claims"], "nodes")
+    outbox.add([A, V], version="3")
+    settle(running())
+    assert fake.added == [V]
+    outbox.replace("nodes", CatalogList({}, "9", "epoch"))
+    settle(outbox)
+    assert fake.added == [V]
+    outbox.replace("classes", CatalogList({}, "9", "epoch"))
+    settle(outbox)
+    assert fake.added == [V, A]
+    assert [call[0] for call in fake.calls[-3:]] == ["replace", "complete", "events"]
+    outbox.hold(["claims"], "classes")
+    outbox.add([B])
+    settle(outbox)
+    assert fake.added == [V, A, B]
+
+
+def test_a_key_that_is_held_is_forgotten_and_asked_for_in_any_case(fake, outbox, running):
+    """COR2-5: as those that wait for Redis."""
+    outbox.hold(["claims"], "classes")
+    outbox.add([A, B])
+    outbox.add([B], version="4")
+    outbox.forget([A])
+    settle(running())
+    assert fake.added == []
+    outbox.replace("classes", CatalogList({}, "9", "epoch"))
+    settle(outbox)
+    assert fake.added == [B]
+    assert fake.calls[-1] == ("add", ["ns/b"], 0.0)
+
+
+def test_everything_is_added_but_what_is_held(fake, running_with):
+    """COR2-5: a resync or a new life of Redis just after the start."""
+    outbox = running_with(all_keys=lambda: [A, V])
+    outbox.hold(["claims"], "classes")
+    outbox.add_everything()
+    settle(outbox)
+    assert fake.added == [V]
+    outbox.replace("classes", CatalogList({}, "9", "epoch"))
+    settle(outbox)
+    assert fake.added == [V, A]
+
+
+def test_a_kind_is_fresh_once_all_it_brought_is_written(fake, outbox, running):
+    outbox.keep_fresh(["attachments"], "epoch")
+    outbox.put("attachments", "pv", "5", {"va": "n"})
+    settle(running())
+    assert [call[0] for call in fake.calls] == ["write", "fresh"]
 
 
 def test_catalog_goes_before_keys(fake, outbox, running):

@@ -29,7 +29,8 @@ def test_m010_lost_attempts_are_looked_for_each_minute_or_oftener(resync, second
 @pytest.mark.parametrize(("seconds", "has_resync"), [(0, False), (900, True)])
 def test_a_resync_may_be_switched_off(seconds, has_resync):
     """`--resync-period=0`; the other loops are always there, in the order of their start."""
-    loops = ["outbox", "keeper", "recovery", *(["resync"] if has_resync else [])]
+    loops = ["outbox", "keeper", "recovery", "history", "prune"]
+    loops += ["resync"] if has_resync else []
     assert list(make(FakeRedis(), resync_seconds=seconds).loops) == loops
 
 
@@ -45,7 +46,8 @@ class FakeLoop:
 
 
 def following(error="", is_synced=True):
-    return SimpleNamespace(health=SimpleNamespace(error=error, is_synced=is_synced))
+    health = SimpleNamespace(error=error, is_synced=is_synced, is_watching=not error)
+    return SimpleNamespace(health=health)
 
 
 DOWN = {"is_failing": True, "problem": "redis: away"}
@@ -224,8 +226,11 @@ def test_cor4_a_kind_that_the_catalog_lacks_is_listed_again(quiet, waits, asked_
         is_asked=lambda name: name in asked_for,
         relist=listed.extend,
     )
+    quiet.reflectors = {"list-of-classes": following(), "list-of-nodes": following("away")}
     if waits:
         quiet.outbox.add([KEY])
     quiet._check_catalog()
     assert asked == ([] if expected is None else [(expected, "e1")])
     assert listed == ([] if expected is None else ["list-of-classes"])
+    # Also while something waits: it is said after that.
+    assert quiet.outbox._pending.fresh == (["classes"], "e1")

@@ -1,5 +1,8 @@
 -- CATALOG_COMPLETE(epoch, kind...): the watcher has written everything it listed in this epoch.
--- Touches epoch (string), complete (hash). Returns 1, or 0 when the epoch is over.
+-- Touches epoch (string), complete, fresh (hashes). Returns 1, or 0 when the epoch is over.
 if redis.call('GET', K.epoch) ~= ARGV[2] then return 0 end
-for i = 3, #ARGV do redis.call('HSET', K.complete, ARGV[i], ARGV[2]) end
+for i = 3, #ARGV do
+  redis.call('HSET', K.complete, ARGV[i], ARGV[2])
+  redis.call('HSET', K.fresh, ARGV[i], now + FRESH_MS)
+end
 return 1

@@ -1,17 +1,22 @@
 -- CATALOG_PRUNE(kind, list rv, name...): drop the tombstones named; one newer than the list stays,
--- for it keeps out what a slow watcher still brings. Readers below the floor reload.
+-- for it keeps out what a slow watcher still brings. Readers that know less than the newest of those
+-- dropped reload.
 -- Touches catalog:<kind> (hash), changes:<kind> (zset), versions, floors (hashes).
 local kind = ARGV[2]
-local pruned = 0
+local pruned, floor = 0, 0
+local newest = tonumber(redis.call('HGET', K.versions, kind)) or 0
 for i = 4, #ARGV do
   local entry = redis.call('HGET', K.catalog .. kind, ARGV[i])
   local rv = string.match(entry or '', '^(%d+) $')
   if rv and not is_newer(rv, ARGV[3]) then
+    floor = math.max(floor, tonumber(redis.call('ZSCORE', K.changes .. kind, ARGV[i])) or newest)
     redis.call('HDEL', K.catalog .. kind, ARGV[i])
     redis.call('ZREM', K.changes .. kind, ARGV[i])
     pruned = pruned + 1
   end
 end
-local version = redis.call('HGET', K.versions, kind)
-if pruned > 0 and version then redis.call('HSET', K.floors, kind, version) end
+-- Who knows less than the newest of them never hears of its removal by `changes`.
+if floor > (tonumber(redis.call('HGET', K.floors, kind)) or 0) then
+  redis.call('HSET', K.floors, kind, string.format('%d', floor))
+end
 return pruned

@@ -15,6 +15,7 @@ local CROWDED_SHARE = 0.95     -- no new record; the rest is for Celery's lists
 local TIGHT_MS = 60000
 local LOOK_MS = 1000
 local LOOK_AHEAD_SECONDS = 0.25 -- the next sweep's share of a rate; `pace` keeps the exact time
+local FRESH_MS = 30000         -- a watcher's word that it follows a kind of the catalog
 local RESERVED_MS = 2000       -- a woken exclusive waiter goes before new shared holders so long
 local KIND_TURN = {}
 for turn = 1, #CALL_KINDS do KIND_TURN[CALL_KINDS[turn]] = turn end
