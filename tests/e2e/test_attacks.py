@@ -348,7 +348,8 @@ def test_sec_2_snapshots_of_all_drivers_stay_their_owners(
 def test_sec_2_no_snapshot_is_deleted_but_a_groups(admin, worker):
     group = {**NOBODY, "apiVersion": GROUP_VERSION, "kind": "VolumeGroupSnapshot"}
     alone = snapshot(admin, "attack-alone")
-    member = snapshot(admin, "attack-member", ownerReferences=[group])
+    held = [*HELD, "snapshot.storage.kubernetes.io/volumesnapshot-in-group-protection"]
+    member = snapshot(admin, "attack-member", ownerReferences=[group], finalizers=held)
     assert "members of groups" in refusal(worker, "DELETE", f"{SNAPSHOTS}/{alone}")
     assert refusal(worker, "DELETE", f"{SNAPSHOTS}/{member}") == ""
 

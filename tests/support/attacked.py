@@ -58,23 +58,30 @@ def made(admin: KubeApi, path: str, body: JsonObject) -> str:
 
 def attachment(admin: KubeApi, driver: str) -> str:
     """Makes a VolumeAttachment; returns its name."""
-    body = {
+    return made(admin, ATTACHMENTS, attachment_body(f"attack-{driver}", driver))
+
+
+def attachment_body(name: str, driver: str) -> JsonObject:
+    """A VolumeAttachment of a driver."""
+    return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "VolumeAttachment",
-        "metadata": {"name": f"attack-{driver}"},
-        "spec": {
-            "attacher": driver, "nodeName": "n", "source": {"persistentVolumeName": "pv"}
-        },
-    }  # fmt: skip
-    return made(admin, ATTACHMENTS, body)
+        "metadata": {"name": name},
+        "spec": {"attacher": driver, "nodeName": "n", "source": {"persistentVolumeName": "pv"}},
+    }
 
 
 def content(admin: KubeApi, driver: str) -> str:
     """Makes a VolumeSnapshotContent; returns its name."""
-    body = {
+    return made(admin, CONTENTS, content_body(f"attack-{driver}", driver))
+
+
+def content_body(name: str, driver: str) -> JsonObject:
+    """A VolumeSnapshotContent of a driver."""
+    return {
         "apiVersion": "snapshot.storage.k8s.io/v1",
         "kind": "VolumeSnapshotContent",
-        "metadata": {"name": f"attack-{driver}"},
+        "metadata": {"name": name},
         "spec": {
             "driver": driver,
             "deletionPolicy": "Delete",
@@ -82,17 +89,22 @@ def content(admin: KubeApi, driver: str) -> str:
             "volumeSnapshotRef": {"name": "s", "namespace": "default"},
         },
     }
-    return made(admin, CONTENTS, body)
 
 
 def claim_path(admin: KubeApi, driver: str) -> str:
     """Makes a claim, of no driver for ""; returns its path."""
     path = "/api/v1/namespaces/default/persistentvolumeclaims"
-    body = {
+    name = f"attack-{driver or 'by-hand'}"
+    return f"{path}/{made(admin, path, claim_body(name, driver))}"
+
+
+def claim_body(name: str, driver: str) -> JsonObject:
+    """A claim, of no driver for ""."""
+    return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {
-            "name": f"attack-{driver or 'by-hand'}",
+            "name": name,
             "namespace": "default",
             "annotations": {"volume.kubernetes.io/storage-provisioner": driver} if driver else {},
         },
@@ -102,18 +114,21 @@ def claim_path(admin: KubeApi, driver: str) -> str:
             "storageClassName": "none-such",
         },
     }
-    return f"{path}/{made(admin, path, body)}"
 
 
 def snapshot(admin: KubeApi, name: str, **metadata: Any) -> str:
     """Makes a VolumeSnapshot; returns its name."""
-    body = {
+    return made(admin, SNAPSHOTS, snapshot_body(name, **metadata))
+
+
+def snapshot_body(name: str, **metadata: Any) -> JsonObject:
+    """A VolumeSnapshot."""
+    return {
         "apiVersion": "snapshot.storage.k8s.io/v1",
         "kind": "VolumeSnapshot",
         "metadata": {"name": name, "namespace": "default", "finalizers": HELD, **metadata},
         "spec": {"source": {"persistentVolumeClaimName": "c"}, "volumeSnapshotClassName": "mine"},
     }
-    return made(admin, SNAPSHOTS, body)
 
 
 def merged(item: JsonObject, change: JsonObject) -> JsonObject:

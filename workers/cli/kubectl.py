@@ -3,25 +3,37 @@
 
 An executable called `kubectl-csi_fleet` is a plug-in of kubectl. It finds a pod of the installation
 and runs the command there (`kubectl exec`), where Redis, its password and certificate are at hand;
-`migrate` runs here, for it reads what no pod of ours may. No library but Python's own: the file
-works alone.
+`migrate` runs here, for it reads what no pod of csi-fleet may. No library but Python's own: the
+file works alone.
+
+Anybody may label a pod, so a pod counts only in a namespace that an administrator made csi-fleet's
+(`trusted`), or that -n names. What the pod's program writes is data: it gets no terminal, and its
+control characters are spelled out.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, TextIO
 
 # Pods with a container of ours; k8s/ and docs/migration.md put it on each of them.
 SELECTOR: Final = "csi-fleet.io/redis-client=true"
 NAME_LABEL: Final = "app.kubernetes.io/name"
+# Namespaces with this label are drivers' (docs/install.md); the manifests and the chart put the
+# other one on the namespace of records, whose name is the installation's and this ending.
+DRIVERS_LABEL: Final = ("csi-fleet.io/drivers", "true")
+PART_LABEL: Final = ("app.kubernetes.io/part-of", "csi-fleet")
+RECORDS_ENDING: Final = "-records"
 REDIS_VARIABLE: Final = "CSI_FLEET_REDIS_URL"
 COMMANDS: Final = (
     *("status", "explain", "retry", "failed", "pause", "resume", "drain", "dry-run", "doctor"),
@@ -29,6 +41,8 @@ COMMANDS: Final = (
 )
 # Parts whose Redis user or service account may do less than a worker's.
 LESSER: Final = ("beat", "flower", "watcher")
+# Control and format characters, other line ends, halves of a pair.
+_UNSEEN: Final = {"Cc", "Cf", "Zl", "Zp", "Cs"}
 _OF_KUBECTL: Final = ("--context", "--kubeconfig", "--cluster", "--user", "--as")
 _USAGE: Final = f"""\
 kubectl csi-fleet COMMAND ...   runs `csi-fleet COMMAND ...` in a worker's pod of the cluster
@@ -38,8 +52,8 @@ Commands: {", ".join(COMMANDS)}
   kubectl csi-fleet status
   kubectl csi-fleet explain pvc NAMESPACE/NAME
   kubectl csi-fleet dry-run -f claim.yaml
-Flags, before the command: -n NAMESPACE of the installation (default: all are searched), and
-kubectl's {", ".join(_OF_KUBECTL)}.
+Flags, before the command: -n NAMESPACE of the pod (default: the namespaces of csi-fleet and its
+drivers are searched), and kubectl's {", ".join(_OF_KUBECTL)}.
 """
 
 
@@ -67,9 +81,11 @@ def main(argv: list[str] | None = None) -> int:
             return 0 if command else 2
         if command[0] == "migrate":
             return here(flags, command)
-        return run(flags, choose(pods(flags, namespace)), command)
+        place = choose(pods(flags, namespace))
+        sys.stderr.write(f"kubectl csi-fleet: in pod {plain(f'{place.namespace}/{place.pod}')}\n")
+        return run(flags, place, command)
     except PluginError as error:
-        sys.stderr.write(f"kubectl csi-fleet: {error}\n")
+        sys.stderr.write(f"kubectl csi-fleet: {plain(str(error))}\n")
         return 1
 
 
@@ -96,29 +112,53 @@ def split(arguments: list[str]) -> tuple[list[str], str, list[str]]:
 
 
 def pods(flags: list[str], namespace: str) -> list[dict[str, Any]]:
-    """The pods with a container of ours.
+    """The pods that have the label, in the namespace, else in all that `trusted` names.
 
     Raises:
         PluginError: kubectl is not there or says no.
     """
     where = [f"--namespace={namespace}"] if namespace else ["--all-namespaces"]
-    command = [kubectl(), *flags, "get", "pods", f"--selector={SELECTOR}", *where, "-o", "json"]
+    found = asked(flags, "pods", f"--selector={SELECTOR}", *where)
+    if namespace:
+        return found
+    allowed = trusted(asked(flags, "namespaces"))
+    return [one for one in found if one["metadata"]["namespace"] in allowed]
+
+
+def asked(flags: list[str], *what: str) -> list[dict[str, Any]]:
+    """The items of `kubectl get`.
+
+    Raises:
+        PluginError: kubectl is not there or says no.
+    """
+    command = [kubectl(), *flags, "get", *what, "-o", "json"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     except OSError as error:
         raise PluginError(f"cannot run {command[0]}: {error.strerror}") from None
     if found.returncode:
-        hint = "" if namespace else " (-n NAMESPACE asks for less)"
-        raise PluginError(" ".join(found.stderr.split()) + hint)
+        raise PluginError(" ".join(found.stderr.split()) + " (-n NAMESPACE asks for less)")
     items: list[dict[str, Any]] = json.loads(found.stdout)["items"]
     return items
 
 
+def trusted(namespaces: list[dict[str, Any]]) -> set[str]:
+    """The namespaces of csi-fleet and of its drivers, by labels that only administrators write."""
+    found = set()
+    for one in namespaces:
+        name, labels = one["metadata"]["name"], one["metadata"].get("labels") or {}
+        if PART_LABEL in labels.items():
+            found |= {name, name.removesuffix(RECORDS_ENDING)}
+        if DRIVERS_LABEL in labels.items():
+            found.add(name)
+    return found
+
+
 def choose(items: list[dict[str, Any]]) -> Place:
-    """A worker that is ready, else another part of ours.
+    """A worker that is ready, else another part of csi-fleet.
 
     Raises:
-        PluginError: there is none.
+        PluginError: there is none, or they are in several namespaces.
     """
     ranked = sorted(
         (
@@ -133,8 +173,14 @@ def choose(items: list[dict[str, Any]]) -> Place:
     )
     if not ranked:
         raise PluginError(
-            f"no running pod with the label {SELECTOR}: is csi-fleet installed in this cluster, "
-            "and in the namespace that -n names?"
+            f"no running pod with the label {SELECTOR} in a namespace of csi-fleet: is csi-fleet "
+            "installed in this cluster? -n NAMESPACE names another namespace"
+        )
+    places = sorted({place.namespace for _, place in ranked})
+    if len(places) > 1:
+        raise PluginError(
+            f"pods of csi-fleet run in {', '.join(places)}; "
+            "-n NAMESPACE chooses, before the command"
         )
     return ranked[0][1]
 
@@ -162,21 +208,69 @@ def rank_of(item: dict[str, Any], place: Place) -> int:
 def run(flags: list[str], place: Place, command: list[str]) -> int:
     """The command in that container; a file of `-f` goes there through standard input."""
     command, file = with_standard_input(command)
-    is_terminal = not file and sys.stdin.isatty() and sys.stdout.isatty()
-    options = ["--stdin", *(["--tty"] if is_terminal else [])] if file or is_terminal else []
     argv = [
-        *(kubectl(), *flags, "exec", *options, f"--namespace={place.namespace}", place.pod),
+        *(kubectl(), *flags, "exec", *(["--stdin"] if file else [])),
+        *(f"--namespace={place.namespace}", place.pod),
         *(f"--container={place.container}", "--", "csi-fleet", command[0]),
         *(one for one in place.arguments if command[0] != "version"),
         *command[1:],
     ]
-    if not file:
-        return subprocess.run(argv, check=False).returncode  # noqa: S603 - the user's kubectl
     try:
-        with Path(file).open("rb") as opened:
-            return subprocess.run(argv, stdin=opened, check=False).returncode  # noqa: S603
+        with Path(file or os.devnull).open("rb") as opened:
+            return shown(argv, opened)
     except OSError as error:
-        raise PluginError(f"{file}: {error.strerror}") from None
+        raise PluginError(f"{file or argv[0]}: {error.strerror}") from None
+
+
+def shown(argv: list[str], opened: IO[bytes]) -> int:
+    """Run a program, write what it writes with control characters spelled out; its exit code."""
+    with subprocess.Popen(  # noqa: S603 - the user's kubectl
+        argv, stdin=opened, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    ) as child:
+        copies = [
+            threading.Thread(target=_copy, args=(child, *pair))
+            for pair in ((child.stdout, sys.stdout), (child.stderr, sys.stderr))
+        ]
+        for one in copies:
+            one.start()
+        try:
+            for one in copies:
+                one.join()
+        except KeyboardInterrupt:  # kubectl has heard it too
+            child.wait()
+            return 130
+        code = child.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _copy(child: subprocess.Popen[bytes], source: IO[bytes], target: TextIO) -> None:
+    """All of one stream as it comes; the program ends when nobody reads the copy any more."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="backslashreplace")
+    encoding = target.encoding or "utf-8"
+    try:
+        while data := source.read(65536):
+            _write(target, plain(decoder.decode(data)), encoding)
+        _write(target, plain(decoder.decode(b"", final=True)), encoding)
+    except OSError:
+        child.terminate()
+
+
+def _write(target: TextIO, text: str, encoding: str) -> None:
+    target.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    target.flush()
+
+
+def plain(text: str) -> str:
+    """The text with control, direction and line separating characters spelled out.
+
+    Names and messages are other people's: on a terminal they must not move the cursor, change
+    colours or hide what stands before them (SEC-9).
+    """
+    return "".join(
+        one if one in "\n\t" or unicodedata.category(one) not in _UNSEEN
+        else one.encode("unicode_escape").decode()
+        for one in text
+    )  # fmt: skip
 
 
 def here(flags: list[str], command: list[str]) -> int:

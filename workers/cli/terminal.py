@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-import unicodedata
 from typing import TYPE_CHECKING, Any, Final
+
+from workers.cli.kubectl import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,19 +27,6 @@ _STYLES: Final = {
 def is_terminal() -> bool:
     """Whether a person looks at standard output."""
     return sys.stdout.isatty()
-
-
-def plain(text: str) -> str:
-    """The text with control and direction characters spelled out.
-
-    Names and messages are other people's: on a terminal they must not move the cursor, change
-    colours or hide what stands before them (SEC-9).
-    """
-    return "".join(
-        one if one in "\n\t" or unicodedata.category(one) not in {"Cc", "Cf"}
-        else one.encode("unicode_escape").decode()
-        for one in text
-    )  # fmt: skip
 
 
 def write(text: str = "") -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.kustomize import render
 from workers.cli import kubectl
 from workers.config.flags import TOOLS
 
@@ -22,10 +23,25 @@ FAKE = """\
 import json, os, sys
 with open({log!r}, "a") as log:
     log.write(json.dumps([sys.argv[1:], "" if sys.stdin.isatty() else sys.stdin.read()]) + "\\n")
-if "get" in sys.argv:
+if "namespaces" in sys.argv:
+    sys.stdout.write(open({pods!r} + ".namespaces").read())
+elif "get" in sys.argv:
     sys.stdout.write(open({pods!r}).read())
+elif "exec" in sys.argv:
+    os.write(1, {output!r})
+    os.write(2, {error!r})
+    sys.exit({exits})
 sys.exit({code})
 """
+
+
+PART = {"app.kubernetes.io/part-of": "csi-fleet"}
+LABELS = {
+    "attic": {},
+    "csi-fleet": {},
+    "csi-fleet-records": PART,
+    "ebs": {"csi-fleet.io/drivers": "true"},
+}
 
 
 def pod(name, *, namespace="csi-fleet", app="worker", phase="Running", ready=True, args=()):
@@ -48,12 +64,17 @@ def cluster(tmp_path, monkeypatch):
     """A kubectl that answers with `pods` and writes down what it was told."""
     log, pods = tmp_path / "log", tmp_path / "pods.json"
 
-    def answer(*items, code=0):
+    def answer(*items, code=0, labels=LABELS, output=b"", error=b"", exits=0):
         pods.write_text(json.dumps({"items": list(items)}))
+        named = [{"metadata": {"name": name, "labels": own}} for name, own in labels.items()]
+        (tmp_path / "pods.json.namespaces").write_text(json.dumps({"items": named}))
         program = tmp_path / "kubectl"
         program.write_text(
-            FAKE.format(python=sys.executable, log=str(log), pods=str(pods), code=code)
-        )
+            FAKE.format(
+                python=sys.executable, log=str(log), pods=str(pods), code=code,
+                output=output, error=error, exits=exits,
+            )
+        )  # fmt: skip
         program.chmod(0o755)
         monkeypatch.setenv("KUBECTL", str(program))
         return lambda: [json.loads(line) for line in log.read_text().splitlines()]
@@ -65,7 +86,8 @@ def test_command_runs_in_the_workers_container(cluster):
     """With the namespace of the records that the container itself was given."""
     told = cluster(pod("w-1", args=["worker", "--namespace=csi-fleet-records"]))
     assert kubectl.main(["--context=prod", "explain", "pvc", "shop/data", "-o", "json"]) == 0
-    (asked, _), (run, _) = told()
+    (asked, _), (namespaces, _), (run, _) = told()
+    assert namespaces == ["--context=prod", "get", "namespaces", "-o", "json"]
     assert asked == [
         *("--context=prod", "get", "pods", "--selector=csi-fleet.io/redis-client=true"),
         *("--all-namespaces", "-o", "json"),
@@ -198,3 +220,94 @@ def test_the_file_alone_is_a_program(tmp_path):
     shutil.copy(kubectl.__file__, copy)
     done = subprocess.run([copy, "--help"], capture_output=True, text=True, check=True)
     assert "kubectl csi-fleet explain pvc" in done.stdout
+
+
+# A pod's label is its owner's word (SEC2-5).
+
+TENANTS = [
+    pytest.param(pod("a", namespace="attic"), id="a namespace that sorts first"),
+    pytest.param(pod("a", namespace="csi-fleet-records-of-mine"), id="a name like ours"),
+    pytest.param(pod("a", namespace="zoo"), id="a namespace that is new"),
+]
+
+
+@pytest.mark.parametrize("theirs", TENANTS)
+def test_a_tenants_pod_is_never_chosen(cluster, capsys, theirs):
+    """Whatever its labels, variables and name are, beside a worker and alone."""
+    for items in ([theirs, pod("w")], [pod("w", ready=False), theirs]):
+        told = cluster(*items)
+        assert kubectl.main(["status"]) == 0
+        assert "--namespace=csi-fleet" in told()[-1][0]
+        assert "in pod csi-fleet/w\n" in capsys.readouterr().err
+    told = cluster(theirs)
+    assert kubectl.main(["status"]) == 1
+    assert all("exec" not in run for run, _ in told()[-2:])
+    assert "no running pod" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Pending"])
+def test_a_pod_that_does_not_run_is_not_chosen(cluster, phase):
+    cluster(pod("w", phase=phase))
+    assert kubectl.main(["status"]) == 1
+
+
+def test_several_namespaces_ask_for_a_choice(cluster, capsys):
+    """Two installations, or drivers with workers beside them: nobody guesses."""
+    told = cluster(pod("d", namespace="ebs"), pod("w"), pod("v"))
+    assert kubectl.main(["status"]) == 1
+    assert "run in csi-fleet, ebs; -n NAMESPACE chooses" in capsys.readouterr().err
+    assert len(told()) == 2
+    cluster(pod("d", namespace="ebs"))
+    assert kubectl.main(["-n", "ebs", "status"]) == 0
+
+
+def test_the_charts_namespace_is_known_by_the_one_of_its_records(cluster):
+    """Helm makes the release's namespace without any label."""
+    labels = {"storage": {}, "storage-records": PART, "other": {}, "attic": {}}
+    told = cluster(pod("w", namespace="storage"), pod("x", namespace="attic"), labels=labels)
+    assert kubectl.main(["status"]) == 0
+    assert "--namespace=storage" in told()[-1][0]
+
+
+def test_what_the_pod_writes_is_data(cluster, capfd):
+    """On both streams, with any exit code, whatever the bytes are; it gets no terminal."""
+    hostile = (
+        "\x1b]0;owned\x07\x1b[2J\x9b2J\u202e\r\u2028 wide 漢 \U000e0041\n".encode()
+        + b"\xff\xf0\x9f"
+    )
+    told = cluster(pod("w"), output=hostile, error=hostile, exits=3)
+    assert kubectl.main(["status"]) == 3
+    out, err = capfd.readouterr()
+    for text in (out, err.partition("\n")[2]):
+        assert text == (
+            r"\x1b]0;owned\x07\x1b[2J\x9b2J\u202e\r\u2028 wide 漢 \U000e0041"
+            "\n"
+            r"\xff\xf0\x9f"
+        )
+    run = told()[-1][0]
+    assert not {"--tty", "-t", "--stdin", "-i"} & set(run)
+
+
+def test_json_stays_json(cluster, capfd):
+    """A letter of several bytes over the end of a block stays one letter."""
+    value = {"name": "漢" * 40_000, "hidden": "\u202e\x1b"}
+    told = cluster(pod("w"), output=json.dumps(value["name"], ensure_ascii=False).encode())
+    assert kubectl.main(["status", "-o", "json"]) == 0
+    assert json.loads(capfd.readouterr().out) == value["name"]
+    cluster(pod("w"), output=json.dumps(value).encode())
+    assert kubectl.main(["status", "-o", "json"]) == 0
+    assert json.loads(capfd.readouterr().out) == value
+    assert told()
+
+
+def test_a_refusal_of_namespaces_names_the_way_round(cluster, capsys):
+    """Who may read pods of one namespace only says which."""
+    cluster(pod("w"), code=1)
+    assert kubectl.main(["status"]) == 1
+    assert "-n NAMESPACE" in capsys.readouterr().err
+
+
+def test_shipped_namespaces_say_whose_they_are():
+    """Kustomize labels all objects; the chart makes the one of records with the same label."""
+    found = [one for one in render(K8S / "overlays" / "prod-sidecar") if one["kind"] == "Namespace"]
+    assert kubectl.trusted(found) == {"csi-fleet", "csi-fleet-records", "csi-driver-example"}
