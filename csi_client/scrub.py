@@ -1,19 +1,25 @@
 """Secrets are taken out of texts that a driver wrote (SEC-7).
 
-Drivers echo credentials in their error messages, which become events on the user's object: as they
-are, without the newline that a file brought, one field of a JSON document, quoted, escaped, cut
-off, as hex, in an address or in an authorization header. So the pieces of every secret are looked
-for, in every spelling, and what decodes to something with a piece in it goes as a whole.
+Drivers echo credentials in their error messages, which become events on the user's object.
+Spellings that can be found are replaced: as it is, without the newline that a file brought, one
+field of a JSON document, quoted, escaped, cut off, as hex, in an address or in an authorization
+header. What is left is then decoded in every known way, and compared without regard to case and
+punctuation. If half of a secret, or `RUN` characters of a long one, is still there, nothing of the
+text is shown.
+
+Both the secrets and the text may be of somebody's choosing, so the work has bounds: more secrets
+than `MAX_SECRETS` and `MAX_PIECES` allow hide the text unread, and a long text is cut.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import html
 import json
 import re
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 from csi_client.redact import STRIPPED, secret_values
 
@@ -31,24 +37,162 @@ MIN_WORD: Final = 2
 MIN_PREFIX: Final = 6
 """At least so much, and at least half of a piece, counts as the piece cut off."""
 
+RUN: Final = 32
+"""So many characters of a longer piece count as all of it."""
+
+MIN_TIGHT: Final = 8
+"""As MIN_PREFIX, where only letters and digits are compared."""
+
+MAX_TEXT: Final = 1024
+"""Characters of a text that are shown, where the request had secrets."""
+
+MAX_SECRETS: Final = 16 * 1024
+"""Characters of all secrets of a request; above, no text is shown."""
+
+MAX_PIECES: Final = 200
+"""Lines, settings and JSON leaves of the secrets; above, no text is shown."""
+
+MAX_CODED: Final = 8
+"""Pieces found in encoded words; above, no text is shown."""
+
+TOO_MUCH: Final = "(the driver's text is not shown: there are too many secrets to look for in it)"
+UNSURE: Final = "(the driver's text is not shown: it holds a secret in some spelling)"
+
 _MAX_DEPTH: Final = 5
 _SETTING: Final = re.compile(r"^\s*[\w.-]+\s*[:=]\s*(?P<value>\S.*)$")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]{6,}={0,2}")
 _HEX: Final = re.compile(r"(?:0x)?(?P<digits>(?:[0-9a-fA-F]{2}){4,})")
+_BYTES: Final = re.compile(r"(?:\\x[0-9a-fA-F]{2}|\\[0-7]{3})+")
+_BYTE: Final = re.compile(r"\\x([0-9a-fA-F]{2})|\\([0-7]{3})")
+_LETTER: Final = re.compile(r"\\u([0-9a-fA-F]{4})|\\U([0-9a-fA-F]{8})|\\(.)", re.DOTALL)
+_BLANKS: Final = {"n": "\n", "r": "\r", "t": "\t", "a": "", "b": "", "f": "", "v": "", "0": ""}
+_NUMBERS: Final = re.compile(r"\d{1,3}(?:[\s,;]+\d{1,3}){3,}")
+_BETWEEN_HEX: Final = re.compile(r"[\s:,;-]|0x")
 
 
 def scrub(text: str, request: Message) -> str:
     """Replace every spelling of the request's secrets in `text` by `STRIPPED`."""
-    pieces = {piece for value in secret_values(request) for piece in _pieces(value, 0)}
-    if not pieces or not text:
+    values = list(secret_values(request))
+    if not text or not any(values):
         return text
+    if sum(map(len, values)) > MAX_SECRETS:
+        return TOO_MUCH
+    pieces: set[str] = set()
+    size = 0
+    for value in values:
+        for piece in _pieces(value, 0):
+            size += len(piece)
+            pieces.add(piece)
+            if len(pieces) > MAX_PIECES or size > 4 * MAX_SECRETS:
+                return TOO_MUCH
+    shown = _scrubbed(text[:MAX_TEXT], pieces)
+    return shown if len(text) <= MAX_TEXT or shown == UNSURE else f"{shown} ... (cut)"
+
+
+def _scrubbed(text: str, pieces: set[str]) -> str:
     long = [piece for piece in pieces if len(piece) >= MIN_PIECE]
-    text = _BASE64.sub(lambda match: _unless_coded(match, _from_base64(match.group()), long), text)
-    text = _HEX.sub(lambda match: _unless_coded(match, [_from_hex(match["digits"])], long), text)
+    coded = [*_BASE64.findall(text), *(one["digits"] for one in _HEX.finditer(text))]
+    seen = "\0".join(data.decode("utf-8", "replace") for one in coded for data in _decoded(one))
+    found = [piece for piece in long if _start(piece) in seen]
+    if len(found) > MAX_CODED:
+        return UNSURE
+    if found:
+        text = _BASE64.sub(lambda match: _unless_coded(match, match.group(), found), text)
+        text = _HEX.sub(lambda match: _unless_coded(match, match["digits"], found), text)
     for form in sorted({form for piece in long for form in _spellings(piece)}, key=len)[::-1]:
         text = _without(text, form)
     short = [re.escape(p) for p in pieces if MIN_WORD <= len(p) < MIN_PIECE]
-    return re.sub(rf"(?<!\w)(?:{'|'.join(short)})(?!\w)", STRIPPED, text) if short else text
+    if short:
+        text = re.sub(rf"(?<!\w)(?:{'|'.join(short)})(?!\w)", STRIPPED, text)
+    return UNSURE if _is_left(text, long) else text
+
+
+def _is_left(text: str, pieces: list[str]) -> bool:
+    """Whether some decoding of the text holds enough of a piece, from whatever place in it."""
+    rest = text.replace(STRIPPED, "\0")
+    loose = "\0".join(_readings(rest)).casefold()
+    tight = _tight(loose)
+    tight += "\0" + tight[::-1]
+    return any(
+        piece.casefold() in loose
+        or _shares(loose, piece.casefold(), MIN_PREFIX)
+        or _shares(tight, _tight(piece.casefold()), MIN_TIGHT)
+        for piece in pieces
+    )
+
+
+def _tight(text: str) -> str:
+    return re.sub(r"[^\w\0]|_", "", text)
+
+
+def _shares(text: str, piece: str, least: int) -> bool:
+    """Whether both have half of the piece in common; of a long one `RUN` characters are enough."""
+    if len(piece) < least:
+        return False
+    length = max(least, min(RUN, (len(piece) + 1) // 2))
+    # Each run of that length holds one of these blocks whole.
+    block = (length + 1) // 2
+    tried = 0
+    for at in range(0, len(piece) - block + 1, block):
+        place = text.find(piece[at : at + block])
+        while place >= 0:
+            if _run(text, place, piece, at) >= length:
+                return True
+            tried += 1
+            if tried > RUN:  # a text made of parts of the secret: not worth the time
+                return True
+            place = text.find(piece[at : at + block], place + 1)
+    return False
+
+
+def _run(text: str, place: int, piece: str, at: int) -> int:
+    """How long the two agree around these places, as far as `RUN` either way."""
+    before, limit = 0, min(RUN, at, place)
+    while before < limit and text[place - before - 1] == piece[at - before - 1]:
+        before += 1
+    after, limit = 0, min(2 * RUN, len(piece) - at, len(text) - place)
+    while after < limit and text[place + after] == piece[at + after]:
+        after += 1
+    return before + after
+
+
+def _readings(text: str) -> Iterator[str]:
+    """The text, and what it says to whoever decodes all or parts of it."""
+    yield text
+    for _ in range(2):
+        text = _unescaped(unquote(html.unescape(text), errors="replace"))
+    yield text
+    for match in _NUMBERS.finditer(text):
+        numbers = [int(one) for one in re.findall(r"\d+", match.group())]
+        yield bytes(one for one in numbers if one < 256).decode("utf-8", "replace")
+    joined = re.sub(r"\s+", "", text)
+    for word in _BASE64.findall(joined):
+        for data in _from_base64(word):
+            yield data.decode("utf-8", "replace")
+    for digits in re.findall(r"[0-9a-fA-F]{8,}", _BETWEEN_HEX.sub("", text)):
+        for at in (0, 1):
+            rest = digits[at:]
+            yield bytes.fromhex(rest[: len(rest) // 2 * 2]).decode("utf-8", "replace")
+
+
+def _unescaped(text: str) -> str:
+    """Without the backslashes of Go, JSON, Python and shells."""
+    text = _BYTES.sub(_bytes, text)
+    text = _LETTER.sub(_letter, text)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _bytes(match: re.Match[str]) -> str:
+    pairs = _BYTE.findall(match.group())
+    return bytes(int(a, 16) if a else int(b, 8) & 255 for a, b in pairs).decode("utf-8", "replace")
+
+
+def _letter(match: re.Match[str]) -> str:
+    four, eight, other = match.groups()
+    if other is not None:
+        return _BLANKS.get(other, other)
+    number = int(four or eight, 16)
+    return chr(number) if number < 0x110000 else ""
 
 
 def _pieces(value: str, depth: int) -> Iterator[str]:
@@ -70,9 +214,9 @@ def _json_leaves(text: str) -> Iterator[str]:
         return
     try:
         document = json.loads(text)
-    except ValueError:
+        yield from _leaves(document)
+    except (ValueError, RecursionError):
         return
-    yield from _leaves(document)
 
 
 def _leaves(document: Any) -> Iterator[str]:
@@ -93,7 +237,7 @@ def _spellings(piece: str) -> set[str]:
 
 def _without(text: str, form: str) -> str:
     """The text without the form, be it whole or cut off at its end."""
-    start = form[: max(MIN_PREFIX, (len(form) + 1) // 2)]
+    start = _start(form)
     kept, position = [], 0
     while (found := text.find(start, position)) >= 0:
         end = found + len(start)
@@ -104,13 +248,25 @@ def _without(text: str, form: str) -> str:
     return "".join([*kept, text[position:]])
 
 
-def _unless_coded(match: re.Match[str], decoded: Iterable[bytes], pieces: list[str]) -> str:
+def _start(form: str) -> str:
+    """What must stand in a text to be a form cut off."""
+    return form[: max(MIN_PREFIX, min(RUN, (len(form) + 1) // 2))]
+
+
+def _unless_coded(match: re.Match[str], word: str, pieces: list[str]) -> str:
     """The match as it is, unless it decodes to something that holds a piece."""
-    for data in decoded:
+    for data in _decoded(word):
         plain = data.decode("utf-8", "replace")
-        if any(_without(plain, piece) != plain for piece in pieces):
+        if any(_start(piece) in plain for piece in pieces):
             return STRIPPED
     return match.group()
+
+
+def _decoded(word: str) -> Iterable[bytes]:
+    """The word read as base64, and as hex."""
+    yield from _from_base64(word)
+    if len(word) % 2 == 0 and re.fullmatch(r"[0-9a-fA-F]+", word):
+        yield bytes.fromhex(word)
 
 
 def _from_base64(token: str) -> Iterator[bytes]:
@@ -124,7 +280,3 @@ def _from_base64(token: str) -> Iterator[bytes]:
             yield base64.b64decode(rest + "=" * (-len(rest) % 4))
         except (binascii.Error, ValueError):
             continue
-
-
-def _from_hex(digits: str) -> bytes:
-    return bytes.fromhex(digits)

@@ -20,14 +20,25 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
 PLANTED = f"pl4nted-{uuid.uuid4().hex}"
+CODED = base64.b64encode(PLANTED.encode()).decode()
 FORMS = {
     "as it is": PLANTED,
-    "base64": base64.b64encode(PLANTED.encode()).decode().rstrip("="),
+    "base64": CODED.rstrip("="),
+    "base64 over lines": CODED[:16] + "\n" + CODED[16:],
     "hex": PLANTED.encode().hex(),
+    "hex with blanks": PLANTED.encode().hex(" "),
+    "percent": "".join(f"%{one:02x}" for one in PLANTED.encode()),
+    "numbers": " ".join(str(one) for one in PLANTED.encode()),
+    "entities": "".join(f"&#{one};" for one in PLANTED.encode()),
+    "escapes": "".join(f"\\x{one:02x}" for one in PLANTED.encode()),
+    "upper case": PLANTED.upper(),
+    "backwards": PLANTED[::-1],
+    "head cut off": PLANTED[len(PLANTED) // 2 - 1 :],
 }
-
-
-ECHO = f"login as {PLANTED} refused ({base64.b64encode(PLANTED.encode()).decode()})"
+# As they stand in JSON, a log or Redis; what the driver says first is shown without the secret.
+FORMS |= {f"{name}, in JSON": json.dumps(form)[1:-1] for name, form in FORMS.items()}
+ECHO = f"login as {PLANTED} refused ({CODED})"
+SPELLED = f"login refused: {'; '.join(FORMS.values())}"
 _SNAPSHOTS = "/apis/snapshot.storage.k8s.io/v1"
 OBJECTS = (
     "/api/v1/persistentvolumes",
@@ -187,7 +198,8 @@ def test_a_planted_secret_is_found_nowhere(tmp_path, driver, scene, watched):
     for name in ("good", "bad", "missing"):
         scene.storage_class(driver.name, name, parameters=parameters(scene.namespace, name))
     driver.set_rules(
-        {"method": "CreateVolume", "code": "UNAUTHENTICATED", "message": ECHO, "times": 2},
+        {"method": "CreateVolume", "code": "UNAUTHENTICATED", "message": ECHO, "times": 1},
+        {"method": "CreateVolume", "code": "UNAUTHENTICATED", "message": SPELLED, "times": 1},
         {"method": "CreateVolume", "hang": True, "times": 1},
     )
     for name in ("good", "bad", "missing"):

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
+import random
+import shlex
+import string
+import sys
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -11,8 +16,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from csi_client import messages as csi
+from csi_client import scrub as scrubbing
 from csi_client.redact import STRIPPED
-from csi_client.scrub import _pieces, scrub
+from csi_client.scrub import (
+    MAX_PIECES,
+    MAX_SECRETS,
+    MAX_TEXT,
+    TOO_MUCH,
+    UNSURE,
+    _pieces,
+    scrub,
+)
 
 PASSWORD = "hunter2-S3cr3t"
 
@@ -161,7 +175,8 @@ def test_scrub_knows_encoded_secrets(echoed: str) -> None:
         pytest.param("abcdefghijklmno", "x abcdefgh y", f"x {STRIPPED} y", id="half of it"),
         pytest.param("abcdefghijklmn", "x abcdef y", "x abcdef y", id="even, less than half"),
         pytest.param("abcdefghijklmn", "x abcdefg y", f"x {STRIPPED} y", id="even, half of it"),
-        pytest.param("mode=slow-disk", "slow-disk", "slow-disk", id="one line is no setting"),
+        pytest.param("mode=slow-disk", "slow-disk", UNSURE, id="the end of one, more than half"),
+        pytest.param("mode=a-slow-disk", "slow a", "slow a", id="one line is no setting"),
         pytest.param("mode=slow-disk\nx=y", "slow-disk", STRIPPED, id="a setting of two lines"),
         pytest.param('pä"ss-wörd', 'a pä\\"ss-wörd b', f"a {STRIPPED} b", id="escaped, not ASCII"),
         pytest.param(
@@ -184,3 +199,129 @@ def test_documents_in_documents_are_looked_into_five_deep() -> None:
     for depth in range(1, 8):
         text = json.dumps([text])
         assert ("the-password" in set(_pieces(text, 0))) is (depth <= 5)
+
+
+# What is left is decoded (SEC2-6).
+
+HARD = "S3cr\"t/Pa$$w0rd's-<end>"
+SPELLINGS = {
+    "percent, every byte": lambda x: "".join(f"%{one:02x}" for one in x.encode()),
+    "percent twice": lambda x: quote(quote(x, safe=""), safe=""),
+    "MIME base64 over lines": lambda x: "\n".join(
+        base64.b64encode(f"user:{x}".encode()).decode()[at : at + 5] for at in range(0, 60, 5)
+    ),
+    "base64 with escaped line ends": lambda x: "\\n".join(
+        base64.b64encode(x.encode()).decode()[at : at + 8] for at in range(0, 60, 8)
+    ),
+    "%v of Go's []byte": lambda x: f"[{' '.join(str(one) for one in x.encode())}]",
+    "% x of Go's []byte": lambda x: x.encode().hex(" "),
+    "%#v of Go's []byte": lambda x: ", ".join(f"0x{one:x}" for one in x.encode()),
+    "hex with colons, upper": lambda x: x.encode().hex(":").upper(),
+    "HTML entities": html.escape,
+    "HTML, every letter": lambda x: "".join(f"&#x{ord(one):x};" for one in x),
+    "\\x of UTF-8": lambda x: "".join(f"\\x{one:02x}" for one in x.encode()),
+    "octal": lambda x: "".join(f"\\{one:03o}" for one in x.encode()),
+    "\\u of each letter": lambda x: "".join(f"\\u{ord(one):04x}" for one in x),
+    "upper case": str.upper,
+    "lower case": str.lower,
+    "quoted for a shell": shlex.quote,
+    "with blanks between": " ".join,
+    "backwards": lambda x: x[::-1],
+    "head cut off": lambda x: "..." + x[len(x) // 2 - 1 :],
+    "the middle": lambda x: "..." + x[2:-3] + "...",
+    "repr of bytes": lambda x: repr(x.encode()),
+    "JSON in JSON": lambda x: json.dumps(json.dumps(x)),
+}
+
+
+@pytest.mark.parametrize("secret", [HARD, "correct-horse-battery", "ключ-от-хранилища"])
+@pytest.mark.parametrize("spell", SPELLINGS.values(), ids=SPELLINGS)
+def test_no_decoding_finds_a_secret(spell, secret: str) -> None:
+    """Whole or in a sentence: it is replaced, or nothing is shown."""
+    echoed = spell(secret)
+    text = scrub(f"login as {echoed} refused", request(password=secret))
+    assert text == UNSURE or (STRIPPED in text and echoed not in text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "authentication at array 10.0.0.5 failed for user admin: HTTP 401, request id 8f3a0cbbd7e1",
+        "volume pvc-5f0c2a52-8d83-4c3d-9d39-4c3f2f9a7a11 not found on backend ontap-nas-01",
+        'GET "https://10.0.0.5:8443/api/v2/volumes?limit=100": x509: certificate signed by unknown',
+    ],
+)
+def test_texts_without_a_secret_are_shown_as_they_are(text: str) -> None:
+    """Beside a password, and beside the key file of a cloud."""
+    words = random.Random(1)
+    lines = ("".join(words.choices(string.ascii_letters, k=64)) for _ in range(26))
+    key = {"type": "service", "private_key": "\n".join(lines), "id": "31415926"}
+    assert scrub(text, request(password=PASSWORD, key=json.dumps(key))) == text
+
+
+# Bounds: both sides choose what they write.
+
+
+def steps(text: str, request) -> int:
+    """Calls of functions that one `scrub` takes, Python's own among them."""
+    count = 0
+
+    def profile(_frame, event, _argument):
+        nonlocal count
+        count += event in {"call", "c_call"}
+
+    sys.setprofile(profile)
+    try:
+        scrub(text, request)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def words(length: int, size: int) -> list[str]:
+    chosen = random.Random(size)
+    count = size // (length + 1)
+    return ["".join(chosen.choices(string.ascii_letters, k=length)) for _ in range(count)]
+
+
+LINES = "\n".join(words(5, 900 * 1024))
+LONG_TEXT = " ".join(words(12, 16 * 1024))
+
+
+def test_too_many_secrets_hide_the_text_unread(monkeypatch) -> None:
+    """By their size they are not even split; by their number no search begins."""
+    many = "\n".join(words(5, MAX_SECRETS - 100))
+    monkeypatch.setattr(scrubbing, "_scrubbed", None)
+    assert scrub(LONG_TEXT, request(a=many)) == TOO_MUCH
+    monkeypatch.setattr(scrubbing, "_pieces", None)
+    assert scrub(LONG_TEXT, request(a=LINES)) == TOO_MUCH
+    assert scrub("", request(a=LINES)) == ""
+
+
+def test_a_long_text_is_cut_before_anything_is_looked_for(monkeypatch) -> None:
+    seen = []
+    monkeypatch.setattr(scrubbing, "_scrubbed", lambda text, pieces: seen.append(text) or text)
+    assert scrub(LONG_TEXT, request(a=PASSWORD)) == f"{LONG_TEXT[:MAX_TEXT]} ... (cut)"
+    assert seen == [LONG_TEXT[:MAX_TEXT]]
+
+
+@pytest.mark.parametrize("length", [5, 12, 40, 64])
+@pytest.mark.parametrize("kind", ["other words", "the secret's words", "the same letter"])
+def test_an_error_costs_a_bounded_number_of_steps(kind: str, length: int) -> None:
+    """The most that is looked for, in texts of 16 KiB and of 900 KiB."""
+    secret = words(length, MAX_SECRETS // 5)[: MAX_PIECES - 10]
+    found = {
+        "other words": LONG_TEXT,
+        "the secret's words": " ".join([*secret, *(one.upper() for one in secret)]) * 8,
+        "the same letter": "a" * 16_384,
+    }[kind]
+    if kind == "the same letter":
+        secret = ["a" * length + one for one in secret]
+    asked = request(a="\n".join(secret))
+    assert steps(found, asked) <= 60_000
+    assert steps(found * 56, asked) <= 60_000
+
+
+def test_a_secret_that_is_a_deep_document_harms_nobody() -> None:
+    """Lists in lists, as deep as they go."""
+    assert scrub("refused", request(a="[" * 16_000)) == "refused"
