@@ -73,9 +73,10 @@ class Ticket(Task):  # type: ignore[type-arg]  # generic for mypy alone
 
 
 class FleetApp(Celery):
-    """Celery with our kind of task."""
+    """Celery with our kind of task, and remote control that only looks."""
 
     task_cls = "workers.app:Ticket"
+    control_cls = "workers.tasks.remote:FleetControl"
 
 
 def broker_url(settings: Settings) -> str:

@@ -1,0 +1,104 @@
+"""Flower's Redis user and a real worker: what remote control reaches (SEC2-4)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import time
+import uuid
+
+import pytest
+
+from tests.support.processes import start_process
+from tests.support.secure_redis import ROOT, SecureRedis
+from tests.support.waiting import wait_until
+from workers.app import make_app
+from workers.config.load import parse
+
+WORKER = """\
+import sys
+from workers.app import make_app
+from workers.config.load import parse
+app = make_app(parse("worker", sys.argv[1:], {}))
+app.Worker(hostname="w@h", pool="threads", concurrency=1, without_gossip=True,
+           without_mingle=True, loglevel="CRITICAL", quiet=True).start()
+"""
+KEYS = ["csifleet:intents", "csifleet:paused", "csifleet:leases", "drv.other.example.org"]
+
+
+@pytest.fixture(scope="module")
+def server(redis_binary, tmp_path_factory):
+    server = SecureRedis(redis_binary, tmp_path_factory.mktemp("redis")).start()
+    arguments = [*server.login("worker"), "--csi-address=/nowhere"]
+    worker = start_process(
+        "worker",
+        [sys.executable, "-c", WORKER, *arguments],
+        log=server.directory / "worker.log",
+        cwd=ROOT,
+        env=dict(os.environ),
+    )
+    yield server
+    worker.stop()
+    server.stop()
+
+
+@pytest.fixture
+def flower(server):
+    app = make_app(parse("flower", server.login("flower"), {}))
+    wait_until(lambda: app.control.ping(timeout=1), 30, "the worker answers")
+    return app
+
+
+def publish(client, method, reply_to, **arguments):
+    """What the wire holds, without kombu's own checks."""
+    body = {
+        "method": method, "arguments": arguments, "destination": None, "pattern": None,
+        "matcher": None, "ticket": str(uuid.uuid4()), "reply_to": reply_to,
+    }  # fmt: skip
+    info = {"exchange": "celery.pidbox", "routing_key": ""}
+    message = {
+        "body": base64.b64encode(json.dumps(body).encode()).decode(),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {"clock": 1},
+        "properties": {
+            "delivery_mode": 2, "delivery_info": info, "priority": 0,
+            "body_encoding": "base64", "delivery_tag": "x",
+        },
+    }  # fmt: skip
+    return client.publish("/0.celery.pidbox", json.dumps(message))
+
+
+def test_flower_sees_workers(server, flower):
+    """Everything its pages show, and no command of it is refused."""
+    inspect = flower.control.inspect(timeout=10, destination=["w@h"])
+    for question in ("stats", "active_queues", "registered", "active", "reserved", "conf"):
+        assert "w@h" in getattr(inspect, question)(), question
+    assert not [one for one in server.denials() if one.startswith("flower")]
+
+
+def test_flower_writes_no_key_through_a_worker(server, flower):
+    """Directly named, or by the table of the exchange that Flower may write."""
+    with server.client("flower") as client, server.client("tester") as all_keys:
+        table = "_kombu.binding.reply.celery.pidbox"
+        for key in KEYS:
+            client.sadd(table, f"{key}\x06\x16\x06\x16{key}")
+            for exchange in ("", "reply.celery.pidbox"):
+                assert publish(client, "ping", {"exchange": exchange, "routing_key": key}) == 1
+        assert flower.control.ping(timeout=2), "it has heard all of them before this one"
+        assert not [key for key in KEYS if all_keys.exists(key)]
+
+
+def test_flower_takes_no_ticket_and_stops_nobody(server, flower):
+    with server.client("flower") as client, server.client("tester") as all_keys:
+        publish(client, "add_consumer", None, queue="drv.other.example.org")
+        publish(client, "shutdown", None)
+        publish(client, "rate_limit", None, task_name="claims.sync", rate_limit="1/h")
+        assert flower.control.ping(timeout=2)
+        all_keys.lpush("drv.other.example.org", "ticket")
+        until = time.monotonic() + 1.5
+        wait_until(lambda: time.monotonic() > until and flower.control.ping(timeout=1), 30, "asked")
+        assert all_keys.llen("drv.other.example.org") == 1
+        all_keys.delete("drv.other.example.org")
