@@ -74,15 +74,13 @@ class Creation:
         """Prepare everything, then call."""
         work, known = self.work, self.work.intent
         try:
-            wanted = self.prepared(snapshot_class)
+            wanted = self.repeated() or self.prepared(snapshot_class)
             secrets = self.secrets(wanted.secret)
         except AttemptError as error:
             if known is None or not is_deleting(work.content):
                 self.blame(error.message)
                 return work.failed("not prepared")
-            # The class may be gone for good; what was asked before can be asked again.
-            wanted, secrets = known, orphans.secrets_of(work, known)
-        if self.is_last and known is not None:  # with other parameters it may be refused
+            # Class and secret may be gone for good.
             wanted, secrets = known, orphans.secrets_of(work, known)
         # Volumes are deleted under the same locks, alone (workers.controllers.provisioner).
         if known is not None and known.handle and work.is_wanted_gone() and self.handle() is None:
@@ -185,6 +183,20 @@ class Creation:
 
     # What is the same for both.
 
+    def repeated(self) -> Intent | None:
+        """The recorded request, where another one may be refused or may make a second snapshot.
+
+        A class made anew and changed flags count once the call has ended. None: there is no such
+        record.
+        """
+        if self.handle() is not None:
+            known = self.work.asked
+        else:
+            known = self.work.intent
+            if known is not None and not (known.is_open or self.is_last):
+                return None
+        return known if known is not None and known.parameters is not None else None
+
     def prepared(self, snapshot_class: JsonObject | None) -> Intent:
         """The request as an intent.
 
@@ -206,7 +218,10 @@ class Creation:
         except AttemptError as error:
             message = f"failed to remove CSI Parameters of prefixed keys: {error.message}"
             raise AttemptError(message, State.NO_CHANGE) from error
-        return replace(self.source(), parameters=parameters, secret=secret)
+        wanted = replace(self.source(), parameters=parameters, secret=secret)
+        known = self.work.asked or self.work.intent
+        # The driver knows the snapshot by the name of the first call, whatever the prefix is now.
+        return wanted if known is None else replace(wanted, name=known.name)
 
     def secret_ref(self) -> SecretRef | None:
         """The secret that the annotations name (SNA-024)."""
@@ -238,11 +253,14 @@ class Creation:
             is_open=True,
             is_failed=self.is_last,
             has_copy=may_have_copy,
+            is_copied=False,
             deadline=work.deadline(),
             is_retained=not objects.is_deleted_with_snapshot(work.content),
         )
         if known is not None:
-            begun = replace(begun, handle=known.handle, members=known.members)
+            begun = replace(
+                begun, handle=known.handle, members=known.members, earlier=known.before(wanted)
+            )
             work.overtaken = max(work.overtaken, known.deadline)
         elif work.is_announced():  # by whom, and until when it may run, went with Redis
             work.overtaken = max(work.overtaken, work.deadline())
@@ -264,6 +282,13 @@ class Creation:
         """After an answer that is no snapshot (SNS-021, SNS-023)."""
         work = self.work
         was_open = before is not None and before.is_open
+        known = work.intent
+        if error.code == errors.ALREADY_EXISTS and known is not None and known.earlier:
+            # The earlier call made it, and the driver expects that call's request.
+            work.intent = known.with_earlier()
+            work.copy_intent()
+            self.blame(self.taking_failed(str(error)))
+            return work.failed(error.code_name)
         if is_final(error) and self.is_last and not was_open:
             work.forget()
             return wait(0, "nothing was left")
@@ -271,7 +296,7 @@ class Creation:
             work.close()
         elif is_final(error) or self.may_give_up(error, before):
             work.forget()
-        elif (known := work.intent) is not None:
+        elif known is not None:
             self.keep_open(error, known, before)
         else:
             work.end_look()

@@ -159,7 +159,7 @@ def _sync(work: ContentPass) -> Outcome:
         return orphans.finish(work, GROUPS)
     group_class = work.read_class(class_name(work.content))
     # As for single contents (SND-004).
-    judged = None if is_deleting(work.content) else group_class
+    judged = None if is_deleting(work.content) or work.has_begun() else group_class
     if not is_ours(work.content, judged, work.driver.name) or not work.is_of_our_node():
         return done("not ours")
     try:
@@ -401,7 +401,7 @@ def _ask_for_group(
     request = csi.CreateVolumeGroupSnapshotRequest(
         name=wanted.name,
         source_volume_ids=wanted.volumes,
-        parameters=wanted.parameters,
+        parameters=wanted.parameters or {},
         secrets=secrets,
     )
     method = "GroupController/CreateVolumeGroupSnapshot"

@@ -57,8 +57,10 @@ class Intent:
     Attributes:
         name: the snapshot's (or group's) name at the driver.
         volumes: the source volumes' handles; one for a snapshot.
-        parameters: as the driver gets them.
+        parameters: as the driver gets them; None when they were too large to be recorded.
         secret: where its secrets are; never what they say.
+        earlier: parameters and secret of an earlier call with other ones. A driver that made the
+            snapshot then refuses any other request for it (CSI: ALREADY_EXISTS).
         is_open: a call may still be working. False: all calls so far found the pool full (SND-032),
             or the last one failed for good.
         is_failed: it did, and may have left a snapshot all the same: a call before had no known
@@ -74,8 +76,9 @@ class Intent:
 
     name: str
     volumes: tuple[str, ...]
-    parameters: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, str] | None = field(default_factory=dict)
     secret: SecretRef | None = None
+    earlier: tuple[dict[str, str], SecretRef | None] | None = None
     is_open: bool = True
     is_failed: bool = False
     has_copy: bool = False
@@ -90,12 +93,13 @@ class Intent:
         """From a mark or a ConfigMap; None without a record."""
         if not record:
             return None
-        secret = record.get("secret")
+        parameters, earlier = record.get("parameters"), record.get("earlier")
         return cls(
             name=str(record["name"]),
             volumes=tuple(record["volumes"]),
-            parameters=dict(record.get("parameters") or {}),
-            secret=SecretRef(*secret) if secret else None,
+            parameters=None if parameters is None else dict(parameters),
+            secret=_secret(record.get("secret")),
+            earlier=(dict(earlier[0]), _secret(earlier[1])) if earlier else None,
             is_open=bool(record["open"]),
             is_failed=bool(record.get("failed")),
             has_copy=bool(record.get("copy")),
@@ -108,12 +112,15 @@ class Intent:
 
     def record(self) -> dict[str, Any]:
         """The JSON form; without parameters when they are too large for a mark."""
-        is_small = len(msgspec.json.encode(self.parameters)) <= _MAX_PARAMETERS_BYTES
+        earlier = None
+        if self.earlier is not None and _is_small(self.earlier[0]):
+            earlier = [self.earlier[0], _place(self.earlier[1])]
         return {
             "name": self.name,
             "volumes": list(self.volumes),
-            "parameters": self.parameters if is_small else {},
-            "secret": [self.secret.name, self.secret.namespace] if self.secret else None,
+            "parameters": self.parameters if _is_small(self.parameters) else None,
+            "secret": _place(self.secret),
+            "earlier": earlier,
             "open": self.is_open,
             "failed": self.is_failed,
             "copy": self.has_copy,
@@ -128,6 +135,19 @@ class Intent:
     def is_full(self) -> bool:
         """All calls so far found no space and made nothing."""
         return not (self.is_open or self.is_failed)
+
+    def before(self, wanted: Intent) -> tuple[dict[str, str], SecretRef | None] | None:
+        """What to remember of this attempt when `wanted` is asked for next."""
+        if self.earlier is not None or self.parameters in (None, wanted.parameters):
+            return self.earlier
+        return self.parameters, self.secret
+
+    def with_earlier(self) -> Self:
+        """The same as an open call with the earlier parameters, if there are any."""
+        if self.earlier is None:
+            return self
+        parameters, secret = self.earlier
+        return replace(self, parameters=parameters, secret=secret, earlier=None, is_open=True)
 
     def with_copy(self) -> Self:
         """The same, known to stand in a ConfigMap too."""
@@ -145,6 +165,18 @@ class Intent:
         """The same after a final answer that proves nothing; nobody is at work, so no copy."""
         ended = self.as_ended()
         return replace(ended, is_open=False, is_failed=True, has_copy=False, is_copied=False)
+
+
+def _is_small(parameters: Mapping[str, str] | None) -> bool:
+    return len(msgspec.json.encode(parameters)) <= _MAX_PARAMETERS_BYTES
+
+
+def _place(secret: SecretRef | None) -> list[str] | None:
+    return [secret.name, secret.namespace] if secret else None
+
+
+def _secret(place: list[str] | None) -> SecretRef | None:
+    return SecretRef(*place) if place else None
 
 
 def copy_name(key: Key) -> str:

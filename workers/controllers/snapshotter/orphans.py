@@ -136,7 +136,7 @@ def ask_for_snapshot(work: ContentPass, wanted: Intent, secrets: Any, **options:
     request = csi.CreateSnapshotRequest(
         name=wanted.name,
         source_volume_id=wanted.volumes[0],
-        parameters=wanted.parameters,
+        parameters=wanted.parameters or {},
         secrets=secrets,
     )
     method = "Controller/CreateSnapshot"

@@ -41,8 +41,8 @@ def _sync(work: ContentPass) -> Outcome:
     if not work.read():
         return orphans.finish(work, orphans.SNAPSHOTS)
     snapshot_class = work.read_class(objects.class_name(work.content))
-    # Whatever became of its class, nobody else deletes it (SND-004).
-    judged = None if is_deleting(work.content) else snapshot_class
+    # Whatever became of its class, nobody else deletes it (SND-004) or ends what this driver began.
+    judged = None if is_deleting(work.content) or work.has_begun() else snapshot_class
     if not is_ours(work.content, judged, work.driver.name) or not work.is_of_our_node():
         return done("not ours")
     action = decide(

@@ -36,6 +36,7 @@ class ContentPass(LiveContent):
     Attributes:
         intent: what is known of its attempt.
         polls: looks at a snapshot that is not ready.
+        asked: the request that each look repeats: it is a CreateSnapshot by the same name.
         overtaken: unix seconds until which calls of dead processes may run that a later one
             overtook.
         looking: until when this pass' CreateSnapshot may run that only looks: it has no record.
@@ -44,6 +45,7 @@ class ContentPass(LiveContent):
 
     intent: Intent | None = None
     polls: int = 0
+    asked: Intent | None = None
     overtaken: float = 0.0
     looking: float = 0.0
     has_stale_copy: bool = False
@@ -52,8 +54,13 @@ class ContentPass(LiveContent):
         mark = self.lease.mark
         self.intent = Intent.read(mark.get("intent"))
         self.polls = int(mark.get("polls") or 0)
+        self.asked = Intent.read(mark.get("asked"))
         self.overtaken = float(mark.get("overtaken") or 0)
         self.has_stale_copy = bool(mark.get("stale"))
+
+    def has_begun(self) -> bool:
+        """Whether the driver was asked for this snapshot and has not made it ready yet."""
+        return self.intent is not None or self.asked is not None
 
     def is_of_our_node(self) -> bool:
         """Whether the sidecar of this node may take it: its label may have changed (SNS-001).
@@ -94,6 +101,7 @@ class ContentPass(LiveContent):
         parts = {
             "intent": intent.record() if intent is not None else None,
             "polls": polls,
+            "asked": self.asked.record() if self.asked is not None and polls else None,
             "overtaken": self._unheard() if self.overtaken_seconds() > 0 else 0,
             "stale": self.has_stale_copy,
         }
@@ -265,6 +273,8 @@ def held_back(work: ContentPass) -> Outcome | None:
 def poll(work: ContentPass) -> Outcome:
     """Not ready: look again after growing times that no error makes longer (SND-001)."""
     polls = work.polls
+    if work.intent is not None:
+        work.asked = replace(work.intent.as_ended(), handle="", members=())
     work.forget(polls=polls + 1)
     return wait(poll_seconds(polls), "not ready")
 

@@ -79,18 +79,21 @@ def test_a_death_between_the_mark_and_the_copy():
     forced_and_lost(life)
 
 
-def test_a_call_with_other_parameters_has_them_in_its_copy():
+def test_a_copy_has_the_parameters_that_were_sent():
     life = Life([("after", TIMEOUT), TIMEOUT])
-    life.world.run_content()
     life.world.add_class(parameters={"tier": "cold"})
+    life.world.run_content()
+    life.world.add_class(parameters={"tier": "warm"})
     life.world.run_content()
     assert "cold" in copy_of(life)["data"]["record"]
 
 
 def test_what_keeps_an_open_call_from_its_end_leaves_a_copy():
-    """Its worker died in the call; the class is gone, so that nobody can ask again."""
+    """Its worker died in the call; the class is gone, and its parameters were too large."""
     life = Life([])
     assert not life.live(dies_before=3)
+    for mark in life.world.queue.marks.values():
+        mark["intent"]["parameters"] = None
     life.storage.snapshots = {"snapshot-u1": "id-1"}
     life.world.api.drop(paths.SNAPSHOT_CLASSES, "c1")
     life.world.run_content()
