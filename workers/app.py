@@ -35,7 +35,7 @@ from workers.queue.names import celery_queue
 
 # isort: split
 # Not before workers.queue.following, which keeps redis-py from loading OpenTelemetry.
-from kombu.transport.redis import Channel, QoS, SentinelChannel
+from kombu.transport.redis import Channel, QoS, SentinelChannel, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -141,19 +141,24 @@ def one_client(channel: Any, asynchronous: bool = False) -> Any:
     return client
 
 
-def make_app(settings: Settings) -> FleetApp:
-    """Builds the application; connects to nothing."""
+def make_app(settings: Settings, on_malformed: Callable[[], None] = lambda: None) -> FleetApp:
+    """Builds the application; connects to nothing.
+
+    Args:
+        settings: of the process.
+        on_malformed: called for each message in a Celery list that was dropped as unreadable.
+    """
     setup_logging.connect(keep_logging)
     # Celery closes a broken connection twice. With a ticket in hand kombu would the second time
     # want to give it back through that connection, fail, and end the worker or dump the ticket.
     Channel.do_restore = False
-    brokerscripts.install(Channel, QoS)
     Channel._create_client = one_client  # type: ignore[attr-defined]  # noqa: SLF001
     # A master that was demoted is left at once, and a changed password used, as by our own clients.
     file = settings.redis.password_file
     Channel.connection_class = reading_password(TcpConnection, file)
     Channel.connection_class_ssl = reading_password(TlsConnection, file)
     app = FleetApp("csi-fleet", set_as_current=False)
+    brokerscripts.install(Channel, QoS, Transport, brokerscripts.Messages(app, on_malformed))
     app.conf.update(
         broker_url=broker_url(settings),
         broker_transport_options=transport_options(settings),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kombu.transport.redis import Channel, QoS, SentinelChannel
+from types import SimpleNamespace
+
+from kombu.transport.redis import Channel, QoS, SentinelChannel, Transport
 
 from workers import brokerscripts
 
@@ -10,7 +12,8 @@ TABLE, DEADLINES, PERMANENT = "_kombu.binding.", "_kombu.deadlines", "_kombu.per
 
 
 def test_kombu_sends_none_of_its_own():
-    brokerscripts.install(Channel, QoS)
+    messages = brokerscripts.Messages(SimpleNamespace(tasks={}), lambda: None)
+    brokerscripts.install(Channel, QoS, Transport, messages)
     for channel in (Channel, SentinelChannel):
         assert channel._refresh_binding is brokerscripts.refresh_binding
         assert channel._sweep_bindings is brokerscripts.sweep_bindings

@@ -96,8 +96,8 @@ class WorkerProcess:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.controllers = [load(name) for name in settings.chosen]
-        self.app: FleetApp = make_app(settings)
         self.metrics = Metrics()
+        self.app: FleetApp = make_app(settings, self.metrics.malformed_messages.inc)
         self.consumer_heart: Heart | None = None
         specs = catalogue.specs(settings.chosen)
         self.waker = SignalWaker()

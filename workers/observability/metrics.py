@@ -298,6 +298,10 @@ class Metrics:
             "kind",
             "fate",
         )
+        self.malformed_messages = self._counter(
+            "csi_fleet_malformed_messages_total",
+            "Messages in Celery's lists that nobody could read and that were dropped.",
+        )
         self.breaker_open = self._gauge(
             "csi_fleet_driver_breaker_open",
             "Whether calls to the driver are held back after failures: 1 yes, 0 no.",

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 # For those who only hand a client on.
 RedisClient = redis.Redis
+RedisError = redis.RedisError
 ResponseError = redis.ResponseError
 WatchError = redis.WatchError
 NoScriptError = redis.exceptions.NoScriptError
