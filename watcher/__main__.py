@@ -45,9 +45,7 @@ def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
         settings, pool_size=CONNECTIONS, user_agent="csi-fleet-watcher", metrics=metrics
     )
     redis = settings.redis
-    redis_client = connect(
-        redis.url_with_credentials(), password_file=redis.password_file, shard=settings.shard
-    )
+    redis_client = connect(redis.url_with_credentials(), password_file=redis.password_file)
     queue = WorkQueue(redis_client, publish=publisher(make_app(settings)))
     resync_seconds = settings.resync_period_seconds
     return Watcher(
@@ -69,7 +67,7 @@ def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
 
 
 def run(settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT; returns the exit code, 2 when Redis is another shard's.
+    """Run until SIGTERM or SIGINT; returns the exit code.
 
     Raises:
         ConfigError: no usable client configuration, or nobody can listen at the endpoint.
@@ -87,7 +85,7 @@ def run(settings: Settings) -> int:
     watcher.stop()
     if server:
         server.stop()
-    return 2 if watcher.is_refused else 0
+    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

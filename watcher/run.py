@@ -183,7 +183,6 @@ class Watcher:
                 )
             )
         if self._presence is not None:
-            # Once Redis is known as ours: another shard's watchers are not counted with us.
             loops.append(Loop("presence", self._announce, first_wait_seconds=None))
         return {loop.name: loop for loop in loops}
 
@@ -204,11 +203,6 @@ class Watcher:
             reflector.stop()
         for loop in loops:
             loop.join(max(0.0, deadline - time.monotonic()))
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether the process ends because Redis is another shard's."""
-        return self.loops["keeper"].is_refused
 
     @property
     def is_down(self) -> bool:

@@ -3,7 +3,6 @@
 ```
 ProvisionerError
   ConfigError          stop at start, one line naming the flag; exit code in `exit_code`
-    WrongShard         this Redis is another shard's: the process ends, at whatever time
   AttemptError         one attempt failed; `state` says what the storage may be doing
   NamespaceFull        its unfinished attempts have all the bytes that a namespace may have
   RecordTooLarge       its attempt alone has more bytes than one may have
@@ -42,10 +41,6 @@ class ConfigError(ProvisionerError):
     def __init__(self, message: str, *, exit_code: int = 2) -> None:
         super().__init__(message)
         self.exit_code = exit_code
-
-
-class WrongShard(ConfigError):  # noqa: N818 - what it is
-    """Redis is marked as that of another shard, or of a system with another number of them."""
 
 
 class AttemptError(ProvisionerError):

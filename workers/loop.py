@@ -1,20 +1,17 @@
 """One background thread that goes round for ever, and is seen to do so.
 
 A step returns how long to wait for the next one. No error ends the loop; the first of a row is
-logged, further ones wait longer. Only a Redis of another shard ends it, and with it the process:
-nothing here may be worked on. Each step has a heart, so that liveness sees one that hangs
+logged, further ones wait longer. Each step has a heart, so that liveness sees one that hangs
 (STR-9). Nothing else may start a thread that goes round: tests/unit/test_threads.py.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from typing import TYPE_CHECKING
 
 from workers.backoff import Backoff
-from workers.errors import ProvisionerError, WrongShard
+from workers.errors import ProvisionerError
 from workers.observability.health import HEARTBEATS, LIMIT_SECONDS, Heart, Heartbeats
 from workers.observability.logging import get_logger
 
@@ -39,7 +36,6 @@ class Loop:
     Attributes:
         is_failing: the last step failed.
         problem: why, as far as it is known.
-        is_refused: the process was told to end, for Redis is another shard's.
     """
 
     def __init__(
@@ -53,7 +49,7 @@ class Loop:
         first_wait_seconds: float | None = 0.0,
     ) -> None:
         self.name = name
-        self.is_failing = self.is_refused = False
+        self.is_failing = False
         self.problem = ""
         self._step = step
         self._heartbeats = heartbeats
@@ -103,11 +99,6 @@ class Loop:
             try:
                 with self._heartbeats.during(self.name, self._limit_seconds) as self._heart:
                     seconds = self._step()
-            except WrongShard as error:
-                _log.error("the process ends", loop=self.name, err=error)
-                self.is_refused = True
-                os.kill(os.getpid(), signal.SIGTERM)
-                return
             except ProvisionerError as error:
                 if not self.is_failing:
                     _log.warning("a loop failed and goes on", loop=self.name, err=error)

@@ -10,7 +10,7 @@
 
 Without that a control plane of its own is started. Nothing is asserted. Sections: throughput,
 topology, steady, recovery, scaling, cluster, queue, resizing, attachments, attachments-killed,
-snapshots, life, saturated, shards, neighbours, memory, explain. A run of some sections replaces
+snapshots, life, saturated, systems, neighbours, memory, explain. A run of some sections replaces
 theirs only.
 """
 

@@ -20,11 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.bench import attaching, snapshotting
+from tests.bench import attaching, several, snapshotting
 from tests.bench import life as lives
 from tests.bench import resizing as expansions
 from tests.bench import saturated as saturation
-from tests.bench import shards as sharding
 from tests.bench.drivers import BenchDrivers
 from tests.bench.load import Load
 from tests.bench.systems import Central, Ours, Peer, Sidecars, System, codes, ours
@@ -269,14 +268,14 @@ def saturated(plan: Plan) -> None:
             plan.add("saturated", found.record())
 
 
-def shards(plan: Plan) -> None:
-    """One and two shards over stand-in API servers; also into docs/scale.md. 4 to 5 minutes."""
-    size = (600, 10.0) if plan.is_quick else (sharding.CLAIMS, sharding.STEADY_SECONDS)
+def several_systems(plan: Plan) -> None:
+    """One and two systems over stand-in API servers; also into docs/scale.md. 4 to 5 minutes."""
+    size = (600, 10.0) if plan.is_quick else (several.CLAIMS, several.STEADY_SECONDS)
     found = []
-    for record in sharding.measured(*size):
-        plan.add("shards", record)
+    for record in several.measured(*size):
+        plan.add("systems", record)
         found.append(record)
-    sharding.write(found)
+    several.write(found)
 
 
 def tool(module: str, *arguments: str) -> str:
@@ -413,7 +412,7 @@ SECTIONS: dict[str, Callable[[Plan], None]] = {
     "snapshots": snapshots,
     "life": life,
     "saturated": saturated,
-    "shards": shards,
+    "systems": several_systems,
     "neighbours": neighbours,
     "memory": at_rest,
     "explain": explain,

@@ -8,7 +8,7 @@
 It serves what watcher and workers ask for: lists, watches, single objects, creations, patches and
 deletions. As kube-controller-manager would, it annotates a claim and binds it once its PV is there;
 a claim makes six events, each with managed fields. Claims of foreign drivers go through the same
-events at once: they are other shards' work, of which a shard's watcher sees everything.
+events at once: they are other systems' work, of which a system's watcher sees everything.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class StandInApi(Running):
     def feed(
         self, *, own: Sequence[str], foreign: Sequence[str] = (), count: int, per_second: float
     ) -> None:
-        """Create `count` claims of own drivers and as many of each further shard's at that rate.
+        """Create `count` claims of own drivers and as many of each further system's at that rate.
 
         The figures begin anew.
         """
@@ -188,7 +188,7 @@ class Cluster:
             due = min(plan["count"], int((time.monotonic() - started) * plan["per_second"]) + 1)
             for number in range(done, due):
                 self._claim(own[number % len(own)])
-                # As many drivers in each shard: one claim of each.
+                # As many drivers in each system: one claim of each.
                 for at in range(number % len(own), len(foreign), len(own)):
                     self._bind(*self._claim(foreign[at]))
             done = due
@@ -224,7 +224,7 @@ class Cluster:
         return uid, self.store.put(CLAIMS, f"{NAMESPACE}/{name}", item)
 
     def _bind(self, uid: str, claim: Item) -> None:
-        """Another shard's volume, as that shard's API server would tell of it."""
+        """Another system's volume, as that system's API server would tell of it."""
         self.created.pop(uid)
         name, driver = f"pvc-{uid}", claim["spec"]["storageClassName"]
         reference = {"namespace": NAMESPACE, "name": claim["metadata"]["name"], "uid": uid}

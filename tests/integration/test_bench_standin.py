@@ -1,4 +1,4 @@
-"""The stand-in API server of `make bench ONLY=shards` under our own client: as much as it needs."""
+"""The stand-in API server of `make bench ONLY=systems` under our own client."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_without_any_the_remedies_are_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["plain", "a blank", "a%41?#é'\"\\"])
 @pytest.mark.parametrize("is_relative", [False, True])
 def test_any_name_of_a_folder_will_do(tmp_path, monkeypatch, name, is_relative):
-    """Parts get the URL in the variable, where blanks part shards; tools look into the folder."""
+    """Parts get the URL in the variable; tools look into the folder."""
     monkeypatch.chdir(tmp_path)
     state = Path(name) if is_relative else tmp_path / name
     state.mkdir()

@@ -35,7 +35,7 @@ from workers.queue.periods import Periods
 from workers.queue.presence import Presence
 from workers.queue.recovery import Recovery
 from workers.queue.registry import DriverRegistry
-from workers.queue.scripts import check_mark, repair
+from workers.queue.scripts import repair
 from workers.queue.seal import Seal
 from workers.queue.shadows import Shadows
 from workers.queue.workqueue import WorkQueue
@@ -262,7 +262,6 @@ READERS: dict[str, Reader] = {
     "drop an unsaved PV": lambda w: w.intents.delete_pv("pvc-u3"),
     "recovery": lambda w: w.recovery.run(lambda _volume: [OWN]),
     "epoch": lambda w: w.writer.epoch(),
-    "whose Redis": lambda w: check_mark(w.client),
     "catalog: what lacks": lambda w: w.writer.incomplete([KIND_CLASSES], "e"),
     "catalog: replace": lambda w: w.writer.replace(KIND_CLASSES, [("one", "7", {})], "9"),
     "catalog: replace all": lambda w: w.writer.replace(KIND_CLASSES, [], "90"),

@@ -131,9 +131,9 @@ class SnapshotWorld(FakeWorld):
     def tools(self, *served: str) -> Any:
         """A command's connections; `served` drivers have a worker that makes their snapshots."""
         records = {name: {"name": name, "controllers": ["snapshotter"]} for name in served}
-        here = SimpleNamespace(presence=SimpleNamespace(workers=lambda: ["w"]))
         registry = SimpleNamespace(alive=lambda: records)
-        return SimpleNamespace(kube=self.api.kube, registry=registry, of=lambda _driver: here)
+        presence = SimpleNamespace(workers=lambda: ["w"])
+        return SimpleNamespace(kube=self.api.kube, registry=registry, presence=presence)
 
     # One pass.
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 
 import pytest
 
 from tests.support.waiting import wait_until
 from workers.backoff import Backoff
-from workers.errors import QueueUnavailable, WrongShard
+from workers.errors import QueueUnavailable
 from workers.kube.errors import ForbiddenError
 from workers.loop import Loop
 from workers.observability.health import Heartbeats
@@ -55,25 +53,6 @@ def test_a_failing_step_is_tried_again_until_it_works(start, error):
     loop = start(step)
     assert done.wait(5)
     until(lambda: not loop.is_failing)
-
-
-def test_a_redis_of_another_shard_ends_the_process(start, monkeypatch, caplog):
-    """No retry mends a wrong flag: one line, one SIGTERM to ourselves, and no further step."""
-    signals, rounds = [], []
-    monkeypatch.setattr(os, "kill", lambda *what: signals.append(what))
-
-    def step():
-        rounds.append(1)
-        raise WrongShard("another's")
-
-    loop = start(step)
-    loop.join(5)
-    assert not loop.is_alive
-    assert loop.is_refused
-    assert rounds == [1]
-    assert signals == [(os.getpid(), signal.SIGTERM)]
-    (record,) = caplog.records
-    assert str(record.fields["err"]) == "another's"
 
 
 def test_a_step_that_asks_for_nothing_waits_until_it_is_woken(start):

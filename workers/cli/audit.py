@@ -60,7 +60,6 @@ def run(tools: Tools) -> int:
     """The command; 0 when nothing is wrong, 1 when something was found."""
     check_confirmed(tools.settings.tool)
     client, driver = connect(tools)
-    tools = tools.of(driver)
     try:
         obstacle = snapshotaudit.obstacle(tools, client)
         report, snapshots = audit(tools, client, driver, has_snapshots=not obstacle)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -83,14 +83,13 @@ def findings(tools: Tools) -> Iterator[Finding]:
         ("system", system),
         ("driver", drivers),
     )
-    said: set[tuple[str, str]] = set()
+    said: set[str] = set()
     for name, check in checks:
         for one in _tried(tools, name, check):
             # A Redis or an API server that is away fails each check; it is told once.
-            what = (one.check.partition(" of shard ")[2], one.text)
-            if one.state != FAIL or what not in said:
+            if one.state != FAIL or one.text not in said:
                 yield one
-            said.add(what)
+            said.add(one.text)
 
 
 def _tried(tools: Tools, name: str, check: Check) -> Iterator[Finding]:
@@ -165,18 +164,6 @@ def _may(tools: Tools, verb: str, group: str, resource: str, namespace: str) -> 
 
 def redis_settings(tools: Tools) -> Iterator[Finding]:
     """Version, eviction, persistence and clock of Redis."""
-    for shard in tools.shards:
-        yield from _of_shard(shard, "redis", _redis)
-
-
-def _of_shard(shard: Tools, name: str, check: Check) -> Iterator[Finding]:
-    """The findings, each with its shard where there are several."""
-    mark = shard.settings.shard.mark
-    for one in _tried(shard, name, check):
-        yield replace(one, check=f"{one.check} of shard {mark}") if mark else one
-
-
-def _redis(tools: Tools) -> Iterator[Finding]:
     facts = read_redis(tools.redis)
     parts = tuple(int(part) for part in facts["version"].split(".")[:2] if part.isdigit())
     yield Finding(
@@ -214,11 +201,6 @@ def _redis(tools: Tools) -> Iterator[Finding]:
 
 def system(tools: Tools) -> Iterator[Finding]:
     """Living parts and served drivers."""
-    for shard in tools.shards:
-        yield from _of_shard(shard, "system", _parts)
-
-
-def _parts(tools: Tools) -> Iterator[Finding]:
     watchers = [one for one in tools.presence.alive() if one.role == "watcher"]
     workers = tools.presence.workers()
     yield Finding("watchers", OK if watchers else FAIL, f"{len(watchers)} alive")

@@ -43,7 +43,7 @@ def run(tools: Tools) -> int:
             )
         request = rehearse(
             tools.kube.client,
-            CatalogReader(tools.of(str(record["name"])).redis),
+            CatalogReader(tools.redis),
             settings=tools.settings,
             record=record,
             claim=claim,

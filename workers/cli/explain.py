@@ -52,9 +52,8 @@ def unseen(tools: Tools, cause: Cause) -> Cause:
     """With what keeps watchers and workers from seeing the object, if nothing else is known."""
     if cause.code not in _UNSEEN:
         return cause
-    troubles = [line for shard in tools.shards for line in shard.presence.troubles()]
-    watchers = [one for shard in tools.shards for one in shard.presence.alive()]
-    if not any(one.role == "watcher" for one in watchers):
+    troubles = tools.presence.troubles()
+    if not any(one.role == "watcher" for one in tools.presence.alive()):
         troubles.append("no watcher is alive, so nobody sees what changes")
     if not troubles:
         return cause

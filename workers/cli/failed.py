@@ -25,14 +25,13 @@ def run(tools: Tools) -> int:
     driver, namespaces = tools.settings.tool.driver, set(tools.settings.arguments)
     found = [
         one
-        for shard in tools.shards
-        for one in (*failed_keys(shard.redis), *_stranded(shard))
+        for one in (*failed_keys(tools.redis), *_stranded(tools))
         if (not driver or one.key.driver.partition("@")[0] == driver)
         and (not namespaces or one.key.tenant in namespaces)
     ]
     if driver and not found:
         knowndrivers.served(tools, driver)  # raises for a name that is a mistake
-    now = read_time(tools.of("").redis)
+    now = read_time(tools.redis)
     if tools.is_json:
         terminal.write_json([_json(one) for one in found])
     elif found:

@@ -22,7 +22,7 @@ def served(tools: Tools, driver: str) -> dict[str, dict[str, object]]:
     found = {name: one for name, one in sorted(records.items()) if one.get("name") == driver}
     if found:
         return found
-    waiting = {lane.partition("|")[2] for lane in tools.of(driver).queue.stats()}
+    waiting = {lane.partition("|")[2] for lane in tools.queue.stats()}
     if driver not in waiting and driver not in (others := _provisioners(tools)) and others:
         hint = nearest(driver, {*records, *waiting, *others})
         raise ConfigError(

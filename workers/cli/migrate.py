@@ -314,7 +314,7 @@ def _standing_by(tools: Tools, driver: str, records: Mapping[str, Mapping[str, A
     Raises:
         QueueUnavailable: Redis does not answer.
     """
-    stats = read_stats(tools.of(driver).redis)
+    stats = read_stats(tools.redis)
     paused = {lane for lane, one in stats.items() if "lease" in one.paused}
     waiting: set[str] = set()
     working: set[str] = set()

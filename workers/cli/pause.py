@@ -36,24 +36,24 @@ def run(tools: Tools) -> int:
         raise ConfigError(f"give {choice}")
     if tool.storage_class:
         return _of_class(tools)
-    known, here = queue_names(tools, tool.driver), tools.of(tool.driver)
+    known = queue_names(tools, tool.driver)
     if command is Command.RESUME:
         was_paused = any(
             "operator" in stats.paused
-            for lane, stats in here.queue.stats().items()
+            for lane, stats in tools.queue.stats().items()
             if lane.partition("|")[2] in known
         )
         for name in known:
-            here.pauses.resume_driver(name)
+            tools.pauses.resume_driver(name)
         _drop_copy(tools, DRIVER, tool.driver)
         terminal.write(f"driver {tool.driver} {'goes on' if was_paused else 'was not paused'}")
         return 0
     seconds = tool.for_seconds or None
-    said = [here.pauses.pause_driver(name, tool.reason, seconds=seconds) for name in known]
+    said = [tools.pauses.pause_driver(name, tool.reason, seconds=seconds) for name in known]
     _keep_copy(tools, DRIVER, tool.driver, said[0])
     end = f" for {duration(tool.for_seconds)}" if seconds else ""
     terminal.write(f"driver {tool.driver} is paused{end}; running work ends by itself")
-    return drain(here, known) if command is Command.DRAIN else 0
+    return drain(tools, known) if command is Command.DRAIN else 0
 
 
 def drain(tools: Tools, names: list[str]) -> int:
@@ -100,18 +100,15 @@ def _check_class(tools: Tools, name: str) -> None:
 def _of_class(tools: Tools) -> int:
     tool = tools.settings.tool
     name = tool.storage_class
-    # Connected to all before the first is written: a wrong one stops all of it.
-    shards = [shard.pauses for shard in tools.shards]
     if tools.settings.command is Command.RESUME:
-        found = [one.resume_class(name) for one in shards]
+        was_paused = tools.pauses.resume_class(name)
         _drop_copy(tools, CLASS, name)
-        terminal.write(f"class {name} {'goes on' if any(found) else 'was not paused'}")
+        terminal.write(f"class {name} {'goes on' if was_paused else 'was not paused'}")
         return 0
     _check_class(tools, name)
     seconds = tool.for_seconds or None
-    said = [one.pause_class(name, tool.reason, seconds=seconds) for one in shards]
-    # By the clock that is ahead: in no shard an older word goes before it.
-    _keep_copy(tools, CLASS, name, max(said, key=lambda one: one.said_ms))
+    said = tools.pauses.pause_class(name, tool.reason, seconds=seconds)
+    _keep_copy(tools, CLASS, name, said)
     # By then every worker has read it: a claim that is made after our word is not begun.
     time.sleep(CLASS_CACHE_SECONDS)
     terminal.write(f"class {name} is paused; attempts in progress are finished")

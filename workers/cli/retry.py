@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from workers.cli import terminal
@@ -96,8 +95,7 @@ def _others(tools: Tools, kind: str, namespace: str, name: str) -> list[Key]:
 def _orphans(tools: Tools, claim: str) -> list[Key]:
     """Keys of attempts that outlived a claim of that name."""
     found = []
-    stores = [IntentStore(shard.redis) for shard in tools.shards]
-    for record in chain.from_iterable(store.all().values() for store in stores):
+    for record in IntentStore(tools.redis).all().values():
         with suppress(ValueError):
             key = Key.parse(str(record.get("key", "")))
             found += [key] if key.object == claim else []
@@ -113,9 +111,8 @@ def is_settled(tools: Tools, kind: str, namespace: str, name: str) -> bool:
 
 def retry_now(tools: Tools, key: Key) -> None:
     """Drops failures, memo and delay of a key and makes it ready."""
-    queue = tools.of(key.driver_name).queue
-    queue.forget([key])
-    queue.add([key])
+    tools.queue.forget([key])
+    tools.queue.add([key])
 
 
 def _claim(tools: Tools, namespace: str, name: str) -> Key:

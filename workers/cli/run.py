@@ -97,11 +97,9 @@ class Supervisor:
     def start(self) -> None:
         """Starts Redis and the parts; returns at once."""
         url = self.settings.redis.url_with_credentials()
-        urls = [redis.url_with_credentials() for redis in self.settings.redis_shards]
         if not url:
             self.redis, url = embedded_redis.start(self.directory)
-            urls = [url]
-        env = {"CSI_FLEET_REDIS_URL": " ".join(urls)}
+        env = {"CSI_FLEET_REDIS_URL": url}
         if self.redis is not None:
             env[INSTALLATION_VARIABLE] = embedded_redis.name_of(self.directory)
         # Of the flag and the variable the one that holds; the parts would take the variable.

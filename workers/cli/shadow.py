@@ -24,10 +24,7 @@ def run(tools: Tools) -> int:
     if tools.settings.arguments != ("report",):
         raise ConfigError("give `csi-fleet shadow report`, with --driver=NAME for one driver")
     driver = tools.settings.tool.driver
-    shards = [tools.of("" if driver == SYSTEM else driver)] if driver else tools.shards
-    report = {
-        name: one for shard in shards for name, one in gather(Shadows(shard.redis), driver).items()
-    }
+    report = gather(Shadows(tools.redis), driver)
     if driver not in ("", SYSTEM) and not any(one["counts"] for one in report.values()):
         served(tools, driver)  # nothing was compared: is the name a mistake?
     if tools.is_json:

@@ -61,26 +61,7 @@ def run(tools: Tools) -> int:
 
 
 def gather(tools: Tools) -> dict[str, Any]:
-    """Everything `status` shows, for `-o json` too; ages in seconds.
-
-    Of several shards `redis` is None, and `shards` has each one's own report.
-    """
-    reports = {shard.settings.shard.mark: _of_shard(shard) for shard in tools.shards}
-    if len(reports) == 1:
-        return next(iter(reports.values()))
-    found: dict[str, Any] = {"redis": None, "problems": []}
-    for mark, report in reports.items():
-        for part in ("drivers", "breakers", "paused_classes"):
-            found[part] = found.get(part, {}) | report[part]
-        for part in ("watchers", "workers"):
-            found[part] = found.get(part, []) + report[part]
-        found["problems"] += [f"shard {mark}: {line}" for line in report["problems"]]
-    names = next(iter(reports.values()))["counts"]
-    found["counts"] = {name: sum(one["counts"][name] for one in reports.values()) for name in names}
-    return found | {"shards": reports}
-
-
-def _of_shard(tools: Tools) -> dict[str, Any]:
+    """Everything `status` shows, for `-o json` too; ages in seconds."""
     records, stats = tools.registry.alive(), read_stats(tools.redis)
     breakers, classes = tools.breakers.states(), tools.pauses.classes()
     watchers, workers = tools.presence.alive(), tools.presence.workers()
@@ -189,14 +170,12 @@ def show(report: dict[str, Any]) -> None:
         f"in flight {counts['intents']}, unsaved volumes {counts['unsaved_volumes']}, "
         f"failing {counts['failing_keys']}, given up {counts['abandoned_keys']}"
     )
-    for mark, one in report.get("shards", {"": report}).items():
-        redis, drivers = one["redis"], ", ".join(one["drivers"]) or "none"
-        terminal.write(
-            f"redis {redis['version']}, {redis['memory']} used, "
-            f"{redis['clients']} clients, eviction {redis['policy']}"
-            + (f", lost its data or began {duration(one['redis_age'])} ago" if is_new(one) else "")
-            + (f"; shard {mark}: {drivers}" if mark else "")
-        )
+    redis, age = report["redis"], duration(report["redis_age"])
+    terminal.write(
+        f"redis {redis['version']}, {redis['memory']} used, "
+        f"{redis['clients']} clients, eviction {redis['policy']}"
+        + (f", lost its data or began {age} ago" if is_new(report) else "")
+    )
     for name, pause in report["paused_classes"].items():
         end = f" until {moment(pause['until'])}" if pause["until"] else ""
         terminal.write(f"class {name} is paused{end}: {pause['reason'] or 'no reason given'}")

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from workers.cli.embedded_redis import SOCKET, url_of
 from workers.cli.statefolder import is_private, is_unwritable
 from workers.config.flags import Command
 from workers.config.load import default_state_dir
 from workers.config.settings import RedisSettings
-from workers.config.shard import Shard, place
 from workers.errors import ConfigError
 from workers.explain import nouns
 from workers.kube.client import KubeClient
@@ -25,7 +24,6 @@ from workers.queue.connection import RedisClient, connect
 from workers.queue.pauses import Pauses
 from workers.queue.presence import Presence
 from workers.queue.registry import DriverRegistry
-from workers.queue.scripts import check_mark
 from workers.queue.workqueue import WorkQueue
 
 if TYPE_CHECKING:
@@ -80,54 +78,19 @@ def with_redis(settings: Settings) -> Settings:
         # Others may have made a folder of that name.
         is_safe = is_private(directory)
     if is_safe and (directory / SOCKET).exists():
-        redis = RedisSettings(url=url_of(directory))
-        return replace(settings, redis=redis, redis_shards=(redis,))
+        return replace(settings, redis=RedisSettings(url=url_of(directory)))
     return settings
-
-
-@dataclass(frozen=True, slots=True)
-class AllDrivers:
-    """The served drivers of several shards."""
-
-    registries: tuple[DriverRegistry, ...]
-
-    def alive(self) -> dict[str, dict[str, Any]]:
-        """As `DriverRegistry.alive`; no two shards have a driver in common."""
-        return {name: found for one in self.registries for name, found in one.alive().items()}
 
 
 @dataclass
 class Tools:
     """Connections of one command, made when they are first used.
 
-    With several shards what is in a Redis is asked of one of `shards`: each of them, or `of` a
-    driver.
-
     Attributes:
         settings: of the command.
-        whole: of which this is a shard; None for all of it.
     """
 
     settings: Settings
-    whole: Tools | None = None
-
-    @cached_property
-    def shards(self) -> tuple[Tools, ...]:
-        """The same command at each Redis; itself if there is but one."""
-        if self.whole is not None:
-            return self.whole.shards
-        found = self.settings.redis_shards
-        if len(found) == 1:
-            return (self,)
-        parts = (
-            replace(self.settings, redis=one, redis_shards=(one,), shard=Shard(index, len(found)))
-            for index, one in enumerate(found)
-        )
-        return tuple(Tools(part, self) for part in parts)
-
-    def of(self, driver: str) -> Tools:
-        """The same command at the Redis of a driver, "" for what belongs to none."""
-        return self.shards[place(driver, len(self.shards))]
 
     @property
     def is_json(self) -> bool:
@@ -141,8 +104,6 @@ class Tools:
         Raises:
             ConfigError: no usable client configuration.
         """
-        if self.whole is not None:
-            return self.whole.kube
         kube = self.settings.kube
         client = KubeClient.from_settings(
             kube.kubeconfig,
@@ -159,26 +120,18 @@ class Tools:
 
         Raises:
             ConfigError: it is not named.
-            WrongShard: it is another shard's.
-            ValueError: there are several; a defect of the command.
         """
-        if len(self.settings.redis_shards) > 1:
-            raise ValueError("of which shard?")
-        url, shard = self.settings.redis.url_with_credentials(), self.settings.shard
+        url = self.settings.redis.url_with_credentials()
         if not url:
             raise ConfigError(
                 "where is Redis? Give --redis-url or the variable CSI_FLEET_REDIS_URL, or "
                 "--state-dir of a running `csi-fleet run`"
             )
-        client = connect(
+        return connect(
             url,
             password_file=self.settings.redis.password_file,
             socket_timeout_seconds=TIMEOUT_SECONDS,
-            shard=shard,
         )
-        # Also of a single URL: it may be one of several shards'.
-        check_mark(client)
-        return client
 
     def publish(self, keys: Iterable[Key]) -> None:
         """Sends tickets; most commands send none and need no Celery, half of their start."""
@@ -193,10 +146,8 @@ class Tools:
         return WorkQueue(self.redis, publish=self.publish)
 
     @cached_property
-    def registry(self) -> DriverRegistry | AllDrivers:
-        """Served drivers: of all shards, or of this one."""
-        if len(self.shards) > 1 and self.whole is None:
-            return AllDrivers(tuple(DriverRegistry(one.redis) for one in self.shards))
+    def registry(self) -> DriverRegistry:
+        """Served drivers."""
         return DriverRegistry(self.redis)
 
     @cached_property

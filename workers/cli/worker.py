@@ -123,9 +123,9 @@ class WorkerProcess:
         self.kube = KubeResources(client)
         self.shadowing = Shadowing(client)
         settings = self.settings = replace(settings, gates=discovered_gates(settings, self.kube))
-        url, shard = settings.redis.url_with_credentials(), settings.shard
+        url = settings.redis.url_with_credentials()
         password_file = settings.redis.password_file
-        redis = connect(url, password_file=password_file, shard=shard)
+        redis = connect(url, password_file=password_file)
         seal = Seal.of_lines(settings.redis.record_keys)
         self.pauses = Pauses(redis)
         copies = PauseCopies(self.kube, settings.kube.namespace)
@@ -135,7 +135,7 @@ class WorkerProcess:
         self.queue = WorkQueue(
             redis,
             publish=publisher(self.app),
-            heartbeat_client=connect_heartbeat(url, password_file=password_file, shard=shard),
+            heartbeat_client=connect_heartbeat(url, password_file=password_file),
             lease_ttl_seconds=settings.process.lease_ttl_seconds,
             on_lost=self.wake_heartbeat,
             before_limits=PauseRestorer(copies, self.pauses).restore,
@@ -247,9 +247,7 @@ class WorkerProcess:
         )
         path = settings.driver.drivers_file
         self.central = (
-            Central(self.fleet, Path(path), pool=settings.driver.drivers_pool, shard=settings.shard)
-            if path
-            else None
+            Central(self.fleet, Path(path), pool=settings.driver.drivers_pool) if path else None
         )
 
     def elections(self, redis: RedisClient) -> Elections:
@@ -269,11 +267,7 @@ class WorkerProcess:
         self.heartbeat.wake()
 
     def announce(self) -> None:
-        """Registers process and drivers; waits for a Redis that does not answer yet.
-
-        Raises:
-            WrongShard: it is another shard's.
-        """
+        """Registers process and drivers; waits for a Redis that does not answer yet."""
         delay = 0.2
         while not self._stopped.is_set():
             try:
@@ -445,6 +439,6 @@ def run(settings: Settings) -> int:
     process.announce()
     process.start_threads()
     try:
-        return process.consume() or (2 if process.heartbeat.is_refused else 0)
+        return process.consume()
     finally:
         process.stop()

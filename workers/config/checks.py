@@ -64,9 +64,7 @@ def check(settings: Settings, values: Mapping[str, Any], flags: FlagSet) -> None
     _check_bounds(values, flags)
     _check_capacity(settings)
     _check_leader(settings)
-    _check_shards(settings)
-    for redis in settings.redis_shards:
-        _check_redis(settings.command, redis)
+    _check_redis(settings.command, settings.redis)
     _check_flower(settings)
 
 
@@ -179,25 +177,6 @@ def _check_leader(settings: Settings) -> None:
             "--leader-election-renew-deadline must be greater than 1.2 times "
             "--leader-election-retry-period"
         )
-
-
-def _check_shards(settings: Settings) -> None:
-    """A Redis of its own for each, and every process knows which one is its own."""
-    urls = [redis.url for redis in settings.redis_shards if redis.url]
-    if len(set(urls)) < len(urls):
-        raise ConfigError("--redis-url: two shards have the same URL; each has a Redis of its own")
-    shard = settings.shard
-    if settings.command in TOOLS or len(urls) == shard.count or not (shard.is_part or urls[1:]):
-        return
-    if shard.is_part:
-        raise ConfigError(
-            f"--shard={shard} needs {shard.count} --redis-url, one for each shard in their order; "
-            f"{len(urls)} given"
-        )
-    raise ConfigError(
-        f"--redis-url is given {len(urls)} times: say with --shard=i/{len(urls)} which of these "
-        "shards this process is for, from 0"
-    )
 
 
 def _check_redis(command: Command, redis: RedisSettings) -> None:

@@ -11,7 +11,6 @@ from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.config import flagvalues
-from workers.config.shard import parse_shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +114,6 @@ class Kind(Enum):
     GATES = "Name=bool,..."
     QUANTITY = "quantity"
     VMODULE = "pattern=N,..."
-    SHARD = "i/n"
 
 
 def _strings(text: str) -> tuple[str, ...]:
@@ -140,7 +138,6 @@ _PARSERS: dict[Kind, Callable[[str], Any]] = {
     Kind.GATES: flagvalues.parse_gates,
     Kind.QUANTITY: flagvalues.parse_quantity,
     Kind.VMODULE: flagvalues.parse_vmodule,
-    Kind.SHARD: parse_shard,
 }
 
 

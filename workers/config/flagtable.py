@@ -107,16 +107,10 @@ OWN_FLAGS: Final = (
          "docs/flags.md lists them. What differs between several takes the controller's name in "
          "front, such as --attacher-timeout.", _SCHEDULE | {Command.DOCTOR}, upstream=False,
          env="CSI_FLEET_CONTROLLERS"),
-    Flag("redis-url", Kind.STRINGS, "", "redis://, rediss:// or unix:// URL of Redis, or "
+    Flag("redis-url", _STRING, "", "redis://, rediss:// or unix:// URL of Redis, or "
          "sentinel://HOST:PORT,HOST:PORT,.../MASTER for one behind sentinels; TLS files go into "
          "its query (ssl_ca_certs, ssl_certfile, ssl_keyfile). `run` starts its own Redis without "
-         "it. With --shard once for each shard, in their order; separate them with spaces in the "
-         "variable.",
-         _REDIS, upstream=False, env="CSI_FLEET_REDIS_URL"),
-    Flag("shard", Kind.SHARD, "", "Work only for the drivers whose names fall into part i (from 0) "
-         "of n, over the i-th --redis-url; what belongs to no driver is part 0's. Empty: for all "
-         "(docs/scale.md).",
-         _SCHEDULE | _FLOWER, upstream=False, env="CSI_FLEET_SHARD"),
+         "it.", _REDIS, upstream=False, env="CSI_FLEET_REDIS_URL"),
     Flag("redis-username", _STRING, "", "User of Redis.", _REDIS, upstream=False,
          env="CSI_FLEET_REDIS_USERNAME"),
     Flag("redis-password-file", _STRING, "", "File with the password of Redis. The environment "

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from workers.config.gates import GateSpec
-    from workers.config.shard import Shard
     from workers.spec import Spec
 
 __all__ = ["Command", "HelpRequested", "Settings", "parse", "usage"]
@@ -84,7 +83,7 @@ def parse(
         raise ConfigError(f"unknown command: {command};{hint} commands are {known}")
     specs = catalogue.choose(controllers_of(argv, environ))
     line = read_arguments(Command(command), argv, flag_set(specs), program)
-    if any("@" in url or "sentinel_password=" in url for url in line.values["redis-url"]):
+    if any(part in line.values["redis-url"] for part in ("@", "sentinel_password=")):
         line.warnings.append(
             "a login in --redis-url can be read in the process list: use CSI_FLEET_REDIS_URL, or "
             "--redis-username and CSI_FLEET_REDIS_PASSWORD"
@@ -99,7 +98,7 @@ def parse(
         show_version=line.values["version"],
         gates=gates,
         log=read(settings.LogSettings, line.values),
-        chosen=_chosen(specs, line.values["shard"]),
+        chosen=tuple(spec.name for spec in specs),
     )
     if result.show_version or line.command is Command.VERSION:
         return result
@@ -129,21 +128,6 @@ def controllers_of(argv: Sequence[str], environ: Mapping[str, str]) -> str:
     return found
 
 
-def _chosen(specs: Sequence[Spec], shard: Shard) -> tuple[str, ...]:
-    """The controllers that have work in this shard.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    found = tuple(spec.name for spec in specs if spec.needs_driver or shard.owns(""))
-    if not found:
-        raise ConfigError(
-            f"--shard={shard}: what these controllers do belongs to no driver, which is the work "
-            f"of {shard.of('')}; leave them out here"
-        )
-    return found
-
-
 def _parts(
     line: CommandLine, specs: Sequence[Spec], environ: Mapping[str, str], namespace_file: Path
 ) -> dict[str, Any]:
@@ -158,7 +142,6 @@ def _parts(
         controllers["capacity"] = replace(controllers["capacity"], enabled=False)
     namespace = values["namespace"] or _own_namespace(environ, namespace_file)
     driver = _driver(line, values, specs, own)
-    shards = _redis_shards(values, environ)
     return {
         "controllers": controllers,
         "values": own,
@@ -174,10 +157,7 @@ def _parts(
             is_apart=in_node_mode or values["shadow"],
         ),
         "http": _http(values, in_node_mode=in_node_mode),
-        "shard": values["shard"],
-        # The checks refuse a shard without a Redis.
-        "redis": dict(enumerate(shards)).get(values["shard"].index, shards[0]),
-        "redis_shards": shards,
+        "redis": _redis(values, environ),
         "process": _process(values, environ, own.values(), driver),
         "flower": _flower(values, environ),
         "tool": read(ToolSettings, values),
@@ -305,19 +285,9 @@ def _http(values: Mapping[str, Any], *, in_node_mode: bool) -> settings.HttpSett
     )
 
 
-def _redis_shards(
-    values: Mapping[str, Any], environ: Mapping[str, str]
-) -> tuple[settings.RedisSettings, ...]:
-    """One for each URL; blanks part those of the variable. At least one, that of no URL."""
-    urls = [url for given in values["redis-url"] for url in given.split()] or [""]
-    return tuple(_redis(url, values, environ) for url in urls)
-
-
-def _redis(
-    given: str, values: Mapping[str, Any], environ: Mapping[str, str]
-) -> settings.RedisSettings:
+def _redis(values: Mapping[str, Any], environ: Mapping[str, str]) -> settings.RedisSettings:
     """Take the credentials out of the URL; the flags and variables for them win."""
-    scheme, separator, rest = given.partition("://")
+    scheme, separator, rest = values["redis-url"].strip().partition("://")
     authority_end = min((rest.find(c) for c in "/?" if c in rest), default=len(rest))
     login, _, host = rest[:authority_end].rpartition("@")
     username, _, password = login.partition(":")

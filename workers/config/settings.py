@@ -20,8 +20,6 @@ from workers.config.toolflags import ToolSettings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from workers.config.shard import Shard
-
 
 @dataclass(frozen=True, slots=True)
 class DriverSettings:
@@ -363,12 +361,6 @@ class Settings:
     resync_period_seconds: float = setting("resync-period", FLAGS)
     """Period in which everything unfinished is looked at again."""
 
-    shard: Shard = setting("shard", FLAGS)
-    """The part of the drivers that this process works for, and whose Redis `redis` is."""
-
-    redis_shards: tuple[RedisSettings, ...] = ()
-    """Redis of each shard in their order, one without sharding; tools ask all of them."""
-
     gates: FeatureGates = field(default_factory=FeatureGates)
     driver: DriverSettings = field(default_factory=DriverSettings)
     kube: KubeSettings = field(default_factory=KubeSettings)
@@ -387,4 +379,3 @@ class Settings:
         known = {"provisioner": self.provision, "capacity": self.capacity}
         known = {name: own for name, own in known.items() if name in self.chosen}
         object.__setattr__(self, "controllers", {**self.controllers, **known})
-        object.__setattr__(self, "redis_shards", self.redis_shards or (self.redis,))

@@ -11,7 +11,6 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from workers.config.shard import Shard
 from workers.drivers.driversfile import parse, read_text
 from workers.errors import ConfigError
 from workers.observability.logging import get_logger
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 POLL_SECONDS: Final = 1.0
-EVERYTHING: Final = Shard()
 
 
 class Central:
@@ -35,16 +33,12 @@ class Central:
         fleet: serves the drivers.
         path: the file.
         pool: the part of it that this worker serves.
-        shard: of that pool's drivers it serves those of this shard.
     """
 
-    def __init__(
-        self, fleet: Fleet, path: Path, *, pool: str = "", shard: Shard = EVERYTHING
-    ) -> None:
+    def __init__(self, fleet: Fleet, path: Path, *, pool: str = "") -> None:
         self._fleet = fleet
         self._path = path
         self._pool = pool
-        self._shard = shard
         self._seen = self._told = ""
         self._tls_files: list[Path] = []
 
@@ -92,8 +86,7 @@ class Central:
         return digest.hexdigest()
 
     def _read(self) -> dict[str, DriverSpec]:
-        found = parse(read_text(self._path), self._path, pool=self._pool)
-        specs = {name: spec for name, spec in found.items() if self._shard.owns(name)}
+        specs = parse(read_text(self._path), self._path, pool=self._pool)
         files: list[Path] = []
         for name, spec in specs.items():
             if spec.tls is None:

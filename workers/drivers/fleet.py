@@ -22,7 +22,7 @@ from workers.drivers.announcing import DRIVERLESS, REGISTRATION_TTL_SECONDS, Ann
 from workers.drivers.driver import Driver, handshake, wait_ready
 from workers.drivers.driversfile import DriverSpec
 from workers.drivers.health import Health, SharedHealth, WatchedClient
-from workers.drivers.link import RETRY_SECONDS, TELL_AFTER_SECONDS, Link, check_shard, open_link
+from workers.drivers.link import RETRY_SECONDS, TELL_AFTER_SECONDS, Link, open_link
 from workers.drivers.seats import default_seats
 from workers.errors import ConfigError
 from workers.observability.health import HEARTBEATS, LIMIT_SECONDS
@@ -145,12 +145,11 @@ class Fleet:
         """Takes in drivers that live in this process; there is nothing to connect.
 
         Raises:
-            ConfigError: a name is served already, or another shard's.
+            ConfigError: a name is served already.
         """
         for driver in drivers:
             if driver.queue_name in self._drivers:
                 raise ConfigError(f"--provisioner: {driver.name} is the name of a driver too")
-            check_shard("--provisioner", driver.name, self._settings.shard)
             self._drivers[driver.queue_name] = driver
 
     def connect(self, address: str) -> Link:
@@ -173,7 +172,6 @@ class Fleet:
         wait_ready(link.client, _log.info)
         link.losses = link.client.connection_losses
         link.driver = replace(handshake(link.client, self._settings), health=link.health)
-        check_shard(f"--csi-address {address}", link.driver.name, self._settings.shard)
         return link
 
     def apply(self, specs: dict[str, DriverSpec]) -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from workers.config.settings import Settings
-    from workers.config.shard import Shard
     from workers.drivers.driversfile import DriverSpec
 
 _log = get_logger(__name__)
@@ -130,19 +129,6 @@ class Link:
         if line and (line != self.told or now - self.told_at > TELL_EVERY_SECONDS):
             self.told, self.told_at = line, now
             _log.warning("the driver is not served", driver=self.name, err=line)
-
-
-def check_shard(given: str, name: str, shard: Shard) -> None:
-    """A driver that was given by hand must be this shard's; a drivers file names those of all.
-
-    Raises:
-        ConfigError: it is another's.
-    """
-    if not shard.owns(name):
-        raise ConfigError(
-            f"{given}: driver {name} belongs to shard {shard.of(name)} and this process to "
-            f"{shard}; give it --shard={shard.of(name)}"
-        )
 
 
 def tls_trouble(spec: DriverSpec) -> str:

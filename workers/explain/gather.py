@@ -77,7 +77,7 @@ class Gatherer:
         records = self._tools.registry.alive()
         driver_name = driver_of(records, str((storage_class or {}).get("provisioner") or ""))
         queue_name, record = find_driver(records, driver_name, selected_node(claim))
-        here = self._tools.of(driver_name)
+
         uid = claim["metadata"]["uid"]
         key = claim_key(queue_name or driver_name, namespace, name, uid)
         pv_name = domain_of(record, uid)
@@ -91,10 +91,10 @@ class Gatherer:
             driver_name=driver_name,
             driver=record,
             served=Served.by(records, PROVISIONER),
-            state=read_key(here.redis, key, pv_name) if driver_name else None,
-            watchers=len(here.presence.alive()),
-            workers=len(here.presence.workers()),
-            **_holds(here, queue_name or driver_name, class_name),
+            state=read_key(self._tools.redis, key, pv_name) if driver_name else None,
+            watchers=len(self._tools.presence.alive()),
+            workers=len(self._tools.presence.workers()),
+            **_holds(self._tools, queue_name or driver_name, class_name),
         )
         volume = self._volume((claim.get("spec") or {}).get("volumeName") or pv_name)
         facts = replace(facts, volume=volume)
@@ -122,7 +122,7 @@ class Gatherer:
         volume = self._volume(name)
         records = self._tools.registry.alive()
         owner, queue_name, record = find_owner(records, volume or {})
-        here = self._tools.of(owner)
+
         class_name = claim_class_name(volume or {})
         facts = VolumeFacts(
             name,
@@ -132,14 +132,14 @@ class Gatherer:
             driver=record,
             served=Served.by(records, PROVISIONER),
             state=read_key(
-                here.redis,
+                self._tools.redis,
                 volume_key(queue_name or owner, name, claim_namespace(volume or {})),
                 name,
             ),
-            watchers=len(here.presence.alive()),
-            workers=len(here.presence.workers()),
+            watchers=len(self._tools.presence.alive()),
+            workers=len(self._tools.presence.workers()),
             class_name=class_name,
-            **_holds(here, queue_name or owner, class_name),
+            **_holds(self._tools, queue_name or owner, class_name),
         )
         if volume is None:
             return facts
@@ -267,10 +267,10 @@ class Gatherer:
         return max(found, key=lambda one: one[1], default=None)
 
 
-def _holds(here: Tools, queue_name: str, class_name: str) -> dict[str, Any]:
+def _holds(tools: Tools, queue_name: str, class_name: str) -> dict[str, Any]:
     """Breaker of the driver and pause of the class."""
-    breaker = here.breakers.states().get(queue_name)
-    pause = here.pauses.of_class(class_name) if class_name else None
+    breaker = tools.breakers.states().get(queue_name)
+    pause = tools.pauses.of_class(class_name) if class_name else None
     return {
         "breaker": breaker.reason if breaker is not None and breaker.is_open else "",
         "class_pause": None if pause is None else pause.reason,

@@ -109,7 +109,7 @@ def _unserved(tools: Tools, driver: str) -> Cause | None:
     served = Served.by(tools.registry.alive(), "snapshotter")
     if driver in served.names:
         return None
-    return queueing.unserved(driver, served, workers=len(tools.of(driver).presence.workers()))
+    return queueing.unserved(driver, served, workers=len(tools.presence.workers()))
 
 
 def snapshot_cause(

@@ -53,9 +53,6 @@ class CatalogWriter:
         """The present life of Redis. A changed one means: list, replace and add everything again.
 
         Read it before listing and give it to `mark_complete` afterwards.
-
-        Raises:
-            WrongShard: this Redis is another shard's.
         """
         candidate, ttl_ms = self._scripts.new_life(), round(TTL_SECONDS * 1000)
         self._epoch = text(self._scripts.run("epoch", candidate, self._epoch, ttl_ms))

@@ -28,7 +28,6 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
 from workers.config.redisurl import is_sentinel, parse_sentinels
-from workers.config.shard import Shard
 from workers.errors import QueueFull, QueueUnavailable
 from workers.queue.names import USUAL
 from workers.queue.pooled import give_back, take_open
@@ -56,7 +55,6 @@ RETRIES = 3
 HEARTBEAT_TIMEOUT_SECONDS = 1.0
 HEARTBEAT_RETRIES = 1
 
-EVERYTHING: Final = Shard()
 _pack: Final[Callable[[tuple[Any, ...]], bytes]] = hiredis.pack_command  # its stub has one argument
 _CLASSES: Final = {"redis": TcpConnection, "rediss": TlsConnection, "unix": UnixConnection}
 
@@ -69,7 +67,6 @@ def connect(
     retries: int = RETRIES,
     max_connections: int | None = None,
     names: Names = USUAL,
-    shard: Shard = EVERYTHING,
 ) -> Client:
     """A thread-safe client; nothing is sent before the first command.
 
@@ -81,7 +78,6 @@ def connect(
         retries: of one command.
         max_connections: bound of the pool, None for none.
         names: of the keys, one prefix per cluster.
-        shard: whose Redis it has to be.
     """
     options: dict[str, Any] = {
         "socket_timeout": socket_timeout_seconds,
@@ -97,7 +93,7 @@ def connect(
         from workers.queue.sentinels import master_client  # noqa: PLC0415 - rarely needed
 
         follower = master_client(parse_sentinels(url), password_file=password_file, **options)
-        follower.names, follower.shard = names, shard
+        follower.names = names
         return follower
     scheme = url.partition(":")[0]
     if scheme != "unix":
@@ -105,18 +101,17 @@ def connect(
     if scheme in _CLASSES:
         options["connection_class"] = reading_password(_CLASSES[scheme], password_file)
     client = cast("Client", Client.from_url(url, **options))
-    client.names, client.shard = names, shard
+    client.names = names
     return client
 
 
-def connect_heartbeat(url: str, *, password_file: str = "", shard: Shard = EVERYTHING) -> Client:
+def connect_heartbeat(url: str, *, password_file: str = "") -> Client:
     """The client of the thread that keeps the leases: nobody else's commands wait in it."""
     return connect(
         url,
         password_file=password_file,
         socket_timeout_seconds=HEARTBEAT_TIMEOUT_SECONDS,
         retries=HEARTBEAT_RETRIES,
-        shard=shard,
     )
 
 

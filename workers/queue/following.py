@@ -26,7 +26,6 @@ if _telemetry is None:
 else:
     sys.modules["opentelemetry"] = _telemetry
 
-from workers.config.shard import Shard  # noqa: E402
 from workers.queue.names import USUAL  # noqa: E402
 from workers.syscalls import send_at_once  # noqa: E402
 
@@ -200,11 +199,9 @@ class Client(_SettledMixin, redis.Redis):
 
     Attributes:
         names: of that cluster's keys.
-        shard: whose Redis it is.
     """
 
     names = USUAL
-    shard = Shard()
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> ClientPipeline:
         """As the base's."""

@@ -129,7 +129,6 @@ class HeldLeases:
 
         Raises:
             QueueUnavailable: Redis does not answer.
-            WrongShard: it is another shard's.
         """
         session, started, held = self.session, self._clock(), list(self.held.values())
         # One whose end is owed may be ended already; only a Redis that lost data gets it back.

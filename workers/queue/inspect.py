@@ -319,10 +319,7 @@ def read_redis(client: redis.Redis) -> dict[str, str]:
 
 
 def read_life(client: redis.Redis) -> tuple[str, str]:
-    """The epoch and the run of Redis, others after it lost data.
-
-    Nothing is written: to begin a life would mark it with the caller's shard.
-    """
+    """The epoch and the run of Redis, others after it lost data. Nothing is written."""
     with reading(client):
         epoch = client.get(redis_key(client, "epoch"))
         facts: dict[str, Any] = client.info("server")

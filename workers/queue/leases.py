@@ -192,11 +192,6 @@ class Heartbeat:
         """Start renewing; call once."""
         self._loop.start()
 
-    @property
-    def is_refused(self) -> bool:
-        """Whether the process ends because Redis is another shard's."""
-        return self._loop.is_refused
-
     def wake(self) -> None:
         """Renew now: somebody noticed that the process is not registered any more."""
         self._loop.wake()

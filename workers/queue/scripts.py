@@ -15,32 +15,29 @@ A list of tickets with a wrong type only goes: the sweep publishes what was in i
 from __future__ import annotations
 
 import hashlib
-import re
 import uuid
 from contextlib import contextmanager
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from workers.errors import QueueUnavailable, WrongShard
+from workers.errors import QueueUnavailable
 from workers.observability.logging import get_logger
 from workers.queue import kinds
 from workers.queue.connection import (
-    EVERYTHING,
     NoPermissionError,
     NoScriptError,
     ResponseError,
     execute,
     redis_errors,
 )
-from workers.queue.names import USUAL, Names, names_of, redis_key
+from workers.queue.names import USUAL, Names, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import redis
 
-    from workers.config.shard import Shard
 
 _log = get_logger(__name__)
 
@@ -49,7 +46,6 @@ _LUA = resources.files("workers.queue") / "lua"
 # Digits, of 64 bits; more are none of ours.
 _LONGEST_NUMBER = 19
 # As lib.lua has it.
-_MARK = re.compile(r"[0-9A-Za-z]*@([0-9]+/[0-9]+)")
 _HIDDEN = frozenset({"__pycache__"})
 # Parts of the library, in the order in which they use each other.
 _SHARED = ("lib", "lib_leases", "lib_taking")
@@ -159,20 +155,13 @@ class Scripts:
             try:
                 return self._evaluate(name, now, *args)
             except ResponseError as error:
-                self._check_shard(str(error))
                 if "WRONGTYPE" not in str(error) or not repair(self.client):
                     raise
                 return self._evaluate(name, now, *args)
 
     def new_life(self) -> str:
-        """A name for the life of Redis that begins with the next call, marked with our shard."""
-        mark = _shard(self.client).mark
-        return uuid.uuid4().hex + (f"@{mark}" if mark else "")
-
-    def _check_shard(self, error: str) -> None:
-        word, _, theirs = error.partition(" ")
-        if word == "SHARD":
-            raise wrong_shard(_shard(self.client), theirs)
+        """A name for the life of Redis that begins with the next call."""
+        return uuid.uuid4().hex
 
     def run_each(self, name: str, rows: Sequence[Sequence[str | bytes | float]]) -> list[Any]:
         """Run one script once per row of arguments, in few round trips; the replies in order.
@@ -247,37 +236,6 @@ class Scripts:
                 "k8s/base/redis/functions.lua of this release (its container does it at its start, "
                 "docs/upgrade.md)"
             ) from error
-
-
-def wrong_shard(ours: Shard, theirs: str) -> WrongShard:
-    """The error of a process whose Redis has the mark `theirs`, "" for one of no shard."""
-    whose = f"of shard {theirs}" if theirs else "of a system without shards"
-    who = f"of shard {ours}" if ours.is_part else "without --shard"
-    return WrongShard(
-        f"--redis-url: this Redis is {whose}, and this process {who}. Give every process its "
-        "--shard=i/n, and processes and commands the --redis-url of all shards in the same order; "
-        "after a change of n stop all processes and empty every Redis first (docs/scale.md)"
-    )
-
-
-def check_mark(client: redis.Redis) -> None:
-    """Is it the Redis of the client's shard? For those who begin no life of it themselves.
-
-    Raises:
-        QueueUnavailable: Redis does not answer.
-        WrongShard: it is another's.
-    """
-    with reading(client):
-        epoch = text(client.get(redis_key(client, "epoch")))
-    found = _MARK.match(epoch)
-    theirs = found[1] if found else ""
-    if epoch and theirs != _shard(client).mark:
-        raise wrong_shard(_shard(client), theirs)
-
-
-def _shard(client: redis.Redis) -> Shard:
-    found: Shard = getattr(client, "shard", EVERYTHING)
-    return found
 
 
 def _lacks_functions(error: ResponseError) -> bool:

@@ -123,7 +123,6 @@ def test_its_time_is_that_of_redis(redis_client):
     ("written", "age"),
     [
         pytest.param("x:{then}:{run}", 60, id="a minute"),
-        pytest.param("x@1/2:{then}:{run}", 60, id="of a shard"),
         pytest.param("", 7, id="nobody has begun"),
         pytest.param("x:{then}:other", 7, id="of the run before"),
         pytest.param("x:y:{run}", 7, id="no time"),

@@ -50,9 +50,8 @@ def test_what_keeps_a_watcher_from_seeing_is_told_where_no_reason_is_known(code,
     """A right to list that lacks is nobody's key."""
     alive = [SimpleNamespace(role="watcher")]
     presence = SimpleNamespace(troubles=lambda: troubles, alive=lambda: alive)
-    shard = SimpleNamespace(presence=presence)
     cause = Cause(code, "It waits.", is_problem=False)
-    found = unseen(SimpleNamespace(shards=[shard]), cause)
+    found = unseen(SimpleNamespace(presence=presence), cause)
     assert (FORBIDDEN in found.text, found.is_problem) == (is_told, is_told)
     assert found.code == code
 
@@ -60,6 +59,6 @@ def test_what_keeps_a_watcher_from_seeing_is_told_where_no_reason_is_known(code,
 def test_a_watcher_that_is_gone_is_told_where_no_reason_is_known():
     """A snapshot that waits for its content waits for the watcher."""
     presence = SimpleNamespace(troubles=list, alive=list)
-    found = unseen(SimpleNamespace(shards=[SimpleNamespace(presence=presence)]), NO_CONTENT)
+    found = unseen(SimpleNamespace(presence=presence), NO_CONTENT)
     assert "no watcher is alive" in found.text
     assert found.advice.startswith("Start the watcher")

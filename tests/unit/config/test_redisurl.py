@@ -81,9 +81,13 @@ def test_every_usual_place_is_taken(url):
     assert parse("worker", [], {"CSI_FLEET_REDIS_URL": url}).redis.url == url
 
 
+def test_a_variable_out_of_a_file_ends_with_a_line_break():
+    assert parse("beat", [], {"CSI_FLEET_REDIS_URL": "redis://a:1/0\n"}).redis.url == "redis://a:1/0"
+
+
 @pytest.mark.parametrize(("query", "celerys"), [("", ""), ("?db=1", "?virtual_host=1")])
 def test_celery_finds_the_database_behind_a_unix_socket(query, celerys):
-    """Two shards may be two databases of one Redis: tickets belong beside their queue."""
+    """Two systems may be two databases of one Redis: tickets belong beside their queue."""
     url = f"unix:///run/r.sock{query}"
     found = broker_url(parse("worker", [], {"CSI_FLEET_REDIS_URL": url}))
     assert found == f"redis+socket:///run/r.sock{celerys}"

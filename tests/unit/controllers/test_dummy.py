@@ -142,8 +142,8 @@ def test_explain_tells_what_the_queue_knows(redis_client):
     kube: Any = SimpleNamespace(get=lambda *_, **__: claim)
     noun = Noun("echo", paths.CLAIMS, ((SPEC, SPEC.kinds[0]),))
     records = {"d": {"name": "d", "queue_name": "d", "controllers": ["echo"]}}
-    registry, here = SimpleNamespace(alive=lambda: records), SimpleNamespace(redis=redis_client)
-    tools: Any = SimpleNamespace(kube=kube, registry=registry, of=lambda _: here)
+    registry = SimpleNamespace(alive=lambda: records)
+    tools: Any = SimpleNamespace(kube=kube, registry=registry, redis=redis_client)
 
     def told() -> str:
         place = {"namespace": "default", "name": "data"}

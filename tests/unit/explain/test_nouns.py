@@ -35,8 +35,8 @@ class Kube:
 
 
 def explain(redis_client, records=RECORDS, name="one"):
-    registry, here = SimpleNamespace(alive=lambda: records), SimpleNamespace(redis=redis_client)
-    tools = SimpleNamespace(kube=Kube(), registry=registry, of=lambda _: here)
+    registry = SimpleNamespace(alive=lambda: records)
+    tools = SimpleNamespace(kube=Kube(), registry=registry, redis=redis_client)
     return generic.explain(tools, NOUN, namespace="", name=name)
 
 

@@ -6,14 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from workers.config.shard import parse_shard
-from workers.errors import WrongShard
 from workers.queue.connection import NoPermissionError, ResponseError
 from workers.queue.scripts import (
     GROWING,
     Scripts,
     _lacks_functions,
-    check_mark,
     script_names,
     text,
     whole,
@@ -62,30 +59,6 @@ def test_where_memory_is_full_only_what_brings_new_work_is_refused(name):
     assert function.endswith("_always") is (name not in GROWING)
 
 
-@pytest.mark.parametrize(
-    ("epoch", "ours", "is_wrong"),
-    [
-        pytest.param(None, "", False, id="nobody's yet"),
-        pytest.param(None, "0/2", False, id="nobody's yet, for a shard"),
-        pytest.param(b"abc:1:run", "", False, id="without shards"),
-        pytest.param(b"abc:1:run", "0/2", True, id="without shards, for a shard"),
-        pytest.param(b"abc@0/2:1:run", "0/2", False, id="ours"),
-        pytest.param(b"abc@1/2:1:run", "0/2", True, id="another's"),
-        pytest.param(b"abc@0/2:1:run", "", True, id="a shard's"),
-    ],
-)
-def test_whose_redis_it_is_stands_in_its_epoch(epoch, ours, is_wrong):
-    client = SimpleNamespace(get=lambda _name: epoch, shard=parse_shard(ours))
-    if is_wrong:
-        with pytest.raises(WrongShard):
-            check_mark(client)
-    else:
-        check_mark(client)
-
-
-def test_a_shard_marks_the_life_that_it_begins():
-    """Each life has a name of its own."""
-    without, of_shard = (Scripts(SimpleNamespace(shard=parse_shard(mark))) for mark in ("", "1/2"))
-    assert without.new_life() != without.new_life()
-    assert "@" not in without.new_life()
-    assert of_shard.new_life().partition("@")[1:] == ("@", "1/2")
+def test_each_life_of_redis_has_a_name_of_its_own():
+    scripts = Scripts(SimpleNamespace())
+    assert scripts.new_life() != scripts.new_life()

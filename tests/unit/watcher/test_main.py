@@ -16,7 +16,7 @@ from workers.observability.health import HEARTBEATS
 HEEDED = {
     *("kubeconfig", "master", "kube-api-qps", "kube-api-burst"),
     *("http-endpoint", "metrics-address", "metrics-path", "metrics-token-review", "enable-pprof"),
-    *("controllers", "namespace", "resync-period", "resync", "shard", "state-dir"),
+    *("controllers", "namespace", "resync-period", "resync", "state-dir"),
     *("snapshotter-resync-period", "snapshot-controller-resync-period"),
     *("redis-url", "redis-username", "redis-password-file", "redis-insecure"),
     *("redis-sentinel-username", "redis-sentinel-password-file"),
@@ -50,9 +50,7 @@ def test_the_watcher_follows_what_controllers_name():
 def test_the_supervisor_hears_of_a_watcher_that_hangs(monkeypatch, tmp_path):
     """In one container with workers nobody else looks at it: it has no endpoint of its own."""
     told = []
-    watcher = SimpleNamespace(
-        check_ready=str, start=lambda: None, stop=lambda: None, is_refused=False
-    )
+    watcher = SimpleNamespace(check_ready=str, start=lambda: None, stop=lambda: None)
     monkeypatch.setattr(command, "build", lambda *_: watcher)
     monkeypatch.setattr(command, "tell_liveness", lambda _settings, check: told.append(check))
     monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)

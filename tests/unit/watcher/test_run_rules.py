@@ -39,7 +39,7 @@ class FakeLoop:
 
     def __init__(self, name="", told=None, *, is_failing=False, problem=""):
         self.name, self.told = name, [] if told is None else told
-        self.is_failing, self.problem, self.is_refused = is_failing, problem, False
+        self.is_failing, self.problem = is_failing, problem
 
     def __getattr__(self, what):
         return lambda *with_: self.told.append((self.name, what, *with_))

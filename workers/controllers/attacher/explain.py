@@ -85,8 +85,7 @@ def gather(tools: Tools, name: str) -> AttachmentFacts:
     is_deleting = found["metadata"].get("deletionTimestamp") is not None
     make = names.detachment_key if is_deleting else names.attachment_key
     key = make(queue_name, spec["nodeName"], name, uid)
-    here = tools.of(spec["attacher"])
-    breaker = here.breakers.states().get(queue_name)
+    breaker = tools.breakers.states().get(queue_name)
     return AttachmentFacts(
         name,
         now,
@@ -94,9 +93,9 @@ def gather(tools: Tools, name: str) -> AttachmentFacts:
         driver=record,
         served=Served.by(records, ATTACHER),
         breaker=breaker.reason if breaker is not None and breaker.is_open else "",
-        state=read_key(here.redis, key, f"va#{uid}"),
-        watchers=len(here.presence.alive()),
-        workers=len(here.presence.workers()),
+        state=read_key(tools.redis, key, f"va#{uid}"),
+        watchers=len(tools.presence.alive()),
+        workers=len(tools.presence.workers()),
     )
 
 

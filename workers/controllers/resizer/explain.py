@@ -88,8 +88,7 @@ def gather(tools: Tools, namespace: str, name: str) -> ChangeFacts:
     grown = of_controller(records, RESIZER).values()
     driver = next((one for one in grown if one["name"] == driver_name), None)
     queue_name = driver_name if driver is None else str(driver["queue_name"])
-    here = tools.of(driver_name)
-    breaker = here.breakers.states().get(queue_name)
+    breaker = tools.breakers.states().get(queue_name)
     key = Key(KIND, queue_name, f"{namespace}/{name}", view.uid)
     return ChangeFacts(
         namespace,
@@ -101,8 +100,8 @@ def gather(tools: Tools, namespace: str, name: str) -> ChangeFacts:
         served=Served.by(records, RESIZER),
         attributes_class=_found(tools.kube.get_attributes_class, view.wanted_class),
         breaker=breaker.reason if breaker is not None and breaker.is_open else "",
-        state=read_key(here.redis, key, view.volume_name),
-        workers=len(here.presence.workers()),
+        state=read_key(tools.redis, key, view.volume_name),
+        workers=len(tools.presence.workers()),
     )
 
 

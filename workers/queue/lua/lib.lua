@@ -60,9 +60,6 @@ local function life()
   return nil, epoch
 end
 
--- Whose Redis an epoch, or the candidate of one, says that this is: 'random@shard', '' without shards.
-local function shard_of(epoch) return string.match(epoch, '^%w*@(%d+/%d+)') or '' end
-
 -- Nothing is admitted for one TTL of a life whose processes held leases in an earlier one: they
 -- restore them meanwhile.
 local function is_quiet() return now < (tonumber(redis.call('GET', K.quiet)) or 0) end
@@ -73,12 +70,9 @@ local function quiet_until(ms)
 end
 
 -- The present life's epoch; begins one when there is none. `known` is the newest epoch the caller
--- has heard of, '' for none. An error, and nothing is touched, when the caller is another shard's.
+-- has heard of, '' for none.
 local function begin_life(candidate, known, ttl)
   local epoch, old = life()
-  if old and shard_of(old) ~= shard_of(candidate) then
-    return redis.error_reply('SHARD ' .. shard_of(old))
-  end
   if not epoch then
     epoch = string.format('%s:%d:%s', candidate, now, this_run())
     redis.call('SET', K.epoch, epoch)

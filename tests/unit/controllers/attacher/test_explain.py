@@ -156,16 +156,15 @@ def test_a_refusal_that_no_status_tells_of_is_the_cause(status, deleted):
 
 
 def tools_of(world, records, *, breaker=None):
-    """What a person's command sees: the API server, and Redis by the driver's name."""
+    """What a person's command sees: the API server, and Redis."""
     states = {} if breaker is None else breaker
-    here = SimpleNamespace(
+    return SimpleNamespace(
+        kube=world.api.kube,
+        registry=SimpleNamespace(alive=lambda: records),
         breakers=SimpleNamespace(states=lambda: states),
         redis="redis",
         presence=SimpleNamespace(alive=lambda: ["w1", "w2"], workers=lambda: ["p1"]),
     )
-    shards = {"csi/test": here}
-    registry = SimpleNamespace(alive=lambda: records)
-    return SimpleNamespace(kube=world.api.kube, registry=registry, of=shards.__getitem__)
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""What does a shard bring? Claims a second and CPU per claim at one and at two shards.
+"""Measures what a second system in one cluster brings: claims a second and CPU per claim.
 
-`make bench ONLY=shards`, or `python -m tests.bench.shards [CLAIMS [SECONDS]]` without a control
-plane. Each shard has an API server of its own that is not the limit (standin_api.py), a Redis, a
-watcher, a worker process and four drivers; its watcher sees the claims of all shards.
+`make bench ONLY=systems`, or `python -m tests.bench.several [CLAIMS [SECONDS]]` without a control
+plane. Each system has an API server of its own that is not the limit (standin_api.py), a Redis, a
+watcher, a worker process and four drivers; its watcher sees the claims of all systems.
 
-Measured: one shard; each of two shards alone; both together; both together at a steady rate. On two
+Measured: one system; each of two alone; both together; both together at a steady rate. On two
 cores the rate of both together can't double: what counts is the CPU per claim of each role, which
 `model` turns into cores and into the rate at which the first process is full.
 """
@@ -28,26 +28,25 @@ from tests.bench.usage import cpu_seconds, fleet_groups
 from tests.support.fleet import ROOT, Fleet
 from tests.support.redis_server import RedisServer, find_redis_server
 from tests.support.waiting import wait_until
-from workers.config.shard import place
 
 Record = dict[str, Any]
 DOCUMENT = ROOT / "docs" / "scale.md"
-BEGIN, END = "<!-- shards: begin -->", "<!-- shards: end -->"
+BEGIN, END = "<!-- systems: begin -->", "<!-- systems: end -->"
 CLAIMS, STEADY_SECONDS = 3000, 60.0
 DRIVERS = 4
 WARM_UP = 60
-# Claims a second that come, per shard: more than a shard takes, as a cluster would send them.
+# Claims a second that come, per system: more than a system takes, as a cluster would send them.
 FEED = 1000.0
 # Of the rate of the burst, so that a steady load leaves room.
 STEADY_SHARE = 0.7
 LONGEST_SECONDS = 60.0
 ROLES = ("workers", "watcher", "redis", "api", "drivers")
-TARGET, SHARDS = 1000.0, 4
+TARGET, SYSTEMS = 1000.0, 4
 
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """One shard: its processes, and the drivers whose claims they get."""
+    """One system: its processes, and the drivers whose claims they get."""
 
     index: int
     names: Sequence[str]
@@ -67,7 +66,7 @@ class Rig:
         return {role: sum(map(cpu_seconds, groups.get(role, []))) for role in ROLES}
 
     def feed(self, count: int, per_second: float) -> None:
-        """Claims of its own drivers, and the other shards' beside them."""
+        """Claims of its own drivers, and the other systems' beside them."""
         self.api.feed(own=self.names, foreign=self.foreign, count=count, per_second=per_second)
 
     def is_done(self, count: int) -> bool:
@@ -76,21 +75,17 @@ class Rig:
 
 
 def driver_names(count: int) -> list[list[str]]:
-    """Fresh names, by the shard they fall into."""
-    found: list[list[str]] = [[] for _ in range(count)]
-    mark, number = uuid.uuid4().hex[:6], 0
-    while any(len(one) < DRIVERS for one in found):
-        name = f"d{number}-{mark}.bench.example.org"
-        number += 1
-        shard = found[place(name, count)]
-        if len(shard) < DRIVERS:
-            shard.append(name)
-    return found
+    """Fresh names, by the system that serves them."""
+    mark = uuid.uuid4().hex[:6]
+    return [
+        [f"d{number}-s{index}-{mark}.bench.example.org" for number in range(DRIVERS)]
+        for index in range(count)
+    ]
 
 
 @contextmanager
 def rigs(count: int, active: Sequence[int]) -> Iterator[list[Rig]]:
-    """The shards that run, of so many."""
+    """The systems that run, of so many."""
     binary = find_redis_server()
     if binary is None:
         raise RuntimeError("no redis-server on PATH")
@@ -102,8 +97,6 @@ def rigs(count: int, active: Sequence[int]) -> Iterator[list[Rig]]:
             (folder / f"r{index}").mkdir()
             servers[index] = RedisServer(binary, folder / f"r{index}").start()
             stack.callback(servers[index].kill)
-        # A shard that does not run has a URL all the same, where nobody is.
-        urls = [servers[i].url if i in servers else f"unix:///none/{i}" for i in range(count)]
         made = []
         for index in active:
             own = names[index]
@@ -113,9 +106,8 @@ def rigs(count: int, active: Sequence[int]) -> Iterator[list[Rig]]:
             lines = [f"- {{name: {one}, endpoint: {drivers.address(one)}}}\n" for one in own]
             file.write_text("drivers:\n" + "".join(lines))
             flags = [f"--drivers-file={file}", "--workers=1", "--kube-api-qps=-1"]
-            flags += [f"--redis-url={url}" for url in urls]
-            flags += [f"--shard={index}/{count}"] if count > 1 else []
-            fleet = Fleet(folder / f"f{index}", api.kubeconfig, [], *flags)
+            url = servers[index].url
+            fleet = Fleet(folder / f"f{index}", api.kubeconfig, [], *flags, redis_url=url)
             stack.enter_context(fleet)
             foreign = [one for other in names if other is not own for one in other]
             made.append(Rig(index, own, foreign, api, fleet, servers[index], drivers))
@@ -128,9 +120,9 @@ def run(rig: Rig, count: int) -> None:
 
 
 def loaded(
-    made: Sequence[Rig], claims: int, per_second: float, *, shards: int, load: str
+    made: Sequence[Rig], claims: int, per_second: float, *, systems: int, load: str
 ) -> Record:
-    """One load on all of these shards at once: rate, waits and CPU per claim by role."""
+    """One load on all of these systems at once: rate, waits and CPU per claim by role."""
     for rig in made:
         rig.feed(WARM_UP, FEED)
     for rig in made:
@@ -153,7 +145,7 @@ def loaded(
         for role in ROLES
     }
     return {
-        "shards": shards,
+        "systems": systems,
         "running": " ".join(str(rig.index) for rig in made),
         "load": load,
         "claims": total,
@@ -169,36 +161,37 @@ def measured(claims: int = CLAIMS, seconds: float = STEADY_SECONDS) -> Iterator[
     rate = 0.0
     for count, active in ((1, (0,)), (2, (0,)), (2, (1,)), (2, (0, 1))):
         with rigs(count, active) as made:
-            record = loaded(made, claims, FEED, shards=count, load="burst")
+            record = loaded(made, claims, FEED, systems=count, load="burst")
             yield record
             rate = STEADY_SHARE * record["claims_per_s"] / len(made)
             if len(made) > 1 and seconds:
                 load = f"steady, {rate * len(made):.0f}/s for {seconds:.0f} s"
-                yield loaded(made, int(rate * seconds) or 1, rate, shards=count, load=load)
+                yield loaded(made, int(rate * seconds) or 1, rate, systems=count, load=load)
 
 
 def model(
-    records: Sequence[Mapping[str, Any]], *, shards: int = SHARDS, target: float = TARGET
+    records: Sequence[Mapping[str, Any]], *, systems: int = SYSTEMS, target: float = TARGET
 ) -> dict[str, float]:
-    """What `target` claims a second over so many shards take, from the bursts that were measured.
+    """What `target` claims a second over so many systems take, from the bursts that were measured.
 
-    A watcher works on the claims of its own shard and reads the events of all others; all else
-    grows with the shard's own claims alone.
+    A watcher works on the claims of its own system and reads the events of all others; all else
+    grows with the system's own claims alone.
 
     Returns:
-        Cores by role over all shards, `watcher_foreign_ms` per claim of another shard, the claims a
-        second at which the `watchers` and the `redis` of all shards are full, of one core each, and
-        `scaling`: how many times the full rate of one shard that is, per shard.
+        Cores by role over all systems, `watcher_foreign_ms` per claim of another system, the
+        claims a second at which the `watchers` and the `redis` of all systems are full, of one core
+        each, and
+        `scaling`: how many times the full rate of one system that is, per system.
     """
     bursts = [one for one in records if one["load"] == "burst"]
-    one = next(record for record in bursts if record["shards"] == 1)
-    parts = [record for record in bursts if record["shards"] > 1]
+    one = next(record for record in bursts if record["systems"] == 1)
+    parts = [record for record in bursts if record["systems"] > 1]
     cost = {
         role: _mean([record[f"{role}_ms"] for record in bursts]) for role in ("workers", "redis")
     }
     own = one["watcher_ms"]
-    # With a claim of each shard per own claim.
-    foreign = max(0.0, _mean([(part["watcher_ms"] - own) / (part["shards"] - 1) for part in parts]))
+    # With a claim of each system per own claim.
+    foreign = max(0.0, _mean([(one["watcher_ms"] - own) / (one["systems"] - 1) for one in parts]))
 
     def watchers_full(count: int) -> float:
         return 1000 / (own / count + foreign * (count - 1) / count)
@@ -208,12 +201,12 @@ def model(
 
     return {
         "workers_cores": target * cost["workers"] / 1000,
-        "watcher_cores": target * (own + foreign * (shards - 1)) / 1000,
+        "watcher_cores": target * (own + foreign * (systems - 1)) / 1000,
         "redis_cores": target * cost["redis"] / 1000,
         "watcher_foreign_ms": foreign,
-        "watchers_full_per_s": watchers_full(shards),
-        "redis_full_per_s": shards * 1000 / cost["redis"],
-        "scaling": full(shards) / full(1) / shards,
+        "watchers_full_per_s": watchers_full(systems),
+        "redis_full_per_s": systems * 1000 / cost["redis"],
+        "scaling": full(systems) / full(1) / systems,
     }
 
 
@@ -224,16 +217,16 @@ def _mean(values: Sequence[float]) -> float:
 def tables(records: Sequence[Mapping[str, Any]]) -> str:
     """Markdown: what was measured, and what follows from it."""
     found = model(records)
-    foreign = f"{found['watcher_foreign_ms']:.2f} ms per claim of another shard"
+    foreign = f"{found['watcher_foreign_ms']:.2f} ms per claim of another system"
     rows = [
         ["workers", f"{found['workers_cores']:.1f} cores, as many processes"],
         ["watchers", f"{found['watcher_cores']:.1f} cores, {foreign}"],
         ["watchers are full at", f"{found['watchers_full_per_s']:,.0f} claims/s"],
         ["Redis", f"{found['redis_cores']:.1f} cores"],
         ["Redis is full at", f"{found['redis_full_per_s']:,.0f} claims/s"],
-        ["scaling factor per shard", f"{found['scaling']:.2f}"],
+        ["scaling factor per system", f"{found['scaling']:.2f}"],
     ]
-    head = f"{TARGET:,.0f} claims/s over {SHARDS} shards, on paper | "
+    head = f"{TARGET:,.0f} claims/s over {SYSTEMS} systems, on paper | "
     return f"{plain(records)}\n\n{table(head, rows)}"
 
 

@@ -1,12 +1,12 @@
-"""What the measurement of shards concludes, and where it writes it."""
+"""What the measurement of systems concludes, and where it writes it."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.bench import shards
+from tests.bench import several
 from tests.bench.sections import SECTIONS, Plan
-from tests.bench.shards import (
+from tests.bench.several import (
     BEGIN,
     DOCUMENT,
     DRIVERS,
@@ -17,15 +17,14 @@ from tests.bench.shards import (
     write,
 )
 from tests.bench.standin_api import place
-from workers.config import shard
 
 COST = {"workers_ms": 4.0, "redis_ms": 0.5, "api_ms": 1.0, "drivers_ms": 1.0}
-ONE = {"shards": 1, "load": "burst", "watcher_ms": 1.0, "claims_per_s": 200.0, **COST}
+ONE = {"systems": 1, "load": "burst", "watcher_ms": 1.0, "claims_per_s": 200.0, **COST}
 
 
 def records(foreign):
-    """A watcher that takes 1 ms per own claim and so much per claim of the other shard."""
-    two = ONE | {"shards": 2, "watcher_ms": 1.0 + foreign}
+    """A watcher that takes 1 ms per own claim and so much per claim of the other system."""
+    two = ONE | {"systems": 2, "watcher_ms": 1.0 + foreign}
     steady = two | {"load": "steady", "workers_ms": 90.0}
     return [ONE, two, two, steady]
 
@@ -41,9 +40,9 @@ def test_a_watcher_that_sees_only_its_own_claims_scales_without_loss():
 
 
 @pytest.mark.parametrize(("count", "full"), [(1, 1000), (2, 1600), (4, 1000 / 0.4375)])
-def test_what_a_watcher_reads_of_other_shards_bounds_all_of_them(count, full):
-    """With 0.25 ms per claim of another shard: 1/n of 1 ms and the rest of 0.25 ms per claim."""
-    found = model(records(0.25), shards=count)
+def test_what_a_watcher_reads_of_other_systems_bounds_all_of_them(count, full):
+    """With 0.25 ms per claim of another system: 1/n of 1 ms and the rest of 0.25 ms per claim."""
+    found = model(records(0.25), systems=count)
     assert found["watchers_full_per_s"] == pytest.approx(full)
     assert found["watcher_cores"] == pytest.approx(1 + 0.25 * (count - 1))
     assert found["scaling"] == pytest.approx(full / 1000 / count)
@@ -58,7 +57,7 @@ def test_the_first_process_that_is_full_is_the_bound():
 
 
 def test_noise_is_no_gain():
-    """A watcher that looked cheaper beside another shard reads its events for nothing at best."""
+    """A watcher that looked cheaper beside another system reads its events for nothing at best."""
     assert model(records(-0.1))["watcher_foreign_ms"] == 0
 
 
@@ -67,13 +66,13 @@ def test_the_page_gets_the_figures_between_its_marks(tmp_path):
     page.write_text(f"before\n{BEGIN}\n\nnot measured yet\n\n{END}\nafter\n")
     write(records(0.25), page)
     text = page.read_text()
-    assert text.startswith(f"before\n{BEGIN}\n\n| shards |")
+    assert text.startswith(f"before\n{BEGIN}\n\n| systems |")
     assert text.endswith(f"{END}\nafter\n")
     assert "not measured" not in text
     assert tables(records(0.25)) in text
     page.write_text(DOCUMENT.read_text())
     write(records(0.25), page)
-    assert "| shards |" in page.read_text()
+    assert "| systems |" in page.read_text()
     page.write_text("no marks")
     with pytest.raises(ValueError, match="lacks"):
         write(records(0.25), page)
@@ -81,11 +80,10 @@ def test_the_page_gets_the_figures_between_its_marks(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_every_shard_gets_as_many_drivers(count):
+def test_every_system_gets_as_many_drivers(count):
     found = driver_names(count)
     assert [len(one) for one in found] == [DRIVERS] * count
-    for index, names in enumerate(found):
-        assert {shard.place(name, count) for name in names} == {index}
+    assert len({name for names in found for name in names}) == DRIVERS * count
 
 
 @pytest.mark.parametrize(("path", "found"), [
@@ -104,10 +102,10 @@ def test_the_stand_in_api_server_knows_what_a_path_means(path, found):
 @pytest.mark.parametrize(("is_quick", "size"), [(True, (600, 10.0)), (False, (3000, 60.0))])
 def test_make_bench_keeps_the_records_and_writes_the_page(monkeypatch, tmp_path, is_quick, size):
     asked, written = [], []
-    monkeypatch.setattr(shards, "measured", lambda *sizes: asked.append(sizes) or records(0.25))
-    monkeypatch.setattr(shards, "write", written.append)
+    monkeypatch.setattr(several, "measured", lambda *sizes: asked.append(sizes) or records(0.25))
+    monkeypatch.setattr(several, "write", written.append)
     plan = Plan(None, tmp_path, None, is_quick, 1)
-    SECTIONS["shards"](plan)
+    SECTIONS["systems"](plan)
     assert asked == [size]
-    assert plan.records["shards"] == records(0.25)
+    assert plan.records["systems"] == records(0.25)
     assert written == [records(0.25)]
