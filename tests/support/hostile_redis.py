@@ -21,7 +21,6 @@ from workers.queue.breakers import Breakers
 from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CatalogReader, CatalogWriter
 from workers.queue.catalogkinds import KIND_ATTACHMENTS, KIND_CLASSES
-from workers.queue.correlate import EventBudget, Occurrence
 from workers.queue.fellows import LeaseFellows
 from workers.queue.intents import IntentStore
 from workers.queue.keys import Key, claim_key
@@ -129,7 +128,6 @@ class Hostile:
         Presence(self.client).complain("watcher", ["claims: forbidden"])
         LeaseFellows(self.client, settle_seconds=0).works("lease", "me", 60)
         Periods(self.client).is_due("thing", 60)
-        EventBudget(self.client).decide([happening("a")])
 
     def believed(self) -> Iterator[tuple[Any, Any]]:
         """What a worker believes of the own key's records, and what was recorded."""
@@ -154,11 +152,6 @@ def capacity(uid: str) -> dict[str, Any]:
 def pv(key: Key) -> dict[str, Any]:
     """An unsaved PV."""
     return {"metadata": {"name": DOMAINS[key]}, "spec": {"claimRef": {"uid": key.uid}}}
-
-
-def happening(message: str) -> Occurrence:
-    """An event."""
-    return Occurrence("source", {"kind": "Pod", "name": "p"}, "Normal", "Reason", message)
 
 
 Reader = Callable[[Hostile], object]
@@ -327,5 +320,4 @@ READERS: dict[str, Reader] = {
     "commands, for programs": lambda w: _desk(w).ask("json"),
     "command: pause": lambda w: _desk(w).stop(),
     "watcher": lambda w: _desk(w).watch(),
-    "event budget": lambda w: EventBudget(w.client).decide([happening("a"), happening("b")]),
 }

@@ -21,7 +21,6 @@ from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 from csi_client.connection import links_silent_seconds
 from workers.app import FleetApp, make_app, publisher
 from workers.cli.consumers import CeleryConsumers
-from workers.cli.correlator import SharedCorrelator
 from workers.cli.discovery import discovered_gates
 from workers.cli.elections import Elections
 from workers.cli.nexttickets import NextTickets
@@ -62,7 +61,6 @@ from workers.process import (
 from workers.queue.breakers import Breakers
 from workers.queue.catalog import CatalogReader
 from workers.queue.connection import RedisClient, connect, connect_heartbeat
-from workers.queue.correlate import EventBudget
 from workers.queue.leases import Heartbeat
 from workers.queue.pauses import Pauses
 from workers.queue.periods import Periods
@@ -221,7 +219,6 @@ class WorkerProcess:
         """What users are told, and the look for holds that last."""
         self.events = EventRecorder(
             client,
-            correlator=SharedCorrelator(EventBudget(redis)),
             on_drop=lambda reason: self.metrics.events_dropped.labels(reason).inc(),
         )
         return Lasting(

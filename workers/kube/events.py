@@ -2,9 +2,8 @@
 
 An event never delays and never fails an attempt: it is queued in memory, written by its own
 threads, a little later in a burst (workers.kube.eventqueue), and dropped when the queue is full.
-Events of one object keep their order. The budget and the counting of repeats (L-006) belong to the
-injected correlator, which is shared by all processes. Source of the object's form: client-go,
-tools/record/event.go makeEvent.
+Events of one object keep their order. The correlator has the budget and counts repeats (L-006).
+Source of the object's form: client-go, tools/record/event.go makeEvent.
 """
 
 from __future__ import annotations
@@ -14,20 +13,19 @@ import threading
 import time
 import uuid
 import zlib
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from workers.errors import TransientError
 from workers.kube import paths
 from workers.kube.client import STRATEGIC_PATCH
+from workers.kube.correlator import EventCorrelator, EventPlan
 from workers.kube.errors import AwayError, NotFoundError
 from workers.kube.eventqueue import EventQueue
 from workers.loop import Loop
 from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from workers.kube.client import KubeClient
     from workers.kube.objects import JsonObject
@@ -48,46 +46,12 @@ _MAX_MESSAGE: Final = 16 * 1024
 EventType = Literal["Normal", "Warning"]
 
 
-@dataclass(frozen=True, slots=True)
-class EventPlan:
-    """What to write for one occurrence.
-
-    Attributes:
-        action: `create` a new event, `patch` the count of an earlier one, or `drop`.
-        name: event name for `patch`; for `create` the name to use.
-        count: occurrences so far, for `patch`.
-        message: the text to write: the occurrence's own, or the one for similar events.
-    """
-
-    action: Literal["create", "patch", "drop"]
-    name: str
-    count: int
-    message: str
-
-
-class Correlator(Protocol):
-    """Decides under one budget for all workers (L-006)."""
-
-    def plan(self, events: Sequence[JsonObject]) -> list[EventPlan]:
-        """Return what to write for each of these events; may raise TransientError."""
-
-
-class NoCorrelator:
-    """Writes every event; for tests and as the stand-in while Redis is away."""
-
-    def plan(self, events: Sequence[JsonObject]) -> list[EventPlan]:
-        """Create each event under its own name."""
-        return [
-            EventPlan("create", event["metadata"]["name"], 1, event["message"]) for event in events
-        ]
-
-
 class EventRecorder:
     """Writes events asynchronously; one per process, safe for threads.
 
     Args:
         client: the API client.
-        correlator: the shared budget.
+        correlator: the budget; a new one by default.
         threads: writers; events of one object always meet the same one.
         queue_size: events each writer holds before new ones are dropped.
         now: seconds since 1970.
@@ -98,14 +62,14 @@ class EventRecorder:
         self,
         client: KubeClient,
         *,
-        correlator: Correlator | None = None,
+        correlator: EventCorrelator | None = None,
         threads: int = 2,
         queue_size: int = QUEUE_SIZE,
         now: Callable[[], float] = time.time,
         on_drop: Callable[[str], None] = lambda _reason: None,
     ) -> None:
         self._client = client
-        self._correlator = correlator or NoCorrelator()
+        self._correlator = correlator or EventCorrelator()
         self._now = now
         self._on_drop = on_drop
         self._queues = [EventQueue(queue_size) for _ in range(threads)]
@@ -156,27 +120,18 @@ class EventRecorder:
 
     def _write_some(self, number: int, waiting: EventQueue) -> float:
         loop = self._loops[number]
-        events = waiting.take(_LOOK_SECONDS)
-        for event, plan in zip(events, self._plans(events) if events else (), strict=True):
+        for event in waiting.take(_LOOK_SECONDS):
             if time.monotonic() > self._stop_at:
                 loop.stop()
                 break
             loop.beat()
             try:
-                self._write(event, plan, loop.beat)
+                self._write(event, self._correlator.plan(event), loop.beat)
             except Exception as error:  # noqa: BLE001 - an event is never worth a thread
                 self._refused(event, error)
         if waiting.is_over:
             loop.stop()
         return 0.0
-
-    def _plans(self, events: list[JsonObject]) -> list[EventPlan]:
-        try:
-            return self._correlator.plan(events)
-        except Exception as error:  # noqa: BLE001 - an event is never worth a thread
-            if not isinstance(error, TransientError):
-                _log.warning("events are written without a budget", err=error)
-            return NoCorrelator().plan(events)
 
     def _refused(self, event: JsonObject, error: Exception) -> None:
         _log.warning("event not written", **_fields(event), err=error)

@@ -135,10 +135,6 @@ NAMES: Final = {
         _family("capacity_turn", "string", "capacity", "driver: ms of a full write bucket; PX"),
         # Clocks.
         _family("period", "string", "periods", "work done or told this period; TTL is the period"),
-        # Event budget (L-006), each with its TTL.
-        _family("event", "hash", "events", "identical events: name, count; 1 h"),
-        _family("similar", "set", "events", "messages of similar events; 10 min after the last"),
-        _family("spam", "hash", "events", "token bucket of source+object+type; 125 min"),
         # What happened to each key lately, for `explain`.
         _family("trail", "list", "events", "kind|object|uid: last 40 notes 'ms event'; 1 h"),
         # What a shadow expects and how it compared, per driver; 30 days after the last.

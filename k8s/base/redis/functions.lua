@@ -1,6 +1,6 @@
-#!lua name=csifleet_adcbf176a7f4d4af
+#!lua name=csifleet_721ac207193324c9
 local ARGV
-local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', event = 'csifleet:event:', similar = 'csifleet:similar:', spam = 'csifleet:spam:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
+local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
 local TRAILED = { ['claims'] = true, ['volumes'] = true, ['changes'] = true, ['contents'] = true, ['group-contents'] = true, ['snapshots'] = true, ['bindings'] = true, ['group-snapshots'] = true, ['group-bindings'] = true, ['attachments'] = true, ['detachments'] = true, ['forced-attachments'] = true }
@@ -1071,48 +1071,6 @@ for i = 3, #ARGV, 2 do
 end
 return reply
 end
-scripts['correlate'] = function()
--- CORRELATE(token, source+object+type, similar, message, new name, params...): create, patch or drop.
--- In a Redis that is nearly full a new message is dropped. The first three identities are digests.
--- Touches event:<digest> (hash), similar:<digest> (set),
--- spam:<digest> (hash), each with its TTL. The same token gets the same answer.
--- Returns {'create' | 'patch' | 'drop', name, count, is merged}.
-local token, object, similar, message, name = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local max_similar, similar_ms = tonumber(ARGV[7]), tonumber(ARGV[8])
-local burst, refill_ms, event_ms = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
-
-local messages = K.similar .. similar
-local is_known = redis.call('SISMEMBER', messages, message) == 1
-if not is_known and refused(FULL_SHARE) then return { 'drop', name, 0, 0 } end
-local is_merged = not is_known and redis.call('SCARD', messages) >= max_similar
-if not is_merged then redis.call('SADD', messages, message) end
-redis.call('PEXPIRE', messages, string.format('%d', similar_ms))
-
-local event = K.event .. similar .. (is_merged and '' or ':' .. message)
-local known = redis.call('HMGET', event, 'name', 'count', 'token', 'answer')
-if known[3] == token then
-  return { known[4], known[1] or name, tonumber(known[2]) or 0, is_merged and 1 or 0 }
-end
-
-local bucket_key = K.spam .. object
-local raw = redis.call('HMGET', bucket_key, 'tokens', 'at')
-local tokens, at = tonumber(raw[1]) or burst, tonumber(raw[2]) or now
-tokens = math.min(burst, tokens + math.max(0, now - at) / refill_ms)
-local answer, count = 'drop', tonumber(known[2]) or 0
-if tokens >= 1 then
-  tokens = tokens - 1
-  answer = known[1] and 'patch' or 'create'
-end
-count = count + 1
-local stored = known[1] or name
-redis.call('HSET', bucket_key, 'tokens', string.format('%.17g', tokens), 'at', now)
-redis.call('PEXPIRE', bucket_key, string.format('%d', burst * refill_ms))
-if answer ~= 'drop' or known[1] then
-  redis.call('HSET', event, 'name', stored, 'count', count, 'token', token, 'answer', answer)
-  redis.call('PEXPIRE', event, string.format('%d', event_ms))
-end
-return { answer, stored, count, is_merged and 1 or 0 }
-end
 scripts['created'] = function()
 -- CREATED(domain, intent, pv, key, process, token): the volume exists; keep its PV until it is saved,
 -- if the lease is still ours. Without a key there is no lease to check.
@@ -1780,5 +1738,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_adcbf176a7f4d4af', run)
-redis.register_function{ function_name = 'csifleet_adcbf176a7f4d4af_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_721ac207193324c9', run)
+redis.register_function{ function_name = 'csifleet_721ac207193324c9_always', callback = run, flags = { 'allow-oom' } }

@@ -18,7 +18,6 @@ from workers.config.load import parse
 from workers.errors import QueueFull, QueueUnavailable
 from workers.queue.catalog import CatalogWriter
 from workers.queue.catalogkinds import KIND_CLASSES
-from workers.queue.correlate import Drop, EventBudget, Occurrence, Patch
 from workers.queue.intents import IntentStore
 from workers.queue.keys import claim_key
 from workers.queue.names import NAMES, celery_queue
@@ -151,24 +150,10 @@ def test_tickets_go_and_a_worker_connects(redis_server, redis_client, use):
         app.close()
 
 
-def test_an_event_that_was_never_told_is_dropped(redis_client, use):
-    """Without a budget each pass that is refused would tell it anew, once a second."""
-    budget = EventBudget(redis_client)
-    known, other = (
-        Occurrence("source", {"name": "claim"}, "Warning", "Failed", text)
-        for text in ("known", "other")
-    )
-    budget.decide([known])
-    use(0.92)
-    first, second = budget.decide([known, other])
-    assert isinstance(first, Patch)
-    assert isinstance(second, Drop)
-
-
 @pytest.mark.parametrize(
     ("share", "states"), [(0.5, []), (0.7, [doctor.WARN]), (0.92, [doctor.FAIL])]
 )
 def test_doctor_says_so(redis_client, use, share, states):
     use(share)
-    found = doctor._redis(SimpleNamespace(redis=redis_client))
+    found = doctor.redis_settings(SimpleNamespace(redis=redis_client))
     assert [one.state for one in found if one.check == "redis memory"] == states

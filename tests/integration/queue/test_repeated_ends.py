@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from workers.queue.correlate import EventBudget, Occurrence
 from workers.queue.holding import owner_of
 from workers.queue.keys import Key, claim_key
 from workers.queue.locks import Lock
@@ -161,50 +160,6 @@ def test_what_is_under_way_is_added_again_by_nobody(bench, start_queue):
     assert (before, bench.tickets) == ([claim("ready").text.encode()], [])
     assert after == [*before, claim("nowhere").text.encode()]
     assert not bench.client.exists(NAMES["dirty"].full)
-
-
-@pytest.mark.parametrize("how", ["first", "again", "merged", "merged again", "over the budget"])
-def test_an_event_that_is_asked_about_twice_gets_one_answer(bench, scripts, how):
-    """L-006: answer, name, count and whether it is merged."""
-    budget = EventBudget(bench.client, now_ms=lambda: bench.now_ms)
-    before = {"again": 1, "merged": 9, "merged again": 10, "over the budget": 25}.get(how, 0)
-    for number in range(before):
-        message = str(number) if "merged" in how else "same"
-        budget.decide([Occurrence("s", CLAIM, "Normal", "r", message)])
-    message = "new" if "merged" in how else "same"
-    arguments = Occurrence("s", CLAIM, "Normal", "r", message).arguments()
-    first = scripts.run("correlate", *arguments)
-    assert first[0] == {
-        "first": b"create", "again": b"patch", "merged": b"create", "merged again": b"patch",
-    }.get(how, b"drop")  # fmt: skip
-    assert first[2:] == [
-        *{"first": (1, 0), "again": (2, 0), "merged": (1, 1), "merged again": (2, 1)}.get(
-            how, (26, 0)
-        )
-    ]
-    for _ in range(2):
-        assert scripts.run("correlate", *arguments) == first
-
-
-def test_what_is_known_of_events_ends_by_itself(bench):
-    """A count for an hour, similar messages ten minutes, a budget until it is full again."""
-    budget = EventBudget(bench.client)
-    budget.decide([Occurrence("s", CLAIM, "Normal", "r", "m")])
-    found = {
-        name: [bench.client.ttl(key) for key in bench.client.keys(NAMES[name].full + "*")]
-        for name in ("event", "similar", "spam")
-    }
-    for name, seconds in (("event", 3600), ("similar", 600), ("spam", 25 * 300)):
-        (ttl,) = found[name]
-        assert seconds - 60 < ttl <= seconds, name
-
-
-def test_a_message_that_is_over_the_budget_leaves_no_count(bench):
-    budget = EventBudget(bench.client, now_ms=lambda: bench.now_ms)
-    for number in range(26):
-        claim_ = CLAIM | {"uid": "u"}
-        budget.decide([Occurrence("s", claim_, "Normal", f"reason{number}", "m")])
-    assert len(bench.client.keys(NAMES["event"].full + "*")) == 25
 
 
 def test_a_lease_that_is_asked_for_twice_is_one(bench, start_queue, scripts):

@@ -7,7 +7,6 @@ import pytest
 from workers.queue import inspect
 from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CatalogReader, CatalogWriter
-from workers.queue.correlate import EventBudget, Occurrence
 from workers.queue.keys import claim_key
 from workers.queue.limits import read_stats
 from workers.queue.marks import Remembered
@@ -19,7 +18,6 @@ from workers.queue.seal import UNCHECKED
 from workers.queue.workqueue import WorkQueue
 
 KEY = claim_key("d", "ns", "a", "u")
-EVENT = Occurrence("s", {"name": "a"}, "Normal", "r", "m")
 OF_FIELDS = {
     "failing keys": lambda r: CapacityStore(r).failing([KEY]),
     "known objects": lambda r: CapacityStore(r).item_of("d", "u"),
@@ -66,12 +64,6 @@ def test_names_and_values_come_in_pairs(redis_client, monkeypatch, reply, ask):
         ask(scripts)
 
 
-def test_each_of_many_calls_is_answered(redis_client, monkeypatch):
-    monkeypatch.setattr(Scripts, "run_each", lambda *_: [])
-    with pytest.raises(ValueError, match="zip"):
-        EventBudget(redis_client).decide([EVENT])
-
-
 class ShortPipe:
     """Answers one command less than it was given."""
 
@@ -113,5 +105,4 @@ def test_whoever_reads_all_of_them_is_no_error(redis_client):
     redis_client.sadd(NAMES["lanes"].full, KEY.lane)
     for ask in OF_FIELDS.values():
         ask(redis_client)
-    assert EventBudget(redis_client).decide([EVENT])
     assert DriverRegistry(redis_client).alive() == {}

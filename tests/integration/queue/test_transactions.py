@@ -6,7 +6,6 @@ import pytest
 
 from workers.queue import inspect, records
 from workers.queue.capacities import CapacityStore
-from workers.queue.correlate import EventBudget, Occurrence
 from workers.queue.fellows import LeaseFellows
 from workers.queue.keys import claim_key
 from workers.queue.limits import read_stats
@@ -19,7 +18,6 @@ from workers.queue.workqueue import WorkQueue
 
 KEY = claim_key("d", "ns", "a", "u")
 OBJECT = {"metadata": {"uid": "u1"}}
-HAPPENING = [Occurrence("s", {"name": "a"}, "Normal", "r", text) for text in ("one", "two")]
 TOGETHER = {
     "an object and its uid": lambda r: CapacityStore(r).put("d", {"item": OBJECT}),
     "an object that goes, and its uid": lambda r: CapacityStore(r).drop("d", {"item": OBJECT}),
@@ -42,7 +40,6 @@ APART = {
     "a prediction": lambda r: Shadows(r).put("d", "/path", {"base": None}),
     "a verdict": lambda r: Shadows(r).tell("d", "/path", "agrees", None),
     "a count": lambda r: Shadows(r).count("d", "agrees"),
-    "events": lambda r: EventBudget(r).decide(HAPPENING),
 }
 
 

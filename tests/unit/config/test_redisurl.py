@@ -82,7 +82,9 @@ def test_every_usual_place_is_taken(url):
 
 
 def test_a_variable_out_of_a_file_ends_with_a_line_break():
-    assert parse("beat", [], {"CSI_FLEET_REDIS_URL": "redis://a:1/0\n"}).redis.url == "redis://a:1/0"
+    assert (
+        parse("beat", [], {"CSI_FLEET_REDIS_URL": "redis://a:1/0\n"}).redis.url == "redis://a:1/0"
+    )
 
 
 @pytest.mark.parametrize(("query", "celerys"), [("", ""), ("?db=1", "?virtual_host=1")])

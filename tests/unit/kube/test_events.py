@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.fake_api import FakeApi, Reply, status
 from tests.support.waiting import wait_until
-from workers.errors import QueueUnavailable
 from workers.kube.client import KubeClient
 from workers.kube.events import EventPlan, EventRecorder, event_name, make_event
 
@@ -62,15 +61,13 @@ def test_name_that_does_not_fit_is_replaced(name):
 
 
 class Budget:
-    def __init__(self, *plans):
-        self.plans = list(plans)
+    def __init__(self, plan):
+        self._plan = plan
 
-    def plan(self, events):
-        plans = [self.plans.pop(0) for _ in events]
-        for plan in plans:
-            if isinstance(plan, Exception):
-                raise plan
-        return plans
+    def plan(self, _event):
+        if isinstance(self._plan, Exception):
+            raise self._plan
+        return self._plan
 
 
 @pytest.fixture
@@ -142,13 +139,13 @@ def test_c086_events_over_budget_are_dropped(api):
     assert (api.requests, drops) == ([], ["budget"])
 
 
-@pytest.mark.parametrize("error", [QueueUnavailable("away"), ValueError("a defect")])
-def test_event_is_written_without_budget_while_redis_is_away(api, error):
-    events = recorder(api, correlator=Budget(error))
+def test_a_defect_of_the_budget_costs_one_event_and_no_thread(api):
+    drops = []
+    events = recorder(api, correlator=Budget(ValueError("a defect")), on_drop=drops.append)
     events.start()
     events.event(CLAIM, "Normal", "R", "m", component="c")
     events.stop(timeout_seconds=10)
-    assert len(api.requests) == 1
+    assert (api.requests, drops) == ([], ["refused"])
 
 
 def test_full_queue_drops_and_returns_at_once(api):
