@@ -16,9 +16,7 @@ def test_a_redis_that_is_away_is_told_once(monkeypatch):
 
     for name in ("versions", "api_server", "rights", "drivers"):
         monkeypatch.setattr(doctor, name, lambda _: iter(()))
-    for name in ("_redis", "_parts"):
+    for name in ("redis_settings", "system"):
         monkeypatch.setattr(doctor, name, away)
-    urls = ["--redis-url=redis://127.0.0.1:1", "--redis-url=redis://127.0.0.1:2"]
-    for given, count in ((urls[:1], 1), (urls, 2)):
-        found = list(doctor.findings(Tools(parse(Command.DOCTOR, given, {}))))
-        assert [one.text for one in found] == ["redis: away"] * count
+    tools = Tools(parse(Command.DOCTOR, ["--redis-url=redis://127.0.0.1:1"], {}))
+    assert [one.text for one in doctor.findings(tools)] == ["redis: away"]

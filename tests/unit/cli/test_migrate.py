@@ -67,7 +67,7 @@ class World:
             settings=settings,
             kube=self.api.kube,
             registry=SimpleNamespace(alive=lambda: self.records),
-            of=lambda _: SimpleNamespace(redis=self),
+            redis=self,
             is_json=True,
         )
         if "pods" not in "".join(self.api.objects):

@@ -32,7 +32,8 @@ def test_the_keys_of_those_that_are_ours(monkeypatch, capsys, fails):
         settings=SimpleNamespace(arguments=("pvc", "shop/data")),
         kube=api.kube,
         registry=SimpleNamespace(alive=lambda: records),
-        of=lambda _: SimpleNamespace(redis=None, queue=queue),
+        redis=None,
+        queue=queue,
     )
     monkeypatch.setattr(generic, "read_key", lambda _, key, __: KeyState(key, 1.0, fails=fails))
     if not fails:

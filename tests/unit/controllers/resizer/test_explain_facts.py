@@ -37,15 +37,12 @@ class Asked:
         self.world = ResizerWorld()
         self.keys = []
         self.state = KeyState(Key("changes", "q", "shop/data", UID), NOW, **state)
-        here = SimpleNamespace(
-            redis="its Redis",
-            breakers=SimpleNamespace(states=lambda: dict(breakers)),
-            presence=SimpleNamespace(workers=lambda: ["one", "two"]),
-        )
         self.tools = SimpleNamespace(
             kube=self.world.api.kube,
             registry=SimpleNamespace(alive=lambda: {one["name"]: one for one in records}),
-            of=lambda _: here,
+            redis="its Redis",
+            breakers=SimpleNamespace(states=lambda: dict(breakers)),
+            presence=SimpleNamespace(workers=lambda: ["one", "two"]),
         )
         monkeypatch.setattr(explain, "read_key", self.read_key)
 
