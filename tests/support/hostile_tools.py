@@ -13,7 +13,7 @@ from watcher.machine import Machine
 from workers.cli import explain, failed, pause, shadow, status
 from workers.cli.tools import Tools
 from workers.config.flags import Command
-from workers.config.settings import Settings
+from workers.config.settings import RedisSettings, Settings
 from workers.config.toolflags import ToolSettings
 from workers.controllers import catalogue
 from workers.controllers.provisioner.filters import keys_of_unsaved
@@ -66,9 +66,9 @@ class Desk:
 
     def tools(self, *arguments: str, **tool: Any) -> Tools:
         """The connections of one command, to what is at hand."""
-        made = Tools(
-            replace(Settings(command=Command.PAUSE), arguments=arguments, tool=ToolSettings(**tool))
-        )
+        at_hand = RedisSettings(url="redis://at-hand:6379/0")
+        settings = Settings(command=Command.PAUSE, redis=at_hand)
+        made = Tools(replace(settings, arguments=arguments, tool=ToolSettings(**tool)))
         made.__dict__.update(redis=self.client, kube=self.api.kube, publish=lambda _: None)
         return made
 
