@@ -97,6 +97,15 @@ class RegistrationServer:
         except OSError:
             return False
 
+    def is_lost(self) -> bool:
+        """Tell whether the socket is gone or another process' socket took its name."""
+        try:
+            return not self.is_in_place() and stat.S_ISSOCK(self.path.lstat().st_mode)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+
     def stop(self) -> None:
         """Answer what runs, then remove the socket if it is still ours. Safe to call twice.
 

@@ -128,8 +128,10 @@ def expand(template: str, variables: Mapping[str, str]) -> str:
     """
     if missing := [name for name in _VARIABLE.findall(template) if name not in variables]:
         raise invalid(f"subDir: ${{{missing[0]}}} has no value (--extra-create-metadata?)")
-    path = _VARIABLE.sub(lambda match: variables[match[1]], template).strip("/")
-    if not path or path == ".":
+    filled = _VARIABLE.sub(lambda match: variables[match[1]], template)
+    # One spelling for one directory: paths are compared as texts.
+    path = "/".join(part for part in filled.split("/") if part not in {"", "."})
+    if not path:
         raise invalid(f"subDir {template!r} is empty")
     return check_directory(path)
 

@@ -1,7 +1,8 @@
 """Directories inside a mounted export: make, remove, archive, and never outside of it (NF-015).
 
-Who owns a directory stands beside it, in `.nfs-provisioner` of the export: what another volume
-owns, or what stood there before, is never handed out, and never deleted with a claim (SEC-8).
+The registry `.nfs-provisioner` of the export has a file for each directory: its owner and its path.
+What another volume owns, what lies inside or around that, and what was there before is never handed
+out, and never deleted with a claim (SEC-8). A path has one spelling, so that it has one entry.
 """
 
 from __future__ import annotations
@@ -28,28 +29,30 @@ class TakenError(Exception):
 
 
 def expand(template: str, values: Mapping[str, str]) -> str:
-    """Fill `${pvc.metadata.name}` and the like into a relative path.
+    """Fill `${pvc.metadata.name}` and the like into a relative path, in its one spelling.
 
     Raises:
         ValueError: a variable nobody knows, or a path that is empty or leaves the export.
     """
     if unknown := [name for name in _VARIABLE.findall(template) if name not in values]:
         raise ValueError(f"unknown variable ${{{unknown[0]}}}")
-    path = _VARIABLE.sub(lambda match: values[match[1]], template).strip("/")
+    filled = _VARIABLE.sub(lambda match: values[match[1]], template)
+    path = "/".join(part for part in filled.split("/") if part not in {"", "."})
     check(path)
     return path
 
 
 def check(path: str) -> None:
-    r"""Refuse what is no path strictly below the export.
+    r"""Refuse what is no path strictly below the export in its one spelling.
 
     Raises:
-        ValueError: it is empty, absolute, or has a `..` segment (`\` counts as `/`).
+        ValueError: it is empty or absolute, has an empty, `.` or `..` segment (`\` counts as `/`),
+            or a segment is the registry.
     """
     segments = path.replace("\\", "/").split("/")
-    if path in {"", "."} or path.startswith("/") or ".." in segments:
+    if not {"", ".", ".."}.isdisjoint(segments):
         raise ValueError(f"{path!r} is not a path below the export")
-    if segments[0] == REGISTRY:
+    if REGISTRY in segments:
         raise ValueError(f"{path!r} is a reserved name")
 
 
@@ -71,10 +74,15 @@ def make(root: Path, path: str, owner: str) -> None:
 
 
 def remove(root: Path, path: str, owner: str) -> None:
-    """Remove the volume's directory; gone already, or another's by now, is fine."""
+    """Remove the volume's directory; gone already, or another's by now, is fine.
+
+    Raises:
+        TakenError: another volume's directory lies in it.
+    """
     target = _inside(root, path)
     if not _is_owner(root, path, owner):
         return
+    _check_alone(root, path)
     if target.is_symlink():
         target.unlink()
     elif target.exists():
@@ -83,10 +91,15 @@ def remove(root: Path, path: str, owner: str) -> None:
 
 
 def archive(root: Path, path: str, owner: str) -> None:
-    """Rename it to `archived-<path>`; gone already is fine, so a repeat after a lost answer is."""
+    """Rename it to `archived-<path>`; gone already is fine, so a repeat after a lost answer is.
+
+    Raises:
+        TakenError: another volume's directory lies in it.
+    """
     source, target = _inside(root, path), _inside(root, f"{ARCHIVED}{path}")
     if not _is_owner(root, path, owner):
         return
+    _check_alone(root, path)
     if source.exists():
         if target.exists():
             target = target.with_name(f"{target.name}-{uuid.uuid4().hex[:8]}")
@@ -105,26 +118,53 @@ def _claim(root: Path, path: str, owner: str, target: Path) -> None:
     entry.parent.mkdir(exist_ok=True)
     is_occupied = target.is_symlink() or target.exists()
     draft = entry.with_name(f".{uuid.uuid4().hex}")
-    draft.write_text(owner)
+    draft.write_text(f"{owner}\n{path}")
     try:
         entry.hardlink_to(draft)  # whole or not there, and never over another's
     except FileExistsError:
         if not _is_owner(root, path, owner):
-            raise TakenError(f"{path} belongs to volume {entry.read_text()}") from None
+            raise TakenError(f"{path} belongs to volume {_read(entry)[0]}") from None
         return
     finally:
         draft.unlink()
     if is_occupied:
         entry.unlink()
         raise TakenError(f"{path} exists and belongs to no volume; move it away")
+    try:
+        # After the entry is written: of two that are made at once one sees the other.
+        _check_alone(root, path)
+    except TakenError:
+        entry.unlink()
+        raise
+
+
+def _check_alone(root: Path, path: str) -> None:
+    """No volume's directory lies inside or around this one.
+
+    Raises:
+        TakenError: one does.
+    """
+    for entry in (root.resolve() / REGISTRY).glob("[!.]*"):
+        with suppress(FileNotFoundError):  # deleted meanwhile
+            owner, other = _read(entry)
+            if other != path and (
+                f"{other}/".startswith(f"{path}/") or path.startswith(f"{other}/")
+            ):
+                raise TakenError(f"{path} and {other} of volume {owner} lie in each other")
+
+
+def _read(entry: Path) -> tuple[str, str]:
+    """Owner and path of an entry."""
+    owner, _, path = entry.read_text().partition("\n")
+    return owner, path
 
 
 def _is_owner(root: Path, path: str, owner: str) -> bool:
-    """Directories of earlier releases have no entry: the volume's own word counts."""
+    """Whether the directory was made for this volume; what has no entry was made for nobody."""
     try:
-        return _entry(root, path).read_text() == owner
+        return _read(_entry(root, path))[0] == owner
     except FileNotFoundError:
-        return True
+        return False
 
 
 def _inside(root: Path, path: str) -> Path:

@@ -123,23 +123,33 @@ class NfsProvisioner:
         nfs = volume["spec"]["nfs"]
         sub_dir = posixpath.relpath(nfs["path"], export)
         directories.check(sub_dir)
+        directories.check(posixpath.normpath(nfs["path"]).strip("/"))
         with self._exports.opened(nfs["server"], export) as root:
-            if policy == "delete":
-                directories.remove(root, sub_dir, volume["metadata"]["name"])
-            else:
-                directories.archive(root, sub_dir, volume["metadata"]["name"])
+            try:
+                if policy == "delete":
+                    directories.remove(root, sub_dir, volume["metadata"]["name"])
+                else:
+                    directories.archive(root, sub_dir, volume["metadata"]["name"])
+            except directories.TakenError as error:
+                raise ProvisionError(f"not deleted: {error}", State.FINISHED) from error
 
     def _expand(self, template: str, options: ProvisionOptions) -> str:
         metadata = options.claim["metadata"]
+        names = {"name": metadata["name"], "namespace": metadata["namespace"]}
+        texts = {
+            f"{kind}.{name}": text
+            for kind in ("annotations", "labels")
+            for name, text in (metadata.get(kind) or {}).items()
+        }
         try:
             return directories.expand(
                 template,
                 {
-                    "pvc.metadata.name": metadata["name"],
-                    "pvc.metadata.namespace": metadata["namespace"],
+                    **{f"pvc.metadata.{name}": text for name, text in names.items()},
                     "pv.metadata.name": options.pv_name,
-                    "PVC.name": metadata["name"],
-                    "PVC.namespace": metadata["namespace"],
+                    # As nfs-subdir-external-provisioner writes them, with and without the dot.
+                    **{f"PVC.{name}": text for name, text in (names | texts).items()},
+                    **{f".PVC.{name}": text for name, text in (names | texts).items()},
                 },
             )
         except ValueError as error:

@@ -64,10 +64,18 @@ def _bound(facts: ClaimFacts) -> Cause | None:
     claim = facts.claim or {}
     volume_name = (claim.get("spec") or {}).get("volumeName") or ""
     phase = (claim.get("status") or {}).get("phase") or ""
+    if phase == "Lost" and not volume_name:
+        return Cause(
+            "lost",
+            "The claim says that it was bound, but it names no volume: it was copied or restored "
+            "from a bound claim.",
+            "Delete it and create it again without the annotations "
+            "pv.kubernetes.io/bind-completed and pv.kubernetes.io/bound-by-controller.",
+        )
     if phase == "Lost":
         return Cause(
             "lost",
-            f"The claim lost its volume {volume_name}: the PersistentVolume was deleted.",
+            f"The claim lost its volume {volume_name}: that PersistentVolume does not exist.",
             "Restore the PersistentVolume, or delete the claim and create it again.",
         )
     if volume_name and phase == "Bound":

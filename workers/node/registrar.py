@@ -260,8 +260,8 @@ class Registrar:
                 if self._failure:
                     return
                 self._offer_later()
-            elif self._server is not None and not self.path.exists():
-                _log.warning("registration socket is gone, making it again")
+            elif self._server is not None and self._server.is_lost():
+                _log.warning("registration socket is gone or another one, making it again")
                 self._server.stop()
                 self._offer()
             if self._has_another_name():

@@ -131,6 +131,28 @@ def test_a_foreign_socket_stays(launch: Launch, folder: Path, driver: IdentityDr
         assert path.exists()
 
 
+@pytest.mark.parametrize("listens", [True, False], ids=["another program's", "a dead one's"])
+def test_a_socket_that_was_replaced_is_made_again(
+    launch: Launch, folder: Path, driver: IdentityDriver, listens: bool
+) -> None:
+    """node-driver-registrar#57: the driver would be gone from the node, and nobody told."""
+    launch(*arguments(folder))
+    path = offered(folder)
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as foreign:
+        foreign.bind(str(path))
+        if listens:
+            foreign.listen()
+        wait_until(lambda: answers(path), 30, "the driver's registrar answers again")
+
+
+def answers(path: Path) -> bool:
+    try:
+        return ask(path, 1.0).name == "d.test"
+    except RegistrationError:
+        return False
+
+
 def test_two_registrars_of_one_name_take_turns(
     launch: Launch, folder: Path, driver: IdentityDriver
 ) -> None:

@@ -227,3 +227,96 @@ def test_sec8_an_archive_is_nobodys_new_volume(nfs, export):
         nfs.provision(of("b", "archived-db", "u2", policy))
     nfs.delete(deletable(nfs.provision(of("a", "db", "u3", policy)).volume))
     assert len(list(export.glob("archived-db*"))) == 2
+
+
+DELETES = {**ARTICLE, "onDelete": "delete"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("${pvc.metadata.namespace}", "${pvc.metadata.namespace}/${pvc.metadata.name}"),
+        ("${pvc.metadata.namespace}/${pvc.metadata.name}", "${pvc.metadata.namespace}"),
+        ("./a", "a/b"),
+        ("a//b", "a/b/c"),
+        ("a/b/./", "a/b/c"),
+        ("a/b/c", "./a//b"),
+        ("a", "a"),
+        ("a/.", "a"),
+    ],
+)
+@pytest.mark.parametrize("policy", ["delete", "archive"])
+def test_no_volume_lies_inside_or_around_another(nfs, export, first, second, policy):
+    """csi-driver-nfs#855: the deletion of the outer one took the inner one's data."""
+    outer = {**ARTICLE, "onDelete": policy, "subDir": first}
+    volume = deletable(nfs.provision(request(outer, "one", "one")).volume)
+    data = export / volume["spec"]["nfs"]["path"].removeprefix("/export/") / "data"
+    data.write_text("x")
+    with pytest.raises(ProvisionError) as caught:
+        nfs.provision(request({**DELETES, "subDir": second}, "two", "two"))
+    assert caught.value.code == INVALID_ARGUMENT
+    assert data.read_text() == "x"
+    nfs.delete(volume)
+    nfs.provision(request({**DELETES, "subDir": "a/x/y"}, "two", "two"))
+
+
+def test_names_that_begin_alike_are_two_directories(nfs):
+    for name, sub_dir in (("one", "team/a"), ("two", "team/ab"), ("three", "team-a")):
+        nfs.provision(request({**DELETES, "subDir": sub_dir}, name, name))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/export/.nfs-provisioner",
+        "/export/./.nfs-provisioner",
+        "/export/x/../.nfs-provisioner",
+        "/export/.nfs-provisioner/anything",
+        "/export/team/.nfs-provisioner/anything",
+    ],
+)
+@pytest.mark.parametrize("at", ["/export", "/export/team", "/export/.nfs-provisioner", "/"])
+def test_a_forged_volume_does_not_delete_the_registry(export, tmp_path, path, at):
+    place = {"/": tmp_path, "/export": export}.get(at, export / at.removeprefix("/export/"))
+    forger = NfsProvisioner(NAME, exports_from(f"nfs1:/export={export},nfs1:{at}={place}"))
+    volume = deletable(forger.provision(request({**DELETES, "subDir": "team"})).volume)
+    before = sorted(export.rglob("*"))
+    volume["spec"]["nfs"]["path"] = path
+    volume["metadata"]["annotations"]["nfs.example/export"] = at
+    with pytest.raises((ValueError, ProvisionError)):
+        forger.delete(volume)
+    assert sorted(export.rglob("*")) == before
+
+
+def test_a_directory_that_was_made_for_nobody_is_not_deleted(nfs, export):
+    (export / "precious").mkdir()
+    volume = deletable(nfs.provision(request({**DELETES, "subDir": "mine"})).volume)
+    volume["spec"]["nfs"]["path"] = "/export/precious"
+    nfs.delete(volume)
+    assert (export / "precious").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("${.PVC.namespace}/${.PVC.name}", "team/data"),
+        ("${PVC.namespace}-${PVC.name}", "team-data"),
+        ("${.PVC.annotations.nfs.io/storage-path}", "docs"),
+        ("${.PVC.labels.app}/x", "db/x"),
+    ],
+)
+def test_path_patterns_of_nfs_subdir_external_provisioner(nfs, pattern, path):
+    """Its README's words: nfs-subdir-external-provisioner#91, #127, #347."""
+    wanted = request({**ARTICLE, "pathPattern": pattern})
+    wanted.claim["metadata"] |= {
+        "annotations": {"nfs.io/storage-path": "docs"}, "labels": {"app": "db"}
+    }  # fmt: skip
+    assert nfs.provision(wanted).volume["spec"]["nfs"]["path"] == f"/export/{path}"
+
+
+@pytest.mark.parametrize("text", ["../other", "..", "/", "", "a/../../b"])
+def test_an_annotation_leads_nowhere_else(nfs, text):
+    wanted = request({**ARTICLE, "pathPattern": "${.PVC.annotations.where}"})
+    wanted.claim["metadata"]["annotations"] = {"where": text}
+    with pytest.raises(ProvisionError):
+        nfs.provision(wanted)
