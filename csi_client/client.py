@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 import grpc
 from google.protobuf.message import DecodeError, EncodeError, Message
 
-from csi_client import capabilities, errors, redact
+from csi_client import answers, capabilities, errors, redact
 from csi_client import messages as csi
 from csi_client import scrub as scrubbing
 from csi_client.connection import MAX_RECEIVE_BYTES, Link, TlsFiles, open_channel, parse_address
@@ -80,6 +80,7 @@ class CsiClient:
     ) -> None:
         target = parse_address(address, allow_tcp=allow_tcp)
         self.address = address
+        self._name = address  # in texts; the driver's own once it is known
         self.timeout_seconds = timeout_seconds
         self._timeouts_by_rpc = dict(timeouts_by_rpc or {})
         self._observer = observer
@@ -143,6 +144,7 @@ class CsiClient:
         )
         if not answer.name:
             raise errors.NoStatusError("driver name is empty", rpc="/csi.v1.Identity/GetPluginInfo")
+        self._name = answer.name
         return answer.name, answer.vendor_version
 
     def plugin_capabilities(self, *, timeout_seconds: float | None = None) -> frozenset[str]:
@@ -216,7 +218,7 @@ class CsiClient:
         on_slow: Callable[[], None] | None = None,
         slow_after_seconds: float = 2.0,
     ) -> csi.CreateVolumeResponse:
-        """Create, or find again, the volume of that name. The answer is not checked here.
+        """Create, or find again, the volume of that name.
 
         `on_slow` runs once, in this thread, when the call still runs after `slow_after_seconds`.
         An exception of it is logged and dropped, for the answer of the driver counts more.
@@ -334,6 +336,7 @@ class CsiClient:
                 rpc, payload, timeout, on_slow, slow_after_seconds, is_allowed=is_allowed
             )
             answer = _decode(answer_type, data, rpc)
+            answers.check(request, answer, rpc=rpc, driver=self._name)
         except errors.CsiError as error:
             if scrub:
                 error.details = scrubbing.scrub(error.details, request)

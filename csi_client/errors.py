@@ -3,6 +3,7 @@
 ```
 CsiError                      a gRPC status, from the driver or made by the transport
   UndecodableAnswerError      the driver did answer, but not with a usable message
+    UnusableAnswerError       it did, with a message that names nothing or cannot be stored
   NoStatusError               no status exists: the request never became a call
 ```
 Texts have the form of the Go client, because they end up in events that people search for
@@ -144,6 +145,22 @@ class UndecodableAnswerError(CsiError):
 
     def __init__(self, details: str, *, rpc: str) -> None:
         super().__init__(INTERNAL, details, rpc=rpc, from_transport=True, is_final=False)
+
+
+class UnusableAnswerError(UndecodableAnswerError):
+    """The driver answered OK, but `csi_client.answers` found a field that must not be believed.
+
+    Attributes:
+        made: id of what the driver made, "" when the answer does not name it.
+        members: ids of the members of a group that it made.
+    """
+
+    def __init__(
+        self, details: str, *, rpc: str, made: str = "", members: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(details, rpc=rpc)
+        self.made = made
+        self.members = members
 
 
 class NoStatusError(CsiError):

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import redis
 
+from csi_client import answers as checks
 from csi_client import messages as csi
 from tests.support.fake_cluster import DRIVER, FakeClusters, FakeKube, JsonObject, World
 from workers.config.settings import CapacitySettings, KubeSettings, Settings
@@ -91,6 +92,7 @@ class CapacityClient:
         answer = csi.GetCapacityResponse(available_capacity=self.free.get(zone, 2**30))
         if self.maximum is not None:
             answer.maximum_volume_size.value = self.maximum
+        checks.check(request, answer, rpc="/csi.v1.Controller/GetCapacity", driver="the fake")
         return answer
 
 

@@ -14,6 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from csi_client import answers as checks
 from csi_client import messages as csi
 from tests.support.fake_queue import FakeIntents, FakeQueue
 from workers.config.settings import Settings
@@ -250,7 +251,9 @@ class FakeDriverClient:
             answer = answer(request)
         if isinstance(answer, Exception):
             raise answer
-        return cast("csi.CreateVolumeResponse", answer)
+        checked = cast("csi.CreateVolumeResponse", answer)
+        checks.check(request, checked, rpc="/csi.v1.Controller/CreateVolume", driver=DRIVER)
+        return checked
 
     def delete_volume(
         self, volume_id: str, secrets: Mapping[str, str], *, timeout_seconds: float | None = None

@@ -23,7 +23,7 @@ from typing import Any, cast
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from csi_client import errors
+from csi_client import answers, errors
 from csi_client.errors import CsiError
 from tests.support.fake_cluster import FakeCatalog, FakeEvents
 from tests.support.memory_api import MemoryApi
@@ -91,7 +91,7 @@ class ScriptedClient:
         if isinstance(step, Exception):
             raise step
         if isinstance(step, Message):
-            return step
+            return self._checked(method, request, step)
         if "pages" in step:
             step = step["pages"].get(getattr(request, "starting_token", ""), {})
         if step.get("code"):
@@ -104,6 +104,12 @@ class ScriptedClient:
         else:
             content = {key: value for key, value in step.items() if key not in {"times", "delay"}}
             json_format.ParseDict(content, answer)
+        return self._checked(method, request, answer)
+
+    @staticmethod
+    def _checked(method: str, request: Message, answer: Message) -> Message:
+        """As the real client does."""
+        answers.check(request, answer, rpc=f"/csi.v1.{method}", driver="the script")
         return answer
 
     def _step(self, name: str, request: Any) -> Any:

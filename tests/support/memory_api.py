@@ -14,7 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from workers.kube.client import JSON_PATCH
+from workers.kube.client import JSON_PATCH, STRATEGIC_PATCH
 from workers.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -116,11 +116,13 @@ class MemoryApi:
         return self._write(path, deepcopy(body))
 
     def patch(self, path: str, patch: Any, content_type: str) -> JsonObject:
-        """JSON patch, or merge patch for anything else."""
+        """JSON patch, merge patch, or a strategic one that differs from it in finalizers alone."""
         self._reach("patch", path, patch)
         current = self._at(path)
         if content_type == JSON_PATCH:
             return self._write(path, _json_patched(current, patch), is_patch=True)
+        if content_type == STRATEGIC_PATCH:
+            patch = _finalizers_merged(current, patch)
         return self._write(path, _merged(current, patch), is_patch=True)
 
     def delete(
@@ -260,6 +262,17 @@ def _merged(target: Any, patch: Any) -> Any:
         else:
             result[name] = _merged(result.get(name), value)
     return result
+
+
+def _finalizers_merged(item: JsonObject, patch: JsonObject) -> JsonObject:
+    """The merge patch that does what a strategic one does to finalizers."""
+    known = item["metadata"].get("finalizers") or []
+    metadata = dict(patch.get("metadata") or {})
+    gone = metadata.pop("$deleteFromPrimitiveList/finalizers", [])
+    new = [one for one in metadata.pop("finalizers", []) if one not in known]
+    if gone or new:
+        metadata["finalizers"] = [one for one in [*known, *new] if one not in gone]
+    return {**patch, "metadata": metadata}
 
 
 def _json_patched(item: JsonObject, operations: list[JsonObject]) -> JsonObject:

@@ -83,6 +83,24 @@ class KubeResources(KubeReader):
         path = _path_of(resource, item) + ("/status" if status else "")
         return self.client.patch(path, body, MERGE_PATCH)
 
+    def add_finalizer(
+        self, resource: Resource, item: Mapping[str, Any], finalizer: str
+    ) -> JsonObject:
+        """Add a finalizer to a built-in object that was read, whoever wrote it since.
+
+        Raises:
+            ConflictError: the object of that name is another one by now.
+        """
+        patch = finalizers.add_patch(finalizer, item["metadata"]["uid"])
+        return self._patch_this(_path_of(resource, item), patch)
+
+    def remove_finalizer(
+        self, resource: Resource, item: Mapping[str, Any], finalizer: str
+    ) -> JsonObject:
+        """Remove a finalizer; as `add_finalizer`."""
+        patch = finalizers.remove_patch(finalizer, item["metadata"]["uid"])
+        return self._patch_this(_path_of(resource, item), patch)
+
     # Claims.
 
     def update_claim(self, claim: Mapping[str, Any]) -> JsonObject:
@@ -111,7 +129,7 @@ class KubeResources(KubeReader):
         Raises:
             ConflictError: the volume of that name is another one by now.
         """
-        return self._patch_this(name, finalizers.add_patch(finalizer, uid))
+        return self._patch_this(paths.VOLUMES.path(name), finalizers.add_patch(finalizer, uid))
 
     def remove_volume_finalizer(self, name: str, finalizer: str, *, uid: str) -> JsonObject:
         """Remove a finalizer, leaving others untouched; safe to call twice (L-072).
@@ -119,16 +137,17 @@ class KubeResources(KubeReader):
         Raises:
             ConflictError: the volume of that name is another one by now.
         """
-        return self._patch_this(name, finalizers.remove_patch(finalizer, uid))
+        return self._patch_this(paths.VOLUMES.path(name), finalizers.remove_patch(finalizer, uid))
 
-    def _patch_this(self, name: str, patch: Mapping[str, Any]) -> JsonObject:
-        """Patch a volume by its UID; the server calls another one's Invalid: it is immutable."""
+    def _patch_this(self, path: str, patch: Mapping[str, Any]) -> JsonObject:
+        """Patch an object by its UID; the server calls another one's Invalid: it is immutable."""
         try:
-            return self.patch_volume(name, patch)
+            return self.client.patch(path, patch, STRATEGIC_PATCH)
         except InvalidError as error:
             if "metadata.uid" not in error.message:
                 raise
-            message = f'persistentvolumes "{name}" is another one by now'
+            resource, _, name = path.rpartition("/")
+            message = f'{resource.rpartition("/")[2]} "{name}" is another one by now'
             raise ConflictError(409, "Conflict", message) from error
 
     # Snapshots.

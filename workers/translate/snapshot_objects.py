@@ -172,8 +172,11 @@ def source_handle(content: Json) -> str | None:
 
 
 def status_handle(content: Json) -> str | None:
-    """Return the snapshot handle in the status."""
-    return optional_text(content, "status", "snapshotHandle")
+    """Return the snapshot handle in the status, None for an empty one.
+
+    Earlier releases and the sidecar wrote an empty one for an answer without an id.
+    """
+    return optional_text(content, "status", "snapshotHandle") or None
 
 
 def group_handle(content: Json) -> str | None:

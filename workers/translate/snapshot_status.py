@@ -52,18 +52,18 @@ def content_status(
         handle: the snapshot's handle; kept as it is once known, like creation time and size.
         is_ready: whether the driver says ready.
         created_nanoseconds: when it was cut.
-        size_bytes: its size, 0 when unknown; a negative one is none.
+        size_bytes: its size, 0 when unknown.
         group_handle: of its group, if the driver names one.
     """
     new: Status = dict(old or {})
     fixed = {
         "snapshotHandle": handle,
         "creationTime": created_nanoseconds,
-        "restoreSize": size_bytes if size_bytes > 0 else None,
+        "restoreSize": size_bytes or None,
         "volumeGroupSnapshotHandle": group_handle or None,
     }
     for name, value in fixed.items():
-        if new.get(name) is None and value is not None:
+        if new.get(name) in {None, ""} and value is not None:
             new[name] = value
     new["readyToUse"] = is_ready
     new.pop("error", None)

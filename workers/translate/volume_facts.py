@@ -23,6 +23,7 @@ from workers.translate.fields import (
 )
 
 _DELETE: Final = "Delete"
+_UNBOUND: Final = frozenset({"Available", "Failed", "Pending", ""})
 
 
 class FinalizerAction(Enum):
@@ -100,7 +101,13 @@ def should_delete(facts: VolumeFacts, *, add_finalizer: bool = True) -> bool:
     Args:
         facts: of the PV, after `finalizer_action` was carried out.
         add_finalizer: option AddFinalizer, always on for CSI drivers.
+
+    A volume that somebody deleted and that no claim is bound to is deleted in the storage first,
+    whatever its phase (KEP-2644); the reference leaves it Terminating for ever.
     """
-    if facts.is_deleting and not (add_finalizer and facts.has_finalizer):
+    if facts.policy != _DELETE:
         return False
-    return facts.phase == "Released" and facts.policy == _DELETE
+    if facts.is_deleting:
+        is_kept_by_us = add_finalizer and facts.has_finalizer
+        return is_kept_by_us and (facts.phase == "Released" or facts.phase in _UNBOUND)
+    return facts.phase == "Released"

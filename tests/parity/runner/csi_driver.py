@@ -330,6 +330,7 @@ class RecordingDriver(
                 "ready_to_use",
                 "size_bytes",
                 "creation_time",
+                "creation_seconds",
                 "source_volume_id",
                 "group_snapshot_id",
             )
@@ -351,7 +352,9 @@ class RecordingDriver(
             item.get("ready_to_use", True),
         )
         snapshot.group_snapshot_id = item.get("group_snapshot_id", "")
-        if item.get("creation_time", CREATED):  # null: not set
+        if "creation_seconds" in item:
+            snapshot.creation_time.seconds = int(item["creation_seconds"])
+        elif item.get("creation_time", CREATED):  # null: not set
             snapshot.creation_time.FromJsonString(item.get("creation_time", CREATED))
 
     def _CreateVolumeGroupSnapshot(self, request, step, answer):
@@ -393,7 +396,9 @@ class RecordingDriver(
         )
         for member in item.get("snapshots", []):
             self._snapshot(member, group.snapshots.add())
-        if item.get("creation_time", CREATED):
+        if "creation_seconds" in item:
+            group.creation_time.seconds = int(item["creation_seconds"])
+        elif item.get("creation_time", CREATED):
             group.creation_time.FromJsonString(item.get("creation_time", CREATED))
 
 

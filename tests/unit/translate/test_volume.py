@@ -119,26 +119,6 @@ def test_volume_attributes(context, attributes):
     assert volume["spec"]["csi"]["volumeAttributes"] == attributes
 
 
-@pytest.mark.parametrize(
-    ("response", "message"),
-    [
-        (
-            csi.CreateVolumeResponse(),
-            "CSI driver answered CreateVolume for test-testi without a volume",
-        ),
-        (
-            answer(volume_id="", capacity=1),
-            "CSI driver answered CreateVolume for test-testi with an empty volume_id",
-        ),
-    ],
-)
-def test_answer_without_usable_volume(response, message):
-    """D-002: the reference crashes, or saves a PV the API server refuses for ever."""
-    with pytest.raises(AttemptError) as caught:
-        check_response(make_request(), response)
-    assert (caught.value.message, caught.value.state) == (message, State.BACKGROUND)
-
-
 def test_t089_content_source_is_missing():
     rejection = check_response(make_request(snapshot="sid"), answer())
     assert rejection is not None

@@ -138,6 +138,18 @@ def test_c021_finalizer_of_a_retained_volume_is_taken_away():
         pytest.param(make_volume(), {}, True, id="C-066 not deleting"),
         pytest.param(make_volume(deleting=True, **BARE), {}, False, id="C-067 finalizer absent"),
         pytest.param(make_volume(**BARE), {}, True, id="L-073 absent but not deleting"),
+        *(
+            pytest.param(make_volume({}, phase, deleting=True), {}, True, id=f"BUG-5 {phase}")
+            for phase in ("Available", "Failed", "Pending", "")
+        ),
+        pytest.param(make_volume({}, "Bound", deleting=True), {}, False, id="BUG-5 Bound"),
+        pytest.param(make_volume({}, "Lost", deleting=True), {}, False, id="BUG-5 unknown phase"),
+        pytest.param(
+            make_volume({}, "Available", deleting=True, **BARE), {}, False, id="BUG-5 not ours"
+        ),
+        pytest.param(
+            make_volume({}, "Available", "Retain", deleting=True), {}, False, id="BUG-5 Retain"
+        ),
         pytest.param(make_volume(), {"is_guard_willing": False}, False, id="C-076 guard says no"),
     ],
 )

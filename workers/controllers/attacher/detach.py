@@ -140,20 +140,31 @@ def find_target(work: Work, known: Mapping[str, Any]) -> Target:
         if volume is None:
             return recorded_target(work, name, known)
         source = volume_source(volume)
+        if records.is_of_another(work.attachment, source):
+            return recorded_target(work, name, known, is_replaced=True)
     return Target(source.handle, source.secret, is_multi_node(source))
 
 
-def recorded_target(work: Work, name: str, known: Mapping[str, Any]) -> Target:
-    """The PV is gone, removed by force (DA-006).
+def recorded_target(
+    work: Work, name: str, known: Mapping[str, Any], *, is_replaced: bool = False
+) -> Target:
+    """The PV is gone, removed by force, perhaps made again with another handle (DA-006).
+
+    Where there is another PV, only a record that the attachment's name proves counts: the other
+    volume may be in use on the same node.
 
     Raises:
         AttachError: no record tells the volume either.
     """
     found = records.annotated(work.attachment, work.settings.record_annotation)
+    if is_replaced and found and not records.proves(work.attachment, str(found["handle"])):
+        found = None
     found = found or records.confirmed(known, work.attachment)
     if found is None or found.get("driver") != work.driver.name:
-        raise AttachError(texts.volume_missing(name))
-    _log.warning("detach by the record of the publish, the volume is gone", volume=name)
+        raise AttachError(
+            texts.volume_replaced(name) if is_replaced else texts.volume_missing(name)
+        )
+    _log.warning("detach by the record of the publish, the volume is another one", volume=name)
     secret = found.get("secret")
     return Target(
         handle=str(found["handle"]),

@@ -1,12 +1,13 @@
 """Do the attachments say what the driver says (A-090 to A-097, MA-040)? Pure.
 
 An attachment may change while pages are read, and a list may lack what the driver has: what changed
-meanwhile is not touched, what has no status is unknown, and a great many differences at once are
-believed to be the list's mistake (DA-012).
+meanwhile is not touched, what has no status is unknown, and a great many differences at once, on
+several nodes, may be the list's mistake (DA-012).
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from workers.migration.plugins import GCE_PD, in_tree_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from csi_client import messages as csi
     from workers.controllers.attacher.source import Source
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 FREE_DIFFERENCES: Final = 20
 MOST_OF_ALL: Final = 0.1
-"""More differences than the first number and this share of all attachments: none is believed."""
+"""More differences than the first number and this share of all attachments, on several nodes, are
+believed only when two lists in a row say the same."""
 
 _GCE: Final = re.compile(
     r"projects/(?P<project>[^/]+)/(?P<scope>zones|regions)/(?P<place>[^/]+)/disks/(?P<disk>[^/]+)"
@@ -122,6 +124,19 @@ def stamp(attachment: JsonObject) -> str:
     return f"{metadata['uid']} {metadata['resourceVersion']}"
 
 
-def are_too_many(found: int, total: int) -> bool:
-    """Whether the list is rather wrong than that many attachments."""
-    return found > max(FREE_DIFFERENCES, MOST_OF_ALL * total)
+def are_too_many(found: Sequence[JsonObject], total: int) -> bool:
+    """Whether the list is rather wrong than that many attachments.
+
+    A node that was rebuilt or cleaned lost all it had, so differences of one node are believed.
+    """
+    nodes = {item["spec"]["nodeName"] for item in found}
+    return len(nodes) > 1 and len(found) > max(FREE_DIFFERENCES, MOST_OF_ALL * total)
+
+
+def summary(found: Iterable[JsonObject]) -> str:
+    """What a list contradicts, to be compared with the next list's."""
+    names = sorted(
+        f"{item['metadata']['uid']} {bool((item.get('status') or {}).get('attached'))}"
+        for item in found
+    )
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from csi_client import errors
 from csi_client import messages as csi
 from csi_client.errors import CsiError
-from workers.controllers.attacher import listing, texts
+from workers.controllers.attacher import listing, records, texts
 from workers.controllers.attacher.names import forced_key
 from workers.controllers.attacher.nodes import annotated_id, registered_id
 from workers.controllers.attacher.source import (
@@ -54,6 +54,8 @@ class Finding(StrEnum):
     UNTOLD = "untold"  # the driver lists the volume without a status
     SKIPPED = "skipped"  # volume, node id or handle cannot be told
 
+
+_SAID: Final = "said"
 
 GET_AT_MOST: Final = 50
 """PVs and nodes read one by one; for more of them a list of all costs the API server less."""
@@ -101,15 +103,35 @@ def compare(context: Context, driver: Driver, lease: Lease, settings: AttacherSe
     found = [
         item for item, one in zip(attachments, findings, strict=True) if one is Finding.DIFFERENT
     ]
-    if listing.are_too_many(len(found), len(attachments)):
-        _log.error(
-            "the driver contradicts too many attachments, none is repaired",
-            contradicted=len(found),
-            attachments=len(attachments),
-        )
+    is_doubtful = listing.are_too_many(found, len(attachments))
+    said = listing.summary(found) if is_doubtful else ""
+    known = lease.mark.get(_SAID, "")
+    if said != known:
+        context.effects.reach("remember-list", lease)
+        context.effects.mark(lease, {_SAID: said} if said else {})
+    if said and said != known:
+        refuse(context, driver, len(found), len(attachments))
         return done("too many differences")
     force(context, driver, lease, found)
     return done(f"{len(found)} differences")
+
+
+def refuse(context: Context, driver: Driver, found: int, total: int) -> None:
+    """Tell that a list is not believed before the next one says the same."""
+    words = (
+        f"ListVolumes contradicts {found} of {total} VolumeAttachments, on several nodes. Nothing "
+        "is repaired unless the next list says the same. If this message comes again, the driver "
+        "answers differently each time: look at its ListVolumes"
+    )
+    _log.error("the driver contradicts too many attachments", contradicted=found, attachments=total)
+    involved = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": driver.name},
+    }
+    context.effects.event(
+        involved, "Warning", "DoubtfulListVolumes", words, component=driver.event_source
+    )
 
 
 class Objects:
@@ -200,7 +222,10 @@ def find_source(volumes: Objects, attachment: JsonObject) -> Source:
     volume = volumes.get(name)
     if volume is None:
         raise AttachError(texts.volume_missing(name))
-    return volume_source(volume)
+    source = volume_source(volume)
+    if records.is_of_another(attachment, source):
+        raise AttachError(texts.volume_replaced(name))
+    return source
 
 
 def find_node_id(nodes: Objects, attachment: JsonObject, driver: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 if TYPE_CHECKING:
@@ -121,9 +122,26 @@ def confirmed(mark: Mapping[str, Any], attachment: JsonObject) -> Record | None:
     that no writer of Redis can point a detach at another volume.
     """
     found = mark.get("record")
-    if not is_record(found):
-        return None
+    return found if is_record(found) and proves(attachment, str(found["handle"])) else None
+
+
+_HASHED: Final = re.compile("csi-[0-9a-f]{64}")
+
+
+def proves(attachment: JsonObject, handle: str) -> bool:
+    """Whether the attachment's name is that of an attachment of this volume."""
     spec = attachment["spec"]
-    text = f"{found.get('handle', '')}{spec['attacher']}{spec['nodeName']}"
+    text = f"{handle}{spec['attacher']}{spec['nodeName']}"
     name = f"csi-{hashlib.sha256(text.encode()).hexdigest()}"
-    return found if name == attachment["metadata"]["name"] else None
+    return bool(name == attachment["metadata"]["name"])
+
+
+def is_of_another(attachment: JsonObject, source: Source) -> bool:
+    """Whether the attachment's name says that it was made for another volume than this one.
+
+    So the PV was made again since, under its name. An attachment that was not named by the
+    attach/detach controller says nothing, nor does one of an in-tree volume, whose translation may
+    have changed with a release.
+    """
+    is_named = _HASHED.fullmatch(attachment["metadata"]["name"]) and not source.is_migrated
+    return bool(is_named) and not proves(attachment, source.handle)

@@ -45,3 +45,12 @@ def waits_for_volume(message: str) -> bool:
 def waits_for_node(message: str) -> bool:
     """Whether this error ends when the driver registers on the node."""
     return message.startswith(_NODE_MISSING)
+
+
+def volume_replaced(name: str) -> str:
+    """The PV of that name was made again, and nothing tells the handle of the first one."""
+    return (
+        f"persistentvolume {name} is another volume than the one that was attached, and no record "
+        "has the handle of that one: detach it in the storage, then remove the attachment's "
+        "finalizer"
+    )

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from csi_client.messages import GetCapacityRequest, Topology
 from workers.constants import LABEL_DRIVER_NAME, LABEL_MANAGED_BY
 from workers.controllers.capacity.items import Item
-from workers.errors import AttemptError, State
 from workers.topology.terms import make_term
 from workers.translate.quantity import QuantityError, canonical, parse
 
@@ -227,21 +226,8 @@ def capacity_request(
 
 
 def sizes_of(response: GetCapacityResponse) -> Sizes:
-    """Return the sizes a driver answered; `minimum_volume_size` is ignored (CAP-005).
-
-    Raises:
-        AttemptError: NO_CHANGE for a negative size, which the API server refuses (C-116); the
-            object stays as it is and the item is tried again.
-    """
-    maximum = (
-        response.maximum_volume_size.value if response.HasField("maximum_volume_size") else None
+    """Return the sizes a driver answered; `minimum_volume_size` is ignored (CAP-005)."""
+    has_maximum = response.HasField("maximum_volume_size")
+    return Sizes(
+        response.available_capacity, response.maximum_volume_size.value if has_maximum else None
     )
-    for name, size in (
-        ("available_capacity", response.available_capacity),
-        ("maximum_volume_size", maximum or 0),
-    ):
-        if size < 0:
-            raise AttemptError(
-                f"GetCapacity: driver answered negative {name} {size}", State.NO_CHANGE
-            )
-    return Sizes(response.available_capacity, maximum)

@@ -10,7 +10,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from csi_client.errors import ALREADY_EXISTS, CsiError
+from csi_client import answers
+from csi_client.errors import ALREADY_EXISTS, CsiError, UnusableAnswerError
 from workers.controllers.provisioner import nodes, sourcing
 from workers.controllers.provisioner.intent import Request
 from workers.controllers.provisioner.recorded import RecordedAttempt
@@ -305,6 +306,8 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
             # It may have arrived: finished when the driver is back, without event or back-off.
             self.remember_background()
             raise
+        except UnusableAnswerError as error:
+            raise self.unusable(prepared, error) from None
         except CsiError as error:
             state = self.state_of(error)
             if error.code == ALREADY_EXISTS and (earlier := self.current.with_earlier()):
@@ -324,13 +327,14 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         """Steps 23 and 24: checks, clean-up of what is not usable, the PV."""
         rejection = volume_rules.check_response(prepared.request, answer)
         if rejection is not None:
-            problem = self.clean_up(prepared, rejection.volume_id)
-            error = rejection.error(problem)
-            # Nothing is left once the clean-up worked, so nothing is in progress (D-009).
-            raise error if problem else AttemptError(error.message, State.FINISHED)
+            raise self.rejected(prepared, rejection)
         driver, volume = self.work.driver, answer.volume
         affinity = None
         if driver.supports_topology:
+            try:
+                answers.check_topology(volume, driver=driver.name)
+            except UnusableAnswerError as error:
+                raise self.unusable(prepared, error) from None
             affinity = node_affinity(volume.accessible_topology)
         built = volume_rules.build_volume(
             name=prepared.request.name,
@@ -354,6 +358,26 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
             built = self.to_in_tree(prepared, built, volume.volume_id)
         return volume_rules.complete_volume(
             built, claim=self.claim, storage_class=self.storage_class
+        )
+
+    def rejected(self, prepared: Prepared, rejection: volume_rules.Rejection) -> AttemptError:
+        """The error of a volume that must not stay, once it was deleted or could not be."""
+        problem = self.clean_up(prepared, rejection.volume_id)
+        error = rejection.error(problem)
+        # Nothing is left once the clean-up worked, so nothing is in progress (D-009).
+        return error if problem else AttemptError(error.message, State.FINISHED)
+
+    def unusable(self, prepared: Prepared, error: UnusableAnswerError) -> AttemptError:
+        """The error of an answer that must not be believed (D-002).
+
+        Without an id nothing can be deleted: the attempt stays on record and is repeated.
+        """
+        self.remember(self.current.answered())
+        if not error.made.strip():
+            return AttemptError(str(error), State.BACKGROUND, code=error.code)
+        name = prepared.request.name
+        return self.rejected(
+            prepared, volume_rules.Rejection(error.made, name, str(error), "Cleanup")
         )
 
     def to_in_tree(self, prepared: Prepared, built: JsonObject, volume_id: str) -> JsonObject:

@@ -38,8 +38,9 @@ _log = get_logger(__name__)
 
 SLOW_AFTER_SECONDS: Final = 2.0
 # Four times what a claim with full labels and annotations takes; beyond it is what nobody needs,
-# such as an access mode said 50,000 times (SEC-4).
-RECORD_BYTES: Final = 64 * 1024
+# such as an access mode said 50,000 times (SEC-4). Topology, class and
+# parameters are the administrator's and are not measured.
+CLAIM_BYTES: Final = 64 * 1024
 
 
 class Safekeeping:
@@ -67,13 +68,12 @@ class Safekeeping:
             NamespaceFull: the same, until other attempts of its namespace have ended.
             RecordTooLarge: the same, until the claim is smaller.
         """
-        record = intent.record()
-        if (size := len(encode(record))) > RECORD_BYTES:
+        if (size := len(encode(intent.claim))) > CLAIM_BYTES:
             raise RecordTooLarge(
-                f"the claim is too large: what csi-fleet keeps of its attempt would have "
-                f"{size // 1024} KiB, and may have {RECORD_BYTES // 1024} KiB: shorten it"
+                f"the claim is too large: what csi-fleet keeps of it would have "
+                f"{size // 1024} KiB, and may have {CLAIM_BYTES // 1024} KiB: shorten it"
             )
-        self._intents.begin(lease.domain, record, lease)
+        self._intents.begin(lease.domain, intent.record(), lease)
 
     def copy(self, lease: Lease, intent: Intent) -> Intent:
         """Puts the intent into a ConfigMap too.

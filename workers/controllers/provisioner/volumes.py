@@ -71,8 +71,26 @@ class VolumePass(Work):
             is_guard_willing=self.backend.is_guard_willing(volume),
         ):
             return done("nothing to do")
+        if self.is_wanted(volume):
+            return done("its claim is not bound yet")
         paused = class_pause(self.runtime, class_of(volume))
         return paused or self.overtaken() or self.being_cut(volume) or self.delete(volume)
+
+    def is_wanted(self, volume: JsonObject) -> bool:
+        """A deleted volume that was never released may still be bound to the claim it names.
+
+        The binder then makes it Bound, and Released once the claim is gone; both are events.
+        """
+        claim = volume["spec"].get("claimRef") or {}
+        if (volume.get("status") or {}).get("phase") == "Released" or not claim.get("uid"):
+            return False
+        try:
+            found = self.runtime.kube.get_claim(
+                claim.get("namespace") or "", claim.get("name") or ""
+            )
+        except NotFoundError:
+            return False
+        return bool(found["metadata"].get("uid") == claim["uid"])
 
     def being_cut(self, volume: JsonObject) -> Outcome | None:
         """Our snapshotter, in whichever process, may be cutting a snapshot of the volume."""

@@ -18,11 +18,11 @@ from workers.controllers.resizer.words import Part
 from workers.controllers.resizer.work import Work, patch_failed
 from workers.engine.outcome import Action, Outcome, done, retry
 from workers.errors import AttemptError
-from workers.kube.errors import RefusedError
+from workers.kube.errors import NotFoundError, RefusedError
 from workers.migration.plugins import in_tree_source
 from workers.observability import trail
 from workers.observability.requests import about_volume
-from workers.translate.quantity import canonical, parse
+from workers.translate.quantity import canonical
 
 if TYPE_CHECKING:
     from workers.controllers.resizer.decide import Expand
@@ -216,8 +216,6 @@ class ExpandStep:
     def _succeeded(self, size_bytes: int, *, node_part: bool) -> Outcome:
         """R-060: the volume first, so that a death between the two is repeated (MR-042)."""
         work = self.work
-        if self.resizer is Resizer.REAL:
-            size_bytes = max(size_bytes, work.volume.capacity.size_bytes)  # MR-041
         size = canonical(size_bytes)
         try:
             self._save_size(size, node_part=node_part)
@@ -231,6 +229,8 @@ class ExpandStep:
             return retry("volume not saved")
         try:
             self._record_success(size, node_part=node_part)
+        except NotFoundError as error:  # deleted meanwhile
+            return work.end(error, "claim is gone")
         except RefusedError as error:
             what = "node expansion required" if node_part else "resize finished"
             text = (
@@ -249,15 +249,12 @@ class ExpandStep:
         work, before = self.work, self.work.claim.actual.text
 
         def change(volume: JsonObject) -> JsonObject | None:
-            now = volume["spec"].get("capacity", {}).get("storage")
             annotations = volume["metadata"].get("annotations") or {}
-            patch: JsonObject = {}
-            is_lower = now is not None and parse(size) < parse(now)
-            if not (is_lower and self.resizer is Resizer.REAL):
-                patch["spec"] = {"capacity": {"storage": size}}
+            # What the driver answered, also where somebody wrote a larger size (MR-041).
+            patch: JsonObject = {"spec": {"capacity": {"storage": size}}}
             if work.settings.annotates and node_part and words.ANN_PRE_RESIZE not in annotations:
                 patch["metadata"] = {"annotations": {words.ANN_PRE_RESIZE: before}}
-            return patch or None
+            return patch
 
         work.writer.edit_volume(effects.SAVE_SIZE, change)
 

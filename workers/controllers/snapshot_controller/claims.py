@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from workers.constants import FINALIZER_CLAIM_AS_SOURCE
 from workers.controllers.snapshot_controller.decide import uses_claim
-from workers.controllers.snapshot_controller.work import Busy, Gone, ObjectPass
+from workers.controllers.snapshot_controller.work import Busy, ObjectPass
 from workers.engine.outcome import Outcome, done
 from workers.errors import AttemptError, State
 from workers.kube import paths
-from workers.kube.errors import RefusedError
+from workers.kube.errors import ConflictError, NotFoundError, RefusedError
 from workers.queue.locks import Lock
 from workers.translate import snapshot_objects as objects
-from workers.translate.fields import has_finalizer, is_deleting, text_list
+from workers.translate.fields import Json, has_finalizer, is_deleting
 
 if TYPE_CHECKING:
     from workers.engine.context import Context
@@ -38,37 +38,46 @@ def update_failed(name: str, cause: object) -> AttemptError:
     return AttemptError(message, State.NO_CHANGE)
 
 
-def protect(work: ObjectPass) -> JsonObject:
-    """Put the finalizer on the source claim of a snapshot (SNC-060); returns the claim.
+def hold(work: ObjectPass) -> JsonObject:
+    """Lock and read the source claim of a snapshot, until `let_go` or the end of the pass.
 
     Raises:
-        AttemptError: the claim is missing or going away.
+        AttemptError: the claim is missing.
         Busy: another snapshot of the claim is at it.
     """
     name = objects.source_claim(work.item) or ""
-    lock = claim_lock(work.namespace, name)
-    work.acquire(lock)
+    work.acquire(claim_lock(work.namespace, name))
     claim = work.find(paths.CLAIMS, name, work.namespace)
     if claim is None:
         raise update_failed(work.name, "cannot get claim from snapshot")
-    if not has_finalizer(claim, FINALIZER_CLAIM_AS_SOURCE):
-        if is_deleting(claim):
-            raise update_failed(name, "cannot add finalizer on claim because it is being deleted")
-
-        def add(item: JsonObject) -> JsonObject | None:
-            known = text_list(item, "metadata", "finalizers")
-            if FINALIZER_CLAIM_AS_SOURCE in known:
-                return None
-            return {"metadata": {"finalizers": [*known, FINALIZER_CLAIM_AS_SOURCE]}}
-
-        try:
-            claim, _ = work.write_to(paths.CLAIMS, claim, "protect-claim", add)
-        except Gone:
-            raise update_failed(work.name, "cannot get claim from snapshot") from None
-        except RefusedError as error:
-            raise update_failed(name, error) from error
-    work.context.queue.unlock(work.lease, lock.name)
     return claim
+
+
+def let_go(work: ObjectPass) -> None:
+    """Unlock the claim: the content exists, so the snapshot counts as the claim's user."""
+    name = objects.source_claim(work.item) or ""
+    work.context.queue.unlock(work.lease, claim_lock(work.namespace, name).name)
+
+
+def protect(work: ObjectPass, claim: Json) -> None:
+    """Put the finalizer on a claim that is held (SNC-060).
+
+    Raises:
+        AttemptError: the claim is going away, or the API server refuses.
+    """
+    if has_finalizer(claim, FINALIZER_CLAIM_AS_SOURCE):
+        return
+    name = objects.name_of(claim)
+    if is_deleting(claim):
+        raise update_failed(name, "cannot add finalizer on claim because it is being deleted")
+    work.reach("protect-claim")
+    kube = work.context.effects.kube
+    try:
+        kube.add_finalizer(paths.CLAIMS, claim, FINALIZER_CLAIM_AS_SOURCE)
+    except NotFoundError:
+        raise update_failed(work.name, "cannot get claim from snapshot") from None
+    except RefusedError as error:
+        raise update_failed(name, error) from error
 
 
 def unprotect(work: ObjectPass, name: str, *, except_uid: str = "") -> bool:
@@ -92,20 +101,27 @@ def unprotect(work: ObjectPass, name: str, *, except_uid: str = "") -> bool:
     lock = claim_lock(work.namespace, name)
     work.acquire(lock)
     snapshots = work.context.kube.list_snapshots(work.namespace)
-    is_used = any(uses_claim(one, name, except_uid=except_uid) for one in snapshots)
+    is_used = any(
+        uses_claim(one, name, except_uid=except_uid) and _has_begun(work, one) for one in snapshots
+    )
     if not is_used:
-
-        def remove(item: JsonObject) -> JsonObject | None:
-            known = text_list(item, "metadata", "finalizers")
-            if FINALIZER_CLAIM_AS_SOURCE not in known:
-                return None
-            kept = [one for one in known if one != FINALIZER_CLAIM_AS_SOURCE]
-            return {"metadata": {"finalizers": kept}}
-
-        with suppress(Gone):
-            work.write_to(paths.CLAIMS, claim, "unprotect-claim", remove)
+        work.reach("unprotect-claim")
+        kube = work.context.effects.kube
+        with suppress(NotFoundError, ConflictError):  # gone, or made again
+            kube.remove_finalizer(paths.CLAIMS, claim, FINALIZER_CLAIM_AS_SOURCE)
     work.context.queue.unlock(work.lease, lock.name)
     return not is_used
+
+
+def _has_begun(work: ObjectPass, snapshot: Json) -> bool:
+    """Whether the snapshot has a content; one that cannot start holds no claim (SNC-061).
+
+    Its class may be missing for ever. The content is made under the claim's lock, so none is on
+    its way.
+    """
+    if objects.bound_content(snapshot):
+        return True
+    return work.find_content(objects.content_name(snapshot)) is not None
 
 
 def sync_source(context: Context, key: Key, lease: Lease) -> Outcome:

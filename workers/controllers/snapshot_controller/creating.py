@@ -85,14 +85,14 @@ def source_driver(work: ObjectPass) -> str:
 
 
 def create_content(work: BindingPass) -> JsonObject:
-    """Protect the claim, then make the content (SNC-043).
+    """Check everything, protect the claim, then make the content (SNC-043).
 
     Raises:
         Refusal: `SnapshotContentCreationFailed`, retried with the back-off.
         Busy: the claim or its volume is being worked on.
     """
     try:
-        return _create(work, claims.protect(work), work.chosen_class)
+        return _create(work, claims.hold(work), work.chosen_class)
     except AttemptError as error:
         words = f"Failed to create snapshot content with error {error.message}"
         raise Refusal("SnapshotContentCreationFailed", words) from error
@@ -122,7 +122,9 @@ def _create(work: BindingPass, claim: Json, snapshot_class: JsonObject | None) -
         node=nodes.managing_node(work, volume) if work.settings.is_distributed else "",
         keeps_mode=work.settings.keeps_volume_mode,
     )
+    claims.protect(work, claim)
     content = _post(work, body)
+    claims.let_go(work)
     words = f"Waiting for a snapshot {key} to be created by the CSI driver."
     work.event("Normal", "CreatingSnapshot", words)
     return content

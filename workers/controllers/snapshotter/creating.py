@@ -11,12 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from csi_client import errors
-from csi_client.errors import CsiError
+from csi_client.errors import CsiError, UnusableAnswerError
 from workers.controllers.snapshotter import orphans, request
 from workers.controllers.snapshotter.content import Gone
 from workers.controllers.snapshotter.decide import (
     Action,
     is_final,
+    is_nameless,
     made_nothing,
     may_have_made,
 )
@@ -246,7 +247,8 @@ class Creation:
     def announce(self, wanted: Intent) -> bool:
         """Record the attempt, here and on the object; False if the object is going already."""
         work, known = self.work, self.work.intent
-        was_open = work.is_announced() or known is not None
+        # A snapshot that its status does not name must be named before it can be deleted.
+        was_open = work.is_announced() or known is not None or is_nameless(work.content)
         may_have_copy = work.is_announced() if known is None else known.has_copy
         begun = replace(
             wanted,
@@ -281,6 +283,8 @@ class Creation:
     def failed(self, error: CsiError, before: Intent | None) -> Outcome:
         """After an answer that is no snapshot (SNS-021, SNS-023)."""
         work = self.work
+        if isinstance(error, UnusableAnswerError) and error.made and self.handle() is None:
+            work.record_answer(error.made, error.members)
         was_open = before is not None and before.is_open
         known = work.intent
         if error.code == errors.ALREADY_EXISTS and known is not None and known.earlier:

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Final
 from csi_client import errors
 from workers.constants import ANN_GROUP_HANDLE, FINALIZER_CONTENT
 from workers.translate import snapshot_objects as objects
-from workers.translate.fields import Json, annotations_of, has_finalizer, is_deleting, text
+from workers.translate.fields import (
+    Json,
+    annotations_of,
+    has_finalizer,
+    is_deleting,
+    text,
+    value_at,
+)
 
 if TYPE_CHECKING:
     from csi_client.errors import CsiError
@@ -102,13 +109,15 @@ def decide(
     if should_delete(content) and (has_failed_call or not is_open):
         if has_failed_call and not is_reported:
             return Action.LAST_CALL
+        if is_nameless(content):
+            return Action.REPEAT
         found = handle_to_delete(content, takes_source_handle=takes_source_handle)
         return Action.DELETE if found else Action.RELEASE
     is_dynamic = objects.volume_handle(content) is not None
     has_status = objects.has_status(content)
     if is_dynamic and not has_status and not is_group_member(content):
         return _first_create(content, is_open=is_open)
-    if objects.is_ready(content):
+    if objects.is_ready(content) and not is_nameless(content):
         return Action.TIDY
     if objects.source_handle(content) is not None or (
         objects.group_handle(content) is not None and objects.status_handle(content) is not None
@@ -119,6 +128,19 @@ def decide(
     if objects.status_handle(content) is not None:
         return Action.REPEAT
     return _first_create(content, is_open=is_open)
+
+
+def is_nameless(content: Json) -> bool:
+    """True if the driver made the snapshot, but the status does not name it: its answer had no id.
+
+    The driver is asked again by the snapshot's name: to name it, and before the object goes.
+    """
+    return (
+        objects.volume_handle(content) is not None
+        and not is_group_member(content)
+        and objects.status_handle(content) is None
+        and (objects.is_ready(content) or value_at(content, "status", "creationTime") is not None)
+    )
 
 
 def _first_create(content: Json, *, is_open: bool) -> Action:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from csi_client.errors import CsiError
+from csi_client.errors import CsiError, UndecodableAnswerError
 from workers.controllers.snapshotter import intent as intents
 from workers.controllers.snapshotter.content import Gone, LiveContent
 from workers.controllers.snapshotter.decide import poll_seconds
@@ -160,7 +160,7 @@ class ContentPass(LiveContent):
         try:
             answer = client.call(method, request, answer_type, timeout_seconds=seconds, **options)
         except CsiError as error:
-            if not error.from_transport:
+            if not error.from_transport or isinstance(error, UndecodableAnswerError):
                 self.ended()
             raise
         self.ended()

@@ -130,8 +130,10 @@ def test_da020_an_error_without_a_time_is_old(time):
     ],
 )
 def test_ma040_how_many_differences_are_believed(found, total, is_wrong):
-    """MA-040, DA-012: at most 10 percent, but twenty whatever the number."""
-    assert listing.are_too_many(found, total) is is_wrong
+    """MA-040, DA-012: at most 10 percent, but twenty whatever the number, and all of one node."""
+    differing = [{"spec": {"nodeName": f"n{number % 2}"}} for number in range(found)]
+    assert listing.are_too_many(differing, total) is is_wrong
+    assert not listing.are_too_many([{"spec": {"nodeName": "n"}}] * found, total)
 
 
 def test_fifty_attachments_are_read_one_by_one_each_object_once():

@@ -373,3 +373,51 @@ def test_da024_owner_of_the_claim_is_told(world):
     world.run(key)
     text = "node node1: rpc error: code = Internal desc = boom"
     assert world.events.seen == [("Warning", "DetachFailed", text)]
+
+
+def hashed(handle, node="node1"):
+    return f"csi-{hashlib.sha256(f'{handle}csi/test{node}'.encode()).hexdigest()}"
+
+
+def replaced(world):
+    """The PV was removed by force and made again under its name, with another handle."""
+    world.api.drop(paths.VOLUMES, "pv1")
+    world.add_volume(csi={"volumeHandle": "new"})
+
+
+def test_a_detach_goes_to_the_volume_that_was_published(world):
+    """BUG-4: the attachment's name proves the recorded handle."""
+    key = world.add_attachment(hashed("handle1"))
+    world.run(key)
+    replaced(world)
+    world.api.mark_deleted(paths.ATTACHMENTS, hashed("handle1"))
+    assert world.run(key).action.value == "done"
+    assert world.calls == [("publish", "handle1", "nodeID1"), UNPUBLISH]
+
+
+def test_without_a_record_the_new_volume_stays_where_it_is(world):
+    """BUG-4: it may be under a pod; the attachment says what to do."""
+    key = deleted(world, name=hashed("handle1"))
+    replaced(world)
+    assert world.run(key).action.value == "retry"
+    assert world.calls == []
+    error = world.api.of(paths.ATTACHMENTS, hashed("handle1"))["status"]["detachError"]
+    assert "is another volume than the one that was attached" in error["message"]
+
+
+def test_a_record_of_another_volume_proves_nothing(world):
+    """BUG-4: no writer of Redis can point the detach at a third volume."""
+    key = deleted(world, name=hashed("handle1"))
+    wanted = {"driver": "csi/test", "handle": "third", "node": "nodeID1", "secret": None}
+    world.queue.marks[key.text] = {"record": wanted}
+    replaced(world)
+    assert world.run(key).action.value == "retry"
+    assert world.calls == []
+
+
+def test_an_attachment_that_was_named_by_hand_goes_by_its_volume(world):
+    """Its name proves nothing."""
+    key = deleted(world)
+    replaced(world)
+    world.run(key)
+    assert world.calls == [("unpublish", "new", "nodeID1")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from tests.support.attach_world import FIN, LISTS, PUBLISHES, AttachWorld
@@ -260,11 +262,73 @@ def test_ta105_mark_of_an_attachment_that_was_made_again(world):
 
 def test_da012_too_many_differences(world):
     """DA-012, MA-040: a list that lacks everything is rather wrong than everything detached."""
-    for number in range(21):
-        world.add_attachment(f"va{number}", is_marked=True, attached=True)
+    on_nodes(world, 21)
     listing(world)
     assert world.compare().reason == "too many differences"
     assert forced(world) == []
+    assert world.events.reasons() == ["DoubtfulListVolumes"]
+    assert world.events.objects[0]["kind"] == "CSIDriver"
+
+
+def on_nodes(world, count, nodes=2):
+    for number in range(2, nodes + 1):
+        world.add_node(f"node{number}", f"nodeID{number}")
+    for number in range(count):
+        node = f"node{number % nodes + 1}"
+        world.add_attachment(
+            f"va{number}", node=node, node_id=f"nodeID{node[4:]}", is_marked=True, attached=True
+        )
+
+
+@pytest.mark.parametrize("count", [21, 25, 60])
+def test_a_node_that_lost_everything_is_mended(world, count):
+    """BUG-7: all differences are of one node, as after its rebuilding."""
+    on_nodes(world, count, nodes=1)
+    listing(world)
+    assert world.compare().reason == f"{count} differences"
+    assert len(forced(world)) == count
+
+
+def test_a_list_that_says_the_same_twice_is_believed(world):
+    """BUG-7: two nodes lost all they had."""
+    on_nodes(world, 24)
+    listing(world)
+    assert world.compare().reason == "too many differences"
+    assert world.compare().reason == "24 differences"
+    assert len(forced(world)) == 24
+
+
+def test_lists_that_differ_are_not_believed(world):
+    """BUG-7: a driver that answers differently each time."""
+    on_nodes(world, 24)
+    entry = {"volume_id": "handle1", "published_node_ids": ["nodeID1"]}
+    other = {"volume_id": "handle1", "published_node_ids": ["nodeID3"]}
+    world.add_node("node3", "nodeID3")
+    for number in range(24, 48):
+        world.add_attachment(
+            f"va{number}", node="node3", node_id="nodeID3", is_marked=True, attached=True
+        )
+    for one in (entry, other, entry, other):
+        listing(world, one)
+        assert world.compare().reason == "too many differences"
+    assert forced(world) == []
+
+
+def hashed(handle, node="node1"):
+    return f"csi-{hashlib.sha256(f'{handle}csi/test{node}'.encode()).hexdigest()}"
+
+
+def test_an_attachment_of_a_volume_that_was_made_again_is_not_compared(world):
+    """BUG-4: the PV of that name is another volume."""
+    world.add_attachment(hashed("old"), is_marked=True, attached=True)
+    listing(world)
+    assert compare(world) == []
+
+
+def test_an_attachment_named_after_its_volume_is_compared(world):
+    world.add_attachment(hashed("handle1"), is_marked=True, attached=True)
+    listing(world)
+    assert len(compare(world)) == 1
 
 
 def test_many_volumes_are_listed_not_read_one_by_one(world):

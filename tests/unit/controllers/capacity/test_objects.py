@@ -23,7 +23,6 @@ from workers.controllers.capacity.objects import (
     sizes_of,
     updated_object,
 )
-from workers.errors import AttemptError, State
 from workers.topology.terms import make_term
 
 GIB = 2**30
@@ -332,16 +331,6 @@ def test_sizes_of(answer, expected):
     assert sizes == expected
     body = desired_object(PUBLISHER, ITEM, sizes, "n")
     assert updated_object(PUBLISHER, body, sizes) is None
-
-
-@pytest.mark.parametrize(
-    "answer", [{"available_capacity": -1}, {"maximum_volume_size": {"value": -1}}]
-)
-def test_c116_negative_sizes_are_an_error(answer):
-    """C-116: retried, object unchanged; the API server would refuse the value."""
-    with pytest.raises(AttemptError, match="negative") as caught:
-        sizes_of(GetCapacityResponse(**answer))
-    assert caught.value.state is State.NO_CHANGE
 
 
 def test_cap011_without_the_switch_no_topology_is_sent_to_a_driver_without_one():

@@ -10,6 +10,7 @@ from workers.constants import ANN_SELECTED_NODE
 from workers.controllers.provisioner.intent import Intent, Request
 from workers.engine.outcome import Action
 from workers.errors import NamespaceFull
+from workers.queue.keys import Key
 
 CLASS = {
     "metadata": {"name": "fast"},
@@ -140,3 +141,38 @@ def test_sec4_a_claim_too_large_to_be_recorded_is_refused(world, spec):
     assert (outcome.action, world.client.created) == (Action.RETRY, [])
     assert "the claim is too large" in world.events.warnings()[0]
     assert world.own.intents.intents == {}
+
+
+def topology(nodes, labels=1):
+    """The requisite terms of a large cluster, as the recorded request has them."""
+    keys = [f"topology.example.org/key{n}" for n in range(labels)]
+    terms = [
+        {"segments": dict.fromkeys(keys, f"node-{n:05}.rack-{n % 40}.example.org")}
+        for n in range(nodes)
+    ]
+    return {"accessibility_requirements": {"requisite": terms, "preferred": terms}}
+
+
+@pytest.mark.parametrize(
+    ("message", "parameters"),
+    [
+        pytest.param(topology(1400), {}, id="1,400 nodes"),
+        pytest.param(topology(5000, 3), {}, id="5,000 nodes with three labels"),
+        pytest.param(None, {f"p{n}": "x" * 100 for n in range(1000)}, id="a large class"),
+        pytest.param(
+            {"mutable_parameters": {f"a{n}": "x" * 100 for n in range(1000)}},
+            {},
+            id="large attributes",
+        ),
+    ],
+)
+def test_what_the_administrator_controls_is_not_measured(world, claim, message, parameters):
+    """BUG-10: a user cannot shorten the topology of a large cluster."""
+    storage_class = {"metadata": {"name": "fast"}, "parameters": parameters}
+    intent = Intent.begin(
+        key="claims|d|t/c|u", driver="d", claim=claim, storage_class=storage_class,
+        request=Request(message=message), previous=None, now=0.0, epoch="e",
+    )  # fmt: skip
+    assert len(json.dumps(intent.record())) > 64 * 1024
+    lease = world.lease(Key("claims", "d", "t/c", "u"), "pvc-u")
+    world.own.safekeeping.begin(lease, intent)

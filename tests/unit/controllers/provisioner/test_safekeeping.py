@@ -44,14 +44,14 @@ def lease(world):
     return world.lease(KEY, DOMAIN)
 
 
-def test_sec4_a_record_of_64_kib_is_the_largest(world, keeping, lease, monkeypatch):
+def test_sec4_a_claim_of_64_kib_is_the_largest(world, keeping, lease, monkeypatch):
     """SEC-4: to the last byte, as the page promises."""
-    size = len(encode(INTENT.record()))
-    monkeypatch.setattr(safekeeping, "RECORD_BYTES", size - 1)
+    size = len(encode(INTENT.claim))
+    monkeypatch.setattr(safekeeping, "CLAIM_BYTES", size - 1)
     with pytest.raises(RecordTooLarge):
         keeping.begin(lease, INTENT)
     assert world.intents.intents == {}
-    monkeypatch.setattr(safekeeping, "RECORD_BYTES", size)
+    monkeypatch.setattr(safekeeping, "CLAIM_BYTES", size)
     keeping.begin(lease, INTENT)
     assert world.intents.intents == {DOMAIN: INTENT.record()}
 
@@ -206,7 +206,7 @@ def test_d008_an_attempt_that_cannot_be_recorded_forgets_nothing(
     world.client.answers = list(earlier)
     for _ in earlier:
         world.claim_pass(claim)
-    monkeypatch.setattr(safekeeping, "RECORD_BYTES", 1)
+    monkeypatch.setattr(safekeeping, "CLAIM_BYTES", 1)
     outcome = world.claim_pass(claim)
     assert (outcome.action, outcome.reason) == (Action.RETRY, state.value)
     assert len(world.client.created) == len(earlier)

@@ -327,3 +327,26 @@ def test_a_conflict_of_the_deletion_is_somebody_elses_success(world):
     add_volume(world)
     world.kube.fail["delete_volume"] = [ConflictError(409, "Conflict", "other uid")]
     assert world.volume_pass(NAME).action is Action.DONE
+
+
+@pytest.mark.parametrize("phase", ["Available", "Failed", "Pending", ""])
+@pytest.mark.parametrize("claim", [None, {"name": "dead", "namespace": "n", "uid": "gone"}])
+def test_kep2644_a_deleted_volume_that_nobody_is_bound_to_goes_with_its_storage(
+    world, phase, claim
+):
+    """BUG-5: the reference leaves it Terminating for ever."""
+    add_volume(world, phase=phase, claimRef=claim)
+    world.volumes()[NAME]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert world.volume_pass(NAME).action is Action.DONE
+    assert world.client.deleted == [("h1", {})]
+    assert world.volumes() == {}
+
+
+def test_kep2644_a_volume_whose_claim_lives_waits_for_the_binder(world, claim):
+    """It becomes Bound, and Released when the claim goes; both are events."""
+    metadata = claim["metadata"]
+    reference = {name: metadata[name] for name in ("namespace", "name", "uid")}
+    add_volume(world, phase="Available", claimRef=reference)
+    world.volumes()[NAME]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert world.volume_pass(NAME).reason == "its claim is not bound yet"
+    assert world.client.deleted == []

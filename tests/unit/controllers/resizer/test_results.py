@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from csi_client import messages as csi
-from tests.support.resizer_world import HANDLE, VOLUME, ResizerWorld
+from tests.support.resizer_world import HANDLE, NAME, NAMESPACE, VOLUME, ResizerWorld
 from workers.controllers.resizer import request
 from workers.kube import paths
 from workers.observability.metrics import Metrics
@@ -92,14 +92,42 @@ def test_mr040_a_class_that_nobody_waits_for_is_not_written(found, answer):
     assert world.seen["status"] == after[0]
 
 
-def test_mr041_the_claim_gets_what_the_volume_has():
-    """MR-041: the volume was larger before, so the claim's new size is that."""
+@pytest.mark.parametrize("written", [2, 3, 5, 100])
+def test_mr041_a_size_that_somebody_wrote_into_the_volume_is_not_believed(written):
+    """BUG-3: claim and volume get what the driver answered, and later growth is asked for."""
     world = ResizerWorld()
     world.answers({})
-    world.claim(2, 1, None, "", 5)
+    world.claim(2, 1, None, "", written)
     world.run()
     assert world.sizes() == [2]
+    assert (world.state().cap, world.state().pvcap) == (2, 2)
+
+
+def test_mr041_growth_after_a_size_that_somebody_wrote():
+    """BUG-3: the claim is raised to the very size that was written."""
+    world = ResizerWorld()
+    world.answers({}, {})
+    world.claim(3, 1, None, "", 5)
+    world.run()
+    world.edit({"spec": {"resources": {"requests": {"storage": "5Gi"}}}})
+    world.run()
+    assert world.sizes() == [3, 5]
     assert (world.state().cap, world.state().pvcap) == (5, 5)
+
+
+def test_a_claim_that_went_meanwhile_is_no_failure():
+    """Its node part is marked on an object that is gone: no event, no log of a failed attempt."""
+    world = ResizerWorld()
+
+    def goes(request):
+        world.api.drop(paths.CLAIMS, NAME, NAMESPACE)
+        size = request.capacity_range.required_bytes
+        return {"capacity_bytes": size, "node_expansion_required": True}
+
+    world.answers(goes)
+    world.claim(2, 1)
+    assert world.run().action.value == "done"
+    assert [one for one in world.messages() if "failed" in one] == []
 
 
 def test_r060_the_volume_gets_the_size_as_it_is_spelled():

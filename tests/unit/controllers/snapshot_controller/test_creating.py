@@ -13,6 +13,7 @@ from tests.support.snapshot_world import (
     notes,
 )
 from workers import constants as k
+from workers.controllers.snapshot_controller.keys import source_key
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError
 
@@ -364,3 +365,53 @@ def test_a_snapshot_that_goes_while_its_error_is_written():
     world.api.before("patch", "volumesnapshots/s/status", gone)
     assert world.run_snapshot().reason == "gone meanwhile"
     assert world.run_snapshot().reason == "gone"
+
+
+def claimed(world: SnapshotWorld) -> None:
+    world.api.change(
+        paths.CLAIMS, "p", {"metadata": {"finalizers": [k.FINALIZER_CLAIM_AS_SOURCE]}}, "ns"
+    )
+
+
+BROKEN = {
+    "no class": {"volumeSnapshotClassName": "no-such-class"},
+    "another driver's class": {"volumeSnapshotClassName": "foreign"},
+    "no default class": {"volumeSnapshotClassName": None},
+    "two sources": {"source": {"persistentVolumeClaimName": "p", "volumeSnapshotContentName": "x"}},
+}
+
+
+@pytest.mark.parametrize("spec", BROKEN.values(), ids=BROKEN)
+def test_a_snapshot_that_cannot_start_does_not_hold_its_claim(spec):
+    """BUG-6: neither by protecting it nor by being counted beside a good one that goes."""
+    world = SnapshotWorld()
+    world.add_source()
+    world.add_class("foreign", driver="other.test")
+    world.add_snapshot(spec=spec)
+    world.run_snapshot()
+    assert finalizers(world.claim()) == []
+    claimed(world)
+    world.run_snapshot(source_key("ns/p"))
+    assert finalizers(world.claim()) == []
+
+
+def test_a_snapshot_that_has_begun_holds_its_claim():
+    """SNC-061: also before its status names the content."""
+    world = new_world()
+    world.run_snapshot()
+    world.api.change(paths.SNAPSHOTS, "s", {"status": None}, "ns")
+    world.run_snapshot(source_key("ns/p"))
+    assert finalizers(world.claim()) == [CLAIM]
+
+
+def test_a_claim_that_others_write_is_protected_all_the_same():
+    """No conflict, so no Warning that nobody can act on."""
+    world = new_world()
+    world.api.before(
+        "patch",
+        "persistentvolumeclaims",
+        lambda: world.api.change(paths.CLAIMS, "p", {"metadata": {"labels": {"a": "b"}}}, "ns"),
+    )
+    world.run_snapshot()
+    assert finalizers(world.claim()) == [CLAIM]
+    assert [reason for reason in world.reasons if "Finalizer" in reason] == []

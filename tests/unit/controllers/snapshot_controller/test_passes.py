@@ -55,9 +55,11 @@ def given_world(content_class: str | None = "c1", **ref: Any) -> SnapshotWorld:
 # Locks and conflicts.
 
 
-@pytest.mark.parametrize(("step", "held"), [("create-content", {"pv1"}), ("write-status", {"pv1"})])
-def test_a_claims_lock_is_given_back_once_it_was_looked_at(step, held):
-    """SNQ-003: not at the end of the pass, which may take long."""
+@pytest.mark.parametrize(
+    ("step", "held"), [("create-content", {"pvc:ns/p", "pv1"}), ("write-status", {"pv1"})]
+)
+def test_a_claims_lock_is_given_back_once_the_content_exists(step, held):
+    """SNQ-003, SNC-061: not at the end of the pass; before it the snapshot does not count yet."""
     world = new_world()
     seen: dict[str, set[str]] = {}
     reach = world.steps.reach
@@ -68,7 +70,7 @@ def test_a_claims_lock_is_given_back_once_it_was_looked_at(step, held):
 
     world.steps.reach = look  # type: ignore[method-assign]
     world.run_snapshot()
-    assert seen["protect-claim"] == {"pvc:ns/p"}
+    assert seen["protect-claim"] == {"pvc:ns/p", "pv1"}
     assert seen[step] == held
     delete(world)
     world.run_snapshot()

@@ -177,7 +177,8 @@ def test_a_held_back_discard_is_no_hot_loop():
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_a_group_whose_answer_does_not_fit_is_ended(is_deleted):
     world = large.new_world(large.AZURE, 300)
-    members = [{"snapshot_id": large.AZURE.format(n), "ready_to_use": True} for n in range(300)]
+    handles = [large.AZURE.format(n) for n in range(300)]
+    members = [{"snapshot_id": one, "source_volume_id": one} for one in handles]
     ready = {"group_snapshot_id": "gh", "ready_to_use": True, "snapshots": members}
     world.client.respond({"CreateVolumeGroupSnapshot": [{"group_snapshot": ready}]})
     for n in range(6):

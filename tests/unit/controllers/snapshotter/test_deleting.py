@@ -10,6 +10,7 @@ from tests.support.snapshot_world import (
     ANN_CREATED,
     ANN_DELETED,
     CONTENT,
+    CUT,
     DRIVER,
     SnapshotWorld,
     content_body,
@@ -347,7 +348,9 @@ def test_should_delete(metadata, given, expected):
     ("changes", "expected"),
     [
         ({}, Action.CREATE),
-        ({"status": {"readyToUse": True}}, Action.TIDY),
+        ({"status": {"readyToUse": True, "snapshotHandle": "s"}}, Action.TIDY),
+        ({"status": {"readyToUse": True}}, Action.REPEAT),
+        ({"status": {"readyToUse": True, "snapshotHandle": ""}}, Action.REPEAT),
         ({"status": {"snapshotHandle": "s"}}, Action.REPEAT),
         ({"status": {"error": {}}}, Action.REPEAT),
         ({"spec": {"source": {"snapshotHandle": "s"}}}, Action.QUERY),
@@ -423,7 +426,7 @@ def test_what_this_node_began_is_ended_here_although_another_got_the_content():
     world.driver.settings.node = NodeSettings(enabled=True, node_name="n1")
     world.add_class()
     world.add_content(metadata={"labels": {k.LABEL_SNAPSHOT_NODE: "n1"}})
-    world.client.respond({"CreateSnapshot": [{"code": "DEADLINE_EXCEEDED"}, {}]})
+    world.client.respond({"CreateSnapshot": [{"code": "DEADLINE_EXCEEDED"}, CUT]})
     world.run_content()
     world.api.change(
         paths.SNAPSHOT_CONTENTS,

@@ -19,7 +19,6 @@ from tests.unit.controllers.snapshotter.test_group_contents import (
 )
 from workers import constants as k
 from workers.controllers.snapshotter import request
-from workers.controllers.snapshotter.groups import group_status
 from workers.errors import LeaseLost
 from workers.kube import paths
 from workers.queue.locks import Mode
@@ -85,7 +84,10 @@ def test_no_call_for_a_group_without_the_lease(effect):
 def test_a_group_that_is_not_ready_keeps_what_was_told_first():
     """SNS-025: handle, time and members; each look writes only what is new."""
     first = {"creation_time": "2026-01-02T03:04:05.000000006Z"}
-    later = {"creation_time": "2026-05-05T00:00:00Z", "snapshots": [{"snapshot_id": "x"}]}
+    later = {
+        "creation_time": "2026-05-05T00:00:00Z",
+        "snapshots": [{"snapshot_id": "x", "source_volume_id": "a"}],
+    }
     world = dynamic_world(
         {"group_snapshot": MADE["group_snapshot"] | first},
         {"group_snapshot": MADE["group_snapshot"] | later},
@@ -165,14 +167,12 @@ def test_when_it_was_cut(stamp, expected):
 @pytest.mark.parametrize("seconds", [1_700_000_000_000, 2**62])
 def test_a_time_that_is_no_date_is_now(seconds):
     """SND-005: a driver that tells milliseconds for seconds; the group exists all the same."""
-    group = csi.VolumeGroupSnapshot(creation_time={"seconds": seconds})
-    status = group_status(None, group, handle="gh", now=7.0)
-    assert status is not None
-    assert status["creationTime"] == "1970-01-01T00:00:07Z"
     answer = csi.CreateVolumeGroupSnapshotResponse(**ready(creation_time={"seconds": seconds}))
     world = dynamic_world(lambda _request: answer)
     assert run(world).reason == "ready"
-    assert content(world)["status"]["volumeGroupSnapshotHandle"] == "gh"
+    status = content(world)["status"]
+    assert status["volumeGroupSnapshotHandle"] == "gh"
+    assert status["creationTime"].startswith("20")
 
 
 # Given ones.
@@ -271,15 +271,15 @@ def test_a_given_group_goes_with_the_members_it_names():
     assert content(world) is None
 
 
-def test_a_group_whose_members_nobody_knows_stays():
-    """SNG-004: the driver must be told which."""
+def test_a_group_whose_members_nobody_knows_can_be_deleted():
+    """BUG-2: the driver is asked; whether the members are needed is its to say."""
     world = group_world({"volumeHandles": ["a"]}, status=READY)
+    world.client.respond({"DeleteVolumeGroupSnapshot": [refused("INVALID_ARGUMENT"), {}]})
     user_deletes(world)
-    assert run(world).reason == "no members"
-    assert world.client.methods == []
-    cause = "cannot delete group snapshot content gc. No snapshots found in the group snapshot"
-    assert world.messages == [f"Failed to delete group snapshot: {cause}"]
-    assert content(world) is not None
+    assert run(world).action.value == "retry"
+    assert world.messages[0].startswith("Failed to delete group snapshot: ")
+    run(world)
+    assert content(world) is None
 
 
 def test_a_group_content_that_others_hold_says_no_longer_that_it_is_there():

@@ -36,9 +36,11 @@ def test_a_group_of_too_many_volumes_is_told_so():
 
 
 def new_world(handle, volumes):
-    ready = {"group_snapshot": groups.MADE["group_snapshot"] | {"ready_to_use": True}}
-    world = groups.dynamic_world(ready)
-    source = {"volumeHandles": [handle.format(number) for number in range(volumes)]}
+    handles = [handle.format(number) for number in range(volumes)]
+    members = [{"snapshot_id": f"s{n}", "source_volume_id": one} for n, one in enumerate(handles)]
+    ready = {"group_snapshot_id": "gh", "ready_to_use": True, "snapshots": members}
+    world = groups.dynamic_world({"group_snapshot": ready})
+    source = {"volumeHandles": handles}
     world.api.change(paths.GROUP_SNAPSHOT_CONTENTS, "gc", {"spec": {"source": source}})
     real = world.queue.mark
 

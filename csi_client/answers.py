@@ -1,0 +1,306 @@
+"""Checks every answer of a driver before anybody believes or stores it: one function per call.
+
+`CsiClient` runs `check` on what it has decoded, so no caller sees an answer that the API server
+would refuse, or that names nothing in the storage. Two kinds of mistakes are told apart:
+
+- What names or describes the thing itself (ids, members, context, topology, capacity) raises
+  `UnusableAnswerError`. The driver may have made something, so the error is not final. It carries
+  the id, where the answer has one: the caller keeps it on record, or deletes what it names.
+- What only informs (creation time and size of a snapshot) is taken as not answered, with a line in
+  the log: the snapshot is good without it.
+
+What an answer must have in common with its request (size, source) is judged by the callers.
+Source: container-storage-interface/spec v1.12, the comments of each message.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from csi_client import messages as csi
+from csi_client.errors import UnusableAnswerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from google.protobuf.message import Message
+
+_log: Final = logging.getLogger(__name__)
+
+MOST_ID_BYTES: Final = 4096
+"""Longer ids are refused. CSI allows 128 bytes; real drivers use up to some hundred."""
+MOST_CONTEXT_BYTES: Final = 512 * 1024
+"""An object that holds more context nears the limit of etcd, 1.5 MiB."""
+
+_INT64: Final = range(-(2**63), 2**63)
+_NANOSECONDS: Final = 1_000_000_000
+# CSI: the characters that no name may have.
+_CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+# CSI, GetPluginInfo; also what CSIDriver objects are called.
+_DRIVER_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+# Kubernetes, validation.IsQualifiedName and IsValidLabelValue.
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_PREFIX: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_MOST_PREFIX: Final = 253
+
+
+class _Problem(Exception):  # noqa: N818 - becomes an UnusableAnswerError in `check`
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(f"{field} {text}")
+
+
+def check(request: Message, answer: Message, *, rpc: str, driver: str) -> None:
+    """Check the answer of one call; clears what only informs and cannot be stored.
+
+    Args:
+        request: what was asked.
+        answer: the decoded answer; changed in place.
+        rpc: full method, `/csi.v1.Controller/CreateVolume`.
+        driver: name or address, for the texts.
+
+    Raises:
+        UnusableAnswerError: names driver, call and field.
+    """
+    found = _CHECKS.get(type(answer))
+    if found is None:
+        return
+    try:
+        for field in found(request, answer):
+            _log.warning(
+                "a field of the driver's answer is unusable and is ignored",
+                extra={"driver": driver, "method": rpc, "field": field},
+            )
+    except _Problem as problem:
+        raise _unusable(problem, answer, rpc, driver) from None
+
+
+def check_topology(volume: csi.Volume, *, driver: str) -> None:
+    """Check the topology of a created volume; only callers that use it ask.
+
+    Raises:
+        UnusableAnswerError: a key or value that cannot be a label of a node, so that the API server
+            refuses the PersistentVolume.
+    """
+    try:
+        for index, topology in enumerate(volume.accessible_topology):
+            _segments(topology.segments, f"volume.accessible_topology[{index}].segments")
+    except _Problem as problem:
+        answer = csi.CreateVolumeResponse(volume=volume)
+        raise _unusable(problem, answer, "/csi.v1.Controller/CreateVolume", driver) from None
+
+
+def _unusable(problem: _Problem, answer: Message, rpc: str, driver: str) -> UnusableAnswerError:
+    made, members = _made(answer)
+    return UnusableAnswerError(
+        f"driver {driver} answered {rpc.rpartition('/')[2]} with an unusable {problem}. "
+        "Update the driver, or report it to its maintainers; csi-fleet asks again",
+        rpc=rpc,
+        made=made,
+        members=members,
+    )
+
+
+def _made(answer: Message) -> tuple[str, tuple[str, ...]]:
+    """What the driver surely made, as far as the answer tells."""
+    if isinstance(answer, csi.CreateVolumeResponse):
+        return answer.volume.volume_id, ()
+    if isinstance(answer, csi.CreateSnapshotResponse):
+        return answer.snapshot.snapshot_id, ()
+    if isinstance(answer, csi.CreateVolumeGroupSnapshotResponse):
+        group = answer.group_snapshot
+        ids = dict.fromkeys(one.snapshot_id for one in group.snapshots if one.snapshot_id)
+        return group.group_snapshot_id, tuple(ids)
+    return "", ()
+
+
+# The fields.
+
+
+def _id(value: str, field: str) -> None:
+    if not value.strip():
+        raise _Problem(field, "(empty)")
+    if len(value.encode()) > MOST_ID_BYTES:
+        raise _Problem(field, f"({len(value.encode())} bytes; at most {MOST_ID_BYTES})")
+    if control := _CONTROL.search(value):
+        raise _Problem(field, f"(has the control character U+{ord(control[0]):04X})")
+
+
+def _same_id(value: str, asked: str, field: str) -> None:
+    _id(value, field)
+    if value != asked:
+        raise _Problem(field, f"({value}, but {asked} was asked for)")
+
+
+def _present(answer: Message, field: str) -> None:
+    if not answer.HasField(field):
+        raise _Problem(field, "(missing)")
+
+
+def _not_negative(size: int, field: str) -> None:
+    if size < 0:
+        raise _Problem(field, f"(negative: {size})")
+
+
+def _context(context: Mapping[str, str], field: str) -> None:
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in context.items())
+    if size > MOST_CONTEXT_BYTES:
+        raise _Problem(field, f"({size} bytes; at most {MOST_CONTEXT_BYTES})")
+
+
+def _segments(segments: Mapping[str, str], field: str) -> None:
+    for key, value in segments.items():
+        prefix, slash, name = key.rpartition("/")
+        is_prefixed = len(prefix) <= _MOST_PREFIX and _PREFIX.fullmatch(prefix)
+        if not _LABEL.fullmatch(name) or (slash and not is_prefixed):
+            raise _Problem(field, f"(key {key!r} cannot be a node's label)")
+        if value and not _LABEL.fullmatch(value):
+            raise _Problem(field, f"(value {value!r} of key {key!r} cannot be a node's label)")
+
+
+def _time_ignored(item: csi.Snapshot | csi.VolumeGroupSnapshot, field: str) -> Iterable[str]:
+    """Clears a creation time that is no moment or does not fit into int64 nanoseconds."""
+    stamp = item.creation_time
+    moment = stamp.seconds * _NANOSECONDS + stamp.nanos
+    if not 0 <= stamp.nanos < _NANOSECONDS or moment not in _INT64:
+        item.ClearField("creation_time")
+        yield f"{field}.creation_time"
+
+
+def _ignored(snapshot: csi.Snapshot, field: str) -> Iterable[str]:
+    yield from _time_ignored(snapshot, field)
+    if snapshot.size_bytes < 0:
+        snapshot.ClearField("size_bytes")
+        yield f"{field}.size_bytes"
+
+
+# The calls.
+
+
+def _plugin_info(_: Any, answer: csi.GetPluginInfoResponse) -> Iterable[str]:
+    # An empty name is told by the client, in upstream's words.
+    if answer.name and not _DRIVER_NAME.fullmatch(answer.name):
+        raise _Problem("name", f"({answer.name[:80]!r} is no driver name)")
+    return ()
+
+
+def _node_info(_: Any, answer: csi.NodeGetInfoResponse) -> Iterable[str]:
+    _segments(answer.accessible_topology.segments, "accessible_topology.segments")
+    return ()
+
+
+def _create_volume(_: Any, answer: csi.CreateVolumeResponse) -> Iterable[str]:
+    _present(answer, "volume")
+    volume = answer.volume
+    _id(volume.volume_id, "volume.volume_id")
+    _not_negative(volume.capacity_bytes, "volume.capacity_bytes")
+    _context(volume.volume_context, "volume.volume_context")
+    return ()
+
+
+def _publish(_: Any, answer: csi.ControllerPublishVolumeResponse) -> Iterable[str]:
+    _context(answer.publish_context, "publish_context")
+    return ()
+
+
+def _expand(_: Any, answer: csi.ControllerExpandVolumeResponse) -> Iterable[str]:
+    _not_negative(answer.capacity_bytes, "capacity_bytes")
+    return ()
+
+
+def _capacity(_: Any, answer: csi.GetCapacityResponse) -> Iterable[str]:
+    _not_negative(answer.available_capacity, "available_capacity")
+    _not_negative(answer.maximum_volume_size.value, "maximum_volume_size")
+    return ()
+
+
+def _list_volumes(_: Any, answer: csi.ListVolumesResponse) -> Iterable[str]:
+    """An entry that names no volume says nothing; the others are still good."""
+    for index, entry in reversed([*enumerate(answer.entries)]):
+        if not entry.volume.volume_id.strip():
+            del answer.entries[index]
+            yield f"entries[{index}].volume.volume_id"
+
+
+def _get_volume(
+    request: csi.ControllerGetVolumeRequest, answer: csi.ControllerGetVolumeResponse
+) -> Iterable[str]:
+    _present(answer, "volume")
+    _same_id(answer.volume.volume_id, request.volume_id, "volume.volume_id")
+    return ()
+
+
+def _create_snapshot(_: Any, answer: csi.CreateSnapshotResponse) -> Iterable[str]:
+    _present(answer, "snapshot")
+    _id(answer.snapshot.snapshot_id, "snapshot.snapshot_id")
+    return _ignored(answer.snapshot, "snapshot")
+
+
+def _get_snapshot(
+    request: csi.GetSnapshotRequest, answer: csi.GetSnapshotResponse
+) -> Iterable[str]:
+    _present(answer, "snapshot")
+    _same_id(answer.snapshot.snapshot_id, request.snapshot_id, "snapshot.snapshot_id")
+    return _ignored(answer.snapshot, "snapshot")
+
+
+def _list_snapshots(_: Any, answer: csi.ListSnapshotsResponse) -> Iterable[str]:
+    """A snapshot without an id could be any, so the list proves nothing."""
+    for index, entry in enumerate(answer.entries):
+        _id(entry.snapshot.snapshot_id, f"entries[{index}].snapshot.snapshot_id")
+        yield from _ignored(entry.snapshot, f"entries[{index}].snapshot")
+
+
+def _create_group(
+    request: csi.CreateVolumeGroupSnapshotRequest, answer: csi.CreateVolumeGroupSnapshotResponse
+) -> Iterable[str]:
+    _present(answer, "group_snapshot")
+    group, field = answer.group_snapshot, "group_snapshot"
+    _id(group.group_snapshot_id, f"{field}.group_snapshot_id")
+    missing, ids = dict.fromkeys(request.source_volume_ids), set[str]()
+    for index, member in enumerate(group.snapshots):
+        name = f"{field}.snapshots[{index}]"
+        _id(member.snapshot_id, f"{name}.snapshot_id")
+        if member.snapshot_id in ids:
+            raise _Problem(f"{name}.snapshot_id", f"({member.snapshot_id} comes twice)")
+        ids.add(member.snapshot_id)
+        _id(member.source_volume_id, f"{name}.source_volume_id")
+        if member.source_volume_id not in missing:
+            text = f"({member.source_volume_id} is no volume of the request, or comes twice)"
+            raise _Problem(f"{name}.source_volume_id", text)
+        del missing[member.source_volume_id]
+        if member.group_snapshot_id not in {"", group.group_snapshot_id}:
+            text = f"({member.group_snapshot_id} is another group)"
+            raise _Problem(f"{name}.group_snapshot_id", text)
+        yield from _ignored(member, name)
+    # A group that is not ready may tell its members later.
+    if missing and (group.ready_to_use or group.snapshots):
+        raise _Problem(f"{field}.snapshots", f"(no snapshot of volume {min(missing)})")
+    yield from _time_ignored(group, field)
+
+
+def _get_group(
+    request: csi.GetVolumeGroupSnapshotRequest, answer: csi.GetVolumeGroupSnapshotResponse
+) -> Iterable[str]:
+    _present(answer, "group_snapshot")
+    field = "group_snapshot.group_snapshot_id"
+    _same_id(answer.group_snapshot.group_snapshot_id, request.group_snapshot_id, field)
+    return _time_ignored(answer.group_snapshot, "group_snapshot")
+
+
+_CHECKS: Final[Mapping[type[Message], Callable[[Any, Any], Iterable[str]]]] = {
+    csi.GetPluginInfoResponse: _plugin_info,
+    csi.NodeGetInfoResponse: _node_info,
+    csi.CreateVolumeResponse: _create_volume,
+    csi.ControllerPublishVolumeResponse: _publish,
+    csi.ControllerExpandVolumeResponse: _expand,
+    csi.ControllerGetVolumeResponse: _get_volume,
+    csi.GetCapacityResponse: _capacity,
+    csi.ListVolumesResponse: _list_volumes,
+    csi.CreateSnapshotResponse: _create_snapshot,
+    csi.GetSnapshotResponse: _get_snapshot,
+    csi.ListSnapshotsResponse: _list_snapshots,
+    csi.CreateVolumeGroupSnapshotResponse: _create_group,
+    csi.GetVolumeGroupSnapshotResponse: _get_group,
+}
