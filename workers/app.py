@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections import defaultdict
+from functools import partial
 from ssl import CERT_REQUIRED
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -21,21 +22,17 @@ from urllib.parse import quote
 import msgspec
 from celery import Celery, Task, uuid
 from celery.signals import setup_logging
-from kombu import Exchange, Queue
+from kombu import Connection, Exchange, Queue
 from kombu.exceptions import OperationalError
+from kombu.transport.redis import Channel, QoS, Transport
 
 from workers import brokerscripts
 from workers.config.redisurl import is_sentinel, parse_sentinels
 from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
-from workers.queue.connection import execute
-from workers.queue.following import TcpConnection, TlsConnection, reading_password
+from workers.queue.connection import FileLogin, sentinel_options, split_login
 from workers.queue.kinds import place_of
 from workers.queue.names import celery_queue
-
-# isort: split
-# Not before workers.queue.following, which keeps redis-py from loading OpenTelemetry.
-from kombu.transport.redis import Channel, QoS, SentinelChannel, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -48,13 +45,14 @@ TASK_TICK: Final = "system.tick"
 # Queue of beat's ticks; every worker listens to it.
 SYSTEM_QUEUE: Final = "csifleet.system"
 
-# Seconds; a half-open connection is found after about 20 s.
+# Seconds. kombu gives a half-open connection up after one to two health checks and the second
+# that a read of the lists lasts: 4 to 7 s.
 TRANSPORT: Final = {
     "priority_steps": [0],
-    "socket_timeout": 15,
+    "socket_timeout": 5,
     "socket_connect_timeout": 5,
     "socket_keepalive": True,
-    "health_check_interval": 10,
+    "health_check_interval": 3,
     # No copy of each ticket in an `unacked` hash: a lost one is published again by the sweep.
     "ack_emulation": False,
 }
@@ -100,16 +98,6 @@ def transport_options(settings: Settings) -> dict[str, Any]:
     url = settings.redis.url_with_credentials()
     if not is_sentinel(url):
         return TRANSPORT
-    from workers.queue.sentinels import (  # noqa: PLC0415 - rarely needed
-        MasterConnection,
-        MasterTlsConnection,
-        sentinel_options,
-    )
-
-    # Celery's connections too are left when the master is another.
-    file = settings.redis.password_file
-    SentinelChannel.connection_class = reading_password(MasterConnection, file)
-    SentinelChannel.connection_class_ssl = reading_password(MasterTlsConnection, file)
     place = parse_sentinels(url)
     return {**TRANSPORT, "master_name": place.master, "sentinel_kwargs": sentinel_options(place)}
 
@@ -153,10 +141,6 @@ def make_app(settings: Settings, on_malformed: Callable[[], None] = lambda: None
     # want to give it back through that connection, fail, and end the worker or dump the ticket.
     Channel.do_restore = False
     Channel._create_client = one_client  # type: ignore[attr-defined]  # noqa: SLF001
-    # A master that was demoted is left at once, and a changed password used, as by our own clients.
-    file = settings.redis.password_file
-    Channel.connection_class = reading_password(TcpConnection, file)
-    Channel.connection_class_ssl = reading_password(TlsConnection, file)
     app = FleetApp("csi-fleet", set_as_current=False)
     brokerscripts.install(Channel, QoS, Transport, brokerscripts.Messages(app, on_malformed))
     app.conf.update(
@@ -187,6 +171,10 @@ def make_app(settings: Settings, on_malformed: Callable[[], None] = lambda: None
             "interval_max": 0.5,
         },
     )
+    if (login := file_login(settings)) is not None:
+        # Celery has no setting for this option of kombu's.
+        amqp: Any = app.amqp
+        amqp.Connection = partial(Connection, credential_provider=login)
     return app
 
 
@@ -199,7 +187,7 @@ def beat_settings(settings: Settings) -> dict[str, Any]:
     return {
         "beat_scheduler": "redbeat.RedBeatScheduler",
         "beat_max_loop_interval": 1,
-        **_redbeat_connection(settings.redis.url_with_credentials()),
+        **_redbeat_connection(settings),
         "redbeat_key_prefix": "redbeat:",
         "redbeat_lock_timeout": 6,
         "beat_schedule": {
@@ -212,20 +200,33 @@ def beat_settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _redbeat_connection(url: str) -> dict[str, Any]:
-    """Redbeat talks to Redis itself and has its own spelling of sentinels."""
-    options: dict[str, Any] = {"socket_timeout": 5, "retry_period": 30}
-    if not is_sentinel(url):
-        return {"redbeat_redis_url": url, "redbeat_redis_options": options}
-    from workers.queue.sentinels import sentinel_options  # noqa: PLC0415 - rarely needed
+def file_login(settings: Settings) -> FileLogin | None:
+    """The login of a password file; None without one, and for a unix socket.
 
+    kombu takes the login of a unix socket from the URL alone.
+    """
+    redis = settings.redis
+    if not redis.password_file or redis.url.startswith("unix:"):
+        return None
+    return FileLogin(redis.username, redis.password, redis.password_file)
+
+
+def _redbeat_connection(settings: Settings) -> dict[str, Any]:
+    """Redbeat talks to Redis itself and has its own spelling of sentinels."""
+    url, login = settings.redis.url_with_credentials(), file_login(settings)
+    options: dict[str, Any] = {"socket_timeout": 5, "retry_period": 30}
+    if login is not None:
+        options["credential_provider"] = login
+    if not is_sentinel(url):
+        bare = split_login(url)[0] if login is not None else url
+        return {"redbeat_redis_url": bare, "redbeat_redis_options": options}
     place = parse_sentinels(url)
     options |= {
         "sentinels": list(place.hosts),
         "service_name": place.master,
         "sentinel_kwargs": sentinel_options(place),
         "db": place.database,
-        **place.login,
+        **(place.login if login is None else {}),
     }
     return {
         "redbeat_redis_url": "redis-sentinel://",
@@ -298,7 +299,7 @@ def _push(producer: Any, messages: Mapping[str, list[bytes]]) -> None:
     with producer.channel.conn_or_acquire() as client:
         if len(messages) == 1:
             for name, ones in messages.items():
-                execute(client, "LPUSH", name, *ones)
+                client.lpush(name, *ones)
             return
         with client.pipeline(transaction=False) as pipe:
             for name, ones in messages.items():

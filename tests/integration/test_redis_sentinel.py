@@ -13,7 +13,6 @@ import redis
 
 from tests.support.kustomize import accumulate, containers, render
 from tests.support.processes import Process, free_port, start_process
-from tests.support.redis_sentinel import let_followers_end
 from tests.support.redis_server import is_as_shipped
 from tests.support.waiting import wait_until
 from workers.config.settings import RedisSettings
@@ -103,7 +102,6 @@ class Nodes:
         return True
 
     def stop(self) -> None:
-        let_followers_end()
         for process in self.processes.values():
             process.kill()
 

@@ -11,7 +11,6 @@ with ReplicatedRedis(binary, folder) as fleet:
 from __future__ import annotations
 
 import signal
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +20,6 @@ import redis
 from tests.support.processes import Process, free_port, start_process
 from tests.support.running import Running
 from tests.support.waiting import wait_until
-from workers.observability.health import HEARTBEATS
 
 MASTER = "csi-fleet"
 SENTINELS = 3
@@ -78,7 +76,6 @@ class ReplicatedRedis(Running):
 
     def stop(self) -> None:
         """SIGKILL to all; safe to repeat."""
-        let_followers_end()
         for node in (*self.sentinels, *self.nodes):
             if node.process is not None:
                 node.process.kill()
@@ -217,19 +214,6 @@ class ReplicatedRedis(Running):
     def _answers(self, node: Node, *, is_sentinel: bool) -> bool:
         with self.client(node, is_sentinel=is_sentinel) as client:
             return bool(client.ping())
-
-
-def let_followers_end() -> None:
-    """Until this process listens to no sentinel, if its clients are closed.
-
-    Else the library leaves sockets open whose handshake broke off, which is a warning.
-    """
-    with suppress(TimeoutError):
-        wait_until(
-            lambda: not any(name.startswith("sentinel ") for name in HEARTBEATS.working()),
-            10,
-            "no follower listens",
-        )
 
 
 def _signal(node: Node, number: int) -> None:

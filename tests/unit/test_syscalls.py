@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from tests.support.waiting import wait_until
-from workers.syscalls import is_silent, send_at_once
+from workers.syscalls import is_silent
 
 
 @pytest.fixture
@@ -16,32 +16,6 @@ def pair():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield ours, theirs
-
-
-def test_all_is_sent_that_fits(pair):
-    ours, theirs = pair
-    assert send_at_once(ours, b"PING\r\n\0") == 7
-    assert theirs.recv(100) == b"PING\r\n\0"
-
-
-def test_a_full_buffer_takes_a_part_and_then_nothing(pair):
-    """It never waits, though the socket would."""
-    ours, theirs = pair
-    data = bytes(range(256)) * 4096
-    sent = send_at_once(ours, data)
-    assert 0 < sent < len(data)
-    while more := send_at_once(ours, data):
-        sent += more
-    ours.shutdown(socket.SHUT_WR)
-    came = b"".join(iter(lambda: theirs.recv(2**20), b""))
-    assert len(came) == sent
-
-
-@pytest.mark.parametrize("end", ["ours", "theirs"])
-def test_an_error_sends_nothing(pair, end):
-    """And no signal ends the process."""
-    dict(zip(("ours", "theirs"), pair, strict=True))[end].close()
-    assert send_at_once(pair[0], b"x") == 0
 
 
 def test_nothing_came(pair):

@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 from celery import bootsteps
 from celery.worker import state as worker_state
@@ -21,7 +22,6 @@ from workers.cli.pool import FreeThreads
 from workers.controllers import catalogue
 from workers.queue.kinds import place_of, places
 from workers.queue.names import celery_queue
-from workers.queue.tokens import new_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -139,7 +139,7 @@ class CeleryConsumers:
         if events is None or not events.enabled:
             yield
             return
-        name, started = new_uuid(), time.monotonic()
+        name, started = str(uuid4()), time.monotonic()
 
         def tell(what: str, **fields: Any) -> None:
             with suppress(Exception):  # the pass does not depend on who watches

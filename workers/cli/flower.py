@@ -14,7 +14,6 @@ from urllib.parse import parse_qsl, urlsplit
 from workers.app import make_app
 from workers.cli.firstping import ask_redis
 from workers.config.checks import OIDC_PROVIDERS
-from workers.config.redisurl import is_sentinel, parse_sentinels
 from workers.errors import ConfigError
 from workers.loop import Loop
 from workers.observability.logging import get_logger
@@ -68,17 +67,6 @@ def tls_options(url: str) -> dict[str, object] | None:
     files = {key: value for key, value in parse_qsl(parts.query) if key.startswith("ssl_")}
     files.pop("ssl_cert_reqs", None)
     return {"ssl_cert_reqs": ssl.CERT_REQUIRED, **files}
-
-
-def follow_sentinels(url: str) -> None:
-    """Let Flower's own client ask all sentinels; it knows but the first, which may be dead."""
-    if is_sentinel(url):
-        from flower.utils.broker import RedisSentinel  # noqa: PLC0415 - rarely needed
-
-        from workers.queue.asyncsentinels import async_master_client  # noqa: PLC0415
-
-        place = parse_sentinels(url)
-        RedisSentinel._get_redis_client = lambda *_: async_master_client(place)  # noqa: SLF001
 
 
 class Restarter:
@@ -161,7 +149,6 @@ def run(settings: Settings) -> int:
     ask_redis(settings)
     app = make_app(settings)
     app.set_default()
-    follow_sentinels(settings.redis.url_with_credentials())
     if options := tls_options(settings.redis.url):
         app.conf.broker_use_ssl = options
     start: Any = app.start  # it returns, whatever its type says

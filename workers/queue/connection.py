@@ -1,41 +1,37 @@
-"""How do we talk to Redis, and what do its errors become?
+"""The client of Redis: redis-py with time-outs, retries and logins, and its errors as csi-fleet's.
 
-Every command this package sends is safe to repeat (scripts answer a repeated request the same way
-or do nothing), therefore the client may retry after a lost reply. A server that says that it is not
-the master any more, or that it has lost its replicas, is left at once: the next connection goes
-where the address or the sentinels lead by then.
+Every command of this package may be repeated (scripts answer a repeated request the same way or do
+nothing), so the client repeats a command whose reply was lost. Behind sentinels redis-py asks them
+for the master at each new connection. A connection to a server that is not the master any more ends
+with the first refused write; the caller's next command reaches the new master.
 
-Each new connection reads the password and the TLS files anew, so they may be changed while we run.
+Each new connection reads the password file and the TLS files, so both may change while csi-fleet
+runs.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import unquote
 
-from workers.queue.following import (
-    Client,
-    TcpConnection,
-    TlsConnection,
-    UnixConnection,
-    reading_password,
-)
-
-# isort: split
-import hiredis
 import redis
 from redis.backoff import ExponentialWithJitterBackoff
+from redis.credentials import CredentialProvider
+from redis.exceptions import MasterDownError, ReadOnlyError
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 
 from workers.config.redisurl import is_sentinel, parse_sentinels
 from workers.errors import QueueFull, QueueUnavailable
 from workers.queue.names import USUAL
-from workers.queue.pooled import give_back, take_open
 from workers.queue.remedies import told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from workers.config.redisurl import SentinelUrl
     from workers.queue.names import Names
 
 # For those who only hand a client on.
@@ -43,20 +39,75 @@ RedisClient = redis.Redis
 RedisError = redis.RedisError
 ResponseError = redis.ResponseError
 WatchError = redis.WatchError
-NoScriptError = redis.exceptions.NoScriptError
 NoPermissionError = redis.exceptions.NoPermissionError
 
-# Pitfalls 8: half-open connections are found within the time-out, a fail-over within the retries.
-# At a host that drops packets one command ends after 4 time-outs and less than 1 s between them.
+# A half-open connection is found within the time-out. Each repeated command repeats its connection
+# too: at a host that drops packets a command ends after 5 + 2 * 3 * 2 s, and about 2 s between.
 SOCKET_TIMEOUT_SECONDS = 5.0
-RETRIES = 3
+CONNECT_TIMEOUT_SECONDS = 2.0
+RETRIES = 2
 # Of the client that keeps the leases: it must know that its connection is dead, and have asked
 # again over a new one, before a lease of 4 s ends.
 HEARTBEAT_TIMEOUT_SECONDS = 1.0
 HEARTBEAT_RETRIES = 1
+# A sentinel answers from memory; a silent one is passed over.
+SENTINEL_TIMEOUT_SECONDS: Final = 1.0
 
-_pack: Final[Callable[[tuple[Any, ...]], bytes]] = hiredis.pack_command  # its stub has one argument
-_CLASSES: Final = {"redis": TcpConnection, "rediss": TlsConnection, "unix": UnixConnection}
+
+class Client(redis.Redis):
+    """A thread-safe client of one cluster's Redis.
+
+    Attributes:
+        names: of that cluster's keys.
+    """
+
+    names = USUAL
+
+
+class FileLogin(CredentialProvider):
+    """A user and the password that a file holds when a connection is made.
+
+    Args:
+        username: "" for the default user.
+        password: what is used while the file cannot be read.
+        file: its first line is the password.
+    """
+
+    def __init__(self, username: str, password: str, file: str) -> None:
+        self._username = username
+        self._password = password
+        self._file = file
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        """User and password; redis-py calls it for each connection."""
+        password = first_line(self._file) or self._password
+        return (self._username, password) if self._username else (password,)
+
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        """The same for Flower's client."""
+        return self.get_credentials()
+
+    def __json__(self) -> str:
+        """What a worker reports of it to Flower: kombu writes connection options as JSON."""
+        return type(self).__name__
+
+
+def first_line(path: str) -> str:
+    """The first line of a password file; "" for no path, and while the file is being replaced."""
+    try:
+        text = Path(path).read_text(encoding="utf-8") if path else ""
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return text.strip().partition("\n")[0].strip()
+
+
+def split_login(url: str) -> tuple[str, str, str]:
+    """A `redis://`, `rediss://` or `unix://` URL without its login; its user; its password."""
+    scheme, separator, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    login, _, host = authority.rpartition("@")
+    username, _, password = login.partition(":")
+    return f"{scheme}{separator}{host}{slash}{path}", unquote(username), unquote(password)
 
 
 def connect(
@@ -81,26 +132,23 @@ def connect(
     """
     options: dict[str, Any] = {
         "socket_timeout": socket_timeout_seconds,
-        "socket_connect_timeout": socket_timeout_seconds,
-        # A question before a command finds nothing that the command would not, and has retries of
-        # its own.
-        "health_check_interval": 0,
+        "socket_connect_timeout": min(socket_timeout_seconds, CONNECT_TIMEOUT_SECONDS),
         "max_connections": max_connections,
         "retry": Retry(ExponentialWithJitterBackoff(cap=1, base=0.05), retries),
-        "decode_responses": False,
+        # Where the address leads elsewhere now, the repeated command reaches the new master.
+        "retry_on_error": [ReadOnlyError, MasterDownError],
+        # With RESP3 the pool hands out a connection on which an interrupted command's answer waits.
+        "protocol": 2,
     }
     if is_sentinel(url):
-        from workers.queue.sentinels import master_client  # noqa: PLC0415 - rarely needed
-
-        follower = master_client(parse_sentinels(url), password_file=password_file, **options)
-        follower.names = names
-        return follower
-    scheme = url.partition(":")[0]
-    if scheme != "unix":
-        options["socket_keepalive"] = True
-    if scheme in _CLASSES:
-        options["connection_class"] = reading_password(_CLASSES[scheme], password_file)
-    client = cast("Client", Client.from_url(url, **options))
+        client = _client_of_master(parse_sentinels(url), password_file, options)
+    else:
+        if not url.startswith("unix:"):
+            options["socket_keepalive"] = True
+        if password_file:
+            url, username, password = split_login(url)
+            options["credential_provider"] = FileLogin(username, password, password_file)
+        client = cast("Client", Client.from_url(url, **options))
     client.names = names
     return client
 
@@ -115,33 +163,36 @@ def connect_heartbeat(url: str, *, password_file: str = "") -> Client:
     )
 
 
-def execute(client: redis.Redis, *command: str | bytes | float) -> Any:
-    """One command, as the client's own methods send it: the same connections, retries and errors.
+def sentinel_options(url: SentinelUrl) -> dict[str, Any]:
+    """How to connect to the sentinels themselves, by the names of redis-py, sync and asyncio."""
+    login = FileLogin(url.sentinel_username, url.sentinel_password, url.sentinel_password_file)
+    return {
+        "socket_timeout": SENTINEL_TIMEOUT_SECONDS,
+        "socket_connect_timeout": SENTINEL_TIMEOUT_SECONDS,
+        # The next sentinel is asked instead.
+        "retry": None,
+        "decode_responses": True,
+        **({"ssl": True} if url.tls else {}),
+        **url.tls,
+        **({"credential_provider": login} if url.sentinel_password else {}),
+    }
 
-    Without redis-py's measurements and questions around each, see `pooled`: a dead connection is
-    found by the command, and costs it one of its attempts.
 
-    Raises:
-        redis.RedisError: as theirs.
-    """
-    packed = [_pack(command)]
-    pool = client.connection_pool
-    connection: Any = take_open(pool) or pool.get_connection()
-
-    def exchange() -> Any:
-        connection.send_packed_command(packed)
-        return connection.read_response()
-
-    try:
-        return connection.retry.call_with_retry(exchange, lambda _: connection.disconnect())
-    except redis.ResponseError:
-        raise
-    except BaseException:
-        # Interrupted between both, it has an answer to come, which is none of the next command.
-        connection.disconnect()
-        raise
-    finally:
-        give_back(pool, connection)
+def _client_of_master(url: SentinelUrl, password_file: str, options: dict[str, Any]) -> Client:
+    login = FileLogin(url.username, url.password, password_file)
+    untyped: Any = Sentinel
+    manager = untyped(
+        url.hosts,
+        sentinel_kwargs=sentinel_options(url),
+        socket_keepalive=True,
+        db=url.database,
+        **({"ssl": True} if url.tls else {}),
+        **url.tls,
+        **({"credential_provider": login} if password_file else url.login),
+        **options,
+    )
+    client: Client = manager.master_for(url.master, redis_class=Client)
+    return client
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from uuid import uuid4
 
 from workers.errors import QueueUnavailable
 from workers.observability import trail
@@ -17,7 +18,6 @@ from workers.queue.keys import Key
 from workers.queue.leases import CatalogState, Lease, Session
 from workers.queue.locks import Lock
 from workers.queue.scripts import Scripts, text, whole
-from workers.queue.tokens import new_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ class HeldLeases:
 
     def take(self, key: Key, locks: Sequence[Lock], rules: str) -> Lease | Key | None:
         """See `WorkQueue.take_any`; without rules no other key."""
-        token, started = new_token(), self._clock()
+        token, started = uuid4().hex, self._clock()
         owner = (self.session.process_id, token, self._ttl_ms)
         # If only the reply is lost nobody names the lease, and it runs out.
         reply = self._scripts.run("take", key.text, *owner, rules, *(lock.text for lock in locks))
@@ -188,7 +188,7 @@ class HeldLeases:
         """
         lease.is_released = True
         owner, args = owner_of(lease), (*args, *trail.collected())
-        token, started = new_token(), self._clock()
+        token, started = uuid4().hex, self._clock()
         goes_on = f"{token} {self._ttl_ms}\n{lease.rules}" if lease.rules else ""
         try:
             state, reply = self._settle(self._scripts, script, lease, (*owner, goes_on, *args))

@@ -3,8 +3,7 @@
 All scripts are one library of functions, named by its digest. In an installation with users the
 Redis container loads it (k8s/base/redis/functions.lua): whoever may send code of their own can stop
 Redis for good, so no component may (SEC-5). A Redis without users gets it from whoever needs it
-first; one that is too old for functions (before 7) gets each script by digest, and its text when it
-does not know it.
+first. A Redis before 7 has no functions and is refused.
 
 A key of ours with a wrong type (an operator's hand, another program) stops a script half-way; then
 the key is set aside under a name of its own, the whole queue state is dropped as if Redis had lost
@@ -16,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from contextlib import contextmanager
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -26,9 +24,7 @@ from workers.observability.logging import get_logger
 from workers.queue import kinds
 from workers.queue.connection import (
     NoPermissionError,
-    NoScriptError,
     ResponseError,
-    execute,
     redis_errors,
 )
 from workers.queue.names import USUAL, Names, names_of
@@ -45,7 +41,12 @@ _QUARANTINE_SECONDS = 7 * 24 * 3600
 _LUA = resources.files("workers.queue") / "lua"
 # Digits, of 64 bits; more are none of ours.
 _LONGEST_NUMBER = 19
-# As lib.lua has it.
+# A master that is cut off from its replicas refuses writes; there may be another one by now.
+_NO_REPLICAS = "NOREPLICAS"
+_TOO_OLD = (
+    "redis: this server has no functions. csi-fleet needs Redis 7 or newer, or Valkey: upgrade the "
+    "server (docs/support.md)"
+)
 _HIDDEN = frozenset({"__pycache__"})
 # Parts of the library, in the order in which they use each other.
 _SHARED = ("lib", "lib_leases", "lib_taking")
@@ -77,19 +78,11 @@ def whole(value: bytes | str | None) -> int | None:
 
 
 @cache
-def source(name: str, names: Names = USUAL) -> tuple[str, str]:
-    """Digest and text of one script, with names, kinds and shared functions in front."""
-    script = f"{_head(names)}begin_call()\n{_guarded(name)}"
-    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest(), script
-
-
-@cache
 def library(names: Names = USUAL) -> tuple[str, str]:
     """Name of the function, and the library for FUNCTION LOAD: one function runs every script.
 
-    What the scripts share is made once, when the library is loaded, not for each call: that is
-    what a text costs beside its work. The second function of it runs on when memory is full, see
-    `GROWING`.
+    What the scripts share is made once, when the library is loaded. Its second function runs on
+    when memory is full, see `GROWING`.
     """
     bodies = "".join(
         f"scripts['{name}'] = function()\n{_guarded(name)}end\n" for name in script_names()
@@ -141,8 +134,6 @@ class Scripts:
         self.client = client
         self._names = names_of(client)
         self._now_ms = now_ms
-        # Of this Redis: None until the first script has run.
-        self._has_functions: bool | None = None
 
     def run(self, name: str, *args: str | bytes | float) -> Any:
         """Run one script; the first argument it sees is the time ("" = ask Redis).
@@ -155,6 +146,8 @@ class Scripts:
             try:
                 return self._evaluate(name, now, *args)
             except ResponseError as error:
+                if str(error).startswith(_NO_REPLICAS):
+                    self.client.connection_pool.disconnect(inuse_connections=False)
                 if "WRONGTYPE" not in str(error) or not repair(self.client):
                     raise
                 return self._evaluate(name, now, *args)
@@ -179,10 +172,7 @@ class Scripts:
             return [self.run(name, *rows[0])]
         pipe = self.client.pipeline(transaction=False)
         for row in rows:
-            if self._has_functions is not False:
-                pipe.fcall(self._function(name), 0, name, self._now(), *row)
-            else:
-                pipe.evalsha(source(name, self._names)[0], 0, self._now(), *row)
+            pipe.fcall(self._function(name), 0, name, self._now(), *row)
         with redis_errors():
             replies = pipe.execute(raise_on_error=False)
         # One that failed is run again by itself, which loads the script and repairs wrong types.
@@ -198,53 +188,31 @@ class Scripts:
         return "" if self._now_ms is None else str(self._now_ms())
 
     def _evaluate(self, name: str, *args: str | bytes | float) -> Any:
-        if self._has_functions is not False:
-            for _ in range(2):
-                try:
-                    reply = execute(self.client, "FCALL", self._function(name), 0, name, *args)
-                except ResponseError as error:
-                    if not _lacks_functions(error):
-                        raise
-                    if not self._load():
-                        break
-                else:
-                    self._has_functions = True
-                    return reply
-        reply = self._evaluate_text(name, *args)
-        # Not before it worked: a Redis that forbids texts gets its functions in a moment.
-        self._has_functions = False
-        return reply
-
-    def _load(self) -> bool:
-        """Give a Redis its functions that has none and no users; False where that is not ours."""
+        call: Any = self.client.fcall
         try:
-            self.client.function_load(library(self._names)[1], replace=True)
-        except ResponseError:
-            return False
-        return True
+            return call(self._function(name), 0, name, *args)
+        except ResponseError as error:
+            words = str(error).lower()
+            if "unknown command" in words:
+                raise QueueUnavailable(_TOO_OLD) from error
+            if "function not found" not in words:
+                raise
+        self._load()
+        return call(self._function(name), 0, name, *args)
 
-    def _evaluate_text(self, name: str, *args: str | bytes | float) -> Any:
-        digest, script = source(name, self._names)
+    def _load(self) -> None:
+        """Give a Redis without users the functions; one with users has them loaded at its start."""
+        name, code = library(self._names)
         try:
-            return execute(self.client, "EVALSHA", digest, 0, *args)
-        except NoScriptError:
-            return self.client.eval(script, 0, *args)
+            self.client.function_load(code, replace=True)
         except NoPermissionError as error:
-            self._has_functions = None
             raise QueueUnavailable(
-                f"redis: it has no function {library(self._names)[0]} and lets us send none: load "
+                f"redis: it has no function {name} and lets us send none: load "
                 "k8s/base/redis/functions.lua of this release (its container does it at its start, "
                 "docs/upgrade.md)"
             ) from error
 
 
-def _lacks_functions(error: ResponseError) -> bool:
-    words = str(error).lower()
-    is_unknown = "function not found" in words or "unknown command" in words
-    return is_unknown or isinstance(error, NoPermissionError)
-
-
-@contextmanager
 def reading(client: redis.Redis) -> Iterator[None]:
     """Around plain commands: errors as callers know them, and wrong-typed keys are set aside.
 

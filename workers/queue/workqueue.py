@@ -18,7 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from workers.errors import LeaseLost
-from workers.queue.connection import execute, redis_errors
+from workers.queue.connection import redis_errors
 from workers.queue.declaring import Declared
 from workers.queue.holding import HeldLeases, owner_of
 from workers.queue.kinds import place_of
@@ -205,7 +205,7 @@ class WorkQueue:
         """
         name = celery_queue(place_of(key.driver, key.kind))
         with redis_errors():
-            found = execute(self.scripts.client, "BRPOP", name, f"{seconds:g}")
+            found: Any = self.scripts.client.brpop(name, timeout=seconds)
         return ticket_key(found[1]) if found else None
 
     def acquire(self, lease: Lease, *locks: Lock) -> Lock | None:

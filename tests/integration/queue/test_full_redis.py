@@ -45,12 +45,10 @@ def use(redis_client):
     redis_client.function_flush()
 
 
-@pytest.mark.parametrize("has_functions", [True, False])
 @pytest.mark.parametrize("share", [0.5, 0.92, 0.97])
-def test_what_adds_is_refused_and_nothing_else(redis_client, use, share, has_functions):
-    """Every script, as a function and as a text."""
+def test_what_adds_is_refused_and_nothing_else(redis_client, use, share):
+    """Every script."""
     scripts = Scripts(redis_client)
-    scripts._has_functions = has_functions
 
     def refused(name):
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workers.errors import QueueUnavailable
-from workers.queue.connection import NoPermissionError, ResponseError, connect, execute
+from workers.queue.connection import NoPermissionError, ResponseError, connect
 from workers.queue.keys import claim_key
 from workers.queue.names import NAMES
 from workers.queue.scripts import Scripts, repair
@@ -95,39 +95,20 @@ def test_any_other_error_repairs_nothing(filled, monkeypatch, error):
     filled.delete(NAMES["dirty"].full)
 
 
-def calls(client, command):
-    return client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"]
-
-
-def test_a_redis_without_functions_is_asked_for_one_once(redis_client, monkeypatch):
-    """From then on each command is one text, known by its digest."""
-    redis_client.function_flush()
-
-    def refuse(*_args, **_options):
-        raise ResponseError("unknown command 'FUNCTION'")
-
-    monkeypatch.setattr(redis_client, "function_load", refuse)
-    scripts, before = Scripts(redis_client), calls(redis_client, "fcall")
-    for _ in range(3):
-        assert scripts.run("pace", KEY.lane) == 0
-    assert scripts.run_each("pace", [[KEY.lane], [KEY.lane]]) == [0, 0]
-    assert calls(redis_client, "fcall") - before == 1
-
-
 def test_a_redis_that_takes_neither_says_what_to_load(redis_client, monkeypatch):
     """Its container brings the functions in a moment: they are asked for again."""
     redis_client.function_flush()
     scripts, allowed = Scripts(redis_client), []
 
-    def refuse(_client, command, *_args):
-        if command == "FCALL" and allowed:
+    def refuse(*_args):
+        if allowed:
             return 0
-        raise NoPermissionError(f"no permissions to run '{command.lower()}'")
+        raise ResponseError("Function not found")
 
     def load(*_args, **_options):
         raise NoPermissionError("no permissions to run 'function'")
 
-    monkeypatch.setattr("workers.queue.scripts.execute", refuse)
+    monkeypatch.setattr(redis_client, "fcall", refuse)
     monkeypatch.setattr(redis_client, "function_load", load)
     for _ in range(2):
         with pytest.raises(QueueUnavailable, match=r"functions\.lua"):
@@ -155,9 +136,9 @@ def test_commands_one_after_the_other_use_one_connection(redis_server):
     """Also after an error: a worker must not open one more for each command."""
     with connect(redis_server.unix_url) as client:
         for _ in range(3):
-            assert execute(client, "PING")
+            assert client.ping()
             with pytest.raises(ResponseError):
-                execute(client, "NONSENSE")
+                client.execute_command("NONSENSE")
         assert not client.connection_pool._in_use_connections
         assert len(client.connection_pool._available_connections) == 1
 
@@ -167,4 +148,4 @@ def test_a_connection_over_tcp_is_kept_alive(url):
     """A worker waits for minutes behind a load balancer that forgets who is silent."""
     options = connect(url).connection_pool.connection_kwargs
     assert options.get("socket_keepalive", False) is not url.startswith("unix")
-    assert (options["health_check_interval"], options["decode_responses"]) == (0, False)
+    assert not options.get("decode_responses")

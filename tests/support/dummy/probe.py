@@ -49,7 +49,7 @@ def main() -> None:
     from workers.engine.controller import load  # noqa: PLC0415
     from workers.explain import nouns  # noqa: PLC0415
     from workers.queue import kinds  # noqa: PLC0415
-    from workers.queue.scripts import source  # noqa: PLC0415
+    from workers.queue.scripts import library  # noqa: PLC0415
     from workers.tasks.registry import register  # noqa: PLC0415
 
     settings = parse("run", ["--controllers=echo", "--loudness=9"], {})
@@ -76,7 +76,7 @@ def main() -> None:
                 "tasks": sorted(name for name in app.tasks if name.endswith(".sync")),
                 "work_queue": catalogue.work_queues()["echoes"],
                 "operation": catalogue.lanes()["list-volumes"],
-                "lua": source("take")[1].splitlines()[1:5],
+                "lua": library()[1].splitlines()[:8],
                 "noun": nouns.nouns()["echo"].example,
                 "words": completion.words(Command.EXPLAIN).split()[:20],
                 "docs": [line for line in flags_markdown().splitlines() if "echo" in line],

@@ -6,11 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from workers.queue.connection import NoPermissionError, ResponseError
 from workers.queue.scripts import (
     GROWING,
     Scripts,
-    _lacks_functions,
     script_names,
     text,
     whole,
@@ -37,19 +35,6 @@ def test_a_reply_as_text(value, shown):
 )
 def test_a_number_is_one_that_we_write(value, number):
     assert whole(value) == number
-
-
-@pytest.mark.parametrize(
-    ("error", "lacks"),
-    [
-        pytest.param(ResponseError("Function not found"), True, id="none loaded"),
-        pytest.param(ResponseError("unknown command 'FCALL'"), True, id="an old Redis"),
-        pytest.param(NoPermissionError("no permissions to run 'fcall'"), True, id="not allowed"),
-        pytest.param(ResponseError("WRONGTYPE"), False, id="another error"),
-    ],
-)
-def test_where_functions_lack_a_text_is_tried(error, lacks):
-    assert _lacks_functions(error) is lacks
 
 
 @pytest.mark.parametrize("name", script_names())
