@@ -163,7 +163,11 @@ async def flower_counts(app, name):
         broker_options=app.conf.broker_transport_options,
         broker_use_ssl=app.conf.broker_use_ssl,
     )
-    return (await broker.queues([name]))[0]["messages"]
+    found = (await broker.queues([name]))[0]["messages"]
+    # Flower leaves these to the collector of garbage.
+    for sentinel in broker.redis.connection_pool.sentinel_manager.sentinels:
+        await sentinel.aclose()
+    return found
 
 
 def test_beat_ticks_over_sentinels_and_after_a_promotion(replicated, tmp_path):
