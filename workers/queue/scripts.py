@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from contextlib import contextmanager
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -213,6 +214,7 @@ class Scripts:
             ) from error
 
 
+@contextmanager
 def reading(client: redis.Redis) -> Iterator[None]:
     """Around plain commands: errors as callers know them, and wrong-typed keys are set aside.
 
