@@ -109,6 +109,7 @@ class Hostile:
             for version, value in (("7", {}), ("8", None)):
                 self.writer.write(kind, [("gone", version, value)])
         self.writer.mark_complete([KIND_CLASSES, KIND_ATTACHMENTS], epoch)
+        self.writer.keep_fresh([KIND_CLASSES, KIND_ATTACHMENTS], epoch)
         self.registry.register(
             DRIVER, {"name": DRIVER, "controllers": ["provisioner"]}, ttl_seconds=60
         )
@@ -260,6 +261,8 @@ READERS: dict[str, Reader] = {
     "catalog: replace all": lambda w: w.writer.replace(KIND_CLASSES, [], "90"),
     "catalog: write": lambda w: w.writer.write(KIND_CLASSES, [("one", "11", {"a": 1})]),
     "catalog: complete": lambda w: w.writer.mark_complete([KIND_CLASSES], "e"),
+    "catalog: fresh": lambda w: w.writer.keep_fresh([KIND_CLASSES], w.writer.epoch()),
+    "catalog: history": lambda w: w.writer.end_history(w.writer.epoch()),
     "catalog: read": lambda w: w.reader.all(KIND_CLASSES),
     "catalog: read anew": lambda w: CatalogReader(w.client).all(KIND_CLASSES),
     "catalog: attachment": lambda w: w.reader.attachment("one"),
