@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Libraries that others bring along and nobody needs.
 NEEDLESS = {
     *("kubernetes", "pydantic", "requests", "oauthlib", "requests_oauthlib", "websocket"),
-    *("opentelemetry", "flower", "tornado", "unittest"),
+    *("flower", "tornado", "unittest"),  # redis-py loads OpenTelemetry where it is installed
 }
 DRIVERS = {"grpc", "google.protobuf"}
 TICKETS = {"celery", "kombu", "amqp"}
