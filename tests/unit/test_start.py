@@ -23,10 +23,10 @@ TICKETS = {"celery", "kombu", "amqp"}
 # Module of the command, what it must not load, and the most modules: some 40 more than today.
 STARTS = {
     "workers.cli.run": ({*DRIVERS, *TICKETS, "redis", "urllib3", "httptools", "yaml"}, 330),
-    "workers.cli.explain": ({*DRIVERS, *TICKETS, "prometheus_client", "rich"}, 540),
-    "workers.cli.beat": (DRIVERS, 650),
-    "watcher.__main__": (DRIVERS, 725),
-    "workers.cli.worker": ({"rich", "workers.custom", "redbeat"}, 840),
+    "workers.cli.explain": ({*DRIVERS, *TICKETS, "prometheus_client", "rich"}, 600),
+    "workers.cli.beat": (DRIVERS, 700),
+    "watcher.__main__": (DRIVERS, 790),
+    "workers.cli.worker": ({"rich", "workers.custom", "redbeat"}, 940),
 }
 
 
