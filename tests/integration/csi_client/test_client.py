@@ -15,7 +15,12 @@ import pytest
 from csi_client import messages as csi
 from csi_client._generated import csi_pb2_grpc
 from csi_client.client import CsiClient
-from csi_client.errors import CsiError, NoStatusError, UndecodableAnswerError
+from csi_client.errors import (
+    CsiError,
+    NoStatusError,
+    UndecodableAnswerError,
+    UnusableAnswerError,
+)
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.waiting import wait_until
 
@@ -243,17 +248,20 @@ def test_answer_of_garbage_is_a_clear_error(driver: DirectoryDriver, client: Csi
         client.delete_volume("v", {})
 
 
-def test_d002_answer_without_volume_passes_to_the_caller(
+def test_d002_an_answer_without_volume_is_refused_here(
     driver: DirectoryDriver, client: CsiClient
 ) -> None:
     driver.answer_with("CreateVolume", csi.CreateVolumeResponse())
-    assert not client.create_volume(request("pvc-empty")).HasField("volume")
+    with pytest.raises(UnusableAnswerError, match="CreateVolume with an unusable volume"):
+        client.create_volume(request("pvc-empty"))
 
 
 def test_answers_above_grpcs_default_limit(driver: DirectoryDriver, client: CsiClient) -> None:
+    """10 MB arrive, and are refused for what they hold, not for their length."""
     volume = csi.Volume(volume_id="v", volume_context={"k": "x" * 10_000_000})
     driver.answer_with("CreateVolume", csi.CreateVolumeResponse(volume=volume))
-    assert client.create_volume(request("pvc-big")).volume == volume
+    with pytest.raises(UnusableAnswerError, match="10000001 bytes"):
+        client.create_volume(request("pvc-big"))
 
 
 def test_d024_answer_above_our_limit_is_no_full_pool(

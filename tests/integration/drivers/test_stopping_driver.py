@@ -24,7 +24,7 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         answers = grpc.unary_unary_rpc_method_handler(
-            lambda *_: csi.CreateVolumeResponse(),
+            lambda *_: csi.CreateVolumeResponse(volume=csi.Volume(volume_id="v")),
             request_deserializer=csi.CreateVolumeRequest.FromString,
             response_serializer=csi.CreateVolumeResponse.SerializeToString,
         )
