@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from workers.observability.logging import get_logger
 from workers.queue.connection import RedisError
+from workers.queue.keys import Key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +103,7 @@ class Messages:
                 "root_id": name,
                 "retries": 0,
                 "timelimit": [None, None],
-                "argsrepr": repr(args)[:ARGUMENT_LENGTH],
+                "argsrepr": _shown(args)[:ARGUMENT_LENGTH],
                 "kwargsrepr": "{}",
                 "ignore_result": True,
             },
@@ -123,6 +124,16 @@ class Messages:
         if kind not in self._logged:
             self._logged.add(kind)
             _log.warning("malformed Celery message dropped, others like it are counted", err=kind)
+
+
+def _shown(args: list[Any]) -> str:
+    """What Flower shows and searches: object and driver of the key, as workers.app writes it."""
+    try:
+        (name,) = args
+        key = Key.parse(name)
+    except (ValueError, TypeError, AttributeError):
+        return repr(args)
+    return f"{key.object} {key.driver}"
 
 
 def refresh_binding(keys: Any, args: Any, client: Any) -> None:
