@@ -165,7 +165,7 @@ class Outbox:
             version: of the event if the add is only about this event of their object.
         """
         with self._lock:
-            held = set[str]().union(*self._awaited.values())
+            held = self._held_kinds()
             for key in keys:
                 waiting = self._held if key.kind in held else self._pending.keys
                 # An add without a version asks for a pass in any case.
@@ -211,7 +211,7 @@ class Outbox:
             self._pending.lists[kind] = listed
             self._listed.add(kind)
             if self._awaited.pop(kind, None) and self._held:
-                held = set[str]().union(*self._awaited.values())
+                held = self._held_kinds()
                 for key in [key for key in self._held if key.kind not in held]:
                     self._pending.keys[key] = self._held.pop(key)
             self._wake()
@@ -295,11 +295,15 @@ class Outbox:
                 self._queue.add(keys[start : start + size], delay_seconds=delay_seconds)
             batch.everything = False
 
+    def _held_kinds(self) -> set[str]:
+        """The kinds of keys that wait for a list; call with the lock."""
+        return set[str]().union(*self._awaited.values())
+
     def _free(self, keys: Iterable[Key]) -> list[Key]:
         """Return the keys that may be sent now, lanes taking turns; hold the others back."""
         keys = list(keys)
         with self._lock:
-            held = set[str]().union(*self._awaited.values())
+            held = self._held_kinds()
             self._held.update((key, "") for key in keys if key.kind in held)
         return _interleaved(key for key in keys if key.kind not in held)
 

@@ -249,18 +249,13 @@ def queue_for(name: str) -> Queue:
 PERSISTENT: Final = 2
 
 
-def argsrepr(key: Key) -> str:
-    """What Flower shows and searches; the argument itself is the key."""
-    return f"{key.object} {key.driver}"
-
-
 def ticket(app: FleetApp, kind: Kind, key: Key) -> Any:
     """The message for a key: as `send_task` makes it, without its routes, result and parents."""
     return app.amqp.create_task_message(
         uuid(),
         kind.task,
         (key.text,),
-        argsrepr=argsrepr(key),
+        argsrepr=brokerscripts.argsrepr(key),
         kwargsrepr=NO_KWARGS,
         ignore_result=True,
     )

@@ -126,14 +126,18 @@ class Messages:
             _log.warning("malformed Celery message dropped, others like it are counted", err=kind)
 
 
+def argsrepr(key: Key) -> str:
+    """What Flower shows and searches; the argument itself is the key."""
+    return f"{key.object} {key.driver}"
+
+
 def _shown(args: list[Any]) -> str:
-    """What Flower shows and searches: object and driver of the key, as workers.app writes it."""
+    """The same for the arguments of a message; of those that are no key, what they are."""
     try:
         (name,) = args
-        key = Key.parse(name)
+        return argsrepr(Key.parse(name))
     except (ValueError, TypeError, AttributeError):
         return repr(args)
-    return f"{key.object} {key.driver}"
 
 
 def refresh_binding(keys: Any, args: Any, client: Any) -> None:

@@ -14,9 +14,11 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+
+from tests.support.loopback import LoopbackServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def status(code: int, reason: str, message: str, **headers: str) -> Reply:
     )
 
 
-class FakeApi:
+class FakeApi(LoopbackServer):
     """The server; use as a context manager."""
 
     def __init__(self) -> None:
@@ -76,22 +78,10 @@ class FakeApi:
         self.other: Callable[[Request], Reply] = lambda _request: status(404, "NotFound", "no")
         self._stopped = threading.Event()
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self._server.block_on_close = False
+        super().__init__()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def _end(self) -> None:
         self._stopped.set()
-        self._server.shutdown()
-        self._server.server_close()
 
     def count(self, path: str, *, watch: bool) -> int:
         """How many lists or watches of a path were asked for."""

@@ -11,14 +11,16 @@ import copy
 import json
 import threading
 from collections import defaultdict
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+
+from tests.support.loopback import LoopbackServer
 
 JsonObject = dict[str, Any]
 
 
-class VersionedApi:
+class VersionedApi(LoopbackServer):
     """The server; use as a context manager.
 
     Attributes:
@@ -38,25 +40,13 @@ class VersionedApi:
         self._changed = threading.Condition()
         self._watches = 0
         self._stopped = False
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self._server.block_on_close = False
+        super().__init__()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def _end(self) -> None:
         self._stopped = True
         for event in self.held.values():
             event.set()
         self.drop_watches()
-        self._server.shutdown()
-        self._server.server_close()
 
     def put(self, path: str, name: str, **body: Any) -> JsonObject:
         """Create or replace an object."""

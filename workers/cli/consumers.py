@@ -17,7 +17,8 @@ from celery.worker import state as worker_state
 from celery.worker.consumer import Consumer
 from kombu.common import ignore_errors
 
-from workers.app import NO_KWARGS, SYSTEM_QUEUE, argsrepr, queue_for
+from workers.app import NO_KWARGS, SYSTEM_QUEUE, queue_for
+from workers.brokerscripts import argsrepr
 from workers.cli.pool import FreeThreads
 from workers.controllers import catalogue
 from workers.queue.kinds import place_of, places

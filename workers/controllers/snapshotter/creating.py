@@ -287,9 +287,10 @@ class Creation:
             work.record_answer(error.made, error.members)
         was_open = before is not None and before.is_open
         known = work.intent
-        if error.code == errors.ALREADY_EXISTS and known is not None and known.earlier:
+        earlier = known.with_earlier() if known is not None else None
+        if error.code == errors.ALREADY_EXISTS and earlier is not None:
             # The earlier call made it, and the driver expects that call's request.
-            work.intent = known.with_earlier()
+            work.intent = earlier
             work.copy_intent()
             self.blame(self.taking_failed(str(error)))
             return work.failed(error.code_name)

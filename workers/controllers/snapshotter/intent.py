@@ -142,10 +142,10 @@ class Intent:
             return self.earlier
         return self.parameters, self.secret
 
-    def with_earlier(self) -> Self:
-        """The same as an open call with the earlier parameters, if there are any."""
+    def with_earlier(self) -> Self | None:
+        """The same as an open call with the earlier parameters; None if there are none."""
         if self.earlier is None:
-            return self
+            return None
         parameters, secret = self.earlier
         return replace(self, parameters=parameters, secret=secret, earlier=None, is_open=True)
 
