@@ -168,7 +168,8 @@ def test_c038_a_threshold_gives_up_and_each_change_tries_once(plain, scene):
     scene.claim("again", full)
     scene.wait_bound("again")
     assert calls() == 5
-    assert messages(scene, "data", "ProvisioningFailed") == ["disk on fire"]
+    # Each worker process that tried counts the event in an object of its own.
+    assert set(messages(scene, "data", "ProvisioningFailed")) == {"disk on fire"}
 
 
 def test_c026_c029_a_claim_deleted_in_background_is_finished(plain, scene):

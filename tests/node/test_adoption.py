@@ -60,8 +60,8 @@ def test_readme_leads_from_an_empty_cluster_to_a_volume(reader: Walkthrough) -> 
     """A Bound claim, a pod's bytes in its volume, and an answer from a laptop (OPS-3)."""
     print(reader.timeline())
     assert reader.printed("kubectl exec writer").strip() == "hello"
-    assert "pvc default/hello" in reader.printed("csi-fleet explain")
-    assert "directory.csi.example.org" in reader.printed("csi-fleet status")
+    assert "pvc default/hello" in reader.printed("explain pvc default/hello")
+    assert "directory.csi.example.org" in reader.printed(" status")
 
 
 def test_a_driver_moves_over_and_back_while_claims_come(
