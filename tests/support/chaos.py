@@ -30,6 +30,7 @@ from tests.support.redis_fixtures import undeclared_keys
 from tests.support.redis_server import RedisServer
 from tests.support.running import Running
 from tests.support.waiting import let_pass, wait_until
+from tests.support.wallclock import WallClock
 from workers.constants import ANN_RECORD_DRIVER
 from workers.queue.copies import NAME_PREFIX
 from workers.queue.names import NAMES, PREFIX
@@ -96,13 +97,18 @@ class System(Running):
     driver_started_at: float = 0.0
     undeclared: set[str] = field(default_factory=set)
     is_proxied: bool = False
+    has_clocks: bool = False
+    clocks: dict[str, WallClock] = field(default_factory=dict)
     api_ways: dict[str, Proxy] = field(default_factory=dict)
     redis_ways: dict[str, Proxy] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.driver = DirectoryDriver(arguments=self.driver_arguments)
-        self.redis = RedisServer(self.redis_binary, self.directory, appendonly=self.appendonly)
+        clock = self.clock_env("redis")
+        self.redis = RedisServer(
+            self.redis_binary, self.directory, appendonly=self.appendonly, env=clock
+        )
         self.api = KubeApi(self.plane.kubeconfig)
         self._ended = threading.Event()
         self._tender: threading.Thread | None = None
@@ -139,8 +145,14 @@ class System(Running):
             name,
             [*command, *flags, f"--state-dir={state}"],
             self.directory / f"{name}.log",
-            environment(PYTHONFAULTHANDLER="1"),
+            environment(PYTHONFAULTHANDLER="1", **self.clock_env(name)),
         )
+
+    def clock_env(self, name: str) -> Mapping[str, str]:
+        """With `has_clocks` each part has a wall clock of its own, which `step_clock` sets."""
+        if not self.has_clocks:
+            return {}
+        return self.clocks.setdefault(name, WallClock(self.directory / f"{name}.clock")).env
 
     def ways(self, name: str) -> list[str]:
         """Flags that lead a part to API server and Redis, through proxies of its own."""
@@ -169,6 +181,10 @@ class System(Running):
         if part.process is not None and part.is_running:
             part.process.signal(signal.SIGSTOP)
             part.stopped_until = time.monotonic() + seconds
+
+    def step_clock(self, name: str, seconds: int) -> None:
+        """The wall clock of `redis` or a part steps, and stays so over its restarts."""
+        self.clocks[name].step(seconds)
 
     def restart_redis(self, *, is_empty: bool = False) -> None:
         self.redis.kill()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,13 +42,15 @@ def is_as_shipped(binary: str) -> bool:
 class RedisServer:
     """One server on a free loopback port and a unix socket; its files live in `directory`.
 
-    With `appendonly` it keeps its data over `kill` and `start`.
+    With `appendonly` it keeps its data over `kill` and `start`. `env` is beside ours, for a
+    `WallClock` say.
     """
 
     binary: str
     directory: Path
     appendonly: bool = False
     port: int = field(default_factory=free_port)
+    env: Mapping[str, str] = field(default_factory=dict)
     process: Process | None = None
 
     @property
@@ -70,6 +73,7 @@ class RedisServer:
                 *("--appendfsync", "always"),
             ],
             log=self.directory / "redis.log",
+            env={**os.environ, **self.env},
         )
         wait_until(self._answers, 15, "redis-server answers")
         return self

@@ -1,0 +1,68 @@
+"""A wall clock of its own for one process of a test, which can be stepped while it runs.
+
+```
+clock = WallClock(directory / "redis.clock")
+server = RedisServer(binary, directory, env=clock.env).start()
+clock.step(-3600)                        # as NTP does after a boot with a wrong clock
+```
+
+The other clocks of the process (CLOCK_MONOTONIC, CLOCK_BOOTTIME) go on. Needs a C compiler.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+_SOURCE = Path(__file__).with_name("wallclock.c")
+_SECONDS = struct.Struct("q")
+
+
+def has_compiler() -> bool:
+    """Whether `WallClock` works on this machine."""
+    return shutil.which("cc") is not None
+
+
+@cache
+def _library() -> Path:
+    code = _SOURCE.read_bytes()
+    name = f"csi-fleet-wallclock-{os.getuid()}-{hashlib.sha256(code).hexdigest()[:16]}.so"
+    built = Path(tempfile.gettempdir()) / name
+    if not built.exists():
+        # Test processes side by side may build it at the same time.
+        with tempfile.NamedTemporaryFile(dir=built.parent, suffix=".so", delete=False) as made:
+            command = ["cc", "-O2", "-shared", "-fPIC", "-o", made.name, str(_SOURCE), "-ldl"]
+            subprocess.run(command, check=True, capture_output=True)
+            Path(made.name).replace(built)
+    return built
+
+
+class WallClock:
+    """How far the wall clock of a process is ahead; its knob is a file of 8 bytes."""
+
+    def __init__(self, path: Path, ahead_seconds: int = 0) -> None:
+        self._path = path
+        self._ahead = ahead_seconds
+        path.write_bytes(_SECONDS.pack(ahead_seconds))
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """What a process is started with, beside its own environment."""
+        return {"LD_PRELOAD": str(_library()), "CLOCK_FILE": str(self._path)}
+
+    @property
+    def ahead_seconds(self) -> int:
+        return self._ahead
+
+    def step(self, seconds: int) -> None:
+        """Set it forward, or back; also of processes that run."""
+        self._ahead += seconds
+        with self._path.open("r+b") as file:
+            file.write(_SECONDS.pack(self._ahead))
