@@ -19,6 +19,7 @@ from workers.process import kube_client, mark_ready, serve, tell_liveness
 from workers.queue.catalog import CatalogWriter
 from workers.queue.connection import connect
 from workers.queue.intents import IntentStore
+from workers.queue.pauses import Pauses
 from workers.queue.presence import Presence
 from workers.queue.recovery import Recovery
 from workers.queue.registry import DriverRegistry
@@ -62,6 +63,7 @@ def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
         ),
         metrics=metrics,
         presence=Presence(redis_client),
+        pauses=Pauses(redis_client, queue),
         chosen=settings.chosen,
     )
 

@@ -22,6 +22,7 @@ from workers.backoff import Backoff
 from workers.controllers.catalogue import SPECS
 from workers.controllers.provisioner.filters import keys_of_unsaved
 from workers.controllers.provisioner.served import Drivers
+from workers.kube.pauserecord import PauseRecord
 from workers.kube.resources import KubeResources
 from workers.kube.watch import Reflector
 from workers.loop import Loop
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from workers.observability.metrics import Metrics
     from workers.queue.catalog import CatalogWriter
     from workers.queue.keys import Key
+    from workers.queue.pauses import Pauses
     from workers.queue.presence import Presence
     from workers.queue.recovery import Recovery
     from workers.queue.workqueue import WorkQueue
@@ -51,6 +53,7 @@ _log = get_logger(__name__)
 _RECOVERY_SECONDS: Final = 60.0
 # No watcher is that far behind.
 PRUNE_SECONDS: Final = 3600.0
+PAUSES_SECONDS: Final = 5.0
 # Reading ConfigMaps and Redis' records, each request with its own time-out.
 _RECOVERY_LIMIT_SECONDS: Final = 300.0
 # A watch ends after 5 minutes and brings bookmarks meanwhile; a page may take half a minute.
@@ -73,6 +76,7 @@ class Watcher:
         recovery: gives records of attempts their keys back.
         metrics: counts what the API server sends; None counts nothing.
         presence: told each few seconds that this watcher lives; None tells nobody.
+        pauses: Redis' mirror of what operators paused; None mirrors nothing.
         specs: every controller there is.
         chosen: the controllers that run whatever the registered drivers say.
 
@@ -94,6 +98,7 @@ class Watcher:
         recovery: Recovery | None = None,
         metrics: Metrics | None = None,
         presence: Presence | None = None,
+        pauses: Pauses | None = None,
         specs: Iterable[Spec] = SPECS,
         chosen: Collection[str] = _DEFAULT,
     ) -> None:
@@ -137,6 +142,7 @@ class Watcher:
         self._namespace = namespace
         self._recovery = recovery
         self._presence = presence
+        self._pauses = pauses
         self._recovery_seconds = recovery_seconds(resync_seconds)
         self._resync_seconds = resync_seconds
         self.loops = self._make_loops()
@@ -174,6 +180,8 @@ class Watcher:
             ),
             Loop("prune", self._prune, first_wait_seconds=PRUNE_SECONDS),
         ]
+        if self._pauses is not None:
+            loops.append(Loop("pauses", self._mirror_pauses, first_wait_seconds=None))
         if self._resync_seconds > 0:
             loops.append(
                 Loop(
@@ -239,7 +247,7 @@ class Watcher:
             self.history.life_began()
             self.machine.relist_catalog()
             self.outbox.add_everything()
-        for name in {"recovery", "presence"} & self.loops.keys():
+        for name in {"recovery", "presence", "pauses"} & self.loops.keys():
             self.loops[name].wake()
 
     def _drivers_changed(self, records: dict[str, Record]) -> None:
@@ -265,6 +273,13 @@ class Watcher:
         _log.info("resync")
         self.outbox.add_everything()
         return self._resync_seconds
+
+    def _mirror_pauses(self) -> float:
+        """What operators paused: a person may have edited the ConfigMap, or Redis lost a word."""
+        if self._pauses is not None:
+            record = PauseRecord(KubeResources(self._client), self._namespace)
+            self._pauses.mirror(record.list())
+        return PAUSES_SECONDS
 
     def _announce(self) -> float:
         """Tell people that this watcher lives."""

@@ -13,10 +13,9 @@ import redis
 
 from tests.support.driver_host import DriverHost
 from tests.support.fleet import Fleet, Scene
+from tests.support.tool import Tool
 from tests.support.waiting import wait_until
 from workers.queue.breakers import Breakers
-from workers.queue.pauses import Pauses
-from workers.queue.workqueue import WorkQueue
 
 DRIVERS = 20
 FLOOD = 120
@@ -221,7 +220,7 @@ def test_pools_split_the_drivers(host, central, scene, file):
         assert {scene.get(name)["status"]["phase"] for name in names[other]} == {"Pending"}
 
 
-def test_paused_class_waits_and_breaker_state_is_visible(host, central, scene, file):
+def test_paused_class_waits_and_breaker_state_is_visible(host, central, scene, file, kubeconfig):
     paused, hang = host.names[:2]
     file.write_text(
         "defaults:\n  timeouts: {create: 1s}\ndrivers:\n" + entry(host, paused) + entry(host, hang)
@@ -231,9 +230,9 @@ def test_paused_class_waits_and_breaker_state_is_visible(host, central, scene, f
         wait_until(lambda: served in fleet.log_text(), 30, "the driver is served")
         host.set_mode(hang, mode="dead")
         client = redis.Redis.from_url(fleet.redis_url)
-        pauses = Pauses(client, WorkQueue(client, publish=lambda _: None))
+        tool = Tool(kubeconfig, fleet.redis_url)
         storage_class = scene.storage_class(paused)
-        pauses.pause_class(storage_class, "array firmware")
+        tool.ok("pause", f"--class={storage_class}", "--reason=array firmware")
         scene.claim("waits", storage_class)
         names = create(scene, [hang], 8)
         breakers = Breakers(client, publish=lambda _: None)
@@ -243,7 +242,7 @@ def test_paused_class_waits_and_breaker_state_is_visible(host, central, scene, f
         )
         assert "in time" in opened.reason
         assert scene.reasons("waits") == set()
-        pauses.resume_class(storage_class)
+        tool.ok("resume", f"--class={storage_class}")
         scene.wait_bound("waits")
         host.set_mode(hang)
         scene.wait_bound(*names[hang], timeout_seconds=90)

@@ -105,7 +105,7 @@ def test_explain_reads_the_driver_s_own_redis(world, words, kind, name, uid):
     assert states(words, world.tools(Command.EXPLAIN)) == []
     key = Key(kind, world.driver, name, uid)
     world.wait_for_room(key)
-    world.queue.pause(key.lane, "by hand")
+    world.queue.mirror_pauses("1", {f"driver {world.driver}": "0 by hand"})
     (state,) = states(words, world.tools(Command.EXPLAIN))
     assert state.key == key
     assert [one.reason for one in state.pauses] == ["by hand"]
@@ -141,7 +141,7 @@ def test_failed_shows_every_driver_and_replays_one(world, capsys):
 
 
 @pytest.mark.parametrize("command", [Command.PAUSE, Command.DRAIN])
-def test_a_driver_is_paused_where_it_is_and_nowhere_else(world, command):
+def test_a_driver_is_paused_and_goes_on(world, command):
     lane = world.key().lane
     assert pause.run(world.tools(command, driver=world.driver, reason="why")) == 0
     assert world.queue.stats()[lane].paused == {"operator": "why"}
@@ -163,10 +163,10 @@ def test_a_class_is_paused(world, capsys, monkeypatch):
     """Classes are the cluster's: no command has to know whose driver one names."""
     monkeypatch.setattr(pause.time, "sleep", lambda _: None)
     assert pause.run(world.tools(Command.PAUSE, storage_class="one", reason="why")) == 0
-    assert world.client.hget("csifleet:class_pauses", "one").endswith(b" why")
+    assert world.client.hget("csifleet:pauses", "class one").endswith(b" why")
     assert pause.run(world.tools(Command.RESUME, storage_class="one")) == 0
     assert "goes on" in capsys.readouterr().out
-    assert not world.client.exists("csifleet:class_pauses")
+    assert not world.client.exists("csifleet:pauses")
 
 
 def test_status_shows_all_drivers_and_adds_up(world, capsys):

@@ -29,7 +29,7 @@ from workers.queue.limits import read_stats
 from workers.queue.locks import Lock, Mode
 from workers.queue.marks import Remembered
 from workers.queue.names import NAMES
-from workers.queue.pauses import Pauses, Said
+from workers.queue.pauses import Pauses
 from workers.queue.periods import Periods
 from workers.queue.presence import Presence
 from workers.queue.recovery import Recovery
@@ -50,7 +50,7 @@ REMEMBERED = {
     NAMES["marks"].full: OTHER.text,
     NAMES["memos"].full: OTHER.text,
     NAMES["fails"].full: OTHER.text,
-    NAMES["class_pauses"].full: "stopped",
+    NAMES["pauses"].full: "class stopped",
     NAMES["capacity"].full + "other": "item",
 }
 MARK = {"call": {"until": 1}}
@@ -115,7 +115,7 @@ class Hostile:
         )
         self.breakers.keep({DRIVER: b'{"name":"d"}'}, {DRIVER}, ttl_seconds=60)
         self.breakers.failed("e", "refused")
-        self.pauses.pause_class("stopped", "why")
+        self.queue.mirror_pauses("5", {"class stopped": "0 why", "driver e": "0 why"})
         for key in (OTHER, OWN):
             self.remember(key)
         for driver in (DRIVER, "other"):
@@ -277,15 +277,9 @@ READERS: dict[str, Reader] = {
     "breaker: keep": lambda w: w.breakers.keep({DRIVER: "{}"}, {DRIVER}, ttl_seconds=60),
     "throttle": lambda w: w.breakers.throttle(OWN.lane),
     "pace": lambda w: w.breakers.pace(OWN.lane),
-    "pause a class": lambda w: w.pauses.pause_class("fast", "why", seconds=60),
-    "resume a class": lambda w: w.pauses.resume_class("fast"),
     "paused classes": lambda w: (w.pauses.classes(), w.pauses.of_class("fast")),
-    "pause a driver": lambda w: w.pauses.pause_driver("f", "why"),
-    "resume a driver": lambda w: w.pauses.resume_driver("f"),
-    "restore pauses": lambda w: (
-        w.pauses.restore_driver("f", Said("why", 0, 5)),
-        w.pauses.restore_class("fast", Said("why", 0, 5)),
-    ),
+    "mirror pauses": lambda w: w.queue.mirror_pauses("7", {"driver f": "0 why"}),
+    "whether pauses are mirrored": lambda w: w.pauses.is_mirrored(),
     "draining": lambda w: w.pauses.draining(DRIVER),
     "capacity: known": lambda w: w.capacity.known(DRIVER, "item"),
     "capacity: all": lambda w: w.capacity.all(DRIVER),

@@ -82,7 +82,7 @@ def check(client: Any, model: QueueModel, lanes: Iterable[str]) -> None:
 
 # What stays when nothing waits and nothing runs: settings, clocks, what ends by its TTL.
 RESTING = {
-    *("epoch", "procs", "fence", "limits", "declared", "paused", "class_pauses", "said"),
+    *("epoch", "procs", "fence", "limits", "declared", "paused", "pauses", "pauses_version"),
     *("saved", "seen", "ghosts", "breakers", "check_guard", "sweep_guard", "recovery_guard"),
     *("quiet", "patience", "swept", "lost", "led_to"),
 }

@@ -41,12 +41,15 @@ COMMANDS: Final = (
 )
 # Parts whose Redis user or service account may do less than a worker's.
 LESSER: Final = ("beat", "flower", "watcher")
+# What writes pauses, which the admission policy keeps from the accounts of workers.
+PAUSING: Final = ("pause", "resume", "drain")
 # Control and format characters, other line ends, halves of a pair.
 _UNSEEN: Final = {"Cc", "Cf", "Zl", "Zp", "Cs"}
 _OF_KUBECTL: Final = ("--context", "--kubeconfig", "--cluster", "--user", "--as")
 _USAGE: Final = f"""\
 kubectl csi-fleet COMMAND ...   runs `csi-fleet COMMAND ...` in a worker's pod of the cluster
-                                (migrate: here, with your own rights)
+                                (pause, resume, drain: in a watcher's; migrate: here, with your
+                                own rights)
 
 Commands: {", ".join(COMMANDS)}
   kubectl csi-fleet status
@@ -81,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
             return 0 if command else 2
         if command[0] == "migrate":
             return here(flags, command)
-        place = choose(pods(flags, namespace))
+        place = choose(pods(flags, namespace), command[0])
         sys.stderr.write(f"kubectl csi-fleet: in pod {plain(f'{place.namespace}/{place.pod}')}\n")
         return run(flags, place, command)
     except PluginError as error:
@@ -154,12 +157,15 @@ def trusted(namespaces: list[dict[str, Any]]) -> set[str]:
     return found
 
 
-def choose(items: list[dict[str, Any]]) -> Place:
-    """A worker that is ready, else another part of csi-fleet.
+def choose(items: list[dict[str, Any]], command: str) -> Place:
+    """A worker that is ready, else another part of csi-fleet; a watcher for what writes pauses.
 
     Raises:
         PluginError: there is none, or they are in several namespaces.
     """
+    watchers = [one for one in items if _part_of(one) == "watcher"]
+    if command in PAUSING and watchers:
+        items = watchers
     ranked = sorted(
         (
             (rank, place)
@@ -190,7 +196,7 @@ def place_of(item: dict[str, Any]) -> Place | None:
     metadata = item["metadata"]
     for container in item["spec"]["containers"]:
         if any(one["name"] == REDIS_VARIABLE for one in container.get("env") or ()):
-            # Where copies of pauses are kept, if not in the pod's own namespace.
+            # Where pauses are kept, if not in the pod's own namespace.
             given = [*(container.get("command") or ()), *(container.get("args") or ())]
             kept = tuple(one for one in given if one.startswith("--namespace="))
             return Place(metadata["namespace"], metadata["name"], container["name"], kept)
@@ -199,10 +205,15 @@ def place_of(item: dict[str, Any]) -> Place | None:
 
 def rank_of(item: dict[str, Any], place: Place) -> int:
     """Ready workers first."""
-    name = (item["metadata"].get("labels") or {}).get(NAME_LABEL, "")
+    name = _part_of(item)
     states = (item.get("status") or {}).get("containerStatuses") or ()
     is_ready = any(one["name"] == place.container and one.get("ready") for one in states)
     return (10 * (LESSER[::-1].index(name) + 1) if name in LESSER else 0) + (not is_ready)
+
+
+def _part_of(item: dict[str, Any]) -> str:
+    """Watcher, beat, flower or worker."""
+    return str((item["metadata"].get("labels") or {}).get(NAME_LABEL, ""))
 
 
 def run(flags: list[str], place: Place, command: list[str]) -> int:

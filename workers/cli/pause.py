@@ -1,27 +1,29 @@
 """`csi-fleet pause`, `resume` and `drain`: stop the work for a driver or a storage class.
 
-What is said goes to Redis, where it holds at once, and to the API server, from which it comes back
-when Redis loses its data. Without the API server it holds all the same, and the command says that
-it may get lost.
+The truth is a ConfigMap (`workers.kube.pauserecord`). The command writes it and then mirrors it in
+Redis, where it holds at once. Without a Redis URL the watcher mirrors it some seconds later.
 """
 
 from __future__ import annotations
 
+import json
+import shlex
 import time
 from typing import TYPE_CHECKING, Final
 
 from workers.cli import knowndrivers, terminal
 from workers.config.flags import Command
-from workers.engine.pausecopies import CLASS, DRIVER, Copy, PauseCopies
 from workers.errors import ApiError, ConfigError
 from workers.explain.words import duration, nearest
 from workers.kube import paths
-from workers.kube.errors import NotFoundError
+from workers.kube.errors import ForbiddenError, NotFoundError
+from workers.kube.pauserecord import CLASS, DRIVER, NAME, PauseRecord
+from workers.queue.inspect import read_time
 from workers.queue.pauses import CLASS_CACHE_SECONDS
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
-    from workers.queue.pauses import Said
+    from workers.kube.pauserecord import Recorded
 
 POLL_SECONDS: Final = 0.5
 
@@ -34,26 +36,60 @@ def run(tools: Tools) -> int:
     if not tool.driver and not tool.storage_class:
         choice = "--driver=NAME" if command is Command.DRAIN else "--driver=NAME or --class=NAME"
         raise ConfigError(f"give {choice}")
-    if tool.storage_class:
-        return _of_class(tools)
-    known = queue_names(tools, tool.driver)
+    kind = DRIVER if tool.driver else CLASS
+    name = tool.driver or tool.storage_class
+    has_redis = bool(tools.settings.redis.url)
+    if command is Command.DRAIN and not has_redis:
+        raise ConfigError("drain counts what runs in Redis: give --redis-url")
+    queue_names = queue_names_of(tools, name) if kind == DRIVER and has_redis else [name]
     if command is Command.RESUME:
-        was_paused = any(
-            "operator" in stats.paused
-            for lane, stats in tools.queue.stats().items()
-            if lane.partition("|")[2] in known
-        )
-        for name in known:
-            tools.pauses.resume_driver(name)
-        _drop_copy(tools, DRIVER, tool.driver)
-        terminal.write(f"driver {tool.driver} {'goes on' if was_paused else 'was not paused'}")
+        was_paused, state = _record(tools, kind, name, None)
+        _mirror(tools, state)
+        terminal.write(f"{kind} {name} {'goes on' if was_paused else 'was not paused'}")
         return 0
-    seconds = tool.for_seconds or None
-    said = [tools.pauses.pause_driver(name, tool.reason, seconds=seconds) for name in known]
-    _keep_copy(tools, DRIVER, tool.driver, said[0])
-    end = f" for {duration(tool.for_seconds)}" if seconds else ""
-    terminal.write(f"driver {tool.driver} is paused{end}; running work ends by itself")
-    return drain(tools, known) if command is Command.DRAIN else 0
+    if kind == CLASS:
+        _check_class(tools, name)
+    _mirror(tools, _record(tools, kind, name, _end_ms(tools))[1])
+    if kind == CLASS:
+        if has_redis:
+            # By then every worker has read it: a claim that is made after our word is not begun.
+            time.sleep(CLASS_CACHE_SECONDS)
+        terminal.write(f"class {name} is paused; attempts in progress are finished")
+        return 0
+    end = f" for {duration(tool.for_seconds)}" if tool.for_seconds else ""
+    terminal.write(f"driver {name} is paused{end}; running work ends by itself")
+    return drain(tools, queue_names) if command is Command.DRAIN else 0
+
+
+def _record(tools: Tools, kind: str, name: str, until_ms: int | None) -> tuple[bool, Recorded]:
+    """Write a pause, or its end when `until_ms` is None."""
+    record, reason = record_of(tools), tools.settings.tool.reason
+    change = record.change(kind, name, reason, until_ms)
+    try:
+        return record.apply(change)
+    except ForbiddenError as error:
+        # Where the admission policy is installed a worker's account is not allowed to say pauses.
+        patch = shlex.quote(json.dumps({"data": change}))
+        raise ConfigError(
+            f"nothing is changed: {error}. Do it with an account of yours that may: "
+            f"kubectl -n {record.namespace} patch configmap {NAME} --type=merge -p {patch} "
+            f"(before the first pause: kubectl -n {record.namespace} create configmap {NAME})",
+            exit_code=1,
+        ) from error
+
+
+def _end_ms(tools: Tools) -> int:
+    """When the pause ends by Redis' clock; 0 for never."""
+    seconds = tools.settings.tool.for_seconds
+    now = read_time(tools.redis) if tools.settings.redis.url else time.time()
+    return round((now + seconds) * 1000) if seconds else 0
+
+
+def _mirror(tools: Tools, state: Recorded) -> None:
+    if tools.settings.redis.url:
+        tools.pauses.mirror(state)
+    else:
+        terminal.write("note: without --redis-url this holds when a watcher has read it, in 5 s")
 
 
 def drain(tools: Tools, names: list[str]) -> int:
@@ -72,7 +108,7 @@ def drain(tools: Tools, names: list[str]) -> int:
         time.sleep(POLL_SECONDS)
 
 
-def queue_names(tools: Tools, driver: str) -> list[str]:
+def queue_names_of(tools: Tools, driver: str) -> list[str]:
     """Queue names of a driver: one, or one per node. One that is not served can be paused too.
 
     Raises:
@@ -97,48 +133,18 @@ def _check_class(tools: Tools, name: str) -> None:
         return
 
 
-def _of_class(tools: Tools) -> int:
-    tool = tools.settings.tool
-    name = tool.storage_class
-    if tools.settings.command is Command.RESUME:
-        was_paused = tools.pauses.resume_class(name)
-        _drop_copy(tools, CLASS, name)
-        terminal.write(f"class {name} {'goes on' if was_paused else 'was not paused'}")
-        return 0
-    _check_class(tools, name)
-    seconds = tool.for_seconds or None
-    said = tools.pauses.pause_class(name, tool.reason, seconds=seconds)
-    _keep_copy(tools, CLASS, name, said)
-    # By then every worker has read it: a claim that is made after our word is not begun.
-    time.sleep(CLASS_CACHE_SECONDS)
-    terminal.write(f"class {name} is paused; attempts in progress are finished")
-    return 0
+def record_of(tools: Tools) -> PauseRecord:
+    """The ConfigMap in the namespace that the workers look into.
 
-
-def _keep_copy(tools: Tools, kind: str, name: str, said: Said) -> None:
-    try:
-        copies(tools).keep(Copy(kind, name, said))
-    except (ApiError, ConfigError) as error:
-        terminal.write(
-            f"WARNING: no copy of this pause is in the API server: it ends when Redis loses its "
-            f"data ({error}). Repeat the command when this is mended"
-        )
-
-
-def _drop_copy(tools: Tools, kind: str, name: str) -> None:
-    try:
-        copies(tools).drop(kind, name)
-    except (ApiError, ConfigError) as error:
-        terminal.write(
-            f"WARNING: the copy of the pause stays in the API server: it comes back when Redis "
-            f"loses its data ({error}). Repeat the command when this is mended"
-        )
-
-
-def copies(tools: Tools) -> PauseCopies:
-    """In the namespace that the workers look into."""
+    Raises:
+        ConfigError: nobody says which one that is.
+    """
     settings = tools.settings
+    if "namespace" in settings.explicit:
+        return PauseRecord(tools.kube, settings.kube.namespace)
+    if not settings.redis.url:
+        raise ConfigError("without --redis-url give --namespace, the one of the system's records")
     namespaces = {str(one.get("system_namespace") or "") for one in tools.registry.alive().values()}
-    if "namespace" not in settings.explicit and len(namespaces - {""}) == 1:
-        return PauseCopies(tools.kube, (namespaces - {""}).pop())
-    return PauseCopies(tools.kube, settings.kube.namespace)
+    namespaces -= {""}
+    namespace = namespaces.pop() if len(namespaces) == 1 else settings.kube.namespace
+    return PauseRecord(tools.kube, namespace)

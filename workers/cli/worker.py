@@ -35,12 +35,13 @@ from workers.engine.context import Context
 from workers.engine.controller import KeepsParts, Means, load
 from workers.engine.effects import Effects
 from workers.engine.passes import Passes, longest_pass
-from workers.engine.pausecopies import PauseCopies, PauseRestorer
+from workers.engine.pausing import mirror_first
 from workers.engine.periodic import Periodic
 from workers.errors import ConfigError, QueueUnavailable
 from workers.explain.lasting import Lasting
 from workers.kube.events import EventRecorder
 from workers.kube.kept import ENOUGH
+from workers.kube.pauserecord import PauseRecord
 from workers.kube.resources import KubeResources
 from workers.loop import Loop
 from workers.migration import plugins
@@ -126,7 +127,7 @@ class WorkerProcess:
         redis = connect(url, password_file=password_file)
         seal = Seal.of_lines(settings.redis.record_keys)
         self.pauses = Pauses(redis)
-        copies = PauseCopies(self.kube, settings.kube.namespace)
+        record = PauseRecord(self.kube, settings.kube.namespace)
         self.make_fleet(Breakers(redis, publish=publisher(self.app)))
         threads = settings.process.concurrency
         self.seats = Seats(self.fleet.seats, self.consumers.hold, threads=threads)
@@ -136,7 +137,7 @@ class WorkerProcess:
             heartbeat_client=connect_heartbeat(url, password_file=password_file),
             lease_ttl_seconds=settings.process.lease_ttl_seconds,
             on_lost=self.wake_heartbeat,
-            before_limits=PauseRestorer(copies, self.pauses).restore,
+            before_limits=lambda _lane: mirror_first(self.pauses, record),
             seal=seal,
         )
         self.pauses.attach(self.queue)

@@ -1,19 +1,41 @@
-"""Claims and volumes of a class that an operator paused go back, with the reason to be seen."""
+"""What workers do about operators' pauses: learn them, and send back what is paused."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from workers.engine.outcome import Outcome, wait
+from workers.kube.errors import ForbiddenError
+from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
     from workers.engine.context import Runtime
+    from workers.kube.pauserecord import PauseRecord
+    from workers.queue.pauses import Pauses
+
+_log = get_logger(__name__)
 
 AGAIN_SECONDS: Final = 5.0
 
 
+def mirror_first(pauses: Pauses, record: PauseRecord) -> None:
+    """Mirror the API server's pauses in a Redis that has none; call before limits are declared.
+
+    Raises:
+        ApiError: nobody knows what is paused.
+        QueueUnavailable: Redis does not answer.
+    """
+    if pauses.is_mirrored():
+        return
+    try:
+        pauses.mirror(record.get())
+    except ForbiddenError as error:
+        # Roles of a release before: the work must not stand still, and the watcher mirrors too.
+        _log.error("this worker is not allowed to read pauses", err=error)
+
+
 def class_pause(runtime: Runtime, name: str) -> Outcome | None:
-    """The outcome of a pass over a paused class; None if it may go on.
+    """Send back a key of a paused class, with the reason to be seen; None if it is not paused.
 
     Raises:
         QueueUnavailable: Redis does not answer.

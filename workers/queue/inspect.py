@@ -11,7 +11,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from workers.queue.keys import Key
-from workers.queue.limits import PAUSE_KINDS, LaneLimits, chunks, read_limits, read_pause
+from workers.queue.limits import (
+    OPERATOR,
+    PAUSE_KINDS,
+    LaneLimits,
+    chunks,
+    driver_of,
+    read_limits,
+    read_pause,
+)
 from workers.queue.names import redis_key
 from workers.queue.records import decode, peek
 from workers.queue.scripts import reading, text, whole
@@ -119,6 +127,7 @@ def read_key(client: redis.Redis, key: Key, volume: str) -> KeyState:
         for entry in ("since", "fails", "memos"):
             pipe.hget(redis_key(client, entry), name)
         pipe.hmget(redis_key(client, "paused"), [f"{kind} {lane}" for kind in PAUSE_KINDS])
+        pipe.hget(redis_key(client, "pauses"), f"driver {driver_of(lane)}")
         pipe.hget(redis_key(client, "intents"), domain)
         pipe.hget(redis_key(client, "unsaved"), domain)
         pipe.lrange(redis_key(client, "trail") + trail_name(key), 0, -1)
@@ -128,7 +137,7 @@ def read_key(client: redis.Redis, key: Key, volume: str) -> KeyState:
         ready, ready_count, retry, retry_count, _, ticketed = islice(answers, 6)
         ticket, running, ghosts, limits, lease = islice(answers, 5)
         dirty, news, blocked, due, abandoned = islice(answers, 5)
-        since, fails, memo, pauses, intent, unsaved, notes = islice(answers, 7)
+        since, fails, memo, pauses, operators, intent, unsaved, notes = islice(answers, 8)
         holder = _holder(client, text(blocked)) if blocked else ""
     rank = ready if ready is not None else retry
     return KeyState(
@@ -148,7 +157,7 @@ def read_key(client: redis.Redis, key: Key, volume: str) -> KeyState:
         abandoned_at=_seconds(abandoned),
         in_use=ticketed + running + ghosts,
         limits=read_limits(limits),
-        pauses=tuple(_pauses(pauses, now)),
+        pauses=tuple(_pauses([operators, *pauses], now)),
         intent=decode(client, redis_key(client, "intents"), domain, intent) if intent else None,
         unsaved=decode(client, redis_key(client, "unsaved"), domain, unsaved) if unsaved else None,
         trail=tuple(map(read_note, notes)),
@@ -289,7 +298,7 @@ def _lease(raw: str) -> tuple[str, float]:
 
 
 def _pauses(values: list[bytes | None], now: float) -> Iterator[Pause]:
-    for kind, value in zip(PAUSE_KINDS, values, strict=True):
+    for kind, value in zip((OPERATOR, *PAUSE_KINDS), values, strict=True):
         pause = read_pause(value, now * 1000)
         if pause is not None:
             reason, until_ms = pause

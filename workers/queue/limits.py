@@ -12,19 +12,22 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from workers.queue.keys import lane_name
+from workers.queue.kinds import DRIVER_KINDS
 from workers.queue.names import redis_key
 from workers.queue.scripts import reading, text, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     import redis
 
-PauseKind = Literal["operator", "breaker", "lease"]
+PauseKind = Literal["breaker", "lease"]
 # Lanes read in one pipeline.
 _LANES_PER_READ: Final = 100
 
-PAUSE_KINDS: Final[tuple[PauseKind, ...]] = ("operator", "breaker", "lease")
+PAUSE_KINDS: Final[tuple[PauseKind, ...]] = ("breaker", "lease")
+OPERATOR: Final = "operator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,9 @@ def _count_by_lane(members: Iterable[bytes | str]) -> dict[str, int]:
     return counts
 
 
-def _paused(client: redis.Redis, now_ms: int) -> dict[str, dict[str, tuple[str, int]]]:
+def _paused(
+    client: redis.Redis, lanes: Collection[str], now_ms: int
+) -> dict[str, dict[str, tuple[str, int]]]:
     """Reason and end in ms (0 for none) by lane and pause kind."""
     pauses: dict[str, dict[str, tuple[str, int]]] = {}
     for name, value in client.hgetall(redis_key(client, "paused")).items():
@@ -104,7 +109,19 @@ def _paused(client: redis.Redis, now_ms: int) -> dict[str, dict[str, tuple[str, 
         pause = read_pause(value, now_ms)
         if pause is not None:
             pauses.setdefault(lane, {})[kind] = pause
+    for name, value in client.hgetall(redis_key(client, "pauses")).items():
+        target, _, driver = text(name).partition(" ")
+        pause = read_pause(value, now_ms)
+        if pause is not None and target == "driver":
+            for lane in {*lanes, *(lane_name(kind, driver) for kind in DRIVER_KINDS)}:
+                if driver_of(lane) == driver:
+                    pauses.setdefault(lane, {})[OPERATOR] = pause
     return pauses
+
+
+def driver_of(lane: str) -> str:
+    """The driver's own name: a lane of node deployment has driver@node."""
+    return lane.partition("|")[2].partition("@")[0]
 
 
 def read_pause(value: bytes | str | None, now_ms: float) -> tuple[str, int] | None:
@@ -137,7 +154,7 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
             now_ms = seconds * 1000 + microseconds // 1000
         declared: list[Any] = client.zrange(redis_key(client, "declared"), 0, -1)
         lanes = {text(lane) for lane in (*client.smembers(redis_key(client, "lanes")), *declared)}
-        pauses = _paused(client, now_ms)
+        pauses = _paused(client, lanes, now_ms)
         delayed = _count_by_lane(
             key for key, _ in client.zscan_iter(redis_key(client, "delayed"), count=1000)
         )

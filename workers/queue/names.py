@@ -100,10 +100,10 @@ NAMES: Final = {
         RedisName("marks", "hash", "counters", "key -> a controller's record of it; until forget"),
         RedisName("abandoned", "zset", "counters", "given-up key -> ms; dropped after 7 days"),
         RedisName("paused", "hash", "counters", "'kind lane' -> 'until_ms reason'; until resumed"),
+        RedisName("pauses", "hash", "counters", "'driver NAME', 'class NAME' -> 'until_ms reason'"),
+        RedisName("pauses_version", "string", "counters", "version that `pauses` mirrors; 1 min"),
         _family("limits", "hash", "counters", "lane: concurrency, rate, burst, bucket; by workers"),
         RedisName("declared", "zset", "counters", "lane -> ms its limits were last declared; 1 h"),
-        RedisName("class_pauses", "hash", "counters", "class -> 'until_ms reason'; until resumed"),
-        RedisName("said", "hash", "counters", "driver or class -> ms of the last pause or resume"),
         RedisName("breakers", "hash", "counters", "driver -> breaker record; gone when closed"),
         # Intents: what may exist in a storage system without a PV.
         RedisName("intents", "hash", "intents", "domain -> record; from before CreateVolume"),

@@ -60,7 +60,6 @@ GROWING = {
     "add": "FULL_SHARE",
     "add_events": "FULL_SHARE",
     "ensure": "FULL_SHARE",
-    "restore": "CROWDED_SHARE",
 }
 
 

@@ -405,7 +405,7 @@ class WorkQueue:
         reason: str,
         *,
         seconds: float | None = None,
-        kind: PauseKind = "operator",
+        kind: PauseKind = "breaker",
     ) -> None:
         """Stop admitting; running keys go on. `seconds` None = until `resume` of the same kind.
 
@@ -414,14 +414,21 @@ class WorkQueue:
         if kind == "lease" and seconds is not None:
             self._lease_pauses[lane] = (reason, self._clock() + seconds)
         span_ms = 0 if seconds is None else round(seconds * 1000)
-        self.scripts.run("pause", kind, span_ms, reason, "", "", lane)
+        self.scripts.run("pause", kind, span_ms, reason, lane)
 
-    def resume(self, *lanes: str, kind: PauseKind = "operator", target: str = "") -> None:
-        """End a pause; lanes admit unless paused for another kind. `target`: see `pauses.py`."""
+    def resume(self, *lanes: str, kind: PauseKind = "breaker") -> None:
+        """End a pause; lanes admit unless paused for another kind."""
         if kind == "lease":
             for lane in lanes:
                 self._lease_pauses.pop(lane, None)
-        self._tickets.publish(self.scripts.run("resume", kind, target, "", *lanes))
+        self._tickets.publish(self.scripts.run("resume", kind, *lanes))
+
+    def mirror_pauses(self, version: str, pauses: Mapping[str, str]) -> bool:
+        """Take the operators' pauses of the API server; see `workers.queue.pauses`."""
+        rows = (part for pair in pauses.items() for part in pair)
+        is_taken, *tickets = self.scripts.run("mirror", version, *rows)
+        self._tickets.publish(tickets)
+        return bool(is_taken)
 
     def stats(self) -> dict[str, LaneStats]:
         """Counts and ages by lane."""
@@ -436,7 +443,7 @@ class WorkQueue:
     def _declare_again(self, *, is_new_life: bool) -> None:
         started = self._clock()
         pauses = [
-            ("lease", round((until - started) * 1000), reason, "", "", lane)
+            ("lease", round((until - started) * 1000), reason, lane)
             for lane, (reason, until) in self._lease_pauses.copy().items()
             if until > started
         ]

@@ -1,6 +1,6 @@
-#!lua name=csifleet_721ac207193324c9
+#!lua name=csifleet_a6bd896c4f52c9e8
 local ARGV
-local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', limits = 'csifleet:limits:', declared = 'csifleet:declared', class_pauses = 'csifleet:class_pauses', said = 'csifleet:said', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
+local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
 local TRAILED = { ['claims'] = true, ['volumes'] = true, ['changes'] = true, ['contents'] = true, ['group-contents'] = true, ['snapshots'] = true, ['bindings'] = true, ['group-snapshots'] = true, ['group-bindings'] = true, ['attachments'] = true, ['detachments'] = true, ['forced-attachments'] = true }
@@ -218,11 +218,15 @@ local function write_lease(key, lease)
     { lease.fence, lease.process, lease.token, lease.started, unpack(lease.locks) }, ' '))
 end
 
+-- The driver's own name: a lane of node deployment has driver@node.
+local function driver_of(lane) return string.match(lane, '^[^|]*|([^@]*)') or '' end
+
 local function is_paused(lane)
   -- Mostly nothing is.
-  if redis.call('EXISTS', K.paused) == 0 then return false end
-  for _, value in ipairs(redis.call('HMGET', K.paused, 'operator ' .. lane, 'breaker ' .. lane,
-    'lease ' .. lane)) do
+  if redis.call('EXISTS', K.paused, K.pauses) == 0 then return false end
+  local found = redis.call('HMGET', K.paused, 'breaker ' .. lane, 'lease ' .. lane)
+  found[3] = redis.call('HGET', K.pauses, 'driver ' .. driver_of(lane))
+  for _, value in ipairs(found) do
     local until_ms = value and tonumber(string.match(value, '^(%d+) '))
     if until_ms and (until_ms == 0 or until_ms > now) then return true end
   end
@@ -1284,6 +1288,31 @@ else
 end
 return 1
 end
+scripts['mirror'] = function()
+-- MIRROR(version, name, pause, ...): make the operators' pauses those of the API server at that
+-- resourceVersion, and admit what a resumed driver kept back. A name is 'driver NAME' or
+-- 'class NAME', a pause 'until_ms reason'. An older version than the known one changes nothing.
+-- Touches pauses (hash), pauses_version (string), lanes (set) and what ADMIT touches. Idempotent.
+-- Returns 1 when taken, else 0, and the tickets to publish.
+local version = ARGV[2]
+local known = redis.call('GET', K.pauses_version)
+if known and is_newer(known, version) then return { 0 } end
+local before = redis.call('HKEYS', K.pauses)
+redis.call('DEL', K.pauses)
+for i = 3, #ARGV, 2 do redis.call('HSET', K.pauses, ARGV[i], ARGV[i + 1]) end
+-- No race lasts longer; after a restore of the API server's data versions begin lower.
+redis.call('SET', K.pauses_version, version, 'PX', 60000)
+local is_resumed = {}
+for _, name in ipairs(before) do
+  is_resumed[name] = redis.call('HEXISTS', K.pauses, name) == 0 or nil
+end
+if next(is_resumed) then
+  for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
+    if is_resumed['driver ' .. driver_of(lane)] then admit(lane) end
+  end
+end
+return { 1, unpack(tickets) }
+end
 scripts['orphan'] = function()
 -- ORPHAN(key, (slot, name, record)...): a lost lease ended without an outcome. What it began is
 -- remembered, unless a newer owner's record is there, and the key is worked on again.
@@ -1305,15 +1334,11 @@ redis.call('HSET', limits, 'calls', string.format('%.17g', tokens), 'calls_at', 
 return tokens < 0 and math.ceil(-tokens / rate * 1000) or 0
 end
 scripts['pause'] = function()
--- PAUSE(kind, span_ms, reason, target, class, lane...): nothing is admitted for the span, 0 = until
--- resumed. An operator's word names its target, and from now on nothing older is restored; in one
--- step, so that of two words the newer one counts. Touches said (hash), paused (hash), class_pauses
--- (hash). Returns the time in ms.
-local kind, span, reason, target, class = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
+-- PAUSE(kind, span_ms, reason, lane...): nothing is admitted for the span, 0 = until resumed.
+-- Touches paused (hash).
+local kind, span, reason = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local pause = string.format('%d %s', span > 0 and now + span or 0, reason)
-if target ~= '' then redis.call('HSET', K.said, target, string.format('%d', now)) end
-if class ~= '' then redis.call('HSET', K.class_pauses, class, pause) end
-for i = 7, #ARGV do redis.call('HSET', K.paused, kind .. ' ' .. ARGV[i], pause) end
+for i = 5, #ARGV do redis.call('HSET', K.paused, kind .. ' ' .. ARGV[i], pause) end
 return string.format('%d', now)
 end
 scripts['regain'] = function()
@@ -1452,30 +1477,11 @@ for i = 5, #ARGV, 2 do
 end
 return reply
 end
-scripts['restore'] = function()
-local full = refused(CROWDED_SHARE)
-if full then return full end
--- RESTORE(target, said_ms, until_ms, reason, class, lane...): a pause that the API server remembers.
--- Without effect when it is over or something newer was said of the target here, also a resume.
--- Touches said (hash), paused (hash), class_pauses (hash). Idempotent. Returns 1 when written.
-local target, said, until_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local reason, class = ARGV[5], ARGV[6]
-local raw = redis.call('HGET', K.said, target)
-local newest = raw and tonumber(raw)
-if newest and newest >= said or until_ms ~= 0 and until_ms <= now then return 0 end
-redis.call('HSET', K.said, target, string.format('%d', said))
-local pause = string.format('%d %s', until_ms, reason)
-if class ~= '' then redis.call('HSET', K.class_pauses, class, pause) end
-for i = 7, #ARGV do redis.call('HSET', K.paused, 'operator ' .. ARGV[i], pause) end
-return 1
-end
 scripts['resume'] = function()
--- RESUME(kind, target, class, lane...): end one kind of pause, then admit; target and class as for
--- PAUSE. Touches said (hash), paused (hash), class_pauses (hash). Returns the tickets to publish.
-local kind, target, class = ARGV[2], ARGV[3], ARGV[4]
-if target ~= '' then redis.call('HSET', K.said, target, string.format('%d', now)) end
-if class ~= '' then redis.call('HDEL', K.class_pauses, class) end
-for i = 5, #ARGV do
+-- RESUME(kind, lane...): end one kind of pause, then admit. Touches paused (hash) and what ADMIT
+-- touches. Returns the tickets to publish.
+local kind = ARGV[2]
+for i = 3, #ARGV do
   redis.call('HDEL', K.paused, kind .. ' ' .. ARGV[i])
   admit(ARGV[i])
 end
@@ -1738,5 +1744,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_721ac207193324c9', run)
-redis.register_function{ function_name = 'csifleet_721ac207193324c9_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_a6bd896c4f52c9e8', run)
+redis.register_function{ function_name = 'csifleet_a6bd896c4f52c9e8_always', callback = run, flags = { 'allow-oom' } }

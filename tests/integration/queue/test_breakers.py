@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from workers.kube.pauserecord import Recorded
 from workers.queue.breakers import Breakers, BreakerState, record_text
 from workers.queue.keys import claim_key, volume_key
 from workers.queue.names import NAMES
@@ -257,9 +258,9 @@ def test_keep_announces_all_drivers_in_one_call(world, redis_client):
 
 def test_the_end_of_a_pause_is_told(world, redis_client):
     pauses = Pauses(redis_client, world.queue)
-    pauses.pause_driver("d", "new firmware")
+    pauses.mirror(Recorded("1", {"driver d": "0 new firmware"}))
     assert world.queue.stats()["claims|d"].paused_until == {}
-    pauses.pause_driver("d", "new firmware", seconds=60)
+    pauses.mirror(Recorded("2", {"driver d": f"{world.now + 60_000} new firmware"}))
     assert world.queue.stats()["claims|d"].paused_until == {"operator": world.now / 1000 + 60}
 
 
@@ -268,30 +269,15 @@ def test_pause_and_drain_of_a_driver(world, redis_client):
     (key,) = world.claims(1)
     world.fresh()
     lease = world.queue.take(key)
-    pauses.pause_driver("d", "new firmware")
+    pauses.mirror(Recorded("1", {"driver d": "0 new firmware"}))
     assert pauses.draining("d") == 1
     world.claims(2, start=1)
     assert world.pump() == []
     assert world.paused() == {"operator": "new firmware"}
     world.queue.done(lease)
     assert pauses.draining("d") == 0
-    pauses.resume_driver("d")
+    pauses.mirror(Recorded("2"))
     assert len(world.fresh()) == 2
-
-
-def test_class_pauses_have_a_reason_and_an_end(redis_client):
-    clock = [0.0]
-    pauses = Pauses(redis_client, clock=lambda: clock[0])
-    assert pauses.of_class("gold") is None
-    pauses.pause_class("gold", "array is full", seconds=3600)
-    redis_client.hset(NAMES["class_pauses"].full, "over", "1 x")
-    found = pauses.of_class("gold")
-    assert found is not None
-    assert found.reason == "array is full"
-    assert list(pauses.classes()) == ["gold"]
-    assert pauses.resume_class("gold") is True
-    assert pauses.resume_class("gold") is False
-    assert pauses.of_class("gold") is None
 
 
 def test_one_claim_of_a_tenant_waits_for_no_flood_of_another(world):

@@ -82,7 +82,7 @@ RECORDS = {
         [("hset", "limits", LANE, "concurrency", "5"), ("hset", "limits", LANE, "rate", "inf"),
          ("hset", "limits", LANE, "burst", "3")], {}),
     "pauses": (
-        [("hset", "paused", "", f"operator {LANE}", "0 firmware"),
+        [("hset", "pauses", "", "driver d", "0 firmware"),
          ("hset", "paused", "", f"breaker {LANE}", "5 over"),
          ("hset", "paused", "", f"lease {LANE}", f"{FUTURE_MS} held")],
         {"pauses": (Pause("operator", "firmware", 0.0), Pause("lease", "held", FUTURE_MS / 1000))}),
@@ -254,10 +254,12 @@ def test_a_lane_is_told_with_all_that_waits_in_it(redis_client):
     redis_client.sadd(NAMES["lanes"].full, LANE, lane)
     redis_client.hset(NAMES["blocked"].full, mapping={KEY.text: "x:p", OTHER.text: "x:p"})
     redis_client.zadd(NAMES["delayed"].full, scores(KEY, OTHER, THIRD))
-    redis_client.hset(NAMES["paused"].full, f"operator {LANE}", "0 why")
+    redis_client.hset(NAMES["pauses"].full, "driver d", "0 why")
     redis_client.hset(NAMES["paused"].full, f"breaker {LANE}", "10000 over")
     redis_client.hset(NAMES["paused"].full, f"lease {LANE}", "10001 held")
-    assert read_stats(redis_client, 10_000) == {
+    found = read_stats(redis_client, 10_000)
+    assert all(found[name].paused for name in found if name.endswith("|d")), "all of the driver"
+    assert {name: found[name] for name in (LANE, lane)} == {
         LANE: LaneStats(
             LANE, 0, 2, 2, 3, 6.0, 2.5, None, delayed=3, blocked=2,
             paused={"operator": "why", "lease": "held"}, paused_until={"lease": 10.001},
@@ -270,7 +272,7 @@ def test_a_lane_is_told_with_all_that_waits_in_it(redis_client):
 def test_a_lane_is_told_wherever_it_is_named(redis_client, name):
     """Also one in which nothing waits."""
     if name == "paused":
-        redis_client.hset(NAMES[name].full, f"operator {LANE}", "0 why")
+        redis_client.hset(NAMES[name].full, f"breaker {LANE}", "0 why")
     elif name == "blocked":
         redis_client.hset(NAMES[name].full, KEY.text, "x:p")
     else:

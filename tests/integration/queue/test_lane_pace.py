@@ -89,49 +89,15 @@ def test_writers_of_capacity_objects_take_turns(scripts, bench, burst, waits):
 
 def test_a_pause_ends_after_its_span_or_never(scripts, bench):
     paused = NAMES["paused"].full
-    scripts.run("pause", "operator", 1500, "new firmware", "", "", LANE)
+    scripts.run("pause", "breaker", 1500, "new firmware", LANE)
     assert bench.client.hgetall(paused) == {
-        b"operator " + LANE.encode(): b"%d new firmware" % (NOW + 1500)
+        b"breaker " + LANE.encode(): b"%d new firmware" % (NOW + 1500)
     }
-    scripts.run("pause", "operator", 0, "new firmware", "", "", LANE)
-    assert bench.client.hget(paused, f"operator {LANE}") == b"0 new firmware"
+    scripts.run("pause", "breaker", 0, "new firmware", LANE)
+    assert bench.client.hget(paused, f"breaker {LANE}") == b"0 new firmware"
 
 
-SAID, CLASSES, PAUSED = (NAMES[name].full for name in ("said", "class_pauses", "paused"))
-
-
-@pytest.mark.parametrize(
-    ("known", "said", "until", "is_written"),
-    [
-        pytest.param(None, 50, 0, True, id="nothing was said here"),
-        pytest.param(49, 50, 0, True, id="it is newer"),
-        pytest.param(50, 50, 0, False, id="it is the same word"),
-        pytest.param(51, 50, 0, False, id="a newer word was said here"),
-        pytest.param("x", 50, 0, True, id="an unreadable word"),
-        pytest.param(None, 50, NOW + 1, True, id="not over"),
-        pytest.param(None, 50, NOW, False, id="over"),
-    ],
-)
-def test_a_pause_comes_back_unless_it_is_over_or_older(
-    scripts, bench, known, said, until, is_written
-):
-    """OPS-1, COR-14: of a class, and of all lanes of a driver."""
-    if known is not None:
-        bench.client.hset(SAID, "target", known)
-    lanes = (LANE, "volumes|d")
-    reply = scripts.run("restore", "target", said, until, "audit", "gold", *lanes)
-    assert reply == int(is_written)
-    pause = f"{until} audit".encode()
-    written = {f"operator {lane}".encode(): pause for lane in lanes}
-    assert bench.client.hgetall(PAUSED) == (written if is_written else {})
-    assert bench.client.hgetall(CLASSES) == ({b"gold": pause} if is_written else {})
-    word = said if is_written else known
-    assert bench.client.hget(SAID, "target") == (None if word is None else str(word).encode())
-
-
-def test_a_pause_of_a_driver_is_none_of_a_class(scripts, bench):
-    assert scripts.run("restore", "target", 50, 0, "audit", "", LANE) == 1
-    assert not bench.client.exists(CLASSES)
+PAUSED = NAMES["paused"].full
 
 
 def test_the_time_of_a_script_is_that_of_redis(bench):
@@ -144,6 +110,6 @@ def test_the_time_of_a_script_is_that_of_redis(bench):
     scripts = Scripts(bench.client)
     for _ in range(5):  # the later half of a second would show a minus at least once
         before = now()
-        scripts.run("pause", "operator", 60_000, "x", "", "", LANE)
-        until = int(bench.client.hget(PAUSED, f"operator {LANE}").split()[0])
+        scripts.run("pause", "breaker", 60_000, "x", LANE)
+        until = int(bench.client.hget(PAUSED, f"breaker {LANE}").split()[0])
         assert before <= until - 60_000 <= now()

@@ -72,7 +72,8 @@ def add(queue, *names):
 
 
 def test_a_pause_is_told_once_over_all_workers(queue, looks, serve):
-    queue.pause(LANE, "array upgrade", seconds=3600)
+    end = 4 * 10**12
+    queue.mirror_pauses("1", {"driver d": f"{end} array upgrade"})
     add(queue, "one", "two")
     first, second = looks(), looks()
     for worker in (first, second, first):
@@ -86,11 +87,11 @@ def test_a_pause_is_told_once_over_all_workers(queue, looks, serve):
 
 
 def test_a_new_cause_is_told_again(queue, looks, serve):
-    queue.pause(LANE, "array upgrade")
+    queue.mirror_pauses("1", {"driver d": "0 array upgrade"})
     add(queue, "one")
     worker = looks()
     worker.tick()
-    queue.resume(LANE)
+    queue.mirror_pauses("2", {})
     queue.pause(LANE, "socket lost", kind="breaker")
     add(queue, "two")
     worker.tick()
@@ -99,7 +100,7 @@ def test_a_new_cause_is_told_again(queue, looks, serve):
 
 
 def test_what_runs_soon_is_not_told(queue, looks, serve):
-    queue.pause(LANE, "array upgrade")
+    queue.mirror_pauses("1", {"driver d": "0 array upgrade"})
     add(queue, "one")
     worker = looks(lasting_seconds=60.0)
     worker.tick()
@@ -126,7 +127,7 @@ def test_a_driver_whose_workers_do_not_provision_is_told(queue, looks, redis_cli
 
 
 def test_work_per_look_is_bounded(queue, looks, serve):
-    queue.pause(LANE, "array upgrade")
+    queue.mirror_pauses("1", {"driver d": "0 array upgrade"})
     add(queue, *(f"c{number}" for number in range(3 * KEYS_PER_LOOK)))
     worker = looks()
     worker.tick()

@@ -6,12 +6,13 @@ import os
 
 import pytest
 
+from workers.kube.pauserecord import Recorded
 from workers.queue import inspect
 from workers.queue.fellows import LeaseFellows
 from workers.queue.keys import claim_key
 from workers.queue.limits import read_stats
 from workers.queue.names import NAMES
-from workers.queue.pauses import Pause, Pauses, Said
+from workers.queue.pauses import Pause, Pauses
 from workers.queue.periods import Periods
 from workers.queue.presence import TTL_SECONDS, Presence, Process
 from workers.queue.workqueue import WorkQueue
@@ -130,37 +131,17 @@ def test_a_period_begins_when_it_is_due_or_the_work_was_done(redis_client):
     assert not one.is_due("new", 1000)
 
 
-def test_a_pause_says_until_when_by_redis_clock(redis_client):
-    """The copy in the API server is made of it."""
-    now = [NOW_MS]
-    queue = WorkQueue(redis_client, publish=lambda _: None, now_ms=lambda: now[0])
-    pauses = Pauses(redis_client, queue)
-    assert pauses.pause_class("gold", "audit") == Said("audit", 0, NOW_MS)
-    assert pauses.pause_class("fast", "x", seconds=2.5) == Said("x", NOW_MS + 2500, NOW_MS)
-    assert pauses.pause_driver("d", "firmware", seconds=60).until_ms == NOW_MS + 60_000
-    assert redis_client.hgetall(NAMES["class_pauses"].full) == {
-        b"gold": b"0 audit",
-        b"fast": b"%d x" % (NOW_MS + 2500),
-    }
-    said = redis_client.hgetall(NAMES["said"].full)
-    assert said == dict.fromkeys([b"class gold", b"class fast", b"driver d"], b"%d" % NOW_MS)
-    now[0] += 1000
-    pauses.resume_driver("d")
-    pauses.resume_class("never paused")
-    said = redis_client.hgetall(NAMES["said"].full)
-    assert said[b"driver d"] == said[b"class never paused"] == b"%d" % (NOW_MS + 1000)
-
-
 def test_class_pauses_that_are_over_are_none(redis_client, at):
     """Looking takes nothing away: it could be a word that was said in between."""
     raw = {"over": f"{NOW_MS} x", "broken": "soon x", "on": f"{NOW_MS + 1} y", "ever": "0 z"}
-    redis_client.hset(NAMES["class_pauses"].full, mapping=raw)
+    raw = {f"class {name}": value for name, value in raw.items()} | {"driver d": "0 x"}
+    redis_client.hset(NAMES["pauses"].full, mapping=raw)
     assert Pauses(redis_client).classes() == {
         "on": Pause("y", NOW_MS + 1),
         "ever": Pause("z", 0),
     }
-    assert redis_client.hlen(NAMES["class_pauses"].full) == len(raw)
-    redis_client.delete(NAMES["class_pauses"].full)
+    assert redis_client.hlen(NAMES["pauses"].full) == len(raw)
+    redis_client.delete(NAMES["pauses"].full)
     assert Pauses(redis_client).classes() == {}
 
 
@@ -180,27 +161,25 @@ def test_a_class_is_read_once_a_second_and_in_each_life_of_redis(
     clock, queue = Clock(), Queue()
     pauses = Pauses(redis_client, queue, clock=clock)
     assert pauses.of_class("gold") is None
-    Pauses(redis_client).pause_class("gold", "by another")
+    other = Pauses(redis_client, WorkQueue(redis_client, publish=lambda _: None))
+    other.mirror(Recorded("5", {"class gold": "0 by another"}))
     clock.now += seconds
     queue.epoch = epoch
     assert (pauses.of_class("gold") is not None) is is_read
-    Pauses(redis_client).resume_class("gold")
+    other.mirror(Recorded("6"))
     assert (pauses.of_class("gold") is not None) is is_read, "once"
 
 
-def test_what_this_process_says_of_a_class_counts_at_once(redis_client):
+def test_what_this_process_mirrors_counts_at_once(redis_client):
     clock = Clock()
-    pauses = Pauses(redis_client, clock=clock)
+    pauses = Pauses(redis_client, WorkQueue(redis_client, publish=lambda _: None), clock=clock)
     assert pauses.of_class("gold") is None
-    said = pauses.pause_class("gold", "audit")
+    assert pauses.mirror(Recorded("5", {"class gold": "0 audit"}))
     assert pauses.of_class("gold") == Pause("audit", 0)
-    assert pauses.resume_class("gold")
+    assert pauses.mirror(Recorded("6"))
     assert pauses.of_class("gold") is None
-    newer = Said("again", 0, said.said_ms + 60_000)
-    assert pauses.restore_class("gold", newer)
-    assert pauses.of_class("gold") == Pause("again", 0)
 
 
-def test_a_driver_is_resumed_through_the_queue_alone(redis_client):
+def test_pauses_are_mirrored_through_the_queue_alone(redis_client):
     with pytest.raises(ValueError, match="needs the queue"):
-        Pauses(redis_client).resume_driver("d")
+        Pauses(redis_client).mirror(Recorded("5"))

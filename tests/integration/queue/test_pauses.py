@@ -1,73 +1,70 @@
-"""A pause of an operator outlives Redis (COR-14): restored before anything is admitted again."""
+"""Redis mirrors an operator's pause before anything is admitted (COR-14)."""
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 
-from workers.engine.pausecopies import CLASS, DRIVER, Copy, PauseCopies, PauseRestorer
+from workers.engine.pausing import mirror_first
 from workers.errors import ApiError
-from workers.kube.errors import ForbiddenError, NotFoundError, Unreachable
+from workers.kube.errors import ForbiddenError, Unreachable
+from workers.kube.pauserecord import Recorded
 from workers.queue.keys import claim_key
 from workers.queue.names import NAMES
-from workers.queue.pauses import Pauses, Said
+from workers.queue.pauses import Pauses
 from workers.queue.workqueue import WorkQueue
 
 pytestmark = pytest.mark.integration
 
+FIRMWARE = {"driver d": "0 firmware"}
 
-class ConfigMaps:
-    """The API server's part."""
+
+class ApiServer:
+    """The ConfigMap, as `PauseRecord` reads it."""
 
     def __init__(self):
-        self.stored = None
+        self.version, self.pauses = 0, {}
         self.error = None
         self.reads = 0
 
-    def get(self, resource, name, *, namespace):
+    def say(self, pauses):
+        self.version, self.pauses = self.version + 10, pauses
+        return self.state()
+
+    def state(self):
+        return Recorded(str(self.version), dict(self.pauses))
+
+    def get(self):
         self.reads += 1
         if self.error is not None:
             raise self.error
-        if self.stored is None:
-            raise NotFoundError(404, "NotFound", name)
-        return copy.deepcopy(self.stored)
-
-    def apply_config_map(self, body):
-        if self.error is not None:
-            raise self.error
-        if self.stored is None:
-            self.stored = {**body, "data": {}}
-        merged = {**self.stored["data"], **body["data"]}
-        self.stored["data"] = {key: value for key, value in merged.items() if value is not None}
+        return self.state()
 
 
 class World:
-    """A worker with one driver, a tool beside it, an API server."""
+    """A worker with one driver, a tool and a watcher beside it, an API server."""
 
     def __init__(self, client):
         self.client = client
-        self.maps = ConfigMaps()
-        self.copies = PauseCopies(self.maps, "csi-fleet")
-        self.clock = 0.0
-        self.pauses = Pauses(client, clock=lambda: self.clock)
-        self.restorer = PauseRestorer(self.copies, self.pauses, clock=lambda: self.clock)
+        self.api = ApiServer()
+        self.pauses = Pauses(client)
         self.sent = []
         self.queue = WorkQueue(
-            client, publish=self.sent.extend, before_limits=self.restorer.restore
+            client,
+            publish=self.sent.extend,
+            before_limits=lambda _lane: mirror_first(self.pauses, self.api),
         )
         self.pauses.attach(self.queue)
         self.queue.register_process()
         self.queue.set_limits("claims|d", 10)
         self.tool = Pauses(client, WorkQueue(client, publish=self.sent.extend))
 
-    def pause(self, name="d", **options):
-        self.copies.keep(Copy(DRIVER, name, self.tool.pause_driver(name, "firmware", **options)))
+    def say(self, pauses):
+        """`csi-fleet pause` and `resume`."""
+        return self.tool.mirror(self.api.say(pauses))
 
     def lose_everything(self):
         """As FLUSHALL does, or a Redis on an emptyDir; what the worker does then."""
         self.client.flushall()
-        self.clock += 10
         self.queue.heartbeat()
         self.client.delete(NAMES["quiet"].full)  # the silence of the new life is over
 
@@ -79,6 +76,9 @@ class World:
         self.queue.pump(period_seconds=0)
         return len(self.sent)
 
+    def paused(self, lane="claims|d"):
+        return self.queue.stats()[lane].paused
+
 
 @pytest.fixture
 def world(redis_client):
@@ -87,10 +87,10 @@ def world(redis_client):
 
 def test_nothing_of_a_paused_driver_is_admitted_after_a_wipe(world):
     """OPS-1: a pause for maintenance of the array, and Redis' node is drained meanwhile."""
-    world.pause()
+    world.say(FIRMWARE)
     world.lose_everything()
     assert world.admitted() == 0
-    assert world.queue.stats()["claims|d"].paused == {"operator": "firmware"}
+    assert world.paused() == {"operator": "firmware"}
 
 
 def test_without_a_pause_work_goes_on_after_a_wipe(world):
@@ -98,69 +98,102 @@ def test_without_a_pause_work_goes_on_after_a_wipe(world):
     assert world.admitted() == 1
 
 
-def test_a_resume_removes_the_copy(world):
-    world.pause()
-    world.tool.resume_driver("d")
-    world.copies.drop(DRIVER, "d")
-    assert world.copies.all() == []
+def test_a_resume_admits_what_waited_and_outlives_a_wipe(world):
+    world.say(FIRMWARE)
+    assert world.admitted() == 0
+    world.say({})
+    assert len(world.sent) == 1
     world.lose_everything()
     assert world.admitted() == 1
 
 
-def test_a_resume_in_redis_wins_over_an_older_copy(world):
-    """The API server was away at the resume, or a worker read the copy a moment before."""
-    world.pause()
-    world.tool.resume_driver("d")
-    world.clock += 10
-    world.restorer.restore("claims|d")
-    assert world.admitted() == 1
+def test_a_state_that_was_read_before_a_newer_one_changes_nothing(world):
+    """Two who read the API server at the same time as an operator says something."""
+    before = world.api.state()
+    world.say(FIRMWARE)
+    paused = world.api.state()
+    assert not world.pauses.mirror(before)
+    assert world.paused() == {"operator": "firmware"}
+    world.say({})
+    assert not world.pauses.mirror(paused)
+    assert world.paused() == {}
 
 
-def test_a_newer_copy_wins_over_redis(world):
-    """A replica was promoted that had not heard of the second word."""
-    said = world.tool.pause_driver("d", "old words")
-    newer = Said("new words", 0, said.said_ms + 1)
-    world.copies.keep(Copy(DRIVER, "d", newer))
-    world.clock += 10
-    world.restorer.restore("claims|d")
-    assert world.queue.stats()["claims|d"].paused == {"operator": "new words"}
+def test_the_same_state_twice_is_one(world):
+    world.say(FIRMWARE)
+    assert world.pauses.mirror(world.api.state())
+    assert world.paused() == {"operator": "firmware"}
 
 
-def test_nothing_is_admitted_until_the_copies_could_be_read(world):
-    world.pause()
-    world.maps.error = Unreachable("no route")
+def test_the_version_is_forgotten_after_a_minute(world):
+    """After a restore of etcd resourceVersions begin lower: pauses must still be mirrored."""
+    world.say(FIRMWARE)
+    assert 0 < world.client.pttl(NAMES["pauses_version"].full) <= 60_000
+    assert world.client.pttl(NAMES["pauses"].full) == -1, "a pause holds without a watcher"
+
+
+def test_redis_that_lost_the_last_word_gets_it_with_the_next_look(world):
+    """A replica was promoted that had not heard of it: the watcher mirrors every few seconds."""
+    world.say(FIRMWARE)
+    world.client.delete(NAMES["pauses"].full)
+    world.pauses.mirror(world.api.state())
+    assert world.paused() == {"operator": "firmware"}
+
+
+def test_nothing_is_admitted_until_the_pauses_are_known(world):
+    world.say(FIRMWARE)
+    world.api.error = Unreachable("no route")
     world.lose_everything()
     assert world.admitted() == 0
     assert world.queue.stats()["claims|d"].limits is None
-    world.maps.error = None
-    world.clock += 10
+    world.api.error = None
     assert world.admitted() == 0
-    assert world.queue.stats()["claims|d"].paused == {"operator": "firmware"}
+    assert world.paused() == {"operator": "firmware"}
 
 
-def test_roles_of_before_stop_no_work(world):
-    """An upgrade of the image alone: no right to read the copies."""
-    world.maps.error = ForbiddenError(403, "Forbidden", "configmaps is forbidden")
+def test_what_the_watcher_mirrored_is_not_asked_for_again(world):
+    """Nor does a worker need the API server for it."""
+    world.say(FIRMWARE)
+    world.lose_everything()
+    world.tool.mirror(world.api.state())
+    world.api.error, world.api.reads = Unreachable("no route"), 0
+    assert world.admitted() == 0
+    assert world.queue.stats()["claims|d"].limits is not None
+    assert world.api.reads == 0
+
+
+def test_roles_of_before_stop_no_work(world, caplog):
+    world.api.error = ForbiddenError(403, "Forbidden", "configmaps is forbidden")
     world.lose_everything()
     assert world.admitted() == 1
+    assert "this worker is not allowed to read pauses" in caplog.messages
 
 
 def test_a_driver_on_a_new_node_is_paused_too(world):
-    world.pause()
-    world.clock += 10
+    world.say(FIRMWARE)
     world.queue.set_limits("claims|d@node-2", 10)
-    assert world.queue.stats()["claims|d@node-2"].paused == {"operator": "firmware"}
+    assert world.paused("claims|d@node-2") == {"operator": "firmware"}
+    world.sent.clear()
+    world.queue.add([claim_key("d@node-2", "ns", "one", "u1"), claim_key("e", "ns", "two", "u2")])
+    world.queue.set_limits("claims|e", 10)
+    assert [key.driver for key in world.sent] == ["e"], "another driver is not"
+    world.say({})
+    assert [key.driver for key in world.sent] == ["e", "d@node-2"]
 
 
-def test_a_pause_that_ended_is_not_restored(world):
-    world.pause(seconds=-1)
-    world.lose_everything()
+def test_a_pause_that_is_over_stops_nothing(world):
+    world.say({"driver d": "1 firmware"})
     assert world.admitted() == 1
+    assert world.paused() == {}
+
+
+def test_a_driver_without_workers_is_shown_as_paused(world):
+    world.say({"driver other": "0 firmware"})
+    assert world.paused("claims|other") == {"operator": "firmware"}
 
 
 def test_classes_come_back_with_the_first_lane(world):
-    said = world.tool.pause_class("gold", "audit")
-    world.copies.keep(Copy(CLASS, "gold", said))
+    world.say({"class gold": "0 audit"})
     world.lose_everything()
     world.queue.declared.declare()
     found = world.pauses.of_class("gold")
@@ -168,37 +201,10 @@ def test_classes_come_back_with_the_first_lane(world):
     assert found.reason == "audit"
 
 
-def test_an_older_copy_does_not_pause_a_class_that_was_resumed(world):
-    """OPS-1: also where the pause itself was lost in between; what was said last counts."""
-    said = world.tool.pause_class("gold", "audit")
-    world.lose_everything()
-    world.tool.resume_class("gold")
-    assert not world.tool.restore_class("gold", said)
-    assert world.pauses.of_class("gold") is None
-
-
-def test_names_with_signs_and_unreadable_entries(world):
-    world.copies.keep(Copy(DRIVER, "d@node/1", Said("x", 0, 1)))
-    world.maps.stored["data"]["driver.broken"] = "{"
-    assert [one.name for one in world.copies.all()] == ["d@node/1"]
-    (field, _) = world.maps.stored["data"]
-    assert field == "driver.d_40node_2f1"
-    world.copies.drop(DRIVER, "d@node/1")
-    assert world.copies.all() == []
-
-
-def test_one_reading_serves_all_lanes(world):
-    world.maps.reads = 0
-    world.clock += 10
-    for kind in ("claims", "volumes", "capacity"):
-        world.queue.set_limits(f"{kind}|d", 10)
-    assert world.maps.reads == 1
-
-
 def test_an_api_server_without_answer_is_no_error_of_the_lanes(world):
     """The worker starts; `declare` tries again."""
-    world.maps.error = Unreachable("no route")
-    world.clock += 10
+    world.client.delete(NAMES["pauses_version"].full)
+    world.api.error = Unreachable("no route")
     world.queue.set_limits("volumes|d", 10)
-    assert isinstance(world.maps.error, ApiError)
+    assert isinstance(world.api.error, ApiError)
     assert world.queue.stats().get("volumes|d") is None

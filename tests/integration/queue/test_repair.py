@@ -11,7 +11,7 @@ from workers.queue.names import NAMES
 from workers.queue.scripts import Scripts, repair
 
 KEY = claim_key("d", "ns", "a", "u")
-STAYS = ("fails", "intents", "paused", "said")
+STAYS = ("fails", "intents", "paused", "pauses")
 GOES = ("leases", "since", "news")
 
 

@@ -36,7 +36,8 @@ def test_neither_sees_the_others_work(redis_client, redis_server):
         assert IntentStore(redis_client).get("pv") is None
         assert Periods(second).is_due("sweep", 60)
         assert Periods(redis_client).is_due("sweep", 60)
-        Pauses(second).pause_class("gold", "maintenance", seconds=60)
+        theirs.mirror_pauses("1", {"class gold": "0 maintenance"})
+        assert Pauses(second).classes().keys() == {"gold"}
         assert Pauses(redis_client).classes() == {}
         for name in second.scan_iter(match="csifleet-b:*"):
             second.delete(name)

@@ -111,7 +111,28 @@ def test_command_runs_in_the_workers_container(cluster):
     ],
 )
 def test_the_pod_that_knows_most(items, chosen):
-    assert kubectl.choose(items).pod == chosen
+    assert kubectl.choose(items, "explain").pod == chosen
+
+
+@pytest.mark.parametrize(
+    ("items", "chosen"),
+    [
+        pytest.param(
+            [
+                pod("a", app="worker"),
+                pod("d", namespace="ebs", app="ebs-controller"),
+                pod("w", app="watcher"),
+            ],
+            "w",
+            id="a watcher, though workers run beside drivers too",
+        ),
+        pytest.param([pod("a", app="worker")], "a", id="else a worker, which says what to do"),
+    ],
+)
+@pytest.mark.parametrize("command", ["pause", "resume", "drain"])
+def test_a_watcher_writes_pauses(command, items, chosen):
+    """The admission policy keeps the accounts of workers from it."""
+    assert kubectl.choose(items, command).pod == chosen
 
 
 def test_file_of_the_laptop_goes_through_standard_input(cluster, tmp_path):

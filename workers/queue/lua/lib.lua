@@ -211,11 +211,15 @@ local function write_lease(key, lease)
     { lease.fence, lease.process, lease.token, lease.started, unpack(lease.locks) }, ' '))
 end
 
+-- The driver's own name: a lane of node deployment has driver@node.
+local function driver_of(lane) return string.match(lane, '^[^|]*|([^@]*)') or '' end
+
 local function is_paused(lane)
   -- Mostly nothing is.
-  if redis.call('EXISTS', K.paused) == 0 then return false end
-  for _, value in ipairs(redis.call('HMGET', K.paused, 'operator ' .. lane, 'breaker ' .. lane,
-    'lease ' .. lane)) do
+  if redis.call('EXISTS', K.paused, K.pauses) == 0 then return false end
+  local found = redis.call('HMGET', K.paused, 'breaker ' .. lane, 'lease ' .. lane)
+  found[3] = redis.call('HGET', K.pauses, 'driver ' .. driver_of(lane))
+  for _, value in ipairs(found) do
     local until_ms = value and tonumber(string.match(value, '^(%d+) '))
     if until_ms and (until_ms == 0 or until_ms > now) then return true end
   end

@@ -1,0 +1,105 @@
+"""The operators' pauses: one ConfigMap in the system's namespace, an entry each.
+
+The ConfigMap is the truth. `csi-fleet pause` and `resume` write it; Redis mirrors it
+(`workers.queue.pauses`), and of two states the one with the newer resourceVersion counts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.kube import paths
+from workers.kube.errors import NotFoundError
+from workers.observability.logging import get_logger
+
+if TYPE_CHECKING:
+    from workers.kube.objects import JsonObject
+    from workers.kube.resources import KubeResources
+
+_log = get_logger(__name__)
+
+NAME: Final = "csi-fleet-pauses"
+DRIVER: Final = "driver"
+CLASS: Final = "class"
+# What may stand in a key of a ConfigMap beside letters and digits, but for the sign of our own.
+_OTHERS: Final = re.compile(r"[^-.a-zA-Z0-9]")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """All pauses at one time.
+
+    Attributes:
+        version: resourceVersion of that state; "0" when there is no ConfigMap.
+        pauses: `until_ms reason` by `driver NAME` or `class NAME`; 0 for a pause without an end.
+    """
+
+    version: str
+    pauses: dict[str, str] = field(default_factory=dict)
+
+
+class PauseRecord:
+    """The ConfigMap. Methods raise ApiError.
+
+    Args:
+        kube: API server.
+        namespace: the system's.
+    """
+
+    def __init__(self, kube: KubeResources, namespace: str) -> None:
+        self._kube = kube
+        self.namespace = namespace
+
+    def change(self, kind: str, name: str, reason: str, until_ms: int | None) -> dict[str, Any]:
+        """The change of one entry; None removes it."""
+        record = {"kind": kind, "name": name, "reason": reason, "until_ms": until_ms}
+        return {_field(kind, name): None if until_ms is None else json.dumps(record)}
+
+    def apply(self, change: dict[str, Any]) -> tuple[bool, Recorded]:
+        """Change one entry; whether there was one before, and all pauses now."""
+        before = self._config_map()
+        was_there = change.keys() <= (before.get("data") or {}).keys()
+        if not was_there and None in change.values():
+            return False, self._read(before)
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "data": change}
+        body["metadata"] = {"name": NAME, "namespace": self.namespace}
+        return was_there, self._read(self._kube.apply_config_map(body))
+
+    def get(self) -> Recorded:
+        """Every pause, by a GET: workers have no permission to list."""
+        return self._read(self._config_map())
+
+    def _config_map(self) -> JsonObject:
+        try:
+            return self._kube.get(paths.CONFIG_MAPS, NAME, namespace=self.namespace)
+        except NotFoundError:
+            return {"metadata": {"resourceVersion": "0"}}
+
+    def list(self) -> Recorded:
+        """Every pause, by a list: without a ConfigMap that has a resourceVersion too."""
+        path = paths.CONFIG_MAPS.path(namespace=self.namespace)
+        found = self._kube.client.get(path, {"fieldSelector": f"metadata.name={NAME}"})
+        if items := found.get("items"):
+            return self._read(items[0])
+        return Recorded(str(found["metadata"]["resourceVersion"]))
+
+    def _read(self, config_map: JsonObject) -> Recorded:
+        """What cannot be read is reported and left out."""
+        found = Recorded(str(config_map["metadata"]["resourceVersion"]))
+        for name, text in (config_map.get("data") or {}).items():
+            try:
+                record = json.loads(text)
+                pause = f"{int(record['until_ms'])} {record['reason']}"
+                found.pauses[f"{record['kind']} {record['name']}"] = pause
+            except (ValueError, KeyError, TypeError) as error:
+                place = f"{self.namespace}/{NAME}"
+                _log.warning("pause is unreadable", config_map=place, field=name, err=error)
+        return found
+
+
+def _field(kind: str, name: str) -> str:
+    plain = _OTHERS.sub(lambda found: f"_{ord(found.group()):02x}", name)
+    return f"{kind}.{plain}"
