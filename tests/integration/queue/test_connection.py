@@ -242,7 +242,7 @@ def test_a_library_that_another_process_loaded_a_moment_ago_is_used(redis_client
         return load(*args, **options)
 
     monkeypatch.setattr(redis_client, "function_load", after_another)
-    scripts.run("pause", "operator", 0, "why", "", "", "claims|d")
+    scripts.run("pause", "operator", 0, "why", "claims|d")
     assert redis_client.hlen(NAMES["paused"].full) == 1
 
 

@@ -51,7 +51,7 @@ def test_doctor_tells_drivers_alone(tools, served, said):
 def test_pause_names_what_is_served(tools, capsys):
     made = tools(Command.PAUSE, "--driver=beta", served=(DRIVERLESS, "alpha"))
     made.kube.list = lambda *_, **__: []
-    assert pause.queue_names(made, "beta") == ["beta"]
+    assert pause.queue_names_of(made, "beta") == ["beta"]
     assert capsys.readouterr().out == "note: no worker serves driver beta now (served: alpha)\n"
 
 
