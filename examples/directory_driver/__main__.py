@@ -54,6 +54,7 @@ def main() -> None:
         node_id=options.node_id,
         needs_node_expansion=options.node_expansion_required,
         mounts=options.mount,
+        is_strict=options.strict,
     )
     journal = Journal(root / "calls.jsonl", with_digests=options.record_secret_digests)
     # A wait for a lock does not always end for a handler; reading what a signal wrote does.
@@ -80,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ids-of-node", action="store_true", help="each node has a storage of its own")
     add("--mount", action="store_true", help="mount for real: needs root and mount(8)")
     add("--node-expansion-required", action="store_true", help="answered when a volume grows")
+    add("--strict", action="store_true", help="another request under a known name is refused")
     add("--capabilities", default="", help="comma separated enum names; replaces the default set")
     add("--topology", action="append", default=[], type=_pair, metavar="KEY=VALUE")
     add("--control", type=Path, help="control file, default ROOT/control.json")

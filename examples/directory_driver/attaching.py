@@ -1,8 +1,8 @@
 """Which volume is published to which nodes?
 
-`<root>/published/<volume_id>.json` holds, by node id, access mode and read-only flag. It is written
-whole and renamed into place, so that a killed driver still knows; it outlives its volume only if
-somebody removes the volume's folder by hand.
+`<root>/published/<volume_id>.json` holds, by node id, access mode and read-only flag, and what else
+a strict driver compares. It is written whole and renamed into place, so that a killed driver still
+knows; it outlives its volume only if somebody removes the volume's folder by hand.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import threading
 from typing import TYPE_CHECKING, Any
+
+from google.protobuf import json_format
 
 from csi_client import messages as csi
 from examples.directory_driver.storage import DirectoryStore, StorageError
@@ -30,6 +32,7 @@ class Attaching:
 
     _store: DirectoryStore
     _published: Published
+    _is_strict: bool
 
     def controller_publish_volume(
         self, request: csi.ControllerPublishVolumeRequest
@@ -39,10 +42,13 @@ class Attaching:
         if not request.volume_id or not request.node_id:
             raise StorageError("INVALID_ARGUMENT", "volume id or node id is missing")
         self._store.volume(request.volume_id)
-        wanted = {
+        wanted: dict[str, Any] = {
             "mode": int(request.volume_capability.access_mode.mode),
             "readonly": request.readonly,
         }
+        if self._is_strict:
+            wanted["capability"] = json_format.MessageToDict(request.volume_capability)
+            wanted["context"] = dict(request.volume_context)
         self._published.add(request.volume_id, request.node_id, wanted)
         return csi.ControllerPublishVolumeResponse(publish_context={"node": request.node_id})
 

@@ -3,7 +3,8 @@
 ```
 {"generation": "any text; a new one restarts the counters",
  "rules": [{"method": "CreateVolume",        shell pattern, default *
-            "match": "pvc-12*",              shell pattern on the volume's name or id, default *
+            "match": "pvc-12*",              shell pattern on the volume's name or id, or on one of
+                                             the request's parameters (key=value), default *
             "times": 3,                      only the first n calls that match; default all
             "delay_seconds": 2 or [1, 5],    fixed, or random between two, before the work
             "gives_up": true,                the delay ends, without the work, when the client goes

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from csi_client import messages as csi
 from examples.directory_driver.storage import DirectoryStore, StorageError, entry_id
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from examples.directory_driver.storage import Snapshot, Volume
 
 
@@ -64,8 +66,16 @@ class Changing:
     ) -> csi.CreateVolumeGroupSnapshotResponse:
         """Snapshot each volume under a name derived from the group's; idempotent by name."""
         self._require("CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT")
+        asked = {
+            "group": request.name,
+            "source volumes": sorted(request.source_volume_ids),
+            "parameters": dict(request.parameters),
+        }
+        for known in self._store.snapshots():
+            if known.asked.get("group") == request.name:
+                self._check_asked(f"group {request.name}", known.asked, asked)
         made = [
-            self._store.add_snapshot(f"{request.name}-{volume_id}", volume_id)
+            self._store.add_snapshot(f"{request.name}-{volume_id}", volume_id, asked)
             for volume_id in request.source_volume_ids
         ]
         group = entry_id("group", request.name)
@@ -94,6 +104,9 @@ class Changing:
         raise NotImplementedError
 
     def _require(self, capability: str) -> None:
+        raise NotImplementedError
+
+    def _check_asked(self, what: str, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
         raise NotImplementedError
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import json_format
 
 from csi_client import messages as csi
 from examples.directory_driver.attaching import Attaching, Published
@@ -44,6 +46,8 @@ class DirectoryDriver(Attaching, Changing, Mounting):
             controller RPCs, mixed.
         segments: topology of this node, and of volumes that no requirement places elsewhere.
         mounts: whether it has a Node service that mounts.
+        is_strict: answer ALREADY_EXISTS to every other request under a known name, as CSI allows;
+            else only to what the volume or snapshot cannot satisfy.
     """
 
     def __init__(
@@ -58,8 +62,10 @@ class DirectoryDriver(Attaching, Changing, Mounting):
         node_id: str,
         needs_node_expansion: bool = False,
         mounts: bool = False,
+        is_strict: bool = False,
     ) -> None:
         self._name = name
+        self._is_strict = is_strict
         self._store = store
         self._control = control
         self._capabilities = list(dict.fromkeys(capabilities))
@@ -126,7 +132,7 @@ class DirectoryDriver(Attaching, Changing, Mounting):
         source = _source_text(request)
         known = self._store.find_volume(request.name)
         if known is not None:
-            _check_compatible(known, request, source)
+            self._check_compatible(known, request, source)
             return csi.CreateVolumeResponse(volume=self._volume_message(known))
         size = self._size_for(request, self._store.source_size(source))
         segments = self._place(request)
@@ -141,9 +147,10 @@ class DirectoryDriver(Attaching, Changing, Mounting):
             is_block=_is_block(request.volume_capabilities),
             segments=segments,
             parameters=dict(request.parameters),
+            asked=_asked(request),
         )
         made = self._store.add_volume(volume)
-        _check_compatible(made, request, source)
+        self._check_compatible(made, request, source)
         return csi.CreateVolumeResponse(volume=self._volume_message(made))
 
     def delete_volume(self, request: csi.DeleteVolumeRequest) -> csi.DeleteVolumeResponse:
@@ -219,7 +226,9 @@ class DirectoryDriver(Attaching, Changing, Mounting):
         self._require("CREATE_DELETE_SNAPSHOT")
         if not request.name or not request.source_volume_id:
             raise StorageError("INVALID_ARGUMENT", "name or source volume id is missing")
-        snapshot = self._store.add_snapshot(request.name, request.source_volume_id)
+        asked = {"parameters": dict(request.parameters)}
+        snapshot = self._store.add_snapshot(request.name, request.source_volume_id, asked)
+        self._check_asked(f"snapshot {request.name}", snapshot.asked, asked)
         return csi.CreateSnapshotResponse(snapshot=snapshot_message(snapshot))
 
     def delete_snapshot(self, request: csi.DeleteSnapshotRequest) -> csi.DeleteSnapshotResponse:
@@ -291,6 +300,31 @@ class DirectoryDriver(Attaching, Changing, Mounting):
                 limits.append((size, sum(v.capacity_bytes for v in inside)))
         return min(total - used for total, used in limits)
 
+    def _check_compatible(
+        self, known: Volume, request: csi.CreateVolumeRequest, source: str
+    ) -> None:
+        limit = request.capacity_range.limit_bytes
+        fits = (
+            request.capacity_range.required_bytes <= known.capacity_bytes
+            and (not limit or known.capacity_bytes <= limit)
+            and source == known.source
+            and _is_block(request.volume_capabilities) == known.is_block
+        )
+        if not fits:
+            raise StorageError("ALREADY_EXISTS", f"volume {request.name} exists and is different")
+        self._check_asked(f"volume {request.name}", known.asked, _asked(request))
+        places = [one.segments for one in request.accessibility_requirements.requisite]
+        is_reached = any(place.items() <= known.segments.items() for place in places)
+        if self._is_strict and known.segments and places and not is_reached:
+            message = f"volume {request.name} exists in {known.segments}"
+            raise StorageError("ALREADY_EXISTS", message)
+
+    def _check_asked(self, what: str, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+        """Refuse another request for what exists; a record of an older driver says nothing."""
+        other = [key for key in known if known[key] != asked.get(key)]
+        if self._is_strict and other:
+            raise StorageError("ALREADY_EXISTS", f"{what} exists with other {', '.join(other)}")
+
     def _volume_message(self, volume: Volume) -> csi.Volume:
         message = csi.Volume(
             volume_id=volume.volume_id,
@@ -314,16 +348,15 @@ def _source_text(request: csi.CreateVolumeRequest) -> str:
     return f"volume:{request.volume_content_source.volume.volume_id}" if kind == "volume" else ""
 
 
-def _check_compatible(known: Volume, request: csi.CreateVolumeRequest, source: str) -> None:
-    limit = request.capacity_range.limit_bytes
-    fits = (
-        request.capacity_range.required_bytes <= known.capacity_bytes
-        and (not limit or known.capacity_bytes <= limit)
-        and source == known.source
-        and _is_block(request.volume_capabilities) == known.is_block
-    )
-    if not fits:
-        raise StorageError("ALREADY_EXISTS", f"volume {request.name} exists and is different")
+def _asked(request: csi.CreateVolumeRequest) -> dict[str, Any]:
+    """What a strict driver wants to be the same; the size may be any that fits the volume."""
+    return {
+        "parameters": dict(request.parameters),
+        "mutable parameters": dict(request.mutable_parameters),
+        "volume capabilities": [
+            json_format.MessageToDict(capability) for capability in request.volume_capabilities
+        ],
+    }
 
 
 def _is_block(capabilities: Sequence[csi.VolumeCapability]) -> bool:

@@ -103,7 +103,8 @@ class _Method:
         names, ids = _subjects(self._name, request)
         view, secrets = _without_secrets(request)
         running, others = self._journal.start(self._name, ids, view, secrets, context.is_active)
-        rule = self._control.rule_for(self._name, (*names, *ids))
+        given = [f"{key}={value}" for key, value in getattr(request, "parameters", {}).items()]
+        rule = self._control.rule_for(self._name, (*names, *ids, *given))
         try:
             answer = self._obey(rule, request, context, others)
         except StorageError as error:

@@ -23,7 +23,7 @@ import threading
 import time
 import uuid
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,7 +41,14 @@ class StorageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """One volume. `source` is `snapshot:<id>`, `volume:<id>` or empty; `segments` may be empty."""
+    """One volume.
+
+    Attributes:
+        source: `snapshot:<id>`, `volume:<id>` or empty.
+        segments: may be empty.
+        parameters: of CreateVolume, with what ControllerModifyVolume set later.
+        asked: what a strict driver compares with a second CreateVolume of the name.
+    """
 
     volume_id: str
     name: str
@@ -51,17 +58,19 @@ class Volume:
     is_block: bool = False
     segments: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, str] = field(default_factory=dict)
+    asked: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot, always ready to use."""
+    """One snapshot, always ready to use; `asked` is what a strict driver compares."""
 
     snapshot_id: str
     name: str
     source_volume_id: str
     size_bytes: int
     created_at: float
+    asked: dict[str, Any] = field(default_factory=dict)
 
 
 _Entry = TypeVar("_Entry", Volume, Snapshot)
@@ -177,8 +186,10 @@ class DirectoryStore:
             if self._volumes.get(volume_id) is not None:
                 _remove(self._volumes_dir, volume_id)
 
-    def add_snapshot(self, name: str, source_volume_id: str) -> Snapshot:
+    def add_snapshot(self, name: str, source_volume_id: str, asked: dict[str, Any]) -> Snapshot:
         """Copy a volume under a name; the same name and source give the same snapshot.
+
+        A snapshot that another call has made meanwhile is returned as it is, as `add_volume` does.
 
         Raises:
             StorageError: NOT_FOUND, or ALREADY_EXISTS for a name used with another source.
@@ -192,7 +203,7 @@ class DirectoryStore:
                 return known
             volume = self.volume(source_volume_id)
             snapshot = Snapshot(
-                snapshot_id, name, source_volume_id, volume.capacity_bytes, time.time()
+                snapshot_id, name, source_volume_id, volume.capacity_bytes, time.time(), asked
             )
             content = self._volumes_dir / source_volume_id / "data"
             _write(self._snapshots_dir, snapshot_id, snapshot, content)

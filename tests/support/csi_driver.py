@@ -61,6 +61,7 @@ class DirectoryDriver:
         name: driver name; the default is unique.
         root: volumes and records; default a new folder that `close` removes.
         arguments: further flags of `python -m examples.directory_driver`.
+        is_strict: another request under a known name is ALREADY_EXISTS, as CSI allows.
         endpoint: default a unix socket below a short temporary folder (107 bytes is the limit of
             a socket's path, and pytest's tmp_path may exceed it); else `tcp://127.0.0.1:<port>`.
         tls: client side files, for `wait_ready` over TCP.
@@ -74,6 +75,7 @@ class DirectoryDriver:
         arguments: Sequence[str] = (),
         endpoint: str | None = None,
         tls: TlsFiles | None = None,
+        is_strict: bool = True,
     ) -> None:
         self.name = name or f"dir-{uuid.uuid4().hex[:8]}.csi.example.org"
         self._folder = Path(tempfile.mkdtemp(prefix="csi-"))
@@ -81,7 +83,7 @@ class DirectoryDriver:
         self.root.mkdir(parents=True, exist_ok=True)
         self.socket = self._folder / "s"
         self.endpoint = endpoint or f"unix://{self.socket}"
-        self.arguments = list(arguments)
+        self.arguments = [*arguments, *["--strict"] * is_strict]
         self.tls = tls
         self._process: Process | None = None
         self._control: dict[str, Any] = {}

@@ -15,6 +15,7 @@ from examples.directory_driver.storage import DirectoryStore, StorageError
 ABILITIES = (
     *("CONTROLLER_SERVICE", "CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME", "LIST_VOLUMES"),
     *("EXPAND_VOLUME", "MODIFY_VOLUME", "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT", "ONLINE"),
+    "CREATE_DELETE_SNAPSHOT",
 )
 GROUP = "g"
 
@@ -24,15 +25,16 @@ def driver(tmp_path):
     return make(tmp_path)
 
 
-def make(root):
+def make(root, abilities=(), **options):
     return DirectoryDriver(
         "d",
         DirectoryStore(root),
         Control(root / "control.json"),
-        ABILITIES,
+        (*ABILITIES, *abilities),
         published=Published(root),
         segments={},
         node_id="n",
+        **options,
     )
 
 
@@ -43,9 +45,20 @@ def capability(mode="SINGLE_NODE_WRITER"):
     )
 
 
+def volume_request(**changes):
+    usual = {
+        "name": "v",
+        "volume_capabilities": [capability()],
+        "parameters": {"tier": "old"},
+        "mutable_parameters": {"iops": "1"},
+        "capacity_range": csi.CapacityRange(required_bytes=2**30),
+        "secrets": {"password": "one"},
+    }
+    return csi.CreateVolumeRequest(**usual | changes)
+
+
 def new_volume(driver, name="v"):
-    request = csi.CreateVolumeRequest(name=name, volume_capabilities=[capability()])
-    return driver.create_volume(request).volume.volume_id
+    return driver.create_volume(volume_request(name=name)).volume.volume_id
 
 
 def publish(driver, volume_id, node, mode="SINGLE_NODE_WRITER"):
@@ -131,7 +144,7 @@ def test_growing_and_changing_side_by_side_lose_nothing(driver, tmp_path):
                 one.result()
     volume = DirectoryStore(tmp_path).volume(volume_id)
     assert volume.capacity_bytes == rounds[-1] << 30
-    assert set(volume.parameters) == {str(number) for number in rounds}
+    assert set(volume.parameters) - {"tier"} == {str(number) for number in rounds}
 
 
 def test_group_has_one_snapshot_per_volume(driver):
@@ -141,3 +154,118 @@ def test_group_has_one_snapshot_per_volume(driver):
     again = driver.create_volume_group_snapshot(request).group_snapshot
     assert made == again
     assert [one.source_volume_id for one in made.snapshots] == volumes
+
+
+OTHER_VOLUMES = {
+    "other parameters": {"parameters": {"tier": "new"}},
+    "no parameters": {"parameters": {}},
+    "other mutable parameters": {"mutable_parameters": {"iops": "2"}},
+    "another access mode": {"volume_capabilities": [capability("MULTI_NODE_MULTI_WRITER")]},
+}
+
+
+@pytest.mark.parametrize("changes", OTHER_VOLUMES.values(), ids=OTHER_VOLUMES)
+def test_another_request_for_a_volume_is_refused_by_a_strict_driver_only(tmp_path, changes):
+    strict, lenient = (make(tmp_path, is_strict=one) for one in (True, False))
+    volume_id = new_volume(strict)
+    with pytest.raises(StorageError, match="with other") as refused:
+        strict.create_volume(volume_request(**changes))
+    assert refused.value.code == "ALREADY_EXISTS"
+    assert lenient.create_volume(volume_request(**changes)).volume.volume_id == volume_id
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"secrets": {"password": "two"}},
+        {"capacity_range": csi.CapacityRange(required_bytes=2**29, limit_bytes=2**31)},
+    ],
+    ids=["the same", "other secrets", "a size that fits"],
+)
+def test_a_strict_driver_finds_what_fits(tmp_path, changes):
+    strict = make(tmp_path, is_strict=True)
+    volume_id = new_volume(strict)
+    assert strict.create_volume(volume_request(**changes)).volume.volume_id == volume_id
+
+
+def test_a_strict_driver_compares_with_the_request_not_with_what_was_changed_later(tmp_path):
+    strict = make(tmp_path, is_strict=True)
+    volume_id = new_volume(strict)
+    strict.controller_modify_volume(
+        csi.ControllerModifyVolumeRequest(
+            volume_id=volume_id, mutable_parameters={"tier": "new", "iops": "2"}
+        )
+    )
+    assert new_volume(strict) == volume_id
+
+
+def in_zone(zone):
+    requirement = csi.TopologyRequirement(requisite=[csi.Topology(segments={"zone": zone})])
+    return volume_request(accessibility_requirements=requirement)
+
+
+def test_a_strict_driver_refuses_a_volume_that_the_place_does_not_reach(tmp_path):
+    strict = make(tmp_path, is_strict=True, abilities=("VOLUME_ACCESSIBILITY_CONSTRAINTS",))
+    made = strict.create_volume(in_zone("a"))
+    assert strict.create_volume(in_zone("a")) == made
+    with pytest.raises(StorageError, match="exists in"):
+        strict.create_volume(in_zone("b"))
+
+
+def test_another_request_for_a_snapshot_is_refused_by_a_strict_driver_only(tmp_path):
+    strict, lenient = (make(tmp_path, is_strict=one) for one in (True, False))
+    volume_id = new_volume(strict)
+
+    def cut(driver, **parameters):
+        request = csi.CreateSnapshotRequest(
+            name="s", source_volume_id=volume_id, parameters=parameters
+        )
+        return driver.create_snapshot(request).snapshot.snapshot_id
+
+    made = cut(strict, tier="old")
+    assert cut(strict, tier="old") == made
+    with pytest.raises(StorageError, match="snapshot s exists with other parameters"):
+        cut(strict, tier="new")
+    assert cut(lenient, tier="new") == made
+
+
+def test_another_request_for_a_group_is_refused_by_a_strict_driver(tmp_path):
+    strict = make(tmp_path, is_strict=True)
+    volumes = [new_volume(strict, name) for name in ("a", "b", "c")]
+
+    def cut(volume_ids, **parameters):
+        request = csi.CreateVolumeGroupSnapshotRequest(
+            name=GROUP, source_volume_ids=volume_ids, parameters=parameters
+        )
+        return strict.create_volume_group_snapshot(request).group_snapshot.group_snapshot_id
+
+    made = cut(volumes[:2])
+    assert cut([volumes[1], volumes[0]]) == made
+    with pytest.raises(StorageError, match="with other source volumes"):
+        cut(volumes[2:])
+    with pytest.raises(StorageError, match="with other parameters"):
+        cut(volumes[:2], tier="new")
+
+
+def test_another_publication_on_a_node_is_refused_by_a_strict_driver_only(tmp_path):
+    def with_flags(driver, *flags, **context):
+        asked = capability()
+        asked.mount.mount_flags[:] = flags
+        driver.controller_publish_volume(
+            csi.ControllerPublishVolumeRequest(
+                volume_id=volume_id, node_id="n1", volume_capability=asked, volume_context=context
+            )
+        )
+
+    lenient = make(tmp_path / "lenient")
+    volume_id = new_volume(lenient)
+    with_flags(lenient)
+    with_flags(lenient, "noatime")
+    strict = make(tmp_path / "strict", is_strict=True)
+    volume_id = new_volume(strict)
+    with_flags(strict)
+    with_flags(strict)
+    for flags, context in ((["noatime"], {}), ([], {"directory": "d"})):
+        with pytest.raises(StorageError, match="in another way"):
+            with_flags(strict, *flags, **context)
