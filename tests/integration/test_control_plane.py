@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from tests.support.controlplane import ControlPlane
-from tests.support.kube_api import KubeApi, KubeApiError
+from tests.support.kube_api import JsonObject, KubeApi, KubeApiError
 from tests.support.waiting import wait_until
 from workers.kube.client import KubeClient
 from workers.kube.errors import ConflictError
@@ -119,3 +122,52 @@ def test_a_read_of_a_version_that_will_do_is_answered_from_memory(
         (name, 200),
     ]
     kube_api.delete(name)
+
+
+GROUP_CRDS = Path(__file__).parents[1] / "parity" / "runner" / "crds" / "groupsnapshots.yaml"
+
+
+@pytest.fixture
+def group_kinds(kube_api: KubeApi) -> Iterator[list[JsonObject]]:
+    kube_api.apply_file(GROUP_CRDS)
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    found = [
+        one for one in kube_api.items(path) if one["spec"]["group"].startswith("groupsnapshot.")
+    ]
+    yield found
+    for one in found:
+        kube_api.delete(f"{path}/{one['metadata']['name']}")
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+def test_group_snapshots_of_each_version_are_refused_without_one_source(
+    kube_api: KubeApi, group_kinds: list[JsonObject], version: str
+) -> None:
+    """A content says where it came from, once and by one way, also to those of last year."""
+    assert len(group_kinds) == 3
+    root = f"/apis/groupsnapshot.storage.k8s.io/{version}"
+    content = {
+        "apiVersion": f"groupsnapshot.storage.k8s.io/{version}",
+        "kind": "VolumeGroupSnapshotContent",
+        "metadata": {"name": f"content-{version}"},
+        "spec": {
+            "driver": "d",
+            "deletionPolicy": "Delete",
+            "volumeGroupSnapshotRef": {"name": "g", "namespace": "default"},
+        },
+    }
+    wait_until(
+        lambda: kube_api.items(f"{root}/volumegroupsnapshotcontents") is not None,
+        30,
+        f"{version} is served",
+    )
+    handles = {"volumeGroupSnapshotHandle": "g", "volumeSnapshotHandles": ["s"]}
+    both = {"volumeHandles": ["v"], "groupSnapshotHandles": handles}
+    for source in ({}, both):
+        with pytest.raises(KubeApiError, match="one source") as refused:
+            kube_api.create({**content, "spec": {**content["spec"], "source": source}})
+        assert refused.value.status == 422
+    made = kube_api.create(
+        {**content, "spec": {**content["spec"], "source": {"volumeHandles": []}}}
+    )
+    kube_api.delete(f"{root}/volumegroupsnapshotcontents/{made['metadata']['name']}")

@@ -58,6 +58,15 @@ def claim(**spec):
     return replace(FACTS, claim={**CLAIM, "spec": {**CLAIM["spec"], **spec}})
 
 
+def lost(**spec):
+    """A claim with the annotations of a bound one, whose volume does not exist."""
+    facts = claim(**spec)
+    bound = ANNOTATIONS | {"pv.kubernetes.io/bind-completed": "yes"}
+    metadata = CLAIM["metadata"] | {"annotations": bound}
+    status = {"phase": "Lost"}
+    return replace(facts, claim={**facts.claim, "metadata": metadata, "status": status})
+
+
 def on_node(node):
     """Node deployment: the scheduler chose a node whose worker does not provision."""
     chosen = ANNOTATIONS | {"volume.kubernetes.io/selected-node": node}
@@ -123,6 +132,9 @@ CASES = [
                  "deletionTimestamp": "t", "finalizers": ["kubernetes.io/pvc-protection", "x/y"]}}),
                  "foreign-finalizer", "kubernetes.io/pvc-protection (while a pod uses it), x/y",
                  id="deleted"),
+    pytest.param(lost(volumeName="pv"), "lost", "lost its volume pv: that PersistentVolume",
+                 id="lost"),
+    pytest.param(lost(), "lost", "it names no volume", id="lost, and never had one"),
     pytest.param(replace(claim(volumeName="pv"), volume=volume()), "binding", "binds it now",
                  id="binding"),
     pytest.param(replace(claim(volumeName="pv"), volume=volume(claim="shop/other")),
