@@ -79,8 +79,9 @@ fuzz: $(STAMP) ## every reader of Redis meets hostile records, 10,000 cases (CAS
 compose-test: bytecode ## compose.yaml for real on a Docker engine of its own (needs root, Debian); part of e2e
 	@$(PY) -m pytest -q tests/e2e/test_compose.py
 
-chaos: bytecode ## everything dies at random, at length (CHAOS_CLAIMS=500 CHAOS_DELETES=250 CHAOS_SEED=n)
+chaos: bytecode ## everything dies or moves at random, at length (CHAOS_CLAIMS=500 FRAME_CLAIMS=1000 CHAOS_SEED=n)
 	@CHAOS_CLAIMS=$(or $(CHAOS_CLAIMS),500) CHAOS_DELETES=$(or $(CHAOS_DELETES),250) \
+	  FRAME_CLAIMS=$(or $(FRAME_CLAIMS),1000) FRAME_FAULTS=$(or $(FRAME_FAULTS),40) \
 	  $(PY) -m tests.support.suites chaos
 
 parity: bytecode ## compare with the recorded cases of the Go sidecars (CASES=attacher|resizer|snapshots, ONLY=regex, JOBS=n)

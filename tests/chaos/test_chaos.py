@@ -20,7 +20,13 @@ import pytest
 
 from tests.support.changing import DRIVER_ARGUMENTS, EXPAND, MODIFY, RULES, Changes
 from tests.support.chaos import System
-from tests.support.faults import ELECTION, LOSES_DATA, LOSES_LEASES, Faults
+from tests.support.faults import (
+    ELECTION,
+    LOSES_DATA,
+    LOSES_LEASES,
+    Faults,
+    overlaps_without_fault,
+)
 from tests.support.fleet import Scene
 from tests.support.waiting import let_pass, wait_until
 
@@ -186,22 +192,6 @@ class Chaos(Faults):
     }
     if CLAIMS >= LONG:
         fault_kinds["grant deleted"] = lambda self: self.doom_grant()
-
-
-def overlaps_without_fault(system: System, lease_ends: list[float]) -> list[str]:
-    """Concurrent calls for one volume during which no lease was lost: single flight broken."""
-    calls = {call.call: call for call in system.driver.calls()}
-    found = []
-    for call in calls.values():
-        for overlap in call.overlaps:
-            other = calls[overlap["call"]]
-            if not overlap["waited_for"] or {other.method, call.method} == {EXPAND, MODIFY}:
-                continue  # the two may run side by side (MR-011)
-            # A frozen process keeps its call open; its lease ends up to 8 + 4 s after the fault.
-            if any(other.started_at - 12 <= at <= call.started_at for at in lease_ends):
-                continue
-            found.append(f"{other.method} {other.started_at} / {call.method} {call.started_at}")
-    return found
 
 
 class Stages:

@@ -29,6 +29,7 @@ from tests.support.queue_state import is_left
 from tests.support.redis_fixtures import undeclared_keys
 from tests.support.redis_server import RedisServer
 from tests.support.running import Running
+from tests.support.slow_lists import SlowLists
 from tests.support.waiting import let_pass, wait_until
 from tests.support.wallclock import WallClock
 from workers.constants import ANN_RECORD_DRIVER
@@ -98,6 +99,8 @@ class System(Running):
     undeclared: set[str] = field(default_factory=set)
     is_proxied: bool = False
     has_clocks: bool = False
+    has_slow_lists: bool = False
+    lists: dict[str, SlowLists] = field(default_factory=dict)
     clocks: dict[str, WallClock] = field(default_factory=dict)
     api_ways: dict[str, Proxy] = field(default_factory=dict)
     redis_ways: dict[str, Proxy] = field(default_factory=dict)
@@ -160,6 +163,9 @@ class System(Running):
         if self.is_proxied:
             path = self.directory / f"{name}.kubeconfig"
             self.api_ways[name] = kubeconfig_through(kubeconfig, path)
+            if self.has_slow_lists and name.startswith("watcher-"):
+                lists = SlowLists(self.plane.directory, self.api_ways[name].port, path)
+                self.lists[name] = lists.start()
             way = self.redis_ways[name] = Proxy("127.0.0.1", self.redis.port).start()
             kubeconfig, url = path, f"redis://127.0.0.1:{way.port}/0"
         return [f"--kubeconfig={kubeconfig}", f"--redis-url={url}"]
@@ -353,7 +359,8 @@ class System(Running):
         if self._tender is not None:
             self._tender.join(15)
         actions: list[Callable[[], object]] = [part.kill for part in self.parts.values()]
-        actions += [way.stop for way in (*self.api_ways.values(), *self.redis_ways.values())]
+        ways = (*self.lists.values(), *self.api_ways.values(), *self.redis_ways.values())
+        actions += [way.stop for way in ways]
         for action in (*actions, self.driver.close, self.redis.kill, self.api.close):
             with suppress(Exception):
                 action()

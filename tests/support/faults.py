@@ -23,6 +23,7 @@ ELECTION = (
     "--leader-election-renew-deadline=4s",
     "--leader-election-retry-period=1s",
 )
+SIDE_BY_SIDE = {"ControllerExpandVolume", "ControllerModifyVolume"}  # MR-011
 LOSES_DATA = {"redis flushed", "redis restarted empty", "lagging replica promoted"}
 LOSES_LEASES = {
     *LOSES_DATA,
@@ -97,3 +98,19 @@ class Faults:
         "redis commands late": lambda self: self.late_commands(),
         "one watcher late": lambda self: self.late_watcher(),
     }
+
+
+def overlaps_without_fault(system: System, lease_ends: list[float]) -> list[str]:
+    """Concurrent calls for one volume during which no lease was lost: single flight broken."""
+    calls = {call.call: call for call in system.driver.calls()}
+    found = []
+    for call in calls.values():
+        for overlap in call.overlaps:
+            other = calls[overlap["call"]]
+            if not overlap["waited_for"] or {other.method, call.method} == SIDE_BY_SIDE:
+                continue
+            # A frozen process keeps its call open; its lease ends up to 8 + 4 s after the fault.
+            if any(other.started_at - 12 <= at <= call.started_at for at in lease_ends):
+                continue
+            found.append(f"{other.method} {other.started_at} / {call.method} {call.started_at}")
+    return found

@@ -6,6 +6,7 @@ with Proxy("127.0.0.1", 6379) as proxy:      # connect to 127.0.0.1:proxy.port
     proxy.hold(3)        # what clients send meanwhile arrives late, in order
     proxy.hold(3, answers=True)              # what the server sends, too
     proxy.cut()          # every connection is closed
+    proxy.fall_silent()  # connections of now stay open and bring nothing any more
 ```
 """
 
@@ -38,6 +39,7 @@ class Proxy(Running):
         self._lock = threading.Lock()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._swallowed_until = 0.0
+        self._silent: set[tuple[socket.socket, socket.socket]] = set()
         self._held_until = {True: 0.0, False: 0.0}  # by: is it a request
         self._ended = threading.Event()
 
@@ -54,6 +56,11 @@ class Proxy(Running):
     def hold(self, seconds: float, *, answers: bool = False) -> None:
         """What clients (or with `answers` the server) send now arrives when the time is over."""
         self._held_until[not answers] = time.monotonic() + seconds
+
+    def fall_silent(self) -> None:
+        """Connections of now go dead without a word, until their client ends them."""
+        with self._lock:
+            self._silent |= self._pairs
 
     def heal(self) -> None:
         """End all of it."""
@@ -109,6 +116,8 @@ class Proxy(Running):
                     self._wait_for(lambda: self._swallowed_until)
                     break
                 self._wait_for(lambda: self._held_until[is_request])
+                if pair in self._silent:
+                    continue
                 sink.sendall(data)
         self._close(pair)
 
@@ -119,6 +128,7 @@ class Proxy(Running):
     def _close(self, pair: tuple[socket.socket, socket.socket]) -> None:
         with self._lock:
             self._pairs.discard(pair)
+            self._silent.discard(pair)
         for one in pair:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)

@@ -49,8 +49,15 @@ class Cuts:
         self.made = 0
         self.claims: dict[str, str] = {}  # wanted claims, and the snapshot each is made from
         self.snapshots: dict[str, str] = {}  # wanted snapshots, and the claim of each
-        body = {"driver": system.driver.name, "deletionPolicy": "Delete"}
-        self._create("VolumeSnapshotClass", {"name": self.snapshot_class}, body)
+        self.class_of: dict[str, str] = {}  # of claims with another class than the usual one
+        self.add_class()
+
+    def add_class(self, **parameters: str) -> None:
+        """The snapshot class, also anew after its deletion."""
+        body = {"driver": self.system.driver.name, "deletionPolicy": "Delete"}
+        metadata = {"name": self.snapshot_class}
+        whole = {**body, "parameters": parameters}
+        self.insist(lambda: self._create("VolumeSnapshotClass", metadata, whole))
 
     def _create(self, kind: str, metadata: JsonObject, body: JsonObject) -> None:
         self.api.create({"apiVersion": VERSION, "kind": kind, "metadata": metadata, **body})
@@ -61,22 +68,40 @@ class Cuts:
 
     # Requests.
 
-    def claim(self, snapshot: str = "") -> None:
-        """A new claim, empty or from a snapshot in whatever state."""
-        name, more = self._name("c"), JsonObject()
-        if snapshot:
+    def claim(self, snapshot: str = "") -> str:
+        """A new claim, empty or from a snapshot in whatever state; returns its name."""
+        name = self._name("c")
+        self.claims[name] = snapshot
+        self.ask_claim(name)
+        return name
+
+    def claim_of(self, storage_class: str) -> str:
+        """A new empty claim of another class than the usual one; returns its name."""
+        name = self._name("c")
+        self.claims[name], self.class_of[name] = "", storage_class
+        self.ask_claim(name)
+        return name
+
+    def ask_claim(self, name: str) -> None:
+        """Create a wanted claim, also again."""
+        more = JsonObject()
+        if snapshot := self.claims[name]:
             source = {"apiGroup": GROUP, "kind": "VolumeSnapshot", "name": snapshot}
             more["dataSource"] = source
-        self.claims[name] = snapshot
-        self.insist(lambda: self.scene.claim(name, self.storage_class, **more))
+        storage_class = self.class_of.get(name, self.storage_class)
+        self.insist(lambda: self.scene.claim(name, storage_class, **more))
 
     def cut(self, claim: str) -> None:
         """A new snapshot of a claim in whatever state."""
         name = self._name("s")
-        source = {"persistentVolumeClaimName": claim}
+        self.snapshots[name] = claim
+        self.ask_snapshot(name)
+
+    def ask_snapshot(self, name: str) -> None:
+        """Create a wanted snapshot, also again."""
+        source = {"persistentVolumeClaimName": self.snapshots[name]}
         spec = {"source": source, "volumeSnapshotClassName": self.snapshot_class}
         metadata = {"name": name, "namespace": self.scene.namespace}
-        self.snapshots[name] = claim
         self.insist(lambda: self._create("VolumeSnapshot", metadata, {"spec": spec}))
 
     def drop_claim(self, name: str) -> None:
