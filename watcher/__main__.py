@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from watcher.run import Watcher, recovery_seconds
-from workers.app import make_app, publisher
+from workers.app import SYSTEM_QUEUE, make_app, publisher
 from workers.config.load import Command, HelpRequested, parse
 from workers.errors import ConfigError
 from workers.observability.health import HEARTBEATS
@@ -17,6 +17,7 @@ from workers.observability.logging import configure_logging, get_logger
 from workers.observability.metrics import Metrics
 from workers.process import kube_client, mark_ready, serve, tell_liveness
 from workers.queue.catalog import CatalogWriter
+from workers.queue.celerykeys import CeleryKeys
 from workers.queue.connection import connect
 from workers.queue.intents import IntentStore
 from workers.queue.pauses import Pauses
@@ -47,6 +48,8 @@ def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
     )
     redis = settings.redis
     redis_client = connect(redis.url_with_credentials(), password_file=redis.password_file)
+    celery = redis.for_celery()
+    celery_client = connect(celery.url_with_credentials(), password_file=celery.password_file)
     queue = WorkQueue(redis_client, publish=publisher(make_app(settings)))
     resync_seconds = settings.resync_period_seconds
     return Watcher(
@@ -64,6 +67,12 @@ def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
         metrics=metrics,
         presence=Presence(redis_client),
         pauses=Pauses(redis_client, queue),
+        celery_keys=CeleryKeys(
+            redis_client,
+            celery_client,
+            system=SYSTEM_QUEUE,
+            drivers=DriverRegistry(redis_client).alive,
+        ),
         chosen=settings.chosen,
     )
 

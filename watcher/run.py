@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from workers.kube.watch import Sink
     from workers.observability.metrics import Metrics
     from workers.queue.catalog import CatalogWriter
+    from workers.queue.celerykeys import CeleryKeys
     from workers.queue.keys import Key
     from workers.queue.pauses import Pauses
     from workers.queue.presence import Presence
@@ -77,6 +78,7 @@ class Watcher:
         metrics: counts what the API server sends; None counts nothing.
         presence: told each few seconds that this watcher lives; None tells nobody.
         pauses: Redis' mirror of what operators paused; None mirrors nothing.
+        celery_keys: deletes what fills Redis under Celery's names; None deletes nothing.
         specs: every controller there is.
         chosen: the controllers that run whatever the registered drivers say.
 
@@ -99,6 +101,7 @@ class Watcher:
         metrics: Metrics | None = None,
         presence: Presence | None = None,
         pauses: Pauses | None = None,
+        celery_keys: CeleryKeys | None = None,
         specs: Iterable[Spec] = SPECS,
         chosen: Collection[str] = _DEFAULT,
     ) -> None:
@@ -143,6 +146,7 @@ class Watcher:
         self._recovery = recovery
         self._presence = presence
         self._pauses = pauses
+        self._celery_keys = celery_keys
         self._recovery_seconds = recovery_seconds(resync_seconds)
         self._resync_seconds = resync_seconds
         self.loops = self._make_loops()
@@ -192,6 +196,8 @@ class Watcher:
             )
         if self._presence is not None:
             loops.append(Loop("presence", self._announce, first_wait_seconds=None))
+        if self._celery_keys is not None:
+            loops.append(Loop("celery keys", self._celery_keys.step, backoff=Backoff()))
         return {loop.name: loop for loop in loops}
 
     def start(self) -> None:

@@ -79,7 +79,7 @@ class FleetApp(Celery):
 
 def broker_url(settings: Settings) -> str:
     """Redis as Celery spells it: a unix socket is `redis+socket://`. Secret: never log it."""
-    url = settings.redis.url_with_credentials()
+    url = settings.redis.for_celery().url_with_credentials()
     if is_sentinel(url):
         place = parse_sentinels(url)
         login = ":".join(quote(text, safe="") for text in (place.username, place.password))
@@ -95,7 +95,7 @@ def broker_url(settings: Settings) -> str:
 
 def transport_options(settings: Settings) -> dict[str, Any]:
     """How kombu connects; with sentinels also whom they are asked for. Holds a password then."""
-    url = settings.redis.url_with_credentials()
+    url = settings.redis.for_celery().url_with_credentials()
     if not is_sentinel(url):
         return TRANSPORT
     place = parse_sentinels(url)
@@ -187,6 +187,8 @@ def beat_settings(settings: Settings) -> dict[str, Any]:
     return {
         "beat_scheduler": "redbeat.RedBeatScheduler",
         "beat_max_loop_interval": 1,
+        # There are no results, so Celery schedules nothing that cleans them up.
+        "result_expires": None,
         **_redbeat_connection(settings),
         "redbeat_key_prefix": "redbeat:",
         "redbeat_lock_timeout": 6,
@@ -205,7 +207,7 @@ def file_login(settings: Settings) -> FileLogin | None:
 
     kombu takes the login of a unix socket from the URL alone.
     """
-    redis = settings.redis
+    redis = settings.redis.for_celery()
     if not redis.password_file or redis.url.startswith("unix:"):
         return None
     return FileLogin(redis.username, redis.password, redis.password_file)
@@ -213,7 +215,7 @@ def file_login(settings: Settings) -> FileLogin | None:
 
 def _redbeat_connection(settings: Settings) -> dict[str, Any]:
     """Redbeat talks to Redis itself and has its own spelling of sentinels."""
-    url, login = settings.redis.url_with_credentials(), file_login(settings)
+    url, login = settings.redis.for_celery().url_with_credentials(), file_login(settings)
     options: dict[str, Any] = {"socket_timeout": 5, "retry_period": 30}
     if login is not None:
         options["credential_provider"] = login

@@ -1,16 +1,18 @@
-"""What kombu does otherwise than we need: Lua done with commands, and malformed messages dropped.
+"""What csi-fleet changes in kombu: malformed messages are dropped, bindings are not stored.
 
-No component may send code to Redis (SEC-5). The bindings of queues that expire (answers to Flower,
-its events) have a deadline each. One command between two of ours may be somebody else's; the worst
-is a binding that its consumer writes again at its next turn.
+kombu keeps for each exchange a table in Redis of the queues that are bound to it, and sends Lua
+code to do so. csi-fleet reads none of these tables: a message goes straight to the list that it
+names, an event or a question over a channel. So no process writes them, no component needs
+permission to send code (SEC-5), and nobody chooses through them where another process's message
+goes (SEC2-4).
 """
 
 from __future__ import annotations
 
 import json
-import time
+import logging
 from base64 import b64decode, b64encode
-from functools import wraps
+from functools import partial, wraps
 from inspect import unwrap
 from queue import Empty
 from typing import TYPE_CHECKING, Any, Final
@@ -31,10 +33,12 @@ ARGUMENT_LENGTH: Final = 1024
 
 def install(channel: Any, qos: Any, transport: Any, messages: Messages) -> None:
     """For every channel of this process; kombu's classes `Channel`, `QoS` and `Transport`."""
-    channel._brpop_read = messages.guarding(channel._brpop_read)  # noqa: SLF001 - no other way in
+    channel.__init__ = messages.guarding(channel.__init__)
     transport._deliver = messages.rebuilding(transport._deliver)  # noqa: SLF001
-    channel._refresh_binding = staticmethod(refresh_binding)  # noqa: SLF001
-    channel._sweep_bindings = staticmethod(sweep_bindings)  # noqa: SLF001
+    channel._queue_bind = bind  # noqa: SLF001 - celery/kombu has no setting against its tables
+    channel.maybe_refresh_binding_expiry = refresh_nothing
+    channel.queue_delete = forget
+    logging.getLogger(transport.__module__).addFilter(messages.has_heard)
     # Nothing is ever unacknowledged (workers.app.TRANSPORT); the search for it takes a lock.
     qos.restore_visible = restore_nothing
 
@@ -58,21 +62,32 @@ class Messages:
         self._on_malformed = on_malformed
         self._logged: set[str] = set()
 
-    def guarding(self, read: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap kombu's reader of one message, which Redis has removed before anything can fail."""
-        read = unwrap(read)
+    def guarding(self, initialize: Callable[..., None]) -> Callable[..., None]:
+        """Wrap the making of a channel, which knows how a list and how the channels are read."""
+        initialize = unwrap(initialize)
 
-        @wraps(read)
-        def guarded(channel: Any, **options: Any) -> Any:
+        @wraps(initialize)
+        def guarded(channel: Any, *args: Any, **kwargs: Any) -> None:
+            initialize(channel, *args, **kwargs)
+            channel.handlers = {
+                name: partial(self._read, channel, read, is_list=name == "BRPOP")
+                for name, read in channel.handlers.items()
+            }
+
+        return guarded
+
+    def _read(self, channel: Any, read: Callable[[], Any], *, is_list: bool) -> Any:
+        """What kombu does when something arrived, which Redis has removed before anything fails."""
+        while True:
             try:
-                return read(channel, **options)
+                return read()
             except (OSError, RedisError, Empty):
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a stranger's message leads to
                 self._drop(error)
+            # Others may have come with it over a channel; no event announces them again.
+            if is_list or not _has_more(channel.subclient.connection):
                 return True
-
-        return guarded
 
     def rebuilding(self, deliver: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap kombu's delivery of one decoded message to whoever reads its queue."""
@@ -82,9 +97,18 @@ class Messages:
         def rebuilt(transport: Any, message: Any, queue: str) -> Any:
             if queue in self._app.amqp.queues:
                 message = self._rebuilt(message, queue)
+            else:
+                json.loads(b64decode(message["body"]))
             return deliver(transport, message, queue)
 
         return rebuilt
+
+    def has_heard(self, record: logging.LogRecord) -> bool:
+        """Count what kombu itself found to be no JSON, in place of its log line for each."""
+        is_ours = not str(record.msg).startswith("Cannot process event")
+        if not is_ours:
+            self._drop(ValueError())
+        return is_ours
 
     def _rebuilt(self, message: Any, queue: str) -> dict[str, Any]:
         task, args = message["headers"]["task"], json.loads(b64decode(message["body"]))[0]
@@ -126,6 +150,10 @@ class Messages:
             _log.warning("malformed Celery message dropped, others like it are counted", err=kind)
 
 
+def _has_more(connection: Any) -> bool:
+    return connection is not None and connection.can_read(timeout=0)
+
+
 def argsrepr(key: Key) -> str:
     """What Flower shows and searches; the argument itself is the key."""
     return f"{key.object} {key.driver}"
@@ -140,28 +168,21 @@ def _shown(args: list[Any]) -> str:
         return repr(args)
 
 
-def refresh_binding(keys: Any, args: Any, client: Any) -> None:
-    """Add a member to a table of bindings and move the table's deadline."""
-    (table, deadlines), (member, exchange, lifetime_ms) = keys, args
-    client.sadd(table, member)
-    client.zadd(deadlines, {exchange: _now_ms() + int(lifetime_ms)}, gt=True)
+def bind(channel: Any, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
+    """Remember in this process which queue listens to which channel of Redis; store nothing."""
+    del pattern
+    if channel.typeof(exchange).type == "fanout":
+        channel._fanout_queues[queue] = (exchange, routing_key.replace("#", "*"))  # noqa: SLF001
 
 
-def sweep_bindings(keys: Any, args: Any, client: Any) -> int:
-    """Delete tables whose deadline is over, unless a queue without one is in them."""
-    (deadlines,), (table, permanent, limit) = keys, args
-    overdue = client.zrangebyscore(deadlines, "-inf", _now_ms(), start=0, num=int(limit))
-    for name in overdue:
-        exchange = name.decode() if isinstance(name, bytes) else name
-        if not client.exists(permanent + exchange):
-            client.delete(table + exchange)
-        client.zrem(deadlines, exchange)
-    return len(overdue)
+def forget(channel: Any, queue: str, *_: Any, **__: Any) -> None:
+    """Forget a queue that this process is done with; Redis deletes what answers are left in it."""
+    channel.state.queue_bindings_delete(queue)
+
+
+def refresh_nothing(channel: Any) -> None:
+    """In place of kombu's care for the tables of bindings that `bind` does not write."""
 
 
 def restore_nothing(qos: Any, **_: Any) -> None:
     """In place of the search for tickets that a dead worker had."""
-
-
-def _now_ms() -> int:
-    return round(time.time() * 1000)

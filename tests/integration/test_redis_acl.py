@@ -17,7 +17,7 @@ from tests.support.fleet import Scene
 from tests.support.kube_api import KubeApi
 from tests.support.processes import free_port
 from tests.support.redis_fixtures import undeclared_keys
-from tests.support.secure_redis import CONFIG, DRIVER_USER, USERS, SecureRedis
+from tests.support.secure_redis import CONFIG, DRIVER_BROKER, DRIVER_USER, USERS, SecureRedis
 from tests.support.waiting import wait_until
 from workers.app import SYSTEM_QUEUE, make_app
 from workers.cli import beat
@@ -125,11 +125,11 @@ def test_who_may_add_a_tick_reaches_no_other_list(server, parts, task):
 def test_beat_keeps_and_gives_back_its_lock(server):
     """It does so first a minute after it started, when a right that lacks ends it."""
     with server.client("beat") as client:
-        client.set("redbeat::test-lock", "token")
-        assert beat.extend(["redbeat::test-lock"], ["token", 60_000], client) == 1
-        assert client.pttl("redbeat::test-lock") > 0
-        assert beat.extend(["redbeat::test-lock"], ["another", 60_000], client) == 0
-        assert beat.release(["redbeat::test-lock"], ["token"], client) == 1
+        client.set("redbeat::lock", "token")
+        assert beat.extend(["redbeat::lock"], ["token", 60_000], client) == 1
+        assert client.pttl("redbeat::lock") > 0
+        assert beat.extend(["redbeat::lock"], ["another", 60_000], client) == 0
+        assert beat.release(["redbeat::lock"], ["token"], client) == 1
 
 
 def test_nobody_gets_in_without_a_login_or_without_tls(server):
@@ -144,7 +144,7 @@ def test_nobody_gets_in_without_a_login_or_without_tls(server):
     ):
         plain.ping()
     with server.client("tester") as client:
-        known = {"default", "probe", "setup", "tester", "replication", DRIVER_USER}
+        known = {"default", "probe", "setup", "tester", "replication", DRIVER_USER, DRIVER_BROKER}
         assert {one.split()[1] for one in client.acl_list()} == {*USERS, *known}
     clear(server)
 

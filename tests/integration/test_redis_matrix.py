@@ -5,16 +5,17 @@ Asked of a real Redis 7 by ACL DRYRUN, which decides as the command itself would
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from tests.support.redis_acl import CELERY_USERS, OWNERS, PER_DRIVER, access
 from tests.support.redis_acl import DRIVER_USER as TEMPLATE
-from tests.support.redis_acl import PER_DRIVER, access
-from tests.support.redis_acl import USERS as COLUMNS
-from tests.support.secure_redis import DRIVER, DRIVER_USER, SecureRedis
+from tests.support.secure_redis import DRIVER, DRIVER_BROKER, DRIVER_USER, SecureRedis
 from workers.queue.names import CELERY_QUEUE_PREFIX, NAMES
 
 USERS = [
-    *(DRIVER_USER if one == TEMPLATE else one for one in COLUMNS),
+    *(one.replace("@driver@", DRIVER) for one in (*OWNERS, *CELERY_USERS)),
     "probe",
     "setup",
     "replication",
@@ -92,27 +93,37 @@ def test_every_key_is_open_to_those_of_the_matrix_and_closed_to_all_others(teste
 
 TICKETS = f"{CELERY_QUEUE_PREFIX}{DRIVER}"
 FOREIGN = f"{CELERY_QUEUE_PREFIX}{OTHER}"
+ANSWERS = "0aaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee.reply.celery.pidbox"
+BROKERS = {"broker", DRIVER_BROKER}
 OTHERS = {
     # command: users who may
-    f"BRPOP {TICKETS} 1": {"worker", DRIVER_USER, "operator"},
-    f"BRPOP {TICKETS}@node 1": {"worker", DRIVER_USER, "operator"},
-    f"BRPOP {TICKETS}#csi-attacher 1": {"worker", DRIVER_USER, "operator"},
-    f"BRPOP {FOREIGN} 1": {"worker", "operator"},
-    f"LRANGE {FOREIGN} 0 -1": {"watcher", "worker", "operator"},
-    f"LLEN {FOREIGN}": {"watcher", "worker", DRIVER_USER, "flower", "operator"},
-    f"LPUSH {FOREIGN} x": {"watcher", "worker", DRIVER_USER, "operator"},
-    "LPUSH csifleet.system x": {"worker", DRIVER_USER, "beat", "operator"},
-    "BRPOP csifleet.system 1": {"worker", DRIVER_USER, "operator"},
+    f"BRPOP {TICKETS} 1": {"worker", DRIVER_USER, *BROKERS, "operator"},
+    f"BRPOP {TICKETS}@node 1": {"worker", DRIVER_USER, *BROKERS, "operator"},
+    f"BRPOP {TICKETS}#csi-attacher 1": {"worker", DRIVER_USER, *BROKERS, "operator"},
+    f"BRPOP {FOREIGN} 1": {"worker", "broker", "operator"},
+    f"LRANGE {FOREIGN} 0 -1": {"watcher", "worker", DRIVER_USER, "operator"},
+    f"LLEN {FOREIGN}": {
+        *("watcher", "worker", DRIVER_USER, "publisher", *BROKERS, "flower", "operator"),
+    },
+    f"LPUSH {FOREIGN} x": {"worker", "publisher", *BROKERS, "operator"},
+    f"SET {FOREIGN} x": {"worker", "operator"},
+    "LPUSH csifleet.system x": {"publisher", *BROKERS, "beat", "operator"},
+    "BRPOP csifleet.system 1": {*BROKERS, "operator"},
     "GET redbeat::lock": {"beat", "operator"},
     "HSET redbeat:tick x y": {"beat", "operator"},
-    "SADD _kombu.binding.x y": {"worker", DRIVER_USER, "beat", "flower", "operator"},
+    "SET redbeat:another x": {"operator"},
+    "SADD _kombu.binding.x y": {"operator"},
+    f"LPUSH {ANSWERS} x": {"publisher", *BROKERS, "operator"},
+    f"EXPIRE {ANSWERS} 10": {*BROKERS, "operator"},
+    f"BRPOP {ANSWERS} 1": {*BROKERS, "flower", "operator"},
+    "LPUSH x.pidbox x": {"operator"},
     # From there a worker would send what is written as a ticket of its own.
     "HSET unacked x y": {"operator"},
     "GET something": {"operator"},
     "SET something x": {"operator"},
-    "PUBLISH /0.celery.pidbox x": {"worker", DRIVER_USER, "flower", "operator"},
+    "PUBLISH /0.celery.pidbox x": {*BROKERS, "flower", "operator"},
     "PUBLISH other x": {"operator"},
-    "PSUBSCRIBE /0.celeryev/*": {"worker", DRIVER_USER, "flower", "operator"},
+    "PSUBSCRIBE /0.celeryev/*": {*BROKERS, "flower", "operator"},
     "PSUBSCRIBE *": {"operator"},
 }
 
@@ -120,6 +131,20 @@ OTHERS = {
 @pytest.mark.parametrize("command", OTHERS)
 def test_what_is_not_ours_or_not_a_key(tester, command):
     assert {user for user in USERS if may(tester, user, command)} == OTHERS[command]
+
+
+def test_flower_stores_nothing(tester):
+    """No command that it may give takes room in Redis, so it cannot fill it."""
+
+    def texts(found):
+        return {one if isinstance(one, str) else one.decode() for one in found}
+
+    (user,) = [one for one in texts(tester.acl_list()) if one.split()[1] == "flower"]
+    allowed = set(re.findall(r"\+([a-z]+)", user))
+    about = tester.execute_command("COMMAND")
+    growing = {name for name, one in about.items() if "denyoom" in texts(one["flags"])}
+    assert "lpush" in growing
+    assert allowed & growing == set()
 
 
 def commands(tester):

@@ -12,10 +12,13 @@ import uuid
 import pytest
 
 from tests.support.processes import start_process
-from tests.support.secure_redis import ROOT, SecureRedis
+from tests.support.secure_redis import DRIVER_BROKER, ROOT, SecureRedis
 from tests.support.waiting import wait_until
 from workers.app import make_app
 from workers.config.load import parse
+from workers.queue.connection import NoPermissionError
+from workers.queue.names import NAMES
+from workers.tasks.remote import ANSWER_SECONDS
 
 WORKER = """\
 import sys
@@ -80,15 +83,48 @@ def test_flower_sees_workers(server, flower):
 
 
 def test_flower_writes_no_key_through_a_worker(server, flower):
-    """Directly named, or by the table of the exchange that Flower may write."""
+    """Directly named, or by the table of an exchange, which no process reads."""
     with server.client("flower") as client, server.client("tester") as all_keys:
         table = "_kombu.binding.reply.celery.pidbox"
         for key in KEYS:
-            client.sadd(table, f"{key}\x06\x16\x06\x16{key}")
+            all_keys.sadd(table, f"{key}\x06\x16\x06\x16{key}")
             for exchange in ("", "reply.celery.pidbox"):
                 assert publish(client, "ping", {"exchange": exchange, "routing_key": key}) == 1
         assert flower.control.ping(timeout=2), "it has heard all of them before this one"
         assert not [key for key in KEYS if all_keys.exists(key)]
+        all_keys.delete(table)
+
+
+@pytest.mark.parametrize("user", ["broker", DRIVER_BROKER, "publisher", "beat", "flower"])
+def test_celerys_connections_reach_no_key_of_csi_fleet(server, user):
+    """Whatever a worker is talked into, Redis refuses it."""
+    with server.client(user) as client, server.client("tester") as all_keys:
+        for entry in NAMES.values():
+            name = f"{entry.full}x" if entry.is_family else entry.full
+            for command in (("LPUSH", name, "x"), ("DEL", name), ("BRPOP", name, "1")):
+                with pytest.raises(NoPermissionError):
+                    client.execute_command(*command)
+        all_keys.acl_log_reset()
+
+
+def test_a_workers_celery_logs_in_as_that_user(server, flower):
+    with server.client("tester") as all_keys:
+        users = {one["user"] for one in all_keys.client_list()}
+    assert "broker" in users
+    assert "worker" not in users, "Celery alone runs here"
+
+
+def test_questions_do_not_fill_redis(server, flower):
+    """Answers that nobody fetches: few, and gone by themselves."""
+    asked = 300
+    with server.client("flower") as client, server.client("tester") as all_keys:
+        for _ in range(asked):
+            place = {"exchange": "", "routing_key": str(uuid.uuid4())}
+            assert publish(client, "stats", place) == 1
+        wait_until(lambda: flower.control.ping(timeout=1), 60, "it answers again")
+        lists = all_keys.keys("*.pidbox")
+        assert 0 < len(lists) < asked / 3
+        assert all(0 <= all_keys.ttl(one) <= ANSWER_SECONDS for one in lists)
 
 
 def test_flower_takes_no_ticket_and_stops_nobody(server, flower):

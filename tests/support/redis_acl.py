@@ -12,6 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from workers.cli.embedded_redis import BROKER_COMMANDS, BROKER_KEYS, REMOTE, allowed
 from workers.queue.names import CELERY_QUEUE_PREFIX, NAMES, RedisName
 from workers.queue.scripts import library
 
@@ -23,8 +24,8 @@ BEGIN, END = "<!-- redis matrix: generated -->", "<!-- end of the redis matrix -
 HEAD: Final = """\
 # Who may do what in Redis; @name@ becomes the hash of that user's password (start-redis.sh).
 # Written by `python -m tests.support.redis_acl` from workers/queue/names.py; do not edit.
-# Ours: csifleet:*. Celery's: lists drv.<driver> and csifleet.system, _kombu.*,
-# celeryev*, *.pidbox. Beat's: redbeat:*.
+# Ours: csifleet:*. Celery's: lists drv.<driver> and csifleet.system, lists of answers to Flower and
+# the channels of questions and events; Celery's connections reach these alone. Beat's: redbeat:*.
 # Nobody has administration commands, and nobody sends code: functions.lua is all that runs, with
 # the rights of the user who calls it.
 #
@@ -63,6 +64,14 @@ NEVER: Final = {"watcher": ("saved", "installation")}
 # Of the worker beside one driver: only what is named after that driver, of these families.
 PER_DRIVER: Final = ("links", "capacity", "capacity_uids", "capacity_obsolete", "capacity_turn")
 DRIVER_USER: Final = "worker.@driver@"
+DRIVER_BROKER: Final = "broker.@driver@"
+# With whose password a Celery connection logs in: that of the component whose connection it is.
+PASSWORDS: Final = {
+    "publisher": "watcher",
+    "broker": "worker",
+    DRIVER_USER: "password",
+    DRIVER_BROKER: "password",
+}
 
 _CONNECT: Final = "ping hello client|setname select"
 _SCRIPT: Final = "fcall"
@@ -73,44 +82,55 @@ _OURS: Final = (
     "zcard zcount zscore zmscore zrank zrange zrangebyscore zrangebylex zpopmin zremrangebyscore "
     "zscan llen lpush rpush ltrim lrange"
 )
-_CONSUME: Final = "zrevrangebyscore lpush rpush rpop brpop llen"
+# Celery's connections: nothing that stores, but for messages and the schedule.
+_SEND: Final = "multi exec lpush llen"
+_CONSUME: Final = "multi exec brpop llen"
 _SCHEDULE: Final = (
-    "multi exec watch unwatch get set del exists pexpire pttl sadd srem smembers hget hset hsetnx "
-    "zadd zrem zrank zrange zrangebyscore zrevrangebyscore zscore lpush llen"
-)
-_MONITOR: Final = (
-    "time get set del exists pexpire sadd srem smembers zadd zrem zscore zrange zrangebyscore "
-    "hget hset hdel"
+    "watch unwatch get set del exists pexpire pttl sadd srem smembers hget hset hsetnx "
+    "zadd zrem zrank zrange zrangebyscore zrevrangebyscore zscore"
 )
 _TALK: Final = "publish subscribe psubscribe unsubscribe punsubscribe"
-_BROKER_KEYS: Final = "~_kombu.* ~celeryev* ~*.pidbox"
-# A subscription by pattern needs the very pattern here, so the database number is fixed.
-_CHANNELS: Final = "&/0.celery.pidbox &/0.celeryev/*"
+SYSTEM: Final = "csifleet.system"
+_SCHEDULE_KEYS: Final = "~redbeat:tick ~redbeat::schedule ~redbeat::statics ~redbeat::lock"
 
 COMMANDS: Final[dict[str, tuple[str, ...]]] = {
     "watcher": (_CONNECT, _SCRIPT, _TRANSACTION, _OURS),
-    "worker": (_CONNECT, _SCRIPT, _TRANSACTION, _OURS, _CONSUME, _TALK),
-    "beat": (_CONNECT, _SCHEDULE),
-    "flower": (_CONNECT, _TRANSACTION, _MONITOR, _CONSUME, _TALK),
+    "worker": (_CONNECT, _SCRIPT, _TRANSACTION, _OURS, "rpop brpop"),
+    "publisher": (_CONNECT, _SEND, "scan del ttl type memory|usage"),
+    "broker": (BROKER_COMMANDS,),
+    "beat": (_CONNECT, _SEND, _SCHEDULE),
+    "flower": (_CONNECT, _CONSUME, _TALK),
 }
 COMMANDS[DRIVER_USER] = COMMANDS["worker"]
+COMMANDS[DRIVER_BROKER] = COMMANDS["broker"]
+_OWN_TICKETS: Final = (
+    f"~{CELERY_QUEUE_PREFIX}@driver@ ~{CELERY_QUEUE_PREFIX}@driver@@* "
+    f"~{CELERY_QUEUE_PREFIX}@driver@#* ~{CELERY_QUEUE_PREFIX}system-*"
+)
 OTHER_KEYS: Final = {
-    "watcher": f"~{CELERY_QUEUE_PREFIX}*",
-    "worker": f"~{CELERY_QUEUE_PREFIX}* ~csifleet.system {_BROKER_KEYS} {_CHANNELS}",
-    # Tickets of other drivers it can add, for whoever sweeps sends them, but not take. Those of no
-    # driver it takes where it runs such a controller too, the snapshot-controller for example.
-    DRIVER_USER: f"%W~{CELERY_QUEUE_PREFIX}* ~{CELERY_QUEUE_PREFIX}@driver@ "
-    f"~{CELERY_QUEUE_PREFIX}@driver@@* ~{CELERY_QUEUE_PREFIX}@driver@#* "
-    f"~{CELERY_QUEUE_PREFIX}system-* "
-    f"~csifleet.system {_BROKER_KEYS} {_CHANNELS}",
-    "beat": "~redbeat:* ~csifleet.system ~_kombu.*",
-    "flower": f"%R~{CELERY_QUEUE_PREFIX}* %R~csifleet.system {_BROKER_KEYS} {_CHANNELS}",
+    "watcher": f"%R~{CELERY_QUEUE_PREFIX}*",
+    "worker": f"~{CELERY_QUEUE_PREFIX}*",
+    # Those of no driver it takes where it runs such a controller too, the snapshot-controller say.
+    DRIVER_USER: f"%R~{CELERY_QUEUE_PREFIX}* {_OWN_TICKETS}",
+    # It also deletes what nobody reads.
+    "publisher": f"~{CELERY_QUEUE_PREFIX}* ~{SYSTEM} ~redbeat:* ~_kombu.* ~unacked* "
+    "~????????-????-????-????-????????????.reply.celery.pidbox",
+    "broker": BROKER_KEYS,
+    # Tickets of other drivers it can add, for whoever sweeps sends them, but not take.
+    DRIVER_BROKER: f"%W~{CELERY_QUEUE_PREFIX}* {_OWN_TICKETS} ~{SYSTEM} {REMOTE}",
+    "beat": f"{_SCHEDULE_KEYS} ~{SYSTEM}",
+    "flower": f"%R~{CELERY_QUEUE_PREFIX}* %R~{SYSTEM} {REMOTE}",
 }
 PURPOSE: Final = {
-    "watcher": "Adds keys, feeds the catalog, publishes tickets, brings attempts back.",
-    "worker": "Takes keys, keeps attempts, announces drivers. Reads the catalog. Takes tickets.",
+    "watcher": "Adds keys, feeds the catalog, brings attempts back.",
+    "worker": "Takes keys, keeps attempts, announces drivers. Reads the catalog.",
     DRIVER_USER: "The worker beside one driver, in that driver's namespace: one line per password "
     "file worker.DRIVER.",
+    "publisher": "Celery's connection of a watcher: sends messages, deletes those that nobody "
+    "reads. Sees no key of ours.",
+    "broker": "Celery's connection of a worker: sends and takes messages, answers Flower. Sees "
+    "no key of ours.",
+    DRIVER_BROKER: "The same beside one driver.",
     "beat": "Keeps the schedule and sends ticks. Sees no key of ours.",
     "flower": "Listens to Celery's events, asks workers, counts tickets. Sees no key of ours.",
 }
@@ -120,17 +140,11 @@ def text() -> str:
     """The whole file."""
     parts = [HEAD]
     for user, purpose in PURPOSE.items():
-        commands = " ".join(f"+{one}" for one in dict.fromkeys(" ".join(COMMANDS[user]).split()))
+        commands = " ".join(dict.fromkeys(" ".join(COMMANDS[user]).split()))
         keys = " ".join([*_own_keys(user), OTHER_KEYS[user]])
-        parts.append(
-            f"#\n# {purpose}\nuser {user} on @{_password(user)}@ resetkeys resetchannels -@all "
-            f"{commands} {keys}\n"
-        )
+        password = PASSWORDS.get(user, user)
+        parts.append(f"#\n# {purpose}\nuser {user} on @{password}@ {allowed(commands, keys)}\n")
     return "".join([*parts, "#\n", TAIL])
-
-
-def _password(user: str) -> str:
-    return "password" if user == DRIVER_USER else user
 
 
 def access(user: str, entry: RedisName) -> str:
@@ -159,7 +173,8 @@ def _own_keys(user: str) -> list[str]:
     return patterns
 
 
-USERS: Final = ("watcher", "worker", DRIVER_USER, "beat", "flower", "operator")
+OWNERS: Final = ("watcher", "worker", DRIVER_USER, "operator")
+CELERY_USERS: Final = ("publisher", "broker", DRIVER_BROKER, "beat", "flower")
 
 
 def matrix() -> str:
@@ -167,20 +182,30 @@ def matrix() -> str:
     rows: dict[tuple[str, ...], list[str]] = {}
     for entry in NAMES.values():
         rights = []
-        for user in USERS:
+        for user in OWNERS:
             right = access(user, entry) or "-"
             is_own = user == DRIVER_USER and entry.name in PER_DRIVER
             rights.append(f"{right} own" if is_own else right)
         rows.setdefault(tuple(rights), []).append(f"`{entry.name}`")
+        if any(access(user, entry) for user in CELERY_USERS):
+            raise ValueError(entry.name)
     lines = [
-        "| Keys `csifleet:...` | watcher | worker | worker.DRIVER | beat | flower | operator |",
-        "|---|---|---|---|---|---|---|",
+        "| Keys `csifleet:...` | watcher | worker | worker.DRIVER | operator |",
+        "|---|---|---|---|---|",
         *(f"| {' '.join(names)} | {' | '.join(rights)} |" for rights, names in rows.items()),
-        "| Tickets `drv.DRIVER` | rw | rw | rw own and of no driver, else add | - | r | rw |",
-        "| `redbeat:*` | - | - | - | rw | - | rw |",
-        "| Celery's `_kombu.* celeryev* *.pidbox` | - | rw | rw | `_kombu.*` | rw | rw |",
-        "| Our functions (FCALL) | yes | yes | yes | - | - | yes |",
-        "| Code of one's own, administration | - | - | - | - | - | - |",
+        "| Lists `drv.DRIVER` | r | rw | rw own and of no driver, else r | rw |",
+        "| Our functions (FCALL) | yes | yes | yes | yes |",
+        "| Code of one's own, administration | - | - | - | - |",
+        "",
+        "| Celery's connections | publisher | broker | broker.DRIVER | beat | flower |",
+        "|---|---|---|---|---|---|",
+        "| Keys `csifleet:...`, our functions | - | - | - | - | - |",
+        "| Lists `drv.DRIVER` | add, delete | add, take | add; take own, driverless | - | length |",
+        "| List of ticks `csifleet.system` | add, delete | add, take | add, take | add | length |",
+        "| Lists of answers to Flower | add, delete | add | add | - | take |",
+        "| Questions and events, which Redis does not store | - | yes | yes | - | yes |",
+        "| The four keys of `redbeat:` | delete | - | - | rw | - |",
+        "| Code of one's own, administration | - | - | - | - | - |",
     ]
     return "\n".join(lines)
 

@@ -1,47 +1,47 @@
-"""SEC-5: kombu's own scripts are replaced by commands that do the same."""
+"""kombu stores no bindings and sends no Lua code: what is declared stays in the process."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from contextlib import closing, suppress
 
-from kombu.transport.redis import Channel, QoS, SentinelChannel, Transport
+from kombu import Connection, Exchange, Queue
+from kombu.transport.redis import BINDING_SWEEP_INTERVAL, Channel, SentinelChannel
 
 from workers import brokerscripts
+from workers.app import TRANSPORT, make_app
+from workers.config.settings import Settings
 
-TABLE, DEADLINES, PERMANENT = "_kombu.binding.", "_kombu.deadlines", "_kombu.permanent."
+ANSWERS = Queue("me.reply.celery.pidbox", Exchange("reply.celery.pidbox"), "me", expires=10.0)
+EVENTS = Queue(
+    "celeryev.me", Exchange("celeryev", type="fanout"), "#", expires=60.0, auto_delete=True
+)
 
 
-def test_kombu_sends_none_of_its_own():
-    messages = brokerscripts.Messages(SimpleNamespace(tasks={}), lambda: None)
-    brokerscripts.install(Channel, QoS, Transport, messages)
+def test_it_is_so_behind_sentinels_too():
+    make_app(Settings())
     for channel in (Channel, SentinelChannel):
-        assert channel._refresh_binding is brokerscripts.refresh_binding
-        assert channel._sweep_bindings is brokerscripts.sweep_bindings
+        assert channel._queue_bind is brokerscripts.bind
+        assert channel.queue_delete is brokerscripts.forget
 
 
-def test_a_binding_that_nobody_refreshes_goes(redis_client, monkeypatch):
-    now = 1_000_000
-    monkeypatch.setattr(brokerscripts, "_now_ms", lambda: now)
-    for exchange, lifetime in (("short", 10), ("long", 1000), ("kept", 10)):
-        brokerscripts.refresh_binding(
-            keys=[TABLE + exchange, DEADLINES], args=["queue", exchange, lifetime],
-            client=redis_client,
-        )  # fmt: skip
-    redis_client.sadd(PERMANENT + "kept", "queue")
-    sweep = {"keys": [DEADLINES], "args": [TABLE, PERMANENT, 100], "client": redis_client}
-    assert brokerscripts.sweep_bindings(**sweep) == 0
-    now += 11
-    assert brokerscripts.sweep_bindings(**sweep) == 2
-    assert not redis_client.exists(TABLE + "short")
-    assert redis_client.smembers(TABLE + "long") == {b"queue"}
-    assert redis_client.exists(TABLE + "kept"), "a queue without a deadline is in it"
-    assert redis_client.zrange(DEADLINES, 0, -1) == [b"long"]
-
-
-def test_a_deadline_only_moves_on(redis_client, monkeypatch):
-    monkeypatch.setattr(brokerscripts, "_now_ms", lambda: 0)
-    for lifetime in (100, 50):
-        brokerscripts.refresh_binding(
-            keys=[TABLE + "x", DEADLINES], args=["queue", "x", lifetime], client=redis_client
-        )
-    assert redis_client.zscore(DEADLINES, "x") == 100
+def test_a_consumer_of_answers_and_events_stores_nothing(redis_server, redis_client):
+    """From its beginning to its end, with kombu's care for bindings that expire in between."""
+    make_app(Settings())
+    url = redis_server.unix_url.replace("unix:", "redis+socket:").replace("?db", "?virtual_host")
+    heard = []
+    with (
+        Connection(url, transport_options=TRANSPORT) as connection,
+        closing(connection.channel()) as channel,
+        connection.Consumer([EVENTS], callbacks=[lambda body, _: heard.append(body)]),
+    ):
+        ANSWERS(channel).declare()
+        channel._bindings_swept_at -= 2 * BINDING_SWEEP_INTERVAL
+        channel.maybe_refresh_binding_expiry()
+        with suppress(TimeoutError):
+            connection.drain_events(timeout=0.1)  # it listens from here on
+        with connection.Producer() as producer:
+            producer.publish({"type": "x"}, exchange=EVENTS.exchange, routing_key="task.sent")
+        connection.drain_events(timeout=5)
+        assert heard == [{"type": "x"}]
+        assert redis_client.keys() == []
+    assert redis_client.keys() == []

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 from workers.cli.processes import die_with_parent
@@ -29,6 +30,29 @@ REPLY_TIMEOUT_SECONDS = 0.5
 SOCKET = "redis.sock"
 LOG = "redis.log"
 INSTALLATION = "installation"
+
+# What the connection of a worker's Celery may do: send, take and answer messages. Here and in
+# k8s/base/redis/users.acl.
+BROKER: Final = "broker"
+BROKER_COMMANDS: Final = (
+    "ping hello client|setname select multi exec lpush brpop llen expire publish subscribe "
+    "psubscribe unsubscribe punsubscribe"
+)
+# Lists of answers, by the name of who asks: they begin like no key of csi-fleet. Celery asks for
+# the length of the lists that stand for its channels. A subscription by pattern needs the very
+# pattern here, so the database number is fixed.
+REMOTE: Final = (
+    "%R~*.celery.pidbox %R~celeryev.* ~????????-????-????-????-????????????.reply.celery.pidbox "
+    "&/0.celery.pidbox &/0.celeryev/*"
+)
+BROKER_KEYS: Final = f"~drv.* ~csifleet.system {REMOTE}"
+
+
+def allowed(commands: str, keys: str) -> str:
+    """What a user may do, as Redis' ACL has it."""
+    return " ".join(
+        ["resetkeys resetchannels -@all", *(f"+{one}" for one in commands.split()), keys]
+    )
 
 
 def executable() -> str:
@@ -70,6 +94,7 @@ def start(directory: Path) -> tuple[subprocess.Popen[bytes], str]:
         "appendonly no",
         "maxmemory-policy noeviction",
         "loglevel warning",
+        f"user {BROKER} on nopass {allowed(BROKER_COMMANDS, BROKER_KEYS)}",
     ]
     with (directory / LOG).open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - fixed arguments, no shell

@@ -48,6 +48,7 @@ GRACE_SECONDS: Final = 20.0
 LIVE_FILE: Final = "live"
 # As workers.queue.fellows has it, without loading it.
 INSTALLATION_VARIABLE: Final = "CSI_FLEET_INSTALLATION"
+BROKER_VARIABLE: Final = "CSI_FLEET_REDIS_BROKER_USERNAME"
 # As workers.observability.exposition has it, without loading it.
 MULTIPROCESS_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -106,9 +107,11 @@ class Supervisor:
         env["KUBECONFIG"] = self.settings.kube.kubeconfig
         if self.settings.http.endpoint:
             env[MULTIPROCESS_VARIABLE] = self.serve(url)
-        self.add("watcher", Command.WATCHER, ["watcher"], env)
+        # Beat keeps its schedule in Redis, by the connection that sends its ticks.
+        with_broker = env | ({BROKER_VARIABLE: embedded_redis.BROKER} if self.redis else {})
+        self.add("watcher", Command.WATCHER, ["watcher"], with_broker)
         for index in range(self.settings.process.workers):
-            self.add(f"worker-{index}", Command.WORKER, ["workers", "worker"], env)
+            self.add(f"worker-{index}", Command.WORKER, ["workers", "worker"], with_broker)
         watcher, *workers = self.children
         # Redis and imports take their time side by side.
         # The watcher lists the cluster while what only workers need is imported.

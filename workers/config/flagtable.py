@@ -113,6 +113,10 @@ OWN_FLAGS: Final = (
          "it.", _REDIS, upstream=False, env="CSI_FLEET_REDIS_URL"),
     Flag("redis-username", _STRING, "", "User of Redis.", _REDIS, upstream=False,
          env="CSI_FLEET_REDIS_USERNAME"),
+    Flag("redis-broker-username", _STRING, "", "User of Redis for Celery's connection, with the "
+         "same password. Without it broker for the user worker, broker.DRIVER for worker.DRIVER, "
+         "publisher for watcher, and --redis-username for any other.", _REDIS, upstream=False,
+         env="CSI_FLEET_REDIS_BROKER_USERNAME"),
     Flag("redis-password-file", _STRING, "", "File with the password of Redis. The environment "
          "variable CSI_FLEET_REDIS_PASSWORD does the same; no flag takes the password itself.",
          _REDIS, upstream=False, env="CSI_FLEET_REDIS_PASSWORD_FILE"),

@@ -6,8 +6,8 @@ Durations are seconds. Defaults are those of the flags' rows, so a test can writ
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from workers.config.flagfields import setting, taken
@@ -218,6 +218,9 @@ class LogSettings:
     """`text` (klog's layout) or `json`."""
 
 
+CELERY_USERS: Final = {"watcher": "publisher", "worker": "broker"}
+
+
 @dataclass(frozen=True, slots=True)
 class RedisSettings:
     """How to reach Redis. Credentials are apart from the URL, so that it may be logged."""
@@ -230,6 +233,9 @@ class RedisSettings:
 
     password: str = field(default="", repr=False)
     """Password; "" for none. Never shown by `repr`."""
+
+    broker_username: str = setting("redis-broker-username", FLAGS)
+    """User of Celery's connection, with the same password; "" for the one of `for_celery`."""
 
     password_file: str = ""
     """Where `password` came from; each new connection reads it again. "" for elsewhere."""
@@ -248,6 +254,15 @@ class RedisSettings:
 
     is_insecure: bool = setting("redis-insecure", FLAGS)
     """A password may go over a connection without TLS."""
+
+    def for_celery(self) -> RedisSettings:
+        """The same Redis for Celery's connection, with the user that k8s/base/redis/users.acl has.
+
+        Celery writes where a message tells it to, so its user reaches no key of csi-fleet.
+        """
+        component, dot, driver = self.username.partition(".")
+        shipped = CELERY_USERS.get(component, component) + dot + driver
+        return replace(self, username=self.broker_username or shipped)
 
     def url_with_credentials(self) -> str:
         """The URL with all that is needed to connect, in one text.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -265,8 +265,9 @@ def _drop_wrong_lists(client: redis.Redis, prefix: str) -> bool:
     found = [text(key) for key in client.scan_iter(match=prefix + "*", count=500)]
     wrong = [key for key in found if text(client.type(key)) not in {"list", "none"}]
     for key in wrong:
-        client.delete(key)
-        _log.error("a list of tickets had a wrong type and was deleted", redis_key=key)
+        with suppress(NoPermissionError):  # a watcher deletes it (celerykeys.py)
+            client.delete(key)
+            _log.error("a list of tickets had a wrong type and was deleted", redis_key=key)
     return bool(wrong)
 
 

@@ -1,13 +1,16 @@
 """Celery's remote control, reduced to what Flower needs to look.
 
 Whoever may publish to the workers' channel could otherwise have a worker write anywhere, with the
-rights of the worker: an answer goes to the list that the question names. So a worker answers known
-questions alone, without arguments, and its answer goes to a list for answers.
+rights of its Celery connection: an answer goes to the list that the question names. So a worker
+answers known questions alone, without arguments, and its answer goes to a list for answers. How
+many answers a worker gives is limited, and Redis deletes a list of answers `ANSWER_SECONDS` after
+the first one: questions in any number do not fill Redis.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from typing import Any, Final
 
 from celery.app.control import Control
@@ -25,6 +28,11 @@ QUESTIONS: Final = frozenset(
 )
 """What Flower asks; none of them changes what a worker does, but that it reports its tasks."""
 
+ANSWER_SECONDS: Final = 10
+ANSWERS_AT_ONCE: Final = 30
+"""Flower asks ten questions for each worker that it shows."""
+ANSWERS_PER_SECOND: Final = 3.0
+
 _NAME: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ANSWERS: Final = "{}.reply.celery.pidbox"
 
@@ -32,11 +40,16 @@ _ANSWERS: Final = "{}.reply.celery.pidbox"
 class Listener(Node):
     """The worker's end of the channel."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._left, self._counted_at = float(ANSWERS_AT_ONCE), time.monotonic()
+
     def handle_message(self, body: Any, message: Any = None) -> Any:
         """Answer a question that is known; log any other and forget it."""
         method = body.get("method") if isinstance(body, dict) else None
         if not isinstance(method, str) or method not in QUESTIONS:
-            _log.warning("remote command refused", command=repr(body)[:100])
+            if self._may_speak():
+                _log.warning("remote command refused", command=repr(body)[:100])
             return None
         destination = body.get("destination")
         asked = {
@@ -46,6 +59,28 @@ class Listener(Node):
             "destination": destination if isinstance(destination, list) else None,
         }
         return super().handle_message(asked, message)
+
+    def dispatch(self, *args: Any, **kwargs: Any) -> Any:
+        """Answer a question to this worker unless it has answered too many."""
+        return super().dispatch(*args, **kwargs) if self._may_speak() else None
+
+    def reply(
+        self, data: Any, exchange: Any, routing_key: str, ticket: Any, **options: Any
+    ) -> None:
+        """Put the answer into the asker's list, which Redis deletes if nobody empties it."""
+        super().reply(data, exchange, routing_key, ticket, **options)
+        channel: Any = self.channel
+        with channel.conn_or_acquire() as client:
+            client.expire(routing_key, ANSWER_SECONDS, nx=True)
+
+    def _may_speak(self) -> bool:
+        now = time.monotonic()
+        gained = (now - self._counted_at) * ANSWERS_PER_SECOND
+        self._left, self._counted_at = min(ANSWERS_AT_ONCE, self._left + gained), now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 def answer_place(body: dict[str, Any]) -> dict[str, str] | None:

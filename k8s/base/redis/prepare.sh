@@ -3,8 +3,8 @@
 #
 #   prepare.sh CONFIG_DIR PASSWORD_DIR DATA_DIR ACL_FILE...
 #
-# PASSWORD_DIR has one file per user of users.acl, and a file worker.DRIVER for every driver whose
-# workers have a user of their own; a changed password needs a new start. Of several lines of a file
+# PASSWORD_DIR has one file per component, for its users of users.acl, and a file worker.DRIVER for
+# every driver whose workers have users of their own; a changed password needs a new start. Of several lines of a file
 # each is a password: clients use the first one, so the two sides need not change at one moment.
 set -eu
 umask 077
@@ -31,14 +31,14 @@ for user in watcher worker beat flower operator replication; do
   expression="$expression;s/@$user@/$(hashes "$passwords/$user")/"
 done
 # Redis reads one user per line and knows no comments.
-sed -e "$expression" -e '/^#/d' -e '/^$/d' -e '/^user worker\.@driver@ /d' "$@" > "$data/users.acl"
+sed -e "$expression" -e '/^#/d' -e '/^$/d' -e '/^user [a-z]*\.@driver@ /d' "$@" > "$data/users.acl"
 for file in "$passwords"/worker.*; do
   [ -s "$file" ] || continue
   driver=${file##*/worker.}
   case $driver in
     *[!-.a-zA-Z0-9]*) echo "$file: not a driver's name" >&2; exit 1 ;;
   esac
-  sed -n -e "/^user worker\.@driver@ /{s/@driver@/$driver/g;s/@password@/$(hashes "$file")/;p;}" \
+  sed -n -e "/^user [a-z]*\.@driver@ /{s/@driver@/$driver/g;s/@password@/$(hashes "$file")/;p;}" \
     "$config/users.acl" >> "$data/users.acl"
 done
 # A replica takes no functions of its own: it has its master's, and loads these once it leads.

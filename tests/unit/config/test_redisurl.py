@@ -118,6 +118,30 @@ def test_logins_of_servers_and_sentinels_come_from_variables_and_files(tmp_path)
     assert not {"of sentinels", "of:redis"} & set(repr(found).split("'"))
 
 
+@pytest.mark.parametrize(
+    ("user", "celerys"),
+    [
+        ("worker", "broker"),
+        ("worker.csi.example.org", "broker.csi.example.org"),
+        ("watcher", "publisher"),
+        ("beat", "beat"),
+        ("flower", "flower"),
+        ("somebody", "somebody"),
+    ],
+)
+def test_celery_logs_in_as_a_user_of_its_own(user, celerys):
+    """Without a setting, for a manifest that forgot it would give Celery all of Redis."""
+    environ = {"CSI_FLEET_REDIS_URL": f"rediss://{user}:p@redis/0"}
+    assert broker_url(parse("worker", [], environ)) == f"rediss://{celerys}:p@redis/0"
+    assert parse("worker", [], environ).redis.username == user
+
+
+def test_another_user_for_celery_can_be_named():
+    environ = {"CSI_FLEET_REDIS_URL": "sentinel://u:p@a:1/main?ssl_ca_certs=/ca.crt"}
+    found = broker_url(parse("worker", ["--redis-broker-username=tickets"], environ))
+    assert found == "sentinel://tickets:p@a:1/0"
+
+
 def test_celery_gets_every_sentinel_with_the_servers_login():
     environ = {"CSI_FLEET_REDIS_URL": "sentinel://u:p%40@a:1,b:2/main?db=3"}
     assert broker_url(parse("watcher", ["--redis-insecure=true"], environ)) == (

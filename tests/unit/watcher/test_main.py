@@ -18,7 +18,13 @@ HEEDED = {
     *("http-endpoint", "metrics-address", "metrics-path", "metrics-token-review", "enable-pprof"),
     *("controllers", "namespace", "resync-period", "resync", "state-dir"),
     *("snapshotter-resync-period", "snapshot-controller-resync-period"),
-    *("redis-url", "redis-username", "redis-password-file", "redis-insecure"),
+    *(
+        "redis-url",
+        "redis-username",
+        "redis-broker-username",
+        "redis-password-file",
+        "redis-insecure",
+    ),
     *("redis-sentinel-username", "redis-sentinel-password-file"),
     *("v", "logging-format", "version"),
 }

@@ -1,0 +1,120 @@
+"""Deletes what fills Redis under Celery's names: lists that nobody reads, and what is too large.
+
+Redis has no quota for a user, so who may send messages could fill it, and no driver would get new
+work until a person deletes what was sent. Deleting is harmless: the queue sends lost messages
+again, and beat writes its schedule when it is started again.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.observability.logging import get_logger
+from workers.queue import kinds
+from workers.queue.connection import NoPermissionError, redis_errors
+from workers.queue.names import names_of, redis_key
+from workers.queue.scripts import text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import redis
+
+_log = get_logger(__name__)
+
+STEP_SECONDS: Final = 5.0
+PAGES: Final = 40
+PAGE: Final = 500
+LIST_BYTES: Final = 4 * 1024 * 1024
+"""Some thousand messages: a list whose workers are all away is shorter."""
+SCHEDULE_BYTES: Final = 64 * 1024
+SCHEDULE: Final = frozenset(
+    {"redbeat:tick", "redbeat::schedule", "redbeat::statics", "redbeat::lock"}
+)
+_ANSWERS: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.reply\.celery\.pidbox")
+# What an earlier release stored, or another program under Celery's usual names.
+_STRANGE: Final = ("redbeat:", "_kombu.", "unacked")
+
+
+class CeleryKeys:
+    """Looks at a part of the keys in each step.
+
+    Args:
+        client: of csi-fleet's own keys, which say what lists there are.
+        celery: may look at Celery's keys and delete them.
+        system: the list of beat's ticks.
+        drivers: returns the names under which drivers are registered.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        celery: redis.Redis,
+        *,
+        system: str,
+        drivers: Callable[[], Iterable[str]],
+    ) -> None:
+        self._client = client
+        self._celery = celery
+        self._system = system
+        self._drivers = drivers
+        self._cursor = 0
+
+    def step(self) -> float | None:
+        """Look at the next keys; returns the seconds until the next step, None for never.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        with redis_errors():
+            try:
+                self._look()
+            except NoPermissionError as error:
+                _log.warning("nobody deletes what fills Redis under Celery's names", err=error)
+                return None
+        return STEP_SECONDS
+
+    def _look(self) -> None:
+        lists = self._lists()
+        for _ in range(PAGES):
+            found: Any = self._celery.scan(self._cursor, count=PAGE)
+            self._cursor, names = found
+            for name in map(text, names):
+                most = self._most_bytes(name, lists)
+                if most is not None:
+                    self._check(name, most)
+            if not self._cursor:
+                break
+
+    def _lists(self) -> set[str]:
+        """The lists that somebody reads, or that announce keys which wait."""
+        found: Any = self._client.smembers(redis_key(self._client, "lanes"))
+        lanes = {tuple(reversed(text(lane).split("|", 1))) for lane in found if b"|" in lane}
+        drivers = {"", *self._drivers()}
+        places = {(driver, kind.name) for driver in drivers for kind in kinds.KINDS} | lanes
+        names = names_of(self._client)
+        return {names.celery_queue(kinds.place_of(*place)) for place in places}
+
+    def _most_bytes(self, name: str, lists: set[str]) -> int | None:
+        """How large a key may be: 0 for one that nobody reads, None for what is not Celery's."""
+        if name in lists or name == self._system:
+            return LIST_BYTES
+        if name in SCHEDULE:
+            return SCHEDULE_BYTES
+        if _ANSWERS.fullmatch(name):
+            return 0 if self._celery.ttl(name) == -1 else None
+        is_strange = name.startswith((*_STRANGE, names_of(self._client).ticket_lists))
+        return 0 if is_strange else None
+
+    def _check(self, name: str, most_bytes: int) -> None:
+        size: Any = self._celery.memory_usage(name)
+        is_list = name in SCHEDULE or text(self._celery.type(name)) == "list"
+        if size is None or (size <= most_bytes and is_list):
+            return
+        self._celery.delete(name)
+        _log.warning(
+            "deleted under one of Celery's names: read by nobody, too large, or no list",
+            redis_key=name,
+            size_bytes=size,
+        )
