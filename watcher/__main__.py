@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from workers.config.settings import Settings
 
 _READY_FILE: Final = "watcher.ready"
-# Reflectors hold one each while they watch or list; one more for the look for lost attempts.
-CONNECTIONS: Final = 32
 _STOP_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
@@ -43,9 +41,7 @@ def build(settings: Settings, metrics: Metrics | None = None) -> Watcher:
     Raises:
         ConfigError: no usable client configuration.
     """
-    client = kube_client(
-        settings, pool_size=CONNECTIONS, user_agent="csi-fleet-watcher", metrics=metrics
-    )
+    client = kube_client(settings, user_agent="csi-fleet-watcher", metrics=metrics)
     redis = settings.redis
     redis_client = connect(redis.url_with_credentials(), password_file=redis.password_file)
     celery = redis.for_celery()

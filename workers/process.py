@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from workers.config.settings import Settings
-    from workers.kube.client import KubeClient
+    from workers.kube.client import Guard, KubeClient
     from workers.observability.metrics import Metrics
 
 LIVE_FILE: Final = "live"
@@ -31,9 +31,13 @@ _ready: Final[set[Path]] = set()
 
 
 def kube_client(
-    settings: Settings, *, pool_size: int, user_agent: str = "csi-fleet", metrics: Metrics | None
+    settings: Settings,
+    *,
+    user_agent: str = "csi-fleet",
+    metrics: Metrics | None,
+    guard: Guard = lambda: None,
 ) -> KubeClient:
-    """The API client of one process; opens no connection yet.
+    """The API client of one process; opens no connection yet. `guard`: see KubeClient.
 
     Raises:
         ConfigError: no usable client configuration.
@@ -46,10 +50,10 @@ def kube_client(
     return (ShadowApi if settings.process.shadow else KubeClient).from_settings(
         kube.kubeconfig,
         kube.master,
-        pool_size=pool_size,
         rate=kube.rate(),
         user_agent=user_agent,
         observer=api_observer(metrics) if metrics is not None else None,
+        guard=guard,
     )
 
 
@@ -59,7 +63,7 @@ def guarded(settings: Settings, checks: Checks) -> Checks:
         return checks
     from workers.kube.reviews import PathReaders  # noqa: PLC0415 - rarely needed
 
-    client = kube_client(settings, pool_size=1, metrics=None)
+    client = kube_client(settings, metrics=None)
     readers = PathReaders(client, settings.http.metrics_path)
     return dataclasses.replace(checks, may_read=readers.allows)
 

@@ -59,7 +59,7 @@ class Traffic:
 
     def __init__(self, kubeconfig: str, redis_url: str, drivers: dict[str, str]) -> None:
         self._drivers = {name: CsiClient(address) for name, address in drivers.items()}
-        self._kube = KubeClient.from_settings(kubeconfig, pool_size=THREADS)
+        self._kube = KubeClient.from_settings(kubeconfig)
         client = connect(redis_url)
         self._tickets: SimpleQueue[Key] = SimpleQueue()
         self._queue = WorkQueue(client, publish=lambda keys: [*map(self._tickets.put, keys)])

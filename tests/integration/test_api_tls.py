@@ -1,7 +1,6 @@
-"""Requests and watches trust the same API servers, on every Python.
+"""Requests and watches trust the same API servers.
 
-Since 3.13 Python refuses authorities without key usage or key identifiers, which EKS, MicroK8s and
-many others have; here the older Pythons are made to refuse them as well.
+Also authorities without key usage or key identifiers, as EKS, MicroK8s and many others have.
 """
 
 from __future__ import annotations
@@ -13,10 +12,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-import urllib3.connection
 import yaml
-from urllib3.exceptions import HTTPError
-from urllib3.util import ssl_
 
 from tests.support.certificates import make_ca, make_certificate, openssl
 from workers.kube.connection import connect
@@ -35,20 +31,6 @@ class Ok(BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         """Nothing."""
-
-
-@pytest.fixture(autouse=True)
-def strict(monkeypatch):
-    """Default contexts as Python 3.13 makes them."""
-    made = ssl_.create_urllib3_context
-
-    def make(*args, **options):
-        context = made(*args, **options)
-        context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT
-        return context
-
-    monkeypatch.setattr(ssl_, "create_urllib3_context", make)
-    monkeypatch.setattr(urllib3.connection, "create_urllib3_context", make)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +77,7 @@ def test_watches_trust_whom_requests_trust(server, certificates, tmp_path, host,
     elif authority != "the system's":
         name = signer if authority == "its own" else "other"
         cluster["certificate-authority"] = str(certificates / f"{name}.pem")
-    connection = connect(str(written(tmp_path, cluster)), "", pool_size=1)
+    connection = connect(str(written(tmp_path, cluster)), "")
     is_trusted = authority == "not asked" or (authority == "its own" and host == HOST)
     assert requests_work(connection) == is_trusted
     assert watches_work(connection) == is_trusted
@@ -143,13 +125,12 @@ def test_requests_and_watches_go_through_a_tunnel(server, certificates, tmp_path
         "tls-server-name": HOST,
         "certificate-authority": str(certificates / f"{signer}.pem"),
     }
-    connection = connect(str(written(tmp_path, cluster)), "", pool_size=1)
+    connection = connect(str(written(tmp_path, cluster)), "")
     assert requests_work(connection)
     assert watches_work(connection)
     asked = [one.split()[:2] for one in tunnel.asked]
     assert asked == [[b"CONNECT", b"api.example.org:6443"]] * 2
     connection.transport.close()
-    connection.pool.clear()
     tunnel.listener.close()
 
 
@@ -163,7 +144,7 @@ def test_the_name_to_be_trusted_may_be_another_than_the_address(
         "tls-server-name": name,
         "certificate-authority": str(certificates / f"{signer}.pem"),
     }
-    connection = connect(str(written(tmp_path, cluster)), "", pool_size=1)
+    connection = connect(str(written(tmp_path, cluster)), "")
     assert requests_work(connection) == is_trusted
     assert watches_work(connection) == is_trusted
 
@@ -188,14 +169,15 @@ def written(folder, cluster):
 
 def requests_work(connection):
     try:
-        return connection.transport.send("GET", "/", b"", None, timeout_seconds=20).status == 200
+        return connection.transport.send("GET", "/", [], timeout_seconds=20).status == 200
     except OSError:
         return False
 
 
 def watches_work(connection):
     try:
-        answer = connection.pool.request("GET", connection.base_url, retries=False, timeout=20)
-    except HTTPError:
+        stream = connection.transport.open("/", [], silence_seconds=20)
+    except OSError:
         return False
-    return answer.status == 200
+    stream.close()
+    return stream.status == 200

@@ -1,7 +1,8 @@
-"""One TLS context for all connections: many at once with a client certificate, TLS within TLS."""
+"""Client certificates, as files and as data, many connections at once; TLS within TLS."""
 
 from __future__ import annotations
 
+import base64
 import socket
 import ssl
 import subprocess
@@ -10,6 +11,7 @@ import threading
 from contextlib import contextmanager, suppress
 from http.server import ThreadingHTTPServer
 
+import pytest
 import yaml
 
 from tests.integration.test_api_tls import HOST, Ok, Tunnel, requests_work, watches_work, written
@@ -19,15 +21,22 @@ from workers.kube.connection import connect
 OPENS = """
 import sys, threading
 from workers.kube.connection import connect
-transport = connect(sys.argv[1], "", pool_size=0).transport
+transport = connect(sys.argv[1], "").transport
 def work():
-    for _ in range(200):
-        assert transport.send("GET", "/", b"", None, timeout_seconds=20).status == 200
+    for _ in range(20):
+        assert transport.send("GET", "/", [], timeout_seconds=20).status == 200
 threads = [threading.Thread(target=work) for _ in range(8)]
 [one.start() for one in threads]
 [one.join() for one in threads]
 print("all went well")
 """
+
+
+def shown(is_data, **files):
+    """Entries of a kubeconfig: the paths of files, or what is in them."""
+    if is_data:
+        return {f"{k}-data": base64.b64encode(v.read_bytes()).decode() for k, v in files.items()}
+    return {name: str(path) for name, path in files.items()}
 
 
 def server_context(folder):
@@ -49,8 +58,8 @@ def tls_server(context):
         http.shutdown()
 
 
-def test_many_threads_open_connections_with_a_client_certificate(tmp_path):
-    """urllib3 would load the certificate at each: OpenSSL has no lock for the one context."""
+@pytest.mark.parametrize("is_data", [False, True])
+def test_many_threads_open_connections_with_a_client_certificate(tmp_path, is_data):
     context = server_context(tmp_path)
     make_certificate(tmp_path, "ca", "client", HOST)
     context.load_verify_locations(tmp_path / "ca.pem")
@@ -58,13 +67,16 @@ def test_many_threads_open_connections_with_a_client_certificate(tmp_path):
     with tls_server(context) as port:
         path = written(
             tmp_path,
-            {"server": f"https://{HOST}:{port}", "certificate-authority": str(tmp_path / "ca.pem")},
+            {
+                "server": f"https://{HOST}:{port}",
+                **shown(is_data, **{"certificate-authority": tmp_path / "ca.pem"}),
+            },
         )
         config = yaml.safe_load(path.read_text())
-        config["users"][0]["user"] = {
-            "client-certificate": str(tmp_path / "client.pem"),
-            "client-key": str(tmp_path / "client.key"),
-        }
+        files = {"client-certificate": "client.pem", "client-key": "client.key"}
+        config["users"][0]["user"] = shown(
+            is_data, **{name: tmp_path / file for name, file in files.items()}
+        )
         path.write_text(yaml.safe_dump(config))
         done = subprocess.run(
             [sys.executable, "-X", "faulthandler", "-c", OPENS, str(path)],
@@ -98,7 +110,6 @@ class TlsTunnel(Tunnel):
 
 
 def test_requests_and_watches_go_through_a_proxy_with_tls(tmp_path, monkeypatch):
-    """TLS in TLS: urllib3's own kind of socket, which has no `setsockopt`."""
     context = server_context(tmp_path)
     with tls_server(context) as port:
         tunnel = TlsTunnel(port, context)
@@ -111,26 +122,7 @@ def test_requests_and_watches_go_through_a_proxy_with_tls(tmp_path, monkeypatch)
             "server": f"https://{HOST}:{port}",
             "certificate-authority": str(tmp_path / "ca.pem"),
         }
-        connection = connect(str(written(tmp_path, cluster)), "", pool_size=1)
+        connection = connect(str(written(tmp_path, cluster)), "")
         assert watches_work(connection)
         assert requests_work(connection)
         tunnel.listener.close()
-
-
-def test_nothing_of_the_context_changes_at_a_connection(tmp_path, monkeypatch):
-    """But authorities are added, for which OpenSSL has a lock."""
-    context = server_context(tmp_path)
-    with tls_server(context) as port:
-        cluster = {
-            "server": f"https://{HOST}:{port}",
-            "certificate-authority": str(tmp_path / "ca.pem"),
-        }
-        connection = connect(str(written(tmp_path, cluster)), "", pool_size=1)
-        for name in ("set_alpn_protocols", "load_cert_chain", "set_ciphers"):
-            monkeypatch.setattr(ssl.SSLContext, name, changed)
-        assert requests_work(connection)
-        connection.transport.close()
-
-
-def changed(*_):
-    raise AssertionError("a context that others use")

@@ -12,7 +12,6 @@ from tests.support.kube_api import JsonObject, KubeApi, KubeApiError
 from tests.support.waiting import wait_until
 from workers.kube.client import KubeClient
 from workers.kube.errors import ConflictError
-from workers.kube.reading import KubeReader
 from workers.kube.resources import KubeResources
 
 
@@ -91,37 +90,6 @@ def test_a_finalizer_patch_with_another_uid_is_a_conflict(
     left = resources.remove_volume_finalizer(name, finalizer, uid=uid)
     assert finalizer not in (left["metadata"].get("finalizers") or [])
     kube_api.delete(f"/api/v1/persistentvolumes/{name}")
-
-
-def test_a_read_of_a_version_that_will_do_is_answered_from_memory(
-    control_plane: ControlPlane, kube_api: KubeApi
-) -> None:
-    """One that the server has not heard of, as after a restore of etcd, is read live."""
-    path = "/api/v1/namespaces/default/persistentvolumeclaims"
-    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    metadata = {"name": "plane-read", "namespace": "default"}
-    common = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata}
-    made = kube_api.create({**common, "spec": {**spec, "storageClassName": "none"}})
-    version = int(made["metadata"]["resourceVersion"])
-    asked: list[tuple[str, int]] = []
-    client = KubeClient.from_settings(
-        str(control_plane.kubeconfig),
-        observer=lambda method, url, status, seconds: asked.append((url, status)),
-    )
-    kube = KubeReader(client)
-    for at_least in (1, version, 0, version + 10**9):
-        found = kube.get_claim("default", "plane-read", at_least=at_least)
-        assert found["metadata"]["uid"] == made["metadata"]["uid"]
-        assert int(found["metadata"]["resourceVersion"]) >= version
-    name = f"{path}/plane-read"
-    assert asked == [
-        (f"{name}?resourceVersion=1", 200),
-        (f"{name}?resourceVersion={version}", 200),
-        (name, 200),
-        (f"{name}?resourceVersion={version + 10**9}", 504),
-        (name, 200),
-    ]
-    kube_api.delete(name)
 
 
 GROUP_CRDS = Path(__file__).parents[1] / "parity" / "runner" / "crds" / "groupsnapshots.yaml"

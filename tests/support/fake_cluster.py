@@ -41,17 +41,10 @@ TOPOLOGY = frozenset({"CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"})
 
 
 class FakeKube:
-    """Objects by (kind, namespace, name). Every write is in `writes` as (call, name).
-
-    Attributes:
-        remembered: what the API server answers to who does not ask for an object as it is now.
-        at_least: the version that each read of a claim asked for; 0: as it is now.
-    """
+    """Objects by (kind, namespace, name). Every write is in `writes` as (call, name)."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], JsonObject] = {}
-        self.remembered: dict[tuple[str, str, str], JsonObject] = {}
-        self.at_least: list[int] = []
         self.fail: dict[str, list[Exception | None]] = defaultdict(list)
         self.before: dict[str, Callable[[], None]] = {}
         self.writes: list[tuple[str, str]] = []
@@ -70,12 +63,7 @@ class FakeKube:
         """Remove an object for good, finalizers or not."""
         del self.objects[kind, namespace, name]
 
-    def get_claim(self, namespace: str, name: str, *, at_least: int = 0) -> JsonObject:
-        self.at_least.append(at_least)
-        known = self.remembered.get(("persistentvolumeclaims", namespace, name))
-        if known and 0 < at_least <= int(known["metadata"]["resourceVersion"]):
-            self._reach("get_claim", name)
-            return deepcopy(known)
+    def get_claim(self, namespace: str, name: str) -> JsonObject:
         return self._get("persistentvolumeclaims", namespace, name, "get_claim")
 
     def update_claim(self, claim: JsonObject) -> JsonObject:
@@ -329,7 +317,6 @@ class World:
         )
         self.memo = ""
         self.fails = 0
-        self.seen = 0
 
     def add_class(self, name: str = "fast", **fields: Any) -> JsonObject:
         """A class of this driver, Immediate and Delete."""
@@ -396,7 +383,6 @@ class World:
             waited_seconds=0.0,
             catalog=state,
             session=session,
-            seen=self.seen,
         )
 
     def claim_pass(self, claim: Mapping[str, Any]) -> Outcome:

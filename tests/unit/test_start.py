@@ -22,7 +22,7 @@ DRIVERS = {"grpc", "google.protobuf"}
 TICKETS = {"celery", "kombu", "amqp"}
 # Module of the command, what it must not load, and the most modules: some 40 more than today.
 STARTS = {
-    "workers.cli.run": ({*DRIVERS, *TICKETS, "redis", "urllib3", "httptools", "yaml"}, 330),
+    "workers.cli.run": ({*DRIVERS, *TICKETS, "redis", "pycurl", "yaml"}, 330),
     "workers.cli.explain": ({*DRIVERS, *TICKETS, "prometheus_client", "rich"}, 600),
     "workers.cli.beat": (DRIVERS, 700),
     "watcher.__main__": (DRIVERS, 790),
@@ -48,28 +48,6 @@ def test_a_command_loads_what_it_uses(command):
     loaded = loaded_by(f"import workers.__main__, {command}")
     assert sorted((NEEDLESS | forbidden) & loaded) == []
     assert len(loaded) <= most
-
-
-def test_who_imports_the_official_client_later_gets_all_of_it():
-    """A plug-in may; it must not find the parts that were loaded for us."""
-    loaded = loaded_by(
-        "import workers.kube.connection, kubernetes, requests_oauthlib, oauthlib.oauth2\n"
-        "from kubernetes import client, config, watch\n"
-        "assert kubernetes.config.kube_config.ApiClient is client.ApiClient\n"
-        "assert kubernetes.config.load_kube_config is config.load_kube_config\n"
-        "assert client.CoreV1Api(client.ApiClient(client.Configuration()))\n"
-        "assert issubclass(requests_oauthlib.OAuth2Session, object)"
-    )
-    assert "kubernetes.client.api.core_v1_api" in loaded
-
-
-def test_who_imported_it_before_keeps_it():
-    loaded_by(
-        "import kubernetes, kubernetes.config.kube_config as before, sys\n"
-        "import workers.kube.connection\n"
-        "assert sys.modules['kubernetes.config.kube_config'] is before\n"
-        "assert kubernetes.client.ApiClient"
-    )
 
 
 def test_garbage_is_collected_again_once_a_command_runs():

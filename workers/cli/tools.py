@@ -108,7 +108,6 @@ class Tools:
         client = KubeClient.from_settings(
             kube.kubeconfig,
             kube.master,
-            pool_size=4,
             user_agent="csi-fleet-tool",
             rate=kube.rate(),
         )

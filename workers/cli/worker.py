@@ -40,7 +40,6 @@ from workers.engine.periodic import Periodic
 from workers.errors import ConfigError, QueueUnavailable
 from workers.explain.lasting import Lasting
 from workers.kube.events import EventRecorder
-from workers.kube.kept import ENOUGH
 from workers.kube.pauserecord import PauseRecord
 from workers.kube.resources import KubeResources
 from workers.loop import Loop
@@ -62,7 +61,7 @@ from workers.process import (
 from workers.queue.breakers import Breakers
 from workers.queue.catalog import CatalogReader
 from workers.queue.connection import RedisClient, connect, connect_heartbeat
-from workers.queue.leases import Heartbeat
+from workers.queue.leases import Heartbeat, guard_of_lease
 from workers.queue.pauses import Pauses
 from workers.queue.periods import Periods
 from workers.queue.registry import DriverRegistry
@@ -83,10 +82,6 @@ LIMITS_SECONDS: Final = 0.25
 CONSUMER: Final = "consumer"
 # Celery tries to connect again each 2 to 30 s.
 CONSUMER_SECONDS: Final = 120.0
-# How often a worker looks whether its connections to the API server are open.
-CONNECTIONS_SECONDS: Final = 15.0
-# Threads that use the API connection beside the pool: events, keeper.
-SPARE_CONNECTIONS: Final = 8
 
 
 class WorkerProcess:
@@ -113,11 +108,7 @@ class WorkerProcess:
     def connect(self) -> None:
         """API server, Redis, drivers; each with one clear line on failure (P-001)."""
         settings = self.settings
-        client = kube_client(
-            settings,
-            pool_size=settings.process.concurrency + SPARE_CONNECTIONS,
-            metrics=self.metrics,
-        )
+        client = kube_client(settings, metrics=self.metrics, guard=guard_of_lease)
         self.client = client
         self.kube = KubeResources(client)
         self.shadowing = Shadowing(client)
@@ -290,7 +281,6 @@ class WorkerProcess:
             Loop("limits", self.declare_limits),
             Loop("drivers", self.follow_drivers),
             Loop("periodic", self.periodic.step),
-            Loop("api-connections", self.keep_connections),
             *self.shadowing.loops(),
         ]
         if self.central is not None:
@@ -322,11 +312,6 @@ class WorkerProcess:
             self.consumer_lives()
             raise
         return seconds
-
-    def keep_connections(self) -> float:
-        """Has some open to the API server before a burst asks for them."""
-        self.client.keep_connections(min(ENOUGH, self.settings.process.concurrency))
-        return CONNECTIONS_SECONDS
 
     def follow_drivers(self) -> float:
         """Announces the drivers as long as the process lives.

@@ -8,36 +8,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from workers.kube import paths
-from workers.kube.errors import NotFoundError, ServerError
-from workers.observability.logging import get_logger
+from workers.kube.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from workers.kube.objects import JsonObject
     from workers.kube.paths import Resource
 
-_log = get_logger(__name__)
-
 _PAGE_SIZE: Final = 500
-# The API server has not heard of the version for 3 s; it says to try again.
-_UNHEARD: Final = 504
 
 
 class Getter(Protocol):
     """The part of a KubeClient that reads."""
 
-    def get(
-        self, path: str, query: Mapping[str, Any] | None = None, *, final: Collection[int] = ()
-    ) -> JsonObject:
+    def get(self, path: str, query: Mapping[str, Any] | None = None) -> JsonObject:
         """Read one object or one list page; see `KubeClient`."""
 
 
 class KubeReader:
     """The API server's objects by name; one per process, safe for threads.
 
-    They are read live, which for the API server means to ask etcd, unless a read says which version
-    will do.
+    Each read is live: it names no resourceVersion, so that the API server asks etcd.
     """
 
     def __init__(self, client: Getter) -> None:
@@ -45,27 +37,15 @@ class KubeReader:
 
     # Any kind.
 
-    def get(
-        self, resource: Resource, name: str, *, namespace: str = "", at_least: int = 0
-    ) -> JsonObject:
+    def get(self, resource: Resource, name: str, *, namespace: str = "") -> JsonObject:
         """Read one object.
 
         Args:
             resource: its kind.
             name: its name.
             namespace: "" for a kind without.
-            at_least: a resourceVersion of the object: one of the API server's memory will do that
-                is no older. 0: live.
         """
-        path = resource.path(name, namespace=namespace)
-        if at_least:
-            try:
-                return self._getter.get(path, {"resourceVersion": str(at_least)}, final=(_UNHEARD,))
-            except ServerError as error:
-                if error.status != _UNHEARD:
-                    raise
-                _log.v(4, "read live", resource=resource.plural, name=name, err=error)
-        return self._getter.get(path)
+        return self._getter.get(resource.path(name, namespace=namespace))
 
     def is_gone(self, resource: Resource, name: str, uid: str, *, namespace: str = "") -> bool:
         """Whether the object of this UID does not exist any more."""
@@ -95,9 +75,9 @@ class KubeReader:
 
     # Claims.
 
-    def get_claim(self, namespace: str, name: str, *, at_least: int = 0) -> JsonObject:
-        """Read a PersistentVolumeClaim; `at_least` as for `get`."""
-        return self.get(paths.CLAIMS, name, namespace=namespace, at_least=at_least)
+    def get_claim(self, namespace: str, name: str) -> JsonObject:
+        """Read a PersistentVolumeClaim."""
+        return self.get(paths.CLAIMS, name, namespace=namespace)
 
     def list_claims(self, namespace: str = "") -> Iterator[JsonObject]:
         """Yield the claims of one namespace, or of all."""

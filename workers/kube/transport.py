@@ -1,62 +1,63 @@
-"""One HTTP exchange over a kept connection: a quarter of urllib3's CPU per request.
+"""HTTP to the API server by libcurl: a small pool of kept connections, and open watches.
 
-A claim takes four requests, and with urllib3 and http.client most of a worker's CPU went into
-building and parsing their headers. urllib3 opens the connections, for it knows TLS and proxies, and
-llhttp parses the answers. Watches stay urllib3's: they are few and last.
+A pool holds at most `CONNECTIONS` handles, each with one connection. A request takes the handle
+that was used last; when all are in use it waits in line, within its own time-out. So a server that
+stalls holds these handles and one line, and a burst begins with few TLS handshakes.
 
-Invariants: a connection is used by one thread at a time, and dropped after a failure.
+Invariants: every request ends within its time-out; a write is sent once, whatever becomes of its
+connection (libcurl itself repeats a read on a kept connection that had ended); redirects are not
+followed; a handle that failed is closed.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import socket
-import ssl
-import struct
+import select
+import threading
 import time
-import weakref
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
-from http.client import HTTPException
-from typing import TYPE_CHECKING, Any, Final
+from io import BytesIO
+from queue import Empty, LifoQueue
+from ssl import get_default_verify_paths
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
-from urllib3.exceptions import HTTPError
-
-from workers.kube.kept import Kept
-from workers.syscalls import is_silent
+import pycurl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Sequence
 
+CONNECTIONS: Final = 16
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
-_UNSAFE: Final = "\r\n\x00"
-_URL: Final = re.compile(r"[!-~]*")
-_MOST_HEAD_BYTES: Final = 64 * 1024
-# What TLS takes and hands out at once.
-_PART_BYTES: Final = 16 * 1024
-_END_OF_HEAD: Final = b"\r\n\r\n"
-_HAS_LENGTH: Final = re.compile(rb"\r\n(content-length|transfer-encoding)[ \t]*:", re.IGNORECASE)
-_RETRY_AFTER: Final = re.compile(
-    rb"\r\nretry-after[ \t]*:[ \t]*(\d{1,9})[ \t]*(?:\r|$)", re.IGNORECASE
-)
-# How Python tells that the kernel's time is over, or that a signal came.
-_NOT_READY: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+# An API server ends an idle connection after 90 s, some load balancers after 60.
+_IDLE_SECONDS: Final = 50
+# After a restart of one of several API servers, each gets its share again within this time.
+_AGE_SECONDS: Final = 600
+_KEEPALIVE_SECONDS: Final = 30
+_ERROR_BODY_BYTES: Final = 2**16
+_UNSAFE: Final = re.compile(r"[\r\n\x00]")
+_MAY_GO_OUT: Final = 0  # PREREQFUNC_OK
+_VERIFY_HOST: Final = 2  # the certificate must name the host
 
 
-class BrokenConnectionError(OSError):
-    """The connection ended before the answer did; the request may have arrived."""
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Whom to trust, and the client certificate; each as the path of a file or as PEM bytes.
 
+    Attributes:
+        authorities: None: the system's.
+        certificate: None: no client certificate.
+        server_name: the name that the certificate must have, "" for the host of the address.
+        is_verified: False trusts every server.
+    """
 
-_BROKEN: Final = (
-    ConnectionError,
-    ssl.SSLEOFError,
-    ssl.SSLZeroReturnError,
-    BrokenConnectionError,
-)
+    authorities: str | bytes | None = None
+    certificate: str | bytes | None = None
+    key: str | bytes | None = None
+    server_name: str = ""
+    is_verified: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,299 +73,328 @@ class Answer:
     retry_after_seconds: float = 0.0
 
 
-class _Reader:
-    """What came of the present answer; told by llhttp, which goes on to the next one by itself.
-
-    Attributes:
-        is_kept: the connection may be used again.
-    """
-
-    def __init__(self) -> None:
-        self._parser = HttpResponseParser(self)
-        self.begin()
-
-    def begin(self) -> None:
-        """For the next answer."""
-        self._status, self._head = 0, b""
-        self._parts: list[bytes] = []
-        self.is_over = self.is_kept = False
-
-    def feed(self, data: bytes) -> None:
-        """Take what came; `b""` is the end of the connection.
-
-        Raises:
-            BrokenConnectionError: it ended before the answer did.
-            OSError: this is no HTTP.
-        """
-        if not self._status:
-            self._head += data
-            if len(self._head) > _MOST_HEAD_BYTES:
-                raise OSError("the head of the answer has no end")
-        if not data:
-            if not self._status or _HAS_LENGTH.search(self._head.partition(_END_OF_HEAD)[0]):
-                raise BrokenConnectionError("the connection ended before the answer did")
-            self.is_over = True  # an answer that lasts as long as its connection
-            return
-        try:
-            self._parser.feed_data(data)
-        except (HttpParserError, HttpParserUpgrade) as error:
-            self.is_kept = False
-            if not self.is_over:  # else it is more than was announced
-                raise OSError(f"the answer is no HTTP: {error}") from error
-
-    def answer(self) -> Answer:
-        """The complete one; nothing stays in memory of what may be a Secret or a page of a list."""
-        status, head, data = self._status, self._head, b"".join(self._parts)
-        self._parts, self._head = [], b""
-        found = _RETRY_AFTER.search(head.partition(_END_OF_HEAD)[0]) if status >= 429 else None
-        return Answer(status, data, float(found[1]) if found else 0.0)
-
-    # Called by llhttp.
-
-    def on_message_begin(self) -> None:
-        """One more, that nobody asked for, says that the connection is not in step."""
-        self.is_kept = False
-
-    def on_headers_complete(self) -> None:
-        """Of an interim answer (1xx) too, after which the real one comes."""
-        status = self._parser.get_status_code()
-        if not self.is_over and status >= 200:
-            self._status = status
-
-    def on_body(self, data: bytes) -> None:
-        """A part."""
-        if not self.is_over:
-            self._parts.append(data)
-
-    def on_message_complete(self) -> None:
-        """The last byte."""
-        if self._status and not self.is_over:
-            self.is_over = True
-            self.is_kept = self._parser.should_keep_alive()
-
-
-class _Connection:
-    """One connection, of which the kernel keeps the time.
-
-    With a time-out of its own Python asks the socket before each call whether it is ready: a call
-    to the system more, at which every other thread may run. It takes this one for one that never
-    blocks, while for the kernel it blocks as long as `SO_RCVTIMEO` says.
-
-    The kernel's time is of each call. So who sends one TLS record byte by byte is waited for.
-
-    Args:
-        owner: urllib3's connection, open.
-    """
-
-    def __init__(self, owner: Any) -> None:
-        self._owner = owner
-        self._sock: Any = owner.sock
-        # urllib3's own kind, for TLS within the TLS of a proxy, knows no time of the kernel.
-        self._is_kernels = isinstance(self._sock, socket.socket)
-        if self._is_kernels:
-            self._sock.settimeout(0)
-            os.set_blocking(self._sock.fileno(), True)
-        self._wait_seconds = 0.0
-        self.opened_at = time.monotonic()
-        self.heard_at = 0.0
-        self.reader = _Reader()
-
-    @property
-    def is_fit(self) -> bool:
-        """Kept, and neither ended nor told anything since its last answer."""
-        return self.reader.is_kept and is_silent(self._sock)
-
-    def exchange(self, request: bytes, seconds: float) -> Answer:
-        """Send a request and read its answer; raises as `Transport.send`."""
-        end, reader, broken = time.monotonic() + seconds, self.reader, None
-        reader.begin()
-        self._wait_at_most(seconds)
-        try:
-            try:
-                self._send(request, end)
-            except _BROKEN as error:
-                broken = error  # a server that refuses a large request may have said why
-            reader.feed(self._receive(end))
-            while not reader.is_over:
-                self._wait_until(end)
-                reader.feed(self._receive(end))
-        except _BROKEN as error:
-            raise BrokenConnectionError(str(broken or error)) from error
-        reader.is_kept = reader.is_kept and broken is None
-        self.heard_at = time.monotonic()
-        return reader.answer()
-
-    def close(self) -> None:
-        """Drop it."""
-        self._owner.close()
-
-    def _send(self, request: bytes, end: float) -> None:
-        """By parts, for the kernel's time is that of each."""
-        at = 0
-        while at < len(request):
-            try:
-                at += self._sock.send(request[at : at + _PART_BYTES])
-            except _NOT_READY:
-                self._wait_until(end)
-                continue
-            if at < len(request):
-                self._wait_until(end)
-
-    def _receive(self, end: float) -> bytes:
-        while True:
-            try:
-                data: bytes = self._sock.recv(_PART_BYTES)
-            except _NOT_READY:  # the time is over, or a signal came
-                self._wait_until(end)
-                continue
-            return data
-
-    def _wait_until(self, end: float) -> None:
-        self._wait_at_most(end - time.monotonic())
-
-    def _wait_at_most(self, seconds: float) -> None:
-        """For the next call to the kernel.
-
-        Raises:
-            TimeoutError: no time is left.
-        """
-        if seconds == self._wait_seconds:
-            return
-        if seconds <= 0:
-            raise TimeoutError
-        self._wait_seconds = seconds
-        if not self._is_kernels:
-            self._sock.settimeout(seconds)
-            return
-        whole = int(seconds)
-        # A `timeval`, in which 0 would mean for ever.
-        wait = struct.pack("ll", whole, max(1, int((seconds - whole) * 1e6)))
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
-
-
 class Transport:
-    """Kept connections to one server; any number of threads, each exchange has its own connection.
+    """Requests to one server; safe for any number of threads, not across a fork.
 
     Args:
-        base_url: scheme, address and path in front of every request's own.
-        opened: makes a connection of urllib3's and opens it within so many seconds.
-        most_kept: idle connections kept.
-        proxy_headers: for a proxy that is told the whole address with each request (HTTP without
-            TLS); None without such a one.
+        base_url: scheme, address and path in front of the path of each request.
+        tls: for `https`.
+        proxy: URL of a proxy for all requests; "" leaves the choice to HTTPS_PROXY and NO_PROXY.
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        opened: Callable[[float], Any],
-        *,
-        most_kept: int,
-        proxy_headers: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, base_url: str, tls: Tls | None = None, proxy: str = "") -> None:
         parts = urlsplit(base_url)
-        self._prefix = parts.path if proxy_headers is None else base_url
-        self._fixed = {"Host": parts.netloc.rpartition("@")[2], **(proxy_headers or {})}
-        self._kept = Kept(partial(_opened, opened), most_kept)
-        # A client that nobody has any more leaves no connection open.
-        weakref.finalize(self, self._kept.close)
-
-    def lines(self, headers: Mapping[str, str]) -> bytes:
-        """Checked lines for `send`; the same ones serve any number of requests.
-
-        Raises:
-            ValueError: a header holds what would end its line.
-        """
-        lines = [f"{name}: {value}" for name, value in {**self._fixed, **headers}.items()]
-        for line in lines:
-            if any(map(line.__contains__, _UNSAFE)):
-                raise ValueError(f"a line break in {line.partition(':')[0]!r}")
-        try:
-            return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
-        except UnicodeEncodeError:  # which holds the headers, a token among them
-            raise ValueError("a header holds a character that HTTP has not") from None
+        place = parts.netloc.rpartition("@")[2]
+        self._tls = tls or Tls()
+        self._proxy = proxy
+        self._host = f"Host: {place}"
+        self._connect_to = ""
+        if self._tls.server_name:
+            # libcurl checks the name of the URL, and connects to another host where it is told to.
+            self._connect_to = f"::{parts.hostname}:{parts.port or 443}"
+            place = self._tls.server_name
+        self._base_url = f"{parts.scheme}://{place}{parts.path}"
+        self._free: LifoQueue[pycurl.Curl | None] = LifoQueue()
+        for _ in range(CONNECTIONS):
+            self._free.put(None)
 
     def send(
-        self, method: str, url: str, lines: bytes, body: bytes | None, *, timeout_seconds: float
+        self,
+        method: str,
+        url: str,
+        headers: Sequence[str],
+        body: bytes | None = None,
+        *,
+        timeout_seconds: float,
+        before_sent: Callable[[], None] | None = None,
     ) -> Answer:
-        """One request and its answer, `timeout_seconds` for both together.
+        """Send one request and return its answer, `timeout_seconds` for both together.
 
         Args:
             method: GET and so on.
-            url: what follows the server's own.
-            lines: from `lines`.
-            body: None without.
+            url: what follows the base URL.
+            headers: lines without their ends.
+            body: of a write; every write needs one, for it is the body that libcurl cannot repeat.
             timeout_seconds: more than 0.
+            before_sent: called with a connection in hand, when all waiting is over; what it raises
+                comes out and nothing is sent.
 
         Raises:
-            BrokenConnectionError: the connection ended.
-            TimeoutError: no complete answer in time, or no connection.
-            OSError: not connected, not trusted, or no HTTP.
-            ValueError: the path holds what no URL may.
+            TimeoutError: no complete answer in time, or no free connection.
+            ConnectionError: not connected, not trusted, cut off, or no HTTP. The request may have
+                arrived.
+            ValueError: a header or the URL holds a character that HTTP does not allow.
         """
-        if not _URL.fullmatch(url):
-            raise ValueError(f"a character that no URL may have in {url!r}")
-        target = f"{method} {self._prefix}{url} HTTP/1.1\r\n".encode()
-        if body is None:
-            request = b"%b%b\r\n" % (target, lines)
-        else:
-            request = b"%b%bContent-Length: %d\r\n\r\n%b" % (target, lines, len(body), body)
-        began, connection = time.monotonic(), self._kept.at_once()
-        left = timeout_seconds
-        if connection is None:
-            connection = self._kept.in_time(timeout_seconds, goes_first=method != "GET")
-            left -= time.monotonic() - began
-        try:
-            answer = connection.exchange(request, left)
-        except BaseException as error:
-            self._kept.drop(connection)
-            if isinstance(error, (BrokenConnectionError, TimeoutError)):
-                # The way to the server may have changed: those that nobody used since are gone too.
-                self._kept.drop_older(began)
-            if isinstance(error, TimeoutError):
-                raise TimeoutError(f"no answer within {timeout_seconds:g} s") from error
-            raise
-        if connection.reader.is_kept:
-            self._kept.give_back(connection)
-        else:
-            self._kept.drop(connection, has_served=True)
-        return answer
+        lines = self._checked(headers)
+        end = time.monotonic() + timeout_seconds
+        with self._taken(timeout_seconds) as handle:
+            parts: list[bytes] = []
+            _set_request(handle, method, self._base_url + url, lines, body)
+            handle.setopt(pycurl.WRITEFUNCTION, parts.append)
+            handle.setopt(pycurl.TIMEOUT_MS, max(1, int((end - time.monotonic()) * 1000)))
+            # Python handles Ctrl-C in the main thread, where libcurl lets it run now and then.
+            is_main = threading.current_thread() is threading.main_thread()
+            handle.setopt(pycurl.NOPROGRESS, not is_main)
+            if before_sent is not None:
+                handle.setopt(pycurl.PREREQFUNCTION, _prerequisite(before_sent))
+            else:
+                handle.unsetopt(pycurl.PREREQFUNCTION)
+            try:
+                handle.perform()
+            except pycurl.error as error:
+                raise _error(error) from error
+            answer = Answer(
+                handle.getinfo(pycurl.RESPONSE_CODE),
+                b"".join(parts),
+                float(handle.getinfo(pycurl.RETRY_AFTER)),
+            )
+            parts.clear()  # the handle keeps the list, which may hold a Secret
+            return answer
 
-    def keep(
-        self,
-        most: int,
-        url: str,
-        lines: Callable[[], bytes],
-        told: Callable[[int, float], None] = lambda *_: None,
-    ) -> None:
-        """Have `most` connections open, for requests to come.
+    def open(self, url: str, headers: Sequence[str], *, silence_seconds: float) -> Answer | Stream:
+        """Send a GET whose answer goes on: a watch. It has a connection of its own.
 
         Args:
-            most: counting those in use.
-            url: of a cheap read, over those of which nothing was heard lately.
-            lines: returns those from `lines`; asked for when there is something to read.
-            told: status and seconds of each answer.
+            url: what follows the base URL.
+            headers: lines without their ends.
+            silence_seconds: longest wait for the head and for each next byte.
+
+        Returns:
+            The open answer, or the complete one of a server that refuses.
 
         Raises:
-            OSError: the server is away, or answers no such read.
+            As `send`.
         """
-
-        def read(connection: _Connection) -> None:
-            request = f"GET {self._prefix}{url} HTTP/1.1\r\n".encode() + lines() + b"\r\n"
-            began = time.monotonic()
-            with suppress(BrokenConnectionError):  # it had ended; the others may not have
-                answer = connection.exchange(request, CONNECT_TIMEOUT_SECONDS)
-                told(answer.status, time.monotonic() - began)
-
-        self._kept.keep(most, read)
+        handle = self._new_handle()
+        _set_request(handle, "GET", self._base_url + url, self._checked(headers), None)
+        stream = Stream(handle, silence_seconds)
+        try:
+            stream.read_head()
+            if stream.status < 300:
+                return stream
+            data = b""
+            while (chunk := stream.read()) and len(data) < _ERROR_BODY_BYTES:
+                data += chunk
+        except BaseException:
+            stream.close()
+            raise
+        stream.close()
+        return Answer(stream.status, data)
 
     def close(self) -> None:
-        """Drops the idle connections."""
-        self._kept.close()
+        """Close the idle connections."""
+        idle = []
+        with suppress(Empty):
+            while True:
+                idle.append(self._free.get_nowait())
+        for handle in idle:
+            if handle is not None:
+                handle.close()
+            self._free.put(None)
+
+    def _checked(self, headers: Sequence[str]) -> list[str]:
+        # Without "Expect:" libcurl announces large bodies and waits for the server's consent.
+        lines = [self._host, "Expect:", *headers]
+        for line in lines:
+            if _UNSAFE.search(line):
+                raise ValueError(f"a line break in {line.partition(':')[0]!r}")
+            if not line.isascii():  # the message must not hold the line, which may be a token
+                raise ValueError(f"a character outside ASCII in {line.partition(':')[0]!r}")
+        return lines
+
+    @contextmanager
+    def _taken(self, seconds: float) -> Iterator[pycurl.Curl]:
+        try:
+            handle = self._free.get(timeout=seconds)
+        except Empty:
+            message = f"all {CONNECTIONS} connections were in use for {seconds:g} s"
+            raise TimeoutError(message) from None
+        kept = None
+        try:
+            handle = handle or self._new_handle()
+            yield handle
+            kept = handle
+        finally:
+            if kept is None and handle is not None:
+                handle.close()
+            self._free.put(kept)
+
+    def _new_handle(self) -> pycurl.Curl:
+        handle = pycurl.Curl()
+        for option, value in self._options().items():
+            handle.setopt(option, value)
+        return handle
+
+    def _options(self) -> dict[int, object]:
+        """What is the same for all requests."""
+        options: dict[int, object] = {
+            pycurl.NOSIGNAL: 1,
+            pycurl.PROTOCOLS: pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS,
+            pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,
+            pycurl.PATH_AS_IS: 1,
+            pycurl.CONNECTTIMEOUT_MS: int(CONNECT_TIMEOUT_SECONDS * 1000),
+            pycurl.MAXAGE_CONN: _IDLE_SECONDS,
+            pycurl.MAXLIFETIME_CONN: _AGE_SECONDS,
+            pycurl.TCP_KEEPALIVE: 1,
+            pycurl.TCP_KEEPIDLE: _KEEPALIVE_SECONDS,
+            pycurl.TCP_KEEPINTVL: _KEEPALIVE_SECONDS,
+            pycurl.BUFFERSIZE: 2**16,
+            pycurl.XFERINFOFUNCTION: lambda *_: None,
+        }
+        if self._connect_to:
+            options[pycurl.CONNECT_TO] = [self._connect_to]
+        if self._proxy:
+            options |= {pycurl.PROXY: self._proxy, pycurl.NOPROXY: ""}
+        tls, system = self._tls, get_default_verify_paths()
+        options |= {
+            pycurl.SSL_VERIFYPEER: tls.is_verified,
+            pycurl.SSL_VERIFYHOST: _VERIFY_HOST if tls.is_verified else 0,
+        }
+        for option, path in (
+            (pycurl.CAINFO, system.cafile),
+            (pycurl.CAPATH, system.capath),
+            (pycurl.PROXY_CAINFO, system.cafile),
+            (pycurl.PROXY_CAPATH, system.capath),
+        ):
+            if path:
+                options[option] = path
+        if tls.authorities is not None:
+            options.pop(pycurl.CAPATH, None)
+            options.pop(pycurl.CAINFO, None)
+        for option, blob, value in (
+            (pycurl.CAINFO, pycurl.CAINFO_BLOB, tls.authorities),
+            (pycurl.SSLCERT, pycurl.SSLCERT_BLOB, tls.certificate),
+            (pycurl.SSLKEY, pycurl.SSLKEY_BLOB, tls.key),
+        ):
+            if value is not None:
+                options[blob if isinstance(value, bytes) else option] = value
+        return options
 
 
-def _opened(opened: Callable[[float], Any], seconds: float) -> _Connection:
+class Stream:
+    """The open answer of a watch; read by one thread, interrupted by any.
+
+    Args:
+        handle: of its own, with the request set.
+        silence_seconds: longest wait for something new.
+    """
+
+    def __init__(self, handle: pycurl.Curl, silence_seconds: float) -> None:
+        self.status = 0
+        self._handle = handle
+        self._silence_seconds = silence_seconds
+        self._parts: list[bytes] = []
+        self._is_running = True
+        self._interrupted = os.eventfd(0)
+        self._lock = threading.Lock()
+        handle.setopt(pycurl.WRITEFUNCTION, self._parts.append)
+        self._multi = pycurl.CurlMulti()
+        self._multi.add_handle(handle)
+
+    def read_head(self) -> None:
+        """Wait for the status; raises as `Transport.send`."""
+        is_over = False
+
+        def header(line: bytes) -> None:
+            nonlocal is_over
+            is_over = line == b"\r\n"
+
+        self._handle.setopt(pycurl.HEADERFUNCTION, header)
+        self._advance_until(lambda: is_over and self._handle.getinfo(pycurl.RESPONSE_CODE) >= 200)
+        self.status = self._handle.getinfo(pycurl.RESPONSE_CODE)
+
+    def read(self) -> bytes:
+        """Return what came next, b"" at the end.
+
+        Raises:
+            TimeoutError: nothing came for so long.
+            ConnectionError: it was cut off or interrupted.
+        """
+        self._advance_until(lambda: bool(self._parts))
+        data = b"".join(self._parts)
+        self._parts.clear()
+        return data
+
+    def interrupt(self) -> None:
+        """End a blocked read; does nothing once the stream is closed."""
+        with self._lock:
+            if self._interrupted >= 0:
+                os.eventfd_write(self._interrupted, 1)
+
+    def close(self) -> None:
+        """Drop the connection: an unread watch cannot be used again."""
+        with self._lock:
+            if self._interrupted < 0:
+                return
+            os.close(self._interrupted)
+            self._interrupted = -1
+        self._multi.remove_handle(self._handle)
+        self._multi.close()
+        self._handle.close()
+
+    def _advance_until(self, is_enough: Callable[[], bool]) -> None:
+        """Let libcurl work until that is so, or the answer is over."""
+        silent_at = time.monotonic() + self._silence_seconds
+        while not is_enough() and self._is_running:
+            self._perform()
+            if is_enough() or not self._is_running:
+                return
+            left = silent_at - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"nothing came for {self._silence_seconds:g} s")
+            self._wait(left)
+
+    def _perform(self) -> None:
+        _, running = self._multi.perform()
+        if running:
+            return
+        self._is_running = False
+        _, _, failed = self._multi.info_read()
+        for _, code, message in failed:
+            raise _error(pycurl.error(code, message))
+
+    def _wait(self, seconds: float) -> None:
+        reads, writes, errors = self._multi.fdset()
+        due_ms = self._multi.timeout()
+        if due_ms >= 0:
+            seconds = min(seconds, due_ms / 1000)
+        ready, _, _ = select.select([*reads, self._interrupted], writes, errors, seconds)
+        if self._interrupted in ready:
+            raise ConnectionError("interrupted")
+
+
+def _prerequisite(check: Callable[[], None]) -> Callable[..., int]:
+    def checked(*_: object) -> int:
+        check()
+        return _MAY_GO_OUT
+
+    return checked
+
+
+def _set_request(
+    handle: pycurl.Curl, method: str, url: str, lines: list[str], body: bytes | None
+) -> None:
     try:
-        return _Connection(opened(min(seconds, CONNECT_TIMEOUT_SECONDS)))
-    except (HTTPError, HTTPException, ValueError) as error:
-        raise OSError(f"{type(error).__name__}: {error}") from error
+        handle.setopt(pycurl.URL, url)
+    except UnicodeEncodeError:
+        raise ValueError(f"a character that no URL may have in {url!r}") from None
+    handle.setopt(pycurl.HTTPHEADER, lines)
+    if body is None:
+        handle.setopt(pycurl.HTTPGET, 1)
+    else:
+        # Read from a file that cannot be rewound: libcurl repeats no such request (error 65).
+        handle.setopt(pycurl.UPLOAD, 1)
+        handle.setopt(pycurl.READDATA, BytesIO(body))
+        handle.setopt(pycurl.INFILESIZE_LARGE, len(body))
+    handle.setopt(pycurl.CUSTOMREQUEST, method)
+
+
+def _error(error: pycurl.error) -> OSError | ValueError:
+    code, message = error.args
+    if code == pycurl.E_OPERATION_TIMEDOUT:
+        return TimeoutError(message)
+    if code == pycurl.E_URL_MALFORMAT:
+        return ValueError(message)
+    if code == pycurl.E_SEND_FAIL_REWIND:
+        return ConnectionError("the connection ended before the answer came")
+    return ConnectionError(message)

@@ -48,7 +48,7 @@ _CONTROL: Final = re.compile(
 )
 
 # Exceptions of these libraries mean that something outside failed, not that we erred.
-_OUTSIDE: Final = frozenset({"csi_client", "grpc", "kombu", "kubernetes", "redis", "urllib3"})
+_OUTSIDE: Final = frozenset({"csi_client", "grpc", "kombu", "kubernetes", "redis"})
 
 # What a record has without `extra`.
 _RECORD_FIELDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {

@@ -30,7 +30,7 @@ _LIBRARY_INFO_VERBOSITY: Final = 6
 _LIBRARY_DEBUG_VERBOSITY: Final = 9
 
 # Libraries that warn about each retry although our own lines tell about the outage.
-_NOISY_LIBRARIES: Final = ("urllib3.connectionpool", "urllib3.util.retry", "celery.app.trace")
+_NOISY_LIBRARIES: Final = ("celery.app.trace",)
 
 
 class FleetLogger:

@@ -152,6 +152,15 @@ CURRENT: ContextVar[Lease | None] = ContextVar("lease", default=None)
 """The lease of the pass in this thread: whoever waits between a check and its effect asks again."""
 
 
+def guard_of_lease() -> Callable[[], None] | None:
+    """Return the check of this thread's lease, for a write that may have to wait.
+
+    None without a lease, or when it is over already: then the write is one that needs none.
+    """
+    lease = CURRENT.get()
+    return lease.check if lease is not None and lease.is_held() else None
+
+
 @dataclass(frozen=True, slots=True)
 class FailOutcome:
     """What became of a failed key.

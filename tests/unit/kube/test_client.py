@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 
 import pytest
 
 from tests.support.fake_api import FakeApi, Reply, page, status
 from workers.cpuslots import CpuSlots
-from workers.errors import ConfigError
+from workers.errors import ConfigError, LeaseLost
 from workers.kube import paths
-from workers.kube.client import KubeClient
+from workers.kube.client import KubeClient, Throttle
 from workers.kube.connection import connect
 from workers.kube.errors import (
     AlreadyExistsError,
@@ -29,7 +28,6 @@ from workers.kube.errors import (
 )
 from workers.kube.resources import KubeResources
 from workers.kube.retry import update_with_retry
-from workers.kube.throttle import Throttle
 
 
 @pytest.fixture
@@ -109,24 +107,12 @@ def test_other_bodies_give_client_go_texts(code, method, path, text):
 def test_refusal_with_retry_after_is_repeated_for_writes_too(api):
     """client-go does so for every verb: the server said it did nothing."""
     waits = []
-    client = KubeClient(lambda: connect("", api.url, pool_size=1), sleep=waits.append)
+    client = KubeClient(lambda: connect("", api.url), sleep=waits.append)
     replies = [status(429, "TooManyRequests", "m", Retry_After="2"), Reply(body=b'{"a":1}')]
     api.other = lambda _request: replies.pop(0)
     assert client.create("/api/v1/persistentvolumes", {"x": 1}) == {"a": 1}
     assert [request.body for request in api.requests] == [{"x": 1}, {"x": 1}]
     assert waits == [2.0]
-
-
-@pytest.mark.parametrize(("code", "asked"), [(504, 1), (429, 2)])
-def test_an_answer_that_is_final_is_not_asked_for_again(api, code, asked):
-    """Whatever Retry-After says; others are repeated as ever."""
-    waits = []
-    client = KubeClient(lambda: connect("", api.url, pool_size=1), sleep=waits.append)
-    replies = [status(code, "Timeout", "m", Retry_After="1"), Reply(body=b'{"a":1}')]
-    api.other = lambda _request: replies.pop(0)
-    with suppress(ServerError):
-        client.get("/api/v1/persistentvolumes/a", final=(504,))
-    assert (len(api.requests), len(waits)) == (asked, asked - 1)
 
 
 def test_a_pass_that_waits_for_the_server_lets_another_in(api):
@@ -142,7 +128,7 @@ def test_a_pass_that_waits_for_the_server_lets_another_in(api):
         return status(503, "ServiceUnavailable", "m", Retry_After="1")
 
     api.other = answer
-    connection = lambda: connect("", api.url, pool_size=1)  # noqa: E731
+    connection = lambda: connect("", api.url)  # noqa: E731
     client = KubeClient(connection, sleep=lambda _: other_pass(), repeats=1)
     with slots.taken(), pytest.raises(ServerError):
         client.get("/api/v1/nodes/x")
@@ -151,7 +137,7 @@ def test_a_pass_that_waits_for_the_server_lets_another_in(api):
 
 def test_repeats_end(api):
     waits = []
-    client = KubeClient(lambda: connect("", api.url, pool_size=1), sleep=waits.append)
+    client = KubeClient(lambda: connect("", api.url), sleep=waits.append)
     api.other = lambda _request: status(503, "ServiceUnavailable", "m", Retry_After="60")
     with pytest.raises(ServerError):
         client.get("/api/v1/nodes/x")
@@ -159,15 +145,57 @@ def test_repeats_end(api):
     assert waits == [5.0] * 3
 
 
-def test_unanswered_write_is_not_repeated_but_a_read_is(api, client):
+def test_unanswered_write_is_not_repeated(api, client):
     """Only the caller knows whether a second POST is harmless."""
     api.other = lambda _request: Reply(is_dropped=True)
     with pytest.raises(Unreachable):
         client.create("/api/v1/persistentvolumes", {})
     assert len(api.requests) == 1
-    with pytest.raises(Unreachable):
-        client.get("/api/v1/persistentvolumes/pv")
-    assert len(api.requests) == 3
+
+
+class Lease:
+    """Held until it is lost."""
+
+    def __init__(self):
+        self.is_held = True
+
+    def guard(self):
+        return self.check if self.is_held else None
+
+    def check(self):
+        if not self.is_held:
+            raise LeaseLost("lost")
+
+
+def test_a_write_that_waited_asks_again_whether_the_lease_is_held(api):
+    """COR2-9: for Retry-After, and for --kube-api-qps."""
+    lease = Lease()
+
+    def wait(_seconds):
+        lease.is_held = False
+
+    api.other = lambda _request: status(429, "TooManyRequests", "m", Retry_After="1")
+    client = KubeClient(lambda: connect("", api.url), sleep=wait, guard=lease.guard)
+    with pytest.raises(LeaseLost):
+        client.create("/api/v1/persistentvolumes", {})
+    assert len(api.requests) == 1
+    lease.is_held = True
+    client._throttle = Throttle(1.0, 1, sleep=wait)
+    client._throttle.wait()
+    with pytest.raises(LeaseLost):
+        client.create("/api/v1/persistentvolumes", {})
+    assert len(api.requests) == 1
+
+
+def test_a_write_that_needs_no_lease_goes_out_without_one(api):
+    """A copy of a record, kept when the lease was lost already; and a read."""
+    lease = Lease()
+    lease.is_held = False
+    api.other = lambda _request: Reply(body=b"{}")
+    client = KubeClient(lambda: connect("", api.url), guard=lease.guard)
+    client.create("/api/v1/namespaces/n/configmaps", {})
+    client.get("/api/v1/namespaces/n/configmaps/c")
+    assert len(api.requests) == 2
 
 
 def test_no_server_is_unreachable():
@@ -187,7 +215,7 @@ def test_delete_sends_preconditions_only_if_given(api, client):
     client.delete("/api/v1/persistentvolumes/pv", uid="u")
     client.delete("/api/v1/persistentvolumes/pv")
     assert api.requests[0].body["preconditions"] == {"uid": "u"}
-    assert api.requests[1].body is None
+    assert api.requests[1].body["preconditions"] == {}
 
 
 def kubeconfig(tmp_path, url, token, name="config"):
@@ -228,16 +256,15 @@ def test_f010_master_overrides_the_address(tmp_path, monkeypatch):
     """KUBECONFIG is looked at where flags are read, not once more here."""
     flag = kubeconfig(tmp_path, "http://flag:1", "t", "flag")
     monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path, "http://env:1", "t", "env"))
-    options = {"pool_size": 4}
-    assert connect(flag, "", **options).base_url == "http://flag:1"
-    assert connect(flag, "http://m:2/", **options).base_url == "http://m:2"
-    assert connect("", "m:2", **options).base_url == "http://m:2"
+    assert connect(flag, "").base_url == "http://flag:1"
+    assert connect(flag, "http://m:2/").base_url == "http://m:2"
+    assert connect("", "m:2").base_url == "http://m:2"
 
 
 @pytest.mark.parametrize("path", ["/does/not/exist", ""])
 def test_f014_unusable_configuration_is_one_line_and_exit_code_255(path):
     with pytest.raises(ConfigError) as caught:
-        connect(path, "", pool_size=4)
+        connect(path, "")
     assert caught.value.exit_code == 255
     assert "--kubeconfig" in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -24,7 +24,7 @@ def test_an_unusable_kubeconfig_is_one_line(text, tmp_path, monkeypatch):
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        KubeClient.from_settings(str(path), "", pool_size=1, user_agent="test")
+        KubeClient.from_settings(str(path), "", user_agent="test")
     assert str(caught.value).startswith("cannot load the Kubernetes client configuration")
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What the narrow import leaves for later works when it is needed: renewing a token by OIDC."""
+"""The old `auth-provider: oidc`, which the official client serves: a token is renewed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def connect(tmp_path, monkeypatch, issuer):
                 }
             )
         )
-        return connection.connect(str(path), "", pool_size=1)
+        return connection.connect(str(path), "")
 
     return connect
 

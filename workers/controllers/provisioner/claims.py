@@ -115,12 +115,7 @@ class ClaimPass(ClaimWork):
         record, unsaved, was_saved = self.own.intents.opened(self.lease)
         self.record = intent = Intent.from_record(record, self.key.uid)
         self.started = time.monotonic()
-        # To begin with, what the API server remembers will do, no older than what was told of the
-        # claim. Whoever goes on with an attempt needs to know how it is now; so do nodes that
-        # take turns, each with a storage of its own.
-        is_begun = intent or unsaved or was_saved or self.lease.fails
-        needs_live = is_begun or self.driver.settings.node.enabled
-        live = self.read_claim(at_least=0 if needs_live else self.lease.seen)
+        live = self.read_claim()
         self.has_read = True
         self.is_elsewhere = intent is not None and self.is_another_nodes(live)
         self.is_orphaned = live is None or self.has_another(live) or self.is_elsewhere

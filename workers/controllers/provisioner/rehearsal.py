@@ -24,7 +24,7 @@ from workers.queue.keys import claim_key
 from workers.queue.leases import Lease, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from csi_client import messages as csi
     from workers.kube.client import KubeClient
@@ -41,11 +41,9 @@ class ReadOnlyClient:
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
-    def get(
-        self, path: str, query: Mapping[str, Any] | None = None, *, final: Collection[int] = ()
-    ) -> JsonObject:
+    def get(self, path: str, query: Mapping[str, Any] | None = None) -> JsonObject:
         """Read one object or one list page."""
-        return self._client.get(path, query, final=final)
+        return self._client.get(path, query)
 
     def create(self, path: str, body: JsonObject) -> NoReturn:
         """Never."""

@@ -78,15 +78,11 @@ class ClaimWork(Work):
         until = self.record.overtaken if self.record is not None else 0.0
         return seconds_left(until, self.runtime.now())
 
-    def read_claim(self, *, at_least: int = 0) -> JsonObject | None:
-        """The claim as it is now; None if it is gone or another claim took its name.
-
-        Args:
-            at_least: a version of it: what the API server remembers will do if it is no older.
-        """
+    def read_claim(self) -> JsonObject | None:
+        """The claim as it is now; None if it is gone or another claim took its name."""
         namespace, _, name = self.key.object.partition("/")
         try:
-            claim = self.runtime.kube.get_claim(namespace, name, at_least=at_least)
+            claim = self.runtime.kube.get_claim(namespace, name)
         except NotFoundError:
             return None
         return claim if claim["metadata"].get("uid") == self.key.uid else None

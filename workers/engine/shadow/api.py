@@ -17,7 +17,7 @@ from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
 from workers.kube.patching import patched
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from workers.engine.shadow.recording import View
     from workers.kube.objects import JsonObject
@@ -57,7 +57,6 @@ class ShadowApi(KubeClient):
         content_type: str = JSON,
         accept: str = JSON,
         timeout_seconds: float | None = None,
-        final: Collection[int] = (),
     ) -> bytes:
         """A read as it is, with this reconcile's own writes; a write is never sent."""
         if path.startswith(_REVIEWS):
@@ -71,12 +70,7 @@ class ShadowApi(KubeClient):
                 raise NotFoundError(404, "NotFound", f'"{_name(path)}" not found')
             return msgspec.json.encode(found)
         return super().request(
-            method,
-            path,
-            query=query,
-            accept=accept,
-            timeout_seconds=timeout_seconds,
-            final=final,
+            method, path, query=query, accept=accept, timeout_seconds=timeout_seconds
         )
 
     def _pretend(self, method: str, path: str, body: Any, content_type: str) -> Any:
