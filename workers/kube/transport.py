@@ -40,6 +40,18 @@ _ERROR_BODY_BYTES: Final = 2**16
 _UNSAFE: Final = re.compile(r"[\r\n\x00]")
 _MAY_GO_OUT: Final = 0  # PREREQFUNC_OK
 _VERIFY_HOST: Final = 2  # the certificate must name the host
+# What libcurl waits for, and what it is told, in the words of poll(2).
+_WANTED: Final = {
+    pycurl.POLL_NONE: 0,
+    pycurl.POLL_IN: select.POLLIN,
+    pycurl.POLL_OUT: select.POLLOUT,
+    pycurl.POLL_INOUT: select.POLLIN | select.POLLOUT,
+}
+_HAPPENED: Final = (
+    (select.POLLIN | select.POLLHUP, pycurl.CSELECT_IN),
+    (select.POLLOUT, pycurl.CSELECT_OUT),
+    (select.POLLERR | select.POLLNVAL, pycurl.CSELECT_ERR),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +300,10 @@ class Stream:
         self._interrupted = os.eventfd(0)
         self._lock = threading.Lock()
         handle.setopt(pycurl.WRITEFUNCTION, self._parts.append)
+        self._poll = select.poll()  # select() knows no descriptor above 1023
+        self._poll.register(self._interrupted, select.POLLIN)
         self._multi = pycurl.CurlMulti()
+        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._follow)
         self._multi.add_handle(handle)
 
     def read_head(self) -> None:
@@ -336,31 +351,34 @@ class Stream:
         """Let libcurl work until that is so, or the answer is over."""
         silent_at = time.monotonic() + self._silence_seconds
         while not is_enough() and self._is_running:
-            self._perform()
-            if is_enough() or not self._is_running:
-                return
             left = silent_at - time.monotonic()
             if left <= 0:
                 raise TimeoutError(f"nothing came for {self._silence_seconds:g} s")
-            self._wait(left)
+            self._advance(left)
 
-    def _perform(self) -> None:
-        _, running = self._multi.perform()
-        if running:
-            return
-        self._is_running = False
-        _, _, failed = self._multi.info_read()
-        for _, code, message in failed:
-            raise _error(pycurl.error(code, message))
-
-    def _wait(self, seconds: float) -> None:
-        reads, writes, errors = self._multi.fdset()
+    def _advance(self, seconds: float) -> None:
+        """Wait that long at most for something to do, and let libcurl do it."""
         due_ms = self._multi.timeout()
-        if due_ms >= 0:
-            seconds = min(seconds, due_ms / 1000)
-        ready, _, _ = select.select([*reads, self._interrupted], writes, errors, seconds)
-        if self._interrupted in ready:
-            raise ConnectionError("interrupted")
+        wait_ms = seconds * 1000
+        ready = self._poll.poll(min(wait_ms, due_ms) if due_ms >= 0 else wait_ms)
+        running = 1
+        for descriptor, events in ready or [(pycurl.SOCKET_TIMEOUT, 0)]:
+            if descriptor == self._interrupted:
+                raise ConnectionError("interrupted")
+            happened = sum(bit for mask, bit in _HAPPENED if events & mask)
+            _, running = self._multi.socket_action(descriptor, happened)
+        self._is_running = running > 0
+        if not running:
+            _, _, failed = self._multi.info_read()
+            for _, code, message in failed:
+                raise _error(pycurl.error(code, message))
+
+    def _follow(self, wanted: int, descriptor: int, *_: object) -> None:
+        """Called by libcurl: for what events of its sockets it waits now."""
+        if wanted == pycurl.POLL_REMOVE:
+            self._poll.unregister(descriptor)
+        else:
+            self._poll.register(descriptor, _WANTED[wanted])
 
 
 def _prerequisite(check: Callable[[], None]) -> Callable[..., int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import signal
 import socket
 import ssl
@@ -502,6 +504,22 @@ def read_all(transport):
     stream = transport.open("/x", [], silence_seconds=5)
     while stream.read():
         pass
+
+
+def test_a_watch_of_a_process_with_many_open_files(serve):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, limits[1]), limits[1]))
+    open_files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+    try:
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        _, transport = serve(Trickle([head, b"2\r\na\n\r\n", b"0\r\n\r\n"]))
+        stream = transport.open("/x", [], silence_seconds=5)
+        assert (stream.read(), stream.read()) == (b"a\n", b"")
+        stream.close()
+    finally:
+        for one in open_files:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_watch_that_is_cut_off_is_an_error(serve):
