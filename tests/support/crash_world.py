@@ -316,9 +316,9 @@ class CrashWorld:
     def recover(self) -> None:
         """The watcher's look each minute."""
         queue, intents = self.watcher_queue(), IntentStore(self.client)
-        self.client.delete(f"{PREFIX}recovery_guard")  # its period is of real time
+        self.client.delete(f"{PREFIX}period:recovery")  # its period is of real time
         assert Recovery(self.client, queue).run(self.keys_of_unsaved)
-        self.client.delete(f"{PREFIX}recovery_guard")
+        self.client.delete(f"{PREFIX}period:recovery")
         kube = cast("Any", self.kube)
         queue.add(restore_intents(kube, NAMESPACE, intents, {DRIVER}))
 

@@ -21,6 +21,7 @@ from workers.queue.breakers import Breakers
 from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CatalogReader, CatalogWriter
 from workers.queue.catalogkinds import KIND_ATTACHMENTS, KIND_CLASSES
+from workers.queue.clock import read_clock
 from workers.queue.fellows import LeaseFellows
 from workers.queue.intents import IntentStore
 from workers.queue.keys import Key, claim_key
@@ -239,7 +240,7 @@ READERS: dict[str, Reader] = {
     "repair": lambda w: repair(w.client),
     "redis itself": lambda w: (
         inspect.read_redis(w.client),
-        inspect.read_time(w.client),
+        read_clock(w.client),
         inspect.read_age(w.client),
     ),
     "life of redis": lambda w: inspect.read_life(w.client),

@@ -87,8 +87,6 @@ class QueueModel:
     is_alive: bool = False
     born: int = 0
     quiet: int = 0
-    patience: int = 0
-    swept: int | None = None
     may_idle: bool = False
 
     def begin_life(self, now: int, *, known: bool, is_same: bool) -> None:
@@ -98,7 +96,7 @@ class QueueModel:
             if self.has_epoch and (self.leases or seen):
                 self._be_quiet(now + TTL_MS)
             self.has_epoch = self.is_alive = True
-            self.born, self.patience = now, now + TTL_MS
+            self.born = now
         if known and not is_same:
             self._be_quiet(self.born + TTL_MS)
 
@@ -316,13 +314,6 @@ class QueueModel:
     def sweep(self, now: int) -> None:
         if not self.is_alive:
             return
-        if (
-            self.swept is not None
-            and now - self.swept > TTL_MS / 2
-            and now > self.patience + TTL_MS
-        ):
-            self.patience = now + TTL_MS
-        self.swept = now
         if now >= self.quiet:
             self.may_idle = False
         for key in sorted(self.delayed, key=lambda one: (self.delayed[one], one)):
@@ -330,7 +321,7 @@ class QueueModel:
                 break
             del self.delayed[key]
             self.enqueue(key)
-        if now >= self.patience:
+        if now >= self.quiet:
             self.take_back([k for k, held in self.leases.items() if held.deadline <= now], now)
         self.processes = {name: end for name, end in self.processes.items() if end > now}
         for key, (name, mode) in list(self.blocked.items()):

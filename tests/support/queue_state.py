@@ -83,8 +83,8 @@ def check(client: Any, model: QueueModel, lanes: Iterable[str]) -> None:
 # What stays when nothing waits and nothing runs: settings, clocks, what ends by its TTL.
 RESTING = {
     *("epoch", "procs", "fence", "limits", "declared", "paused", "pauses", "pauses_version"),
-    *("saved", "seen", "ghosts", "breakers", "check_guard", "sweep_guard", "recovery_guard"),
-    *("quiet", "patience", "swept", "lost", "led_to"),
+    *("saved", "seen", "ghosts", "breakers"),
+    *("quiet", "clock", "lost", "led_to"),
 }
 LEAVING = {"queue", "counters", "intents"}
 

@@ -15,7 +15,8 @@ from workers.drivers.link import tls_trouble
 from workers.errors import ApiError, ConfigError, ProvisionerError
 from workers.explain.words import named
 from workers.kube import paths
-from workers.queue.inspect import read_redis, read_time
+from workers.queue.clock import read_clock
+from workers.queue.inspect import read_redis
 from workers.spec import Permission
 
 if TYPE_CHECKING:
@@ -191,11 +192,11 @@ def redis_settings(tools: Tools) -> Iterator[Finding]:
         OK if is_kept else WARN,
         "appendonly" if is_kept else "none: after a restart all claims are looked at again, slower",
     )
-    skew = abs(read_time(tools.redis) - time.time())
+    skew = abs(read_clock(tools.redis).shown_now - time.time())
     yield Finding(
         "clock",
         OK if skew < SKEW_SECONDS else WARN,
-        f"{skew:.1f} s between this machine and Redis",
+        f"{skew:.1f} s between this machine and Redis; only times that are shown depend on it",
     )
 
 

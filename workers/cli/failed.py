@@ -8,7 +8,8 @@ from workers.cli import knowndrivers, terminal
 from workers.cli.retry import retry_now
 from workers.explain.stranded import stranded
 from workers.explain.words import duration, moment
-from workers.queue.inspect import FailedKey, failed_keys, read_time
+from workers.queue.clock import read_clock
+from workers.queue.inspect import FailedKey, failed_keys
 from workers.queue.intents import IntentStore
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def run(tools: Tools) -> int:
     ]
     if driver and not found:
         knowndrivers.served(tools, driver)  # raises for a name that is a mistake
-    now = read_time(tools.redis)
+    now = read_clock(tools.redis).shown_now
     if tools.is_json:
         terminal.write_json([_json(one) for one in found])
     elif found:

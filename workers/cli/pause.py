@@ -18,7 +18,7 @@ from workers.explain.words import duration, nearest
 from workers.kube import paths
 from workers.kube.errors import ForbiddenError, NotFoundError
 from workers.kube.pauserecord import CLASS, DRIVER, NAME, PauseRecord
-from workers.queue.inspect import read_time
+from workers.queue.clock import read_clock
 from workers.queue.pauses import CLASS_CACHE_SECONDS
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def _record(tools: Tools, kind: str, name: str, until_ms: int | None) -> tuple[b
 
 
 def _end_ms(tools: Tools) -> int:
-    """When the pause ends by Redis' clock; 0 for never."""
+    """When the pause ends by the clock of Redis' host; 0 for never."""
     seconds = tools.settings.tool.for_seconds
-    now = read_time(tools.redis) if tools.settings.redis.url else time.time()
+    now = read_clock(tools.redis).shown_now if tools.settings.redis.url else time.time()
     return round((now + seconds) * 1000) if seconds else 0
 
 

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.observability.logging import get_logger
+from workers.queue.clock import read_clock
 from workers.queue.connection import WatchError
 from workers.queue.names import redis_key
 from workers.queue.scripts import reading, text
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     import redis
 
 _log = get_logger(__name__)
+# Cleaning only: by Redis' host, whose clock may step.
+_CLEANED_SECONDS: Final = 7 * 24 * 3600
 _NAME: Final = re.compile("[0-9a-f]{16}")
 
 INSTALLATION_VARIABLE: Final = "CSI_FLEET_INSTALLATION"
@@ -87,12 +90,12 @@ class LeaseFellows:
     def works(self, lease: str, worker: str, seconds: float) -> None:
         """That process may work, for so long."""
         with reading(self._client):
-            now = self._now_ms()
+            now = read_clock(self._client).now_ms
             name = self._family + lease
             pipe = self._client.pipeline(transaction=True)
             pipe.zadd(name, {worker: now + math.ceil(seconds * 1000)})
             pipe.zremrangebyscore(name, "-inf", now)
-            pipe.pexpire(name, 3_600_000)
+            pipe.expire(name, _CLEANED_SECONDS)
             pipe.info("server")
             is_new, *_, facts = pipe.execute()
         run = str(facts.get("run_id", ""))
@@ -105,14 +108,10 @@ class LeaseFellows:
             name = self._family + lease
             pipe = self._client.pipeline(transaction=True)
             pipe.zrem(name, worker)
-            pipe.zcount(name, f"({self._now_ms()}", "+inf")
+            pipe.zcount(name, f"({read_clock(self._client).now_ms}", "+inf")
             pipe.info("server")
             was_known, others, facts = pipe.execute()
         run, since = self._known.pop(lease, ("", math.inf))
         is_same = run == str(facts.get("run_id", ""))
         is_certain = was_known and is_same and self._clock() - since > self._settle_seconds
         return bool(is_certain and not others)
-
-    def _now_ms(self) -> int:
-        seconds, microseconds = self._client.time()
-        return int(seconds) * 1000 + int(microseconds) // 1000

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from workers.queue.clock import Clock, ask_clock, clock_of, read_clock
 from workers.queue.keys import Key
 from workers.queue.limits import (
     OPERATOR,
@@ -18,6 +19,7 @@ from workers.queue.limits import (
     chunks,
     driver_of,
     read_limits,
+    read_mirrored,
     read_pause,
 )
 from workers.queue.names import redis_key
@@ -57,7 +59,7 @@ class KeyState:
     """Everything Redis knows of one key. Times are seconds since 1970, 0 = none.
 
     Attributes:
-        now: the time of Redis.
+        now: the time of Redis' host, as all the others.
         position: rank among the keys that wait in the same order, from 1; 0 = does not wait.
         waiting: keys that wait in the same order.
         is_retry: it waits among the retries.
@@ -110,7 +112,7 @@ def read_key(client: redis.Redis, key: Key, volume: str) -> KeyState:
     name, lane, domain = key.text, key.lane, key.record_name(volume)
     with reading(client):
         pipe = client.pipeline(transaction=False)
-        pipe.time()
+        ask_clock(client, pipe)
         for family in ("ready", "retry", "ticketed"):
             pipe.zrank(redis_key(client, family) + lane, name)
             pipe.zcard(redis_key(client, family) + lane)
@@ -132,8 +134,7 @@ def read_key(client: redis.Redis, key: Key, volume: str) -> KeyState:
         pipe.hget(redis_key(client, "unsaved"), domain)
         pipe.lrange(redis_key(client, "trail") + trail_name(key), 0, -1)
         answers = iter(pipe.execute())
-        seconds, microseconds = next(answers)
-        now = seconds + microseconds / 1e6
+        clock = clock_of(*islice(answers, 2))
         ready, ready_count, retry, retry_count, _, ticketed = islice(answers, 6)
         ticket, running, ghosts, limits, lease = islice(answers, 5)
         dirty, news, blocked, due, abandoned = islice(answers, 5)
@@ -142,22 +143,22 @@ def read_key(client: redis.Redis, key: Key, volume: str) -> KeyState:
     rank = ready if ready is not None else retry
     return KeyState(
         key=key,
-        now=now,
+        now=clock.shown_now,
         position=0 if rank is None else rank + 1,
         waiting=ready_count if ready is not None else retry_count,
         is_retry=ready is None and retry is not None,
-        since=_seconds(since),
-        ticket_at=_seconds(ticket),
-        lease=_lease(text(lease)) if lease else None,
+        since=_shown(clock, since),
+        ticket_at=_shown(clock, ticket),
+        lease=_lease(clock, text(lease)) if lease else None,
         is_dirty=bool(dirty or news),
         blocked_by=holder,
-        due=_seconds(due),
+        due=_shown(clock, due),
         fails=whole(fails) or 0,
         memo=text(content(memo)) if memo else "",
-        abandoned_at=_seconds(abandoned),
+        abandoned_at=_shown(clock, abandoned),
         in_use=ticketed + running + ghosts,
         limits=read_limits(limits),
-        pauses=tuple(_pauses([operators, *pauses], now)),
+        pauses=tuple(_pauses(clock, operators, pauses)),
         intent=decode(client, redis_key(client, "intents"), domain, intent) if intent else None,
         unsaved=decode(client, redis_key(client, "unsaved"), domain, unsaved) if unsaved else None,
         trail=tuple(map(read_note, notes)),
@@ -211,13 +212,14 @@ def failed_keys(client: redis.Redis, *, limit: int = 10_000) -> list[FailedKey]:
             names.setdefault(text(name), 0)
         chosen = sorted(names, key=lambda name: (-names[name], name))[:limit]
         found: list[FailedKey] = []
+        clock = read_clock(client)
         for chunk in chunks(chosen, 200):
-            found += _read_failed(client, chunk, names)
+            found += _read_failed(client, clock, chunk, names)
         return found
 
 
 def _read_failed(
-    client: redis.Redis, chunk: list[str], fails: dict[str, int]
+    client: redis.Redis, clock: Clock, chunk: list[str], fails: dict[str, int]
 ) -> Iterator[FailedKey]:
     keys = [key for name in chunk if (key := _parse(name)) is not None]
     pipe = client.pipeline(transaction=False)
@@ -233,8 +235,8 @@ def _read_failed(
         yield FailedKey(
             key=key,
             fails=fails.get(key.text, 0),
-            due=_seconds(due),
-            abandoned_at=_seconds(abandoned),
+            due=_shown(clock, due),
+            abandoned_at=_shown(clock, abandoned),
             error=errors[-1] if errors else "",
             infeasible="slow_until" in text(memo),
         )
@@ -244,7 +246,7 @@ def read_sizes(client: redis.Redis) -> dict[str, int]:
     """Counts that belong to no lane, for metrics and `status`; two round trips."""
     with reading(client):
         # Workers clear the list of processes; when all of them died, nobody does.
-        now = round(read_time(client) * 1000)
+        now = read_clock(client).now_ms
         pipe = client.pipeline(transaction=False)
         pipe.hlen(redis_key(client, "intents"))
         pipe.hlen(redis_key(client, "unsaved"))
@@ -292,17 +294,22 @@ def _seconds(milliseconds: bytes | str | float | None) -> float:
     return (whole(milliseconds) or 0) / 1000
 
 
-def _lease(raw: str) -> tuple[str, float]:
+def _shown(clock: Clock, stamp_ms: bytes | str | float | None) -> float:
+    """A stamp of the queue as people say it; 0 for none."""
+    seconds = _seconds(stamp_ms)
+    return clock.shown(seconds * 1000) if seconds else 0.0
+
+
+def _lease(clock: Clock, raw: str) -> tuple[str, float]:
     _, process, _, started, *_ = [*raw.split(" ", 4), "", "", "0", ""]
-    return process, _seconds(started)
+    return process, _shown(clock, started)
 
 
-def _pauses(values: list[bytes | None], now: float) -> Iterator[Pause]:
-    for kind, value in zip((OPERATOR, *PAUSE_KINDS), values, strict=True):
-        pause = read_pause(value, now * 1000)
+def _pauses(clock: Clock, mirrored: bytes | None, values: list[bytes | None]) -> Iterator[Pause]:
+    found = [read_mirrored(mirrored, clock), *(read_pause(value, clock) for value in values)]
+    for kind, pause in zip((OPERATOR, *PAUSE_KINDS), found, strict=True):
         if pause is not None:
-            reason, until_ms = pause
-            yield Pause(kind, reason, until_ms / 1000)
+            yield Pause(kind, *pause)
 
 
 def read_redis(client: redis.Redis) -> dict[str, str]:
@@ -340,19 +347,11 @@ def read_age(client: redis.Redis) -> float:
     epoch, run = read_life(client)
     _, birth, of_run = [*epoch.split(":"), "", ""][:3]
     born_ms = whole(birth)
-    age = read_time(client) - born_ms / 1000 if born_ms is not None else -1.0
-    if age >= 0 and of_run == run:
-        return age
-    with reading(client):  # nobody has looked at it since it began, or a clock was set back
+    if born_ms is not None and of_run == run:
+        return max(0.0, (read_clock(client).now_ms - born_ms) / 1000)
+    with reading(client):  # nobody has looked at it since it began
         facts: dict[str, Any] = client.info("server")
     return float(whole(str(facts.get("uptime_in_seconds"))) or 0)
-
-
-def read_time(client: redis.Redis) -> float:
-    """The time of Redis in seconds since 1970."""
-    with reading(client):
-        seconds, microseconds = client.time()
-    return float(seconds) + float(microseconds) / 1e6
 
 
 def marks_of_driver(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from workers.queue.clock import Clock, read_clock
 from workers.queue.keys import lane_name
 from workers.queue.kinds import DRIVER_KINDS
 from workers.queue.names import redis_key
@@ -82,7 +83,7 @@ class LaneStats:
     paused_until: dict[str, float] = field(default_factory=dict)
 
 
-def _seconds(now_ms: int, then: bytes | str | float | None) -> float:
+def _seconds_since(now_ms: int, then: bytes | str | float | None) -> float:
     since = then if isinstance(then, float) else whole(then)
     return 0.0 if since is None or math.isinf(since) else max(0.0, (now_ms - since) / 1000)
 
@@ -100,18 +101,18 @@ def _count_by_lane(members: Iterable[bytes | str]) -> dict[str, int]:
 
 
 def _paused(
-    client: redis.Redis, lanes: Collection[str], now_ms: int
-) -> dict[str, dict[str, tuple[str, int]]]:
-    """Reason and end in ms (0 for none) by lane and pause kind."""
-    pauses: dict[str, dict[str, tuple[str, int]]] = {}
+    client: redis.Redis, lanes: Collection[str], clock: Clock
+) -> dict[str, dict[str, tuple[str, float]]]:
+    """Reason and end (see `read_pause`) by lane and pause kind."""
+    pauses: dict[str, dict[str, tuple[str, float]]] = {}
     for name, value in client.hgetall(redis_key(client, "paused")).items():
         kind, _, lane = text(name).partition(" ")
-        pause = read_pause(value, now_ms)
+        pause = read_pause(value, clock)
         if pause is not None:
             pauses.setdefault(lane, {})[kind] = pause
     for name, value in client.hgetall(redis_key(client, "pauses")).items():
         target, _, driver = text(name).partition(" ")
-        pause = read_pause(value, now_ms)
+        pause = read_mirrored(value, clock)
         if pause is not None and target == "driver":
             for lane in {*lanes, *(lane_name(kind, driver) for kind in DRIVER_KINDS)}:
                 if driver_of(lane) == driver:
@@ -124,11 +125,22 @@ def driver_of(lane: str) -> str:
     return lane.partition("|")[2].partition("@")[0]
 
 
-def read_pause(value: bytes | str | None, now_ms: float) -> tuple[str, int] | None:
-    """Reason and end in ms (0 for none) of a stored pause; None if it is over or unreadable."""
+def read_pause(value: bytes | str | None, clock: Clock) -> tuple[str, float] | None:
+    """Reason and end of a stored pause; None if it is over or unreadable.
+
+    The end is in seconds since 1970, as people say it; 0 for none.
+    """
     word, _, reason = text(value).partition(" ")
     until = whole(word)
-    return (reason, until) if until == 0 or (until is not None and until > now_ms) else None
+    if until == 0:
+        return reason, 0.0
+    return (reason, clock.shown(until)) if until and until > clock.now_ms else None
+
+
+def read_mirrored(value: bytes | str | None, clock: Clock) -> tuple[str, float] | None:
+    """The same of an operator's pause, whose end as he said it stands behind the queue's."""
+    end, _, said = text(value).partition(" ")
+    return read_pause(f"{end} {said.partition(' ')[2]}", clock)
 
 
 def read_limits(raw: list[bytes | None]) -> LaneLimits | None:
@@ -149,12 +161,10 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
         QueueUnavailable: Redis does not answer.
     """
     with reading(client):
-        if now_ms is None:
-            seconds, microseconds = client.time()
-            now_ms = seconds * 1000 + microseconds // 1000
+        clock = read_clock(client) if now_ms is None else Clock(now_ms, now_ms)
         declared: list[Any] = client.zrange(redis_key(client, "declared"), 0, -1)
         lanes = {text(lane) for lane in (*client.smembers(redis_key(client, "lanes")), *declared)}
-        pauses = _paused(client, lanes, now_ms)
+        pauses = _paused(client, lanes, clock)
         delayed = _count_by_lane(
             key for key, _ in client.zscan_iter(redis_key(client, "delayed"), count=1000)
         )
@@ -162,7 +172,7 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
         lanes |= pauses.keys() | delayed.keys() | blocked.keys()
         found: dict[str, LaneStats] = {}
         for chunk in chunks(sorted(lanes), _LANES_PER_READ):
-            for stats in _lane_stats(client, chunk, now_ms):
+            for stats in _lane_stats(client, chunk, clock.now_ms):
                 lane = stats.lane
                 held = pauses.get(lane, {})
                 found[lane] = replace(
@@ -170,7 +180,7 @@ def read_stats(client: redis.Redis, now_ms: int | None = None) -> dict[str, Lane
                     delayed=delayed.get(lane, 0),
                     blocked=blocked.get(lane, 0),
                     paused={kind: reason for kind, (reason, _) in held.items()},
-                    paused_until={kind: end / 1000 for kind, (_, end) in held.items() if end},
+                    paused_until={kind: end for kind, (_, end) in held.items() if end},
                 )
         return found
 
@@ -203,8 +213,8 @@ def _lane_stats(client: redis.Redis, lanes: list[str], now_ms: int) -> list[Lane
             retry=retry,
             ticketed=ticketed,
             running=running,
-            head_age_seconds=_seconds(now_ms, since.get(lane)),
-            oldest_ticket_seconds=_seconds(now_ms, oldest[0][1]) if oldest else 0.0,
+            head_age_seconds=_seconds_since(now_ms, since.get(lane)),
+            oldest_ticket_seconds=_seconds_since(now_ms, oldest[0][1]) if oldest else 0.0,
             limits=read_limits(limits),
         )
         for lane, ready, retry, ticketed, running, _, _, oldest, limits in rows

@@ -66,8 +66,6 @@ NAMES: Final = {
         # Queue: who works on what. Dropped and rebuilt as a whole.
         RedisName("epoch", "string", "queue", "'random:birth_ms:run_id'; changed = may lack data"),
         RedisName("quiet", "string", "queue", "ms until which a new life admits nothing"),
-        RedisName("patience", "string", "queue", "ms until which no lease runs out"),
-        RedisName("swept", "string", "queue", "ms of the last sweep"),
         RedisName("procs", "zset", "queue", "process id -> deadline ms; for people"),
         RedisName("leases", "hash", "queue", "key -> 'fence process token started_ms lock...'"),
         RedisName("holders", "zset", "queue", "'lock NUL mode key', score 0; read by lex range"),
@@ -86,21 +84,19 @@ NAMES: Final = {
         _family("leased", "zset", "queue", "lane: leased key -> ms its lease runs out"),
         RedisName("lost", "zset", "queue", "token of a lease that was taken back -> ms; 10 min"),
         _family("led_to", "string", "queue", "token: key that a take led to; 1 min"),
-        _family("ghosts", "zset", "queue", "lane: key a process died with -> ms its call ends; PX"),
+        _family("ghosts", "zset", "queue", "lane: key a process died with -> ms its call ends"),
         _family("share", "hash", "queue", "lane: virtual times of tenants; gone when idle"),
         _family("share_retry", "hash", "queue", "lane: the same for retries"),
-        RedisName("sweep_guard", "string", "queue", "one sweep per period; PX"),
-        RedisName("check_guard", "string", "queue", "one full lease check per period; PX"),
-        RedisName("tight", "string", "queue", "set while Redis has little room: no trails; 1 min"),
-        RedisName("recovery_guard", "string", "queue", "one recovery of records per period; PX"),
+        RedisName("tight", "string", "queue", "ms until which Redis has little room: no trails"),
         # Counters and settings: kept through a repair.
+        RedisName("clock", "string", "counters", "'ms difference': the queue's clock (lib.lua)"),
         RedisName("fence", "string", "counters", "last fence number; never removed"),
         RedisName("fails", "hash", "counters", "key -> consecutive failures; until done/forget"),
         RedisName("memos", "hash", "counters", "key -> memo of its last failure; as `fails`"),
         RedisName("marks", "hash", "counters", "key -> a controller's record of it; until forget"),
         RedisName("abandoned", "zset", "counters", "given-up key -> ms; dropped after 7 days"),
         RedisName("paused", "hash", "counters", "'kind lane' -> 'until_ms reason'; until resumed"),
-        RedisName("pauses", "hash", "counters", "'driver NAME', 'class NAME' -> 'until_ms reason'"),
+        RedisName("pauses", "hash", "counters", "'driver|class NAME' -> 'end_ms until_ms reason'"),
         RedisName("pauses_version", "string", "counters", "version that `pauses` mirrors; 1 min"),
         _family("limits", "hash", "counters", "lane: concurrency, rate, burst, bucket; by workers"),
         RedisName("declared", "zset", "counters", "lane -> ms its limits were last declared; 1 h"),
@@ -134,7 +130,7 @@ NAMES: Final = {
         RedisName("capacity_plans", "hash", "capacity", "driver -> what it was planned for"),
         _family("capacity_turn", "string", "capacity", "driver: ms of a full write bucket; PX"),
         # Clocks.
-        _family("period", "string", "periods", "work done or told this period; TTL is the period"),
+        _family("period", "string", "periods", "work done or told -> ms when it is due again; PX"),
         # What happened to each key lately, for `explain`.
         _family("trail", "list", "events", "kind|object|uid: last 40 notes 'ms event'; 1 h"),
         # What a shadow expects and how it compared, per driver; 30 days after the last.

@@ -5,8 +5,8 @@ once, the watcher every few seconds and in each new life of Redis, and a worker 
 limits to a Redis in which nobody has mirrored it yet: without limits nothing is admitted.
 
 A paused driver admits nothing; a paused class lets its claims and volumes go back with a delay,
-seen as a reason on the key. Running work ends by itself: `draining` counts it. Pauses end by Redis'
-clock.
+seen as a reason on the key. Running work ends by itself: `draining` counts it. A pause ends by the
+queue's clock, when it would have ended at the moment it was mirrored.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from workers.queue.clock import read_clock
 from workers.queue.keys import lane_name
 from workers.queue.kinds import DRIVER_KINDS
-from workers.queue.limits import read_pause
+from workers.queue.limits import read_mirrored
 from workers.queue.names import redis_key
 from workers.queue.scripts import reading, text
 
@@ -52,7 +53,7 @@ class Pause:
 
     Args:
         reason: the operator's words.
-        until_ms: Redis time of its end, 0 for none.
+        until_ms: its end by the clock of Redis' host, 0 for none.
     """
 
     reason: str
@@ -116,11 +117,10 @@ class Pauses:
             raw = self._client.hgetall(self._name)
             if not raw:
                 return {}
-            seconds, microseconds = self._client.time()
-        now_ms = int(seconds) * 1000 + int(microseconds) // 1000
-        found = {text(name): read_pause(value, now_ms) for name, value in raw.items()}
+        clock = read_clock(self._client)
+        found = {text(name): read_mirrored(value, clock) for name, value in raw.items()}
         return {
-            name.removeprefix(_CLASS): Pause(*pause)
+            name.removeprefix(_CLASS): Pause(pause[0], round(pause[1] * 1000))
             for name, pause in found.items()
             if pause is not None and name.startswith(_CLASS)
         }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from workers.queue.clock import read_clock
 from workers.queue.names import redis_key
 from workers.queue.scripts import reading, text
 
@@ -92,5 +93,4 @@ class Presence:
         return sorted(Process("worker", part[0], part[1] if part[1:] else "") for part in parts)
 
     def _now(self) -> float:
-        seconds, microseconds = self._client.time()
-        return float(seconds) + float(microseconds) / 1e6
+        return read_clock(self._client).now_ms / 1000

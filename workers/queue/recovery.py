@@ -16,6 +16,7 @@ from workers.errors import ProvisionerError
 from workers.observability.logging import get_logger
 from workers.queue.keys import Key
 from workers.queue.names import redis_key
+from workers.queue.periods import Periods
 from workers.queue.records import UNREADABLE
 from workers.queue.scripts import reading
 from workers.queue.seal import content, tenant_of
@@ -60,12 +61,12 @@ class Recovery:
         self, client: redis.Redis, queue: WorkQueue, *, period_seconds: float = PERIOD_SECONDS
     ) -> None:
         self._client = client
-        self._guard = redis_key(client, "recovery_guard")
+        self._periods = Periods(client)
         self._intents = redis_key(client, "intents")
         self._unsaved = redis_key(client, "unsaved")
         self._held = redis_key(client, "held")
         self._queue = queue
-        self._period_ms = round(period_seconds * 1000)
+        self._period_seconds = period_seconds
 
     def run(self, keys_of_volume: KeysOfVolume) -> bool:
         """Look now unless somebody did within the period; returns whether it looked.
@@ -80,9 +81,8 @@ class Recovery:
         Raises:
             QueueUnavailable: Redis does not answer; the next period repeats all of it.
         """
-        with reading(self._client):
-            if not self._client.set(self._guard, "1", nx=True, px=self._period_ms):
-                return False
+        if not self._periods.is_due("recovery", self._period_seconds):
+            return False
         for keys in self._chunks(keys_of_volume):
             self._queue.ensure(keys)
         return True

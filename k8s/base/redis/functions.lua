@@ -1,6 +1,6 @@
-#!lua name=csifleet_a6bd896c4f52c9e8
+#!lua name=csifleet_ea50fe66444f4460
 local ARGV
-local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', patience = 'csifleet:patience', swept = 'csifleet:swept', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', sweep_guard = 'csifleet:sweep_guard', check_guard = 'csifleet:check_guard', tight = 'csifleet:tight', recovery_guard = 'csifleet:recovery_guard', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
+local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
 local TRAILED = { ['claims'] = true, ['volumes'] = true, ['changes'] = true, ['contents'] = true, ['group-contents'] = true, ['snapshots'] = true, ['bindings'] = true, ['group-snapshots'] = true, ['group-bindings'] = true, ['attachments'] = true, ['detachments'] = true, ['forced-attachments'] = true }
@@ -9,7 +9,7 @@ local APART = { ['changes'] = '#resizer', ['contents'] = '#snapshotter', ['group
 -- CALL_KINDS (kinds whose keys call the driver), TRAILED (kinds with a trail) and APART (part of
 -- the name of a kind's Celery list), from kinds.py.
 -- This is run once, when the library is loaded, where no global is known yet.
--- Every script's first argument is the time in ms, "" outside of tests: then Redis is asked.
+-- Every script's first argument is the time in ms, "" outside of tests: then the clock below.
 local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
 local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come later
 local FEW_TICKETS = 4          -- that no worker took: retries come no faster than they are taken
@@ -23,6 +23,9 @@ local TIGHT_MS = 60000
 local LOOK_MS = 1000
 local LOOK_AHEAD_SECONDS = 0.25 -- the next sweep's share of a rate; `pace` keeps the exact time
 local FRESH_MS = 30000         -- a watcher's word that it follows a kind of the catalog
+local GAP_MS = 1000            -- more of it in which no script ran is no time for the queue
+local CLOCK_MS = 250           -- how often the clock is written
+local KEPT_MS = 604800000      -- a key nobody cleared goes by the clock of Redis' host: cleaning only
 local RESERVED_MS = 2000       -- a woken exclusive waiter goes before new shared holders so long
 local KIND_TURN = {}
 for turn = 1, #CALL_KINDS do KIND_TURN[CALL_KINDS[turn]] = turn end
@@ -37,16 +40,57 @@ local function tonumber(text)
   return math.max(-MOST, math.min(MOST, number))
 end
 
-local function clock()
-  if ARGV[1] ~= '' then return tonumber(ARGV[1]) end
-  local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000)
+-- Of this call: the queue's time, that of Redis' host, both in ms, and the keys that it admits.
+local now, host_now, tickets
+
+-- The queue's clock, by which all that is kept here is stamped and compared. It has the pace of
+-- Redis' host, and only goes on: whoever sets the clock of that host, or promotes a replica on
+-- another one, changes nothing here but the difference between the two. What looks like a leap
+-- forward may as well be time in which nobody was there to call, and nobody's time is over by it.
+-- K.clock holds 'ms difference', 250 ms old at most; this run of Redis remembers the rest.
+local clock_ms, difference = nil, 0
+
+local function read_clock()
+  local kept, kept_difference =
+    string.match(redis.call('GET', K.clock) or '', '^(%d+) (-?%d+)$')
+  kept = tonumber(kept)
+  if kept then
+    difference = tonumber(kept_difference)
+    -- What an earlier run or a master kept; it may have gone on for as long as it writes nothing.
+    if not clock_ms or clock_ms > kept + CLOCK_MS then clock_ms = kept + CLOCK_MS end
+    clock_ms = math.max(clock_ms, kept)
+  end
+  local time = host_now + difference
+  clock_ms = clock_ms or time
+  local is_stepped = time < clock_ms or time > clock_ms + GAP_MS
+  if is_stepped then
+    time = math.max(clock_ms, math.min(time, clock_ms + GAP_MS))
+    difference = time - host_now
+  end
+  clock_ms = time
+  if is_stepped or not kept or time - kept >= CLOCK_MS then
+    redis.call('SET', K.clock, string.format('%d %d', time, difference))
+  end
+  return time
 end
--- Of this call: the time, and the keys that it admits.
-local now, tickets
 
 local function begin_call()
-  now, tickets = clock(), {}
+  tickets = {}
+  now = tonumber(ARGV[1])
+  host_now = now
+  if now then return end
+  local t = redis.call('TIME')
+  host_now = t[1] * 1000 + math.floor(t[2] / 1000)
+  now = read_clock()
+end
+
+-- Whether no period of that name lasts any more. Whoever asks first then begins the next one.
+local function begins_period(name, period_ms)
+  if period_ms <= 0 then return true end
+  local mark = K.period .. name
+  if (tonumber(redis.call('GET', mark)) or 0) > now then return false end
+  redis.call('SET', mark, string.format('%d', now + period_ms), 'PX', string.format('%d', period_ms))
+  return true
 end
 
 -- The name of this run of Redis, another one after each start. Each run makes its library anew, also
@@ -83,7 +127,6 @@ local function begin_life(candidate, known, ttl)
   if not epoch then
     epoch = string.format('%s:%d:%s', candidate, now, this_run())
     redis.call('SET', K.epoch, epoch)
-    redis.call('SET', K.patience, string.format('%d', now + ttl))
     -- After an orderly end of all processes nobody has anything to restore.
     local is_used = redis.call('EXISTS', K.leases) == 1
       or redis.call('ZCOUNT', K.procs, now - 60000, '+inf') > 0
@@ -142,7 +185,7 @@ end
 -- Keys of one object in several lanes (node deployment) share a trail. What is kept for people is the
 -- first to go where room gets scarce: one tenant's claims could fill Redis with it (SEC-4).
 local function trail(key, ...)
-  if redis.call('EXISTS', K.tight) == 1 then return end
+  if (tonumber(redis.call('GET', K.tight)) or 0) > now then return end
   local kind, object = string.match(key, '^([^|]*)|[^|]*|(.*)$')
   if not TRAILED[kind] then return end
   local notes = K.trail .. kind .. '|' .. object
@@ -164,7 +207,9 @@ local function look_for_room()
   -- Buffers of replicas and of the append-only file are no part of what it compares either.
   local used, most = bytes('used_memory') - bytes('mem_not_counted_for_evict'), bytes('maxmemory')
   used_share = most > 0 and used / most or 0
-  if used_share > TIGHT_SHARE then redis.call('SET', K.tight, '1', 'PX', TIGHT_MS) end
+  if used_share > TIGHT_SHARE then
+    redis.call('SET', K.tight, string.format('%d', now + TIGHT_MS), 'PX', TIGHT_MS)
+  end
 end
 
 -- The error of who would add to a Redis of which more than a share is used, nil while there is room.
@@ -182,14 +227,15 @@ local function refused_if_new(hash, field)
   return refused(CROWDED_SHARE)
 end
 
-local function stamped(event) return string.format('%d %s', now, event) end
+-- For people, who compare it with what the API server stamped: by the clock of Redis' host.
+local function stamped(event) return string.format('%d %s', host_now, event) end
 
 -- The notes of a pass, ARGV[first] on as 'age_ms text', then how its lease ended.
 local function trail_pass(key, first, ending)
   local notes = {}
   for i = first, math.min(#ARGV, first + TRAIL_NOTES) do
     local age, text = string.match(ARGV[i], '^(%d+) (.*)$')
-    if age then notes[#notes + 1] = string.format('%d %s', now - age, text) end
+    if age then notes[#notes + 1] = string.format('%d %s', host_now - age, text) end
   end
   notes[#notes + 1] = stamped(ending)
   trail(key, unpack(notes))
@@ -572,7 +618,6 @@ local function haunt(key, lane)
   local hold = tonumber(raw[1]) or 0
   if hold > 0 and (raw[2] == '1' or raw[3] == '1') then
     redis.call('ZADD', K.ghosts .. lane, now + hold, key)
-    redis.call('PEXPIRE', K.ghosts .. lane, hold)
   end
 end
 
@@ -960,7 +1005,7 @@ elseif event == 'lost' then
   end
 elseif event == 'back' then
   redis.call('ZADD', K.links .. driver, now + tonumber(ARGV[6]), ARGV[5])
-  redis.call('PEXPIRE', K.links .. driver, 4 * tonumber(ARGV[6]))
+  redis.call('PEXPIRE', K.links .. driver, KEPT_MS)
   if state == 'lost' then close() end
 end
 return { tickets, state }
@@ -978,10 +1023,9 @@ end
 scripts['catalog_entry'] = function()
 -- CATALOG_ENTRY(kind, name): one object, for readers without a copy of the kind.
 -- Touches epoch, complete, fresh, catalog:<kind>; writes nothing. Returns {1 = the kind is complete
--- and was watched in the last FRESH_MS, entry}. A clock that was set back makes nothing fresh.
+-- and was watched in the last FRESH_MS, entry}.
 local epoch = redis.call('GET', K.epoch)
-local left = (tonumber(redis.call('HGET', K.fresh, ARGV[2])) or 0) - now
-local is_fresh = left > 0 and left <= FRESH_MS
+local is_fresh = (tonumber(redis.call('HGET', K.fresh, ARGV[2])) or 0) > now
 local is_complete = epoch and redis.call('HGET', K.complete, ARGV[2]) == epoch and is_fresh
 return { is_complete and 1 or 0, redis.call('HGET', K.catalog .. ARGV[2], ARGV[3]) or '' }
 end
@@ -1140,7 +1184,7 @@ for i = 4, #ARGV, 3 do
   if ARGV[i + 2] == '1' then
     local driver = string.match(name, '^[^#]*') -- without the controllers, see registry.py
     redis.call('ZADD', K.links .. driver, now + ttl, process)
-    redis.call('PEXPIRE', K.links .. driver, 4 * ttl)
+    redis.call('PEXPIRE', K.links .. driver, KEPT_MS)
     local record = not are_well and redis.call('HGET', K.breakers, driver)
     if record and string.match(record, '^lost ') then lost[#lost + 1] = driver end
   end
@@ -1195,7 +1239,7 @@ return tickets
 end
 scripts['epoch'] = function()
 -- EPOCH(candidate, known, ttl_ms): the life of this Redis; the first comer names it.
--- Touches epoch, quiet, patience, fence (strings).
+-- Touches epoch, quiet, fence (strings).
 return begin_life(ARGV[2], ARGV[3], tonumber(ARGV[4]))
 end
 scripts['fail'] = function()
@@ -1270,6 +1314,7 @@ scripts['limits'] = function()
 redis.call('HSET', K.limits .. ARGV[2], 'concurrency', ARGV[3], 'rate', ARGV[4], 'burst', ARGV[5],
   'total', ARGV[6] or 0, 'hold', ARGV[7] or 0)
 redis.call('ZADD', K.declared, now, ARGV[2])
+redis.call('ZREMRANGEBYSCORE', K.ghosts .. ARGV[2], '-inf', now)
 if ARGV[8] == '1' then haunt('new life', ARGV[2]) end
 admit(ARGV[2])
 return tickets
@@ -1291,19 +1336,28 @@ end
 scripts['mirror'] = function()
 -- MIRROR(version, name, pause, ...): make the operators' pauses those of the API server at that
 -- resourceVersion, and admit what a resumed driver kept back. A name is 'driver NAME' or
--- 'class NAME', a pause 'until_ms reason'. An older version than the known one changes nothing.
+-- 'class NAME', a pause 'until_ms reason' by the clock of Redis' host. An older version than the known
+-- one changes nothing. What was mirrored before keeps the end that it got then, 'end_ms until_ms
+-- reason', so that a step of that clock makes it neither longer nor shorter.
 -- Touches pauses (hash), pauses_version (string), lanes (set) and what ADMIT touches. Idempotent.
 -- Returns 1 when taken, else 0, and the tickets to publish.
 local version = ARGV[2]
 local known = redis.call('GET', K.pauses_version)
 if known and is_newer(known, version) then return { 0 } end
-local before = redis.call('HKEYS', K.pauses)
+local before, flat = {}, redis.call('HGETALL', K.pauses)
+for i = 1, #flat, 2 do before[flat[i]] = flat[i + 1] end
 redis.call('DEL', K.pauses)
-for i = 3, #ARGV, 2 do redis.call('HSET', K.pauses, ARGV[i], ARGV[i + 1]) end
+for i = 3, #ARGV, 2 do
+  local name, pause = ARGV[i], ARGV[i + 1]
+  local until_ms = tonumber(string.match(pause, '^(%d+) ')) or 0
+  local end_ms = until_ms > 0 and math.max(1, now + until_ms - host_now) or 0
+  local kept = string.match(before[name] or '', '^%d+ (.*)$') == pause
+  redis.call('HSET', K.pauses, name, kept and before[name] or string.format('%d %s', end_ms, pause))
+end
 -- No race lasts longer; after a restore of the API server's data versions begin lower.
 redis.call('SET', K.pauses_version, version, 'PX', 60000)
 local is_resumed = {}
-for _, name in ipairs(before) do
+for name in pairs(before) do
   is_resumed[name] = redis.call('HEXISTS', K.pauses, name) == 0 or nil
 end
 if next(is_resumed) then
@@ -1340,6 +1394,11 @@ local kind, span, reason = ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local pause = string.format('%d %s', span > 0 and now + span or 0, reason)
 for i = 5, #ARGV do redis.call('HSET', K.paused, kind .. ' ' .. ARGV[i], pause) end
 return string.format('%d', now)
+end
+scripts['period'] = function()
+-- PERIOD(name, span_ms): whether work of a period is due; the next period begins with a yes.
+-- Touches period:<name> (string: ms of its end, PX). Returns 1 or 0.
+return begins_period(ARGV[2], tonumber(ARGV[3])) and 1 or 0
 end
 scripts['regain'] = function()
 -- REGAIN(process, candidate, known, ttl_ms, (key, fence, token, started, locks, n, (slot, name,
@@ -1495,10 +1554,6 @@ local period, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
 local republish_after, check_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
 local ttl, keep_limits = tonumber(ARGV[6]), tonumber(ARGV[7])
 
-local function once_per(guard, ms)
-  return ms <= 0 or redis.call('SET', guard, '1', 'NX', 'PX', string.format('%d', ms))
-end
-
 -- Keys of a lane whose leases end until then. Another lane's would never go.
 local function leased(lane, most)
   local found = {}
@@ -1546,23 +1601,13 @@ for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.delayed, '-inf', now, 'LIMIT'
     due_lanes[#due_lanes + 1] = lane
   end
 end
-if not once_per(K.sweep_guard, period) then
+if not begins_period('sweep', period) then
   for _, lane in ipairs(due_lanes) do admit(lane) end
   return reply()
 end
 
--- When nobody could sweep, nobody could renew either: leases then get a TTL more. Not twice in a
--- row, so that a machine too slow for its sweeps still finds its dead.
-local swept = tonumber(redis.call('GET', K.swept))
-local patience = tonumber(redis.call('GET', K.patience)) or 0
-if swept and now - swept > ttl / 2 and now > patience + ttl then
-  patience = now + ttl
-  redis.call('SET', K.patience, string.format('%d', patience))
-end
-redis.call('SET', K.swept, string.format('%d', now))
-
-local is_check = once_per(K.check_guard, check_ms)
-if now >= patience then
+local is_check = begins_period('check', check_ms)
+if not is_quiet() then -- processes restore their leases
   for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
     for _, key in ipairs(leased(lane, now)) do
       take_back(key, lease_of(key))
@@ -1594,7 +1639,7 @@ if is_check then
   -- Limits that no worker declares any more, of a node that went for example.
   local old = redis.call('ZRANGEBYSCORE', K.declared, '-inf', now - keep_limits, 'LIMIT', 0, limit)
   for _, lane in ipairs(old) do
-    redis.call('DEL', K.limits .. lane)
+    redis.call('DEL', K.limits .. lane, K.ghosts .. lane)
     if not string.find(lane, '@', 1, true) or clear(lane) then redis.call('ZREM', K.declared, lane) end
   end
   local flat = redis.call('HGETALL', K.blocked)
@@ -1744,5 +1789,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_a6bd896c4f52c9e8', run)
-redis.register_function{ function_name = 'csifleet_a6bd896c4f52c9e8_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_ea50fe66444f4460', run)
+redis.register_function{ function_name = 'csifleet_ea50fe66444f4460_always', callback = run, flags = { 'allow-oom' } }

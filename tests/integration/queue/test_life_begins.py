@@ -1,4 +1,4 @@
-"""What a new life of Redis begins with: its silence, its patience, its fences, and whose leases."""
+"""What a new life of Redis begins with: its silence, its fences, and whose leases."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from workers.queue.scripts import Scripts
 
 NOW = 1_700_000_000_000
 TTL = 4000
-EPOCH, QUIET, PATIENCE, FENCE = (
-    NAMES[name].full for name in ("epoch", "quiet", "patience", "fence")
-)
+EPOCH, QUIET, FENCE = (NAMES[name].full for name in ("epoch", "quiet", "fence"))
 LEASES, LOST, PROCS = (NAMES[name].full for name in ("leases", "lost", "procs"))
 
 
@@ -57,7 +55,6 @@ def test_a_new_life_is_silent_if_somebody_may_have_something_to_give_back(
     run_id = bench.client.info("server")["run_id"]
     assert found == bench.client.get(EPOCH).decode() == f"new:{NOW}:{run_id}"
     assert number(bench.client, QUIET) == (NOW + TTL if is_quiet else None)
-    assert number(bench.client, PATIENCE) == NOW + TTL
 
 
 @pytest.mark.parametrize("later", [1, TTL - 1, TTL + 5])

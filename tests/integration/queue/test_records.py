@@ -273,7 +273,7 @@ def test_the_bytes_of_each_namespace_are_counted_anew(bench, start_queue):
     }
     found = bench.client.hgetall(NAMES["held"].full)
     assert found == {name: count.encode() for name, count in held.items()}
-    bench.client.delete(NAMES["intents"].full, NAMES["recovery_guard"].full)
+    bench.client.delete(NAMES["intents"].full, NAMES["period"].full + "recovery")
     Recovery(bench.client, start_queue()).run(keys_of_volume)
     assert not bench.client.exists(NAMES["held"].full)
 

@@ -41,7 +41,7 @@ def test_scripts_use_declared_names_only() -> None:
 def test_every_declared_name_is_used() -> None:
     lua = "".join(e.read_text("utf-8") for e in _LUA.iterdir() if e.name.endswith(".lua"))
     unused = {name for name in NAMES if not re.search(rf"\bK\.{name}\b", lua)}
-    from_python = {name for name in NAMES if name.startswith("capacity")} | {"period"}
+    from_python = {name for name in NAMES if name.startswith("capacity")}
     from_python |= {name for name in NAMES if name.startswith("shadow_")}
     from_python |= {
         "doubts",
@@ -49,7 +49,6 @@ def test_every_declared_name_is_used() -> None:
         "installation",
         "presence",
         "quarantined",
-        "recovery_guard",
     }
     assert unused <= from_python, "these are written from Python"
 

@@ -92,7 +92,7 @@ elseif event == 'lost' then
   end
 elseif event == 'back' then
   redis.call('ZADD', K.links .. driver, now + tonumber(ARGV[6]), ARGV[5])
-  redis.call('PEXPIRE', K.links .. driver, 4 * tonumber(ARGV[6]))
+  redis.call('PEXPIRE', K.links .. driver, KEPT_MS)
   if state == 'lost' then close() end
 end
 return { tickets, state }

@@ -15,7 +15,7 @@ for i = 4, #ARGV, 3 do
   if ARGV[i + 2] == '1' then
     local driver = string.match(name, '^[^#]*') -- without the controllers, see registry.py
     redis.call('ZADD', K.links .. driver, now + ttl, process)
-    redis.call('PEXPIRE', K.links .. driver, 4 * ttl)
+    redis.call('PEXPIRE', K.links .. driver, KEPT_MS)
     local record = not are_well and redis.call('HGET', K.breakers, driver)
     if record and string.match(record, '^lost ') then lost[#lost + 1] = driver end
   end

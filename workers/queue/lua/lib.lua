@@ -2,7 +2,7 @@
 -- CALL_KINDS (kinds whose keys call the driver), TRAILED (kinds with a trail) and APART (part of
 -- the name of a kind's Celery list), from kinds.py.
 -- This is run once, when the library is loaded, where no global is known yet.
--- Every script's first argument is the time in ms, "" outside of tests: then Redis is asked.
+-- Every script's first argument is the time in ms, "" outside of tests: then the clock below.
 local FIRST_PER_RETRY = 5      -- retries weigh 1/5 of first attempts, however many tenants (G12)
 local FIFO_STEP = 0.000001     -- later arrivals of equal virtual time come later
 local FEW_TICKETS = 4          -- that no worker took: retries come no faster than they are taken
@@ -16,6 +16,9 @@ local TIGHT_MS = 60000
 local LOOK_MS = 1000
 local LOOK_AHEAD_SECONDS = 0.25 -- the next sweep's share of a rate; `pace` keeps the exact time
 local FRESH_MS = 30000         -- a watcher's word that it follows a kind of the catalog
+local GAP_MS = 1000            -- more of it in which no script ran is no time for the queue
+local CLOCK_MS = 250           -- how often the clock is written
+local KEPT_MS = 604800000      -- a key nobody cleared goes by the clock of Redis' host: cleaning only
 local RESERVED_MS = 2000       -- a woken exclusive waiter goes before new shared holders so long
 local KIND_TURN = {}
 for turn = 1, #CALL_KINDS do KIND_TURN[CALL_KINDS[turn]] = turn end
@@ -30,16 +33,57 @@ local function tonumber(text)
   return math.max(-MOST, math.min(MOST, number))
 end
 
-local function clock()
-  if ARGV[1] ~= '' then return tonumber(ARGV[1]) end
-  local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000)
+-- Of this call: the queue's time, that of Redis' host, both in ms, and the keys that it admits.
+local now, host_now, tickets
+
+-- The queue's clock, by which all that is kept here is stamped and compared. It has the pace of
+-- Redis' host, and only goes on: whoever sets the clock of that host, or promotes a replica on
+-- another one, changes nothing here but the difference between the two. What looks like a leap
+-- forward may as well be time in which nobody was there to call, and nobody's time is over by it.
+-- K.clock holds 'ms difference', 250 ms old at most; this run of Redis remembers the rest.
+local clock_ms, difference = nil, 0
+
+local function read_clock()
+  local kept, kept_difference =
+    string.match(redis.call('GET', K.clock) or '', '^(%d+) (-?%d+)$')
+  kept = tonumber(kept)
+  if kept then
+    difference = tonumber(kept_difference)
+    -- What an earlier run or a master kept; it may have gone on for as long as it writes nothing.
+    if not clock_ms or clock_ms > kept + CLOCK_MS then clock_ms = kept + CLOCK_MS end
+    clock_ms = math.max(clock_ms, kept)
+  end
+  local time = host_now + difference
+  clock_ms = clock_ms or time
+  local is_stepped = time < clock_ms or time > clock_ms + GAP_MS
+  if is_stepped then
+    time = math.max(clock_ms, math.min(time, clock_ms + GAP_MS))
+    difference = time - host_now
+  end
+  clock_ms = time
+  if is_stepped or not kept or time - kept >= CLOCK_MS then
+    redis.call('SET', K.clock, string.format('%d %d', time, difference))
+  end
+  return time
 end
--- Of this call: the time, and the keys that it admits.
-local now, tickets
 
 local function begin_call()
-  now, tickets = clock(), {}
+  tickets = {}
+  now = tonumber(ARGV[1])
+  host_now = now
+  if now then return end
+  local t = redis.call('TIME')
+  host_now = t[1] * 1000 + math.floor(t[2] / 1000)
+  now = read_clock()
+end
+
+-- Whether no period of that name lasts any more. Whoever asks first then begins the next one.
+local function begins_period(name, period_ms)
+  if period_ms <= 0 then return true end
+  local mark = K.period .. name
+  if (tonumber(redis.call('GET', mark)) or 0) > now then return false end
+  redis.call('SET', mark, string.format('%d', now + period_ms), 'PX', string.format('%d', period_ms))
+  return true
 end
 
 -- The name of this run of Redis, another one after each start. Each run makes its library anew, also
@@ -76,7 +120,6 @@ local function begin_life(candidate, known, ttl)
   if not epoch then
     epoch = string.format('%s:%d:%s', candidate, now, this_run())
     redis.call('SET', K.epoch, epoch)
-    redis.call('SET', K.patience, string.format('%d', now + ttl))
     -- After an orderly end of all processes nobody has anything to restore.
     local is_used = redis.call('EXISTS', K.leases) == 1
       or redis.call('ZCOUNT', K.procs, now - 60000, '+inf') > 0
@@ -135,7 +178,7 @@ end
 -- Keys of one object in several lanes (node deployment) share a trail. What is kept for people is the
 -- first to go where room gets scarce: one tenant's claims could fill Redis with it (SEC-4).
 local function trail(key, ...)
-  if redis.call('EXISTS', K.tight) == 1 then return end
+  if (tonumber(redis.call('GET', K.tight)) or 0) > now then return end
   local kind, object = string.match(key, '^([^|]*)|[^|]*|(.*)$')
   if not TRAILED[kind] then return end
   local notes = K.trail .. kind .. '|' .. object
@@ -157,7 +200,9 @@ local function look_for_room()
   -- Buffers of replicas and of the append-only file are no part of what it compares either.
   local used, most = bytes('used_memory') - bytes('mem_not_counted_for_evict'), bytes('maxmemory')
   used_share = most > 0 and used / most or 0
-  if used_share > TIGHT_SHARE then redis.call('SET', K.tight, '1', 'PX', TIGHT_MS) end
+  if used_share > TIGHT_SHARE then
+    redis.call('SET', K.tight, string.format('%d', now + TIGHT_MS), 'PX', TIGHT_MS)
+  end
 end
 
 -- The error of who would add to a Redis of which more than a share is used, nil while there is room.
@@ -175,14 +220,15 @@ local function refused_if_new(hash, field)
   return refused(CROWDED_SHARE)
 end
 
-local function stamped(event) return string.format('%d %s', now, event) end
+-- For people, who compare it with what the API server stamped: by the clock of Redis' host.
+local function stamped(event) return string.format('%d %s', host_now, event) end
 
 -- The notes of a pass, ARGV[first] on as 'age_ms text', then how its lease ended.
 local function trail_pass(key, first, ending)
   local notes = {}
   for i = first, math.min(#ARGV, first + TRAIL_NOTES) do
     local age, text = string.match(ARGV[i], '^(%d+) (.*)$')
-    if age then notes[#notes + 1] = string.format('%d %s', now - age, text) end
+    if age then notes[#notes + 1] = string.format('%d %s', host_now - age, text) end
   end
   notes[#notes + 1] = stamped(ending)
   trail(key, unpack(notes))

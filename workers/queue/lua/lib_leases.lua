@@ -183,7 +183,6 @@ local function haunt(key, lane)
   local hold = tonumber(raw[1]) or 0
   if hold > 0 and (raw[2] == '1' or raw[3] == '1') then
     redis.call('ZADD', K.ghosts .. lane, now + hold, key)
-    redis.call('PEXPIRE', K.ghosts .. lane, hold)
   end
 end
 

@@ -5,6 +5,7 @@
 redis.call('HSET', K.limits .. ARGV[2], 'concurrency', ARGV[3], 'rate', ARGV[4], 'burst', ARGV[5],
   'total', ARGV[6] or 0, 'hold', ARGV[7] or 0)
 redis.call('ZADD', K.declared, now, ARGV[2])
+redis.call('ZREMRANGEBYSCORE', K.ghosts .. ARGV[2], '-inf', now)
 if ARGV[8] == '1' then haunt('new life', ARGV[2]) end
 admit(ARGV[2])
 return tickets

@@ -1,18 +1,27 @@
 -- MIRROR(version, name, pause, ...): make the operators' pauses those of the API server at that
 -- resourceVersion, and admit what a resumed driver kept back. A name is 'driver NAME' or
--- 'class NAME', a pause 'until_ms reason'. An older version than the known one changes nothing.
+-- 'class NAME', a pause 'until_ms reason' by the clock of Redis' host. An older version than the known
+-- one changes nothing. What was mirrored before keeps the end that it got then, 'end_ms until_ms
+-- reason', so that a step of that clock makes it neither longer nor shorter.
 -- Touches pauses (hash), pauses_version (string), lanes (set) and what ADMIT touches. Idempotent.
 -- Returns 1 when taken, else 0, and the tickets to publish.
 local version = ARGV[2]
 local known = redis.call('GET', K.pauses_version)
 if known and is_newer(known, version) then return { 0 } end
-local before = redis.call('HKEYS', K.pauses)
+local before, flat = {}, redis.call('HGETALL', K.pauses)
+for i = 1, #flat, 2 do before[flat[i]] = flat[i + 1] end
 redis.call('DEL', K.pauses)
-for i = 3, #ARGV, 2 do redis.call('HSET', K.pauses, ARGV[i], ARGV[i + 1]) end
+for i = 3, #ARGV, 2 do
+  local name, pause = ARGV[i], ARGV[i + 1]
+  local until_ms = tonumber(string.match(pause, '^(%d+) ')) or 0
+  local end_ms = until_ms > 0 and math.max(1, now + until_ms - host_now) or 0
+  local kept = string.match(before[name] or '', '^%d+ (.*)$') == pause
+  redis.call('HSET', K.pauses, name, kept and before[name] or string.format('%d %s', end_ms, pause))
+end
 -- No race lasts longer; after a restore of the API server's data versions begin lower.
 redis.call('SET', K.pauses_version, version, 'PX', 60000)
 local is_resumed = {}
-for _, name in ipairs(before) do
+for name in pairs(before) do
   is_resumed[name] = redis.call('HEXISTS', K.pauses, name) == 0 or nil
 end
 if next(is_resumed) then

@@ -5,10 +5,6 @@ local period, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
 local republish_after, check_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
 local ttl, keep_limits = tonumber(ARGV[6]), tonumber(ARGV[7])
 
-local function once_per(guard, ms)
-  return ms <= 0 or redis.call('SET', guard, '1', 'NX', 'PX', string.format('%d', ms))
-end
-
 -- Keys of a lane whose leases end until then. Another lane's would never go.
 local function leased(lane, most)
   local found = {}
@@ -56,23 +52,13 @@ for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.delayed, '-inf', now, 'LIMIT'
     due_lanes[#due_lanes + 1] = lane
   end
 end
-if not once_per(K.sweep_guard, period) then
+if not begins_period('sweep', period) then
   for _, lane in ipairs(due_lanes) do admit(lane) end
   return reply()
 end
 
--- When nobody could sweep, nobody could renew either: leases then get a TTL more. Not twice in a
--- row, so that a machine too slow for its sweeps still finds its dead.
-local swept = tonumber(redis.call('GET', K.swept))
-local patience = tonumber(redis.call('GET', K.patience)) or 0
-if swept and now - swept > ttl / 2 and now > patience + ttl then
-  patience = now + ttl
-  redis.call('SET', K.patience, string.format('%d', patience))
-end
-redis.call('SET', K.swept, string.format('%d', now))
-
-local is_check = once_per(K.check_guard, check_ms)
-if now >= patience then
+local is_check = begins_period('check', check_ms)
+if not is_quiet() then -- processes restore their leases
   for _, lane in ipairs(redis.call('SMEMBERS', K.lanes)) do
     for _, key in ipairs(leased(lane, now)) do
       take_back(key, lease_of(key))
@@ -104,7 +90,7 @@ if is_check then
   -- Limits that no worker declares any more, of a node that went for example.
   local old = redis.call('ZRANGEBYSCORE', K.declared, '-inf', now - keep_limits, 'LIMIT', 0, limit)
   for _, lane in ipairs(old) do
-    redis.call('DEL', K.limits .. lane)
+    redis.call('DEL', K.limits .. lane, K.ghosts .. lane)
     if not string.find(lane, '@', 1, true) or clear(lane) then redis.call('ZREM', K.declared, lane) end
   end
   local flat = redis.call('HGETALL', K.blocked)
