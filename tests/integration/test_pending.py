@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.support.memory_api import MemoryApi
-from workers.cli import pending
+from workers.cli import pause, pending
 from workers.cli.tools import Tools
 from workers.config.flags import Command
 from workers.config.settings import RedisSettings, Settings
@@ -63,9 +63,9 @@ class World:
             trail.note("error", error)
             self.queue.fail(lease, base_seconds=100, cap_seconds=100)
 
-    def tools(self, **tool):
+    def tools(self, command=Command.PENDING, **tool):
         settings = Settings(
-            command=Command.PENDING,
+            command=command,
             redis=RedisSettings(url=self.url),
             tool=ToolSettings(**tool),
         )
@@ -87,7 +87,9 @@ def world(redis_client, redis_server):
 
 
 def test_everything_is_in_the_group_of_its_cause(world, capsys):
-    world.queue.pause(Key("claims", DRIVERS[1], "", "").lane, "array upgrade")
+    held = world.tools(Command.PAUSE, driver=DRIVERS[1], reason="array upgrade")
+    assert pause.run(held) == 0
+    capsys.readouterr()
     for number in range(5):
         world.queue.add([world.claim(f"held-{number}", "class1")])
     for number in range(3):
