@@ -475,4 +475,3 @@ def test_pending_groups_what_explain_explains(tool, scene, driver, fleet):
     assert tool.run("pending", f"--driver={driver.name}x").returncode == 1
     (line,) = (x for x in tool.run("status").stdout.splitlines() if x.startswith(driver.name))
     assert line.split()[1] == "failing"
-    assert "beats    1: " in tool.run("status").stdout

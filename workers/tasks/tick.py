@@ -29,8 +29,7 @@ def tick(queue: WorkQueue, periodic: Periodic, origin: str = "") -> None:
         origin: the process that sent the tick, as Celery names it: beat, for `status`.
     """
     try:
-        if origin:
-            Presence(queue.scripts.client).saw(BEAT, origin)
+        Presence(queue.scripts.client).saw(BEAT, origin)
         queue.pump()
         periodic.tick()
     except QueueUnavailable as error:
