@@ -7,6 +7,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from tests.support.hostile_tools import cluster
 from workers.cli import audit, doctor, dry_run, explain, failed, migrate, pause, retry, shadow
@@ -25,6 +26,7 @@ from workers.queue.presence import Presence
 from workers.queue.registry import DriverRegistry
 from workers.queue.shadows import Shadows
 from workers.queue.workqueue import WorkQueue
+from workers.tasks.tick import tick
 
 DRIVERS = [f"d{number}.csi.example.org" for number in range(2)]
 CONTROLLERS = ["provisioner", "attacher", "snapshotter", "resizer"]
@@ -275,3 +277,14 @@ def test_audit_begins_no_life_of_a_redis(world):
     assert world.client.dbsize() == 0
     CatalogWriter(world.client).epoch()
     assert audit.read_life(tools.redis) == audit.read_life(tools.redis) != before
+
+
+def test_beat_is_known_by_its_tick(world, capsys):
+    """Beat may write nothing here; the worker that gets its tick does."""
+    before = Presence(world.client).alive()
+    tick(world.queue, SimpleNamespace(tick=lambda: None), "gen12@node")
+    assert Presence(world.client).alive() == before
+    status_command.run(world.tools(Command.STATUS, output="yaml"))
+    assert yaml.safe_load(capsys.readouterr().out)["beats"] == ["node:12"]
+    found = {one.check: one.state for one in doctor.system(world.tools(Command.DOCTOR))}
+    assert found["beat"] == "ok"
