@@ -31,6 +31,8 @@ _log: Final = logging.getLogger(__name__)
 
 MOST_ID_BYTES: Final = 4096
 """Longer ids are refused. CSI allows 128 bytes; real drivers use up to some hundred."""
+MOST_SHOWN: Final = 100
+"""Characters of a wrong value that an error shows."""
 MOST_CONTEXT_BYTES: Final = 512 * 1024
 """An object that holds more context nears the limit of etcd, 1.5 MiB."""
 
@@ -127,6 +129,14 @@ def _id(value: str, field: str) -> None:
         raise _Problem(field, f"(has the control character U+{ord(control[0]):04X})")
 
 
+def _is_id(value: str) -> bool:
+    try:
+        _id(value, "")
+    except _Problem:
+        return False
+    return True
+
+
 def _same_id(value: str, asked: str, field: str) -> None:
     _id(value, field)
     if value != asked:
@@ -154,9 +164,10 @@ def _segments(segments: Mapping[str, str], field: str) -> None:
         prefix, slash, name = key.rpartition("/")
         is_prefixed = len(prefix) <= _MOST_PREFIX and _PREFIX.fullmatch(prefix)
         if not _LABEL.fullmatch(name) or (slash and not is_prefixed):
-            raise _Problem(field, f"(key {key!r} cannot be a node's label)")
+            raise _Problem(field, f"(key {key[:MOST_SHOWN]!r} cannot be a node's label)")
         if value and not _LABEL.fullmatch(value):
-            raise _Problem(field, f"(value {value!r} of key {key!r} cannot be a node's label)")
+            shown = f"value {value[:MOST_SHOWN]!r} of key {key!r}"
+            raise _Problem(field, f"({shown} cannot be a node's label)")
 
 
 def _time_ignored(item: csi.Snapshot | csi.VolumeGroupSnapshot, field: str) -> Iterable[str]:
@@ -173,6 +184,9 @@ def _ignored(snapshot: csi.Snapshot, field: str) -> Iterable[str]:
     if snapshot.size_bytes < 0:
         snapshot.ClearField("size_bytes")
         yield f"{field}.size_bytes"
+    if snapshot.group_snapshot_id and not _is_id(snapshot.group_snapshot_id):
+        snapshot.ClearField("group_snapshot_id")
+        yield f"{field}.group_snapshot_id"
 
 
 # The calls.
@@ -218,7 +232,7 @@ def _capacity(_: Any, answer: csi.GetCapacityResponse) -> Iterable[str]:
 def _list_volumes(_: Any, answer: csi.ListVolumesResponse) -> Iterable[str]:
     """An entry that names no volume says nothing; the others are still good."""
     for index, entry in reversed([*enumerate(answer.entries)]):
-        if not entry.volume.volume_id.strip():
+        if not _is_id(entry.volume.volume_id):
             del answer.entries[index]
             yield f"entries[{index}].volume.volume_id"
 

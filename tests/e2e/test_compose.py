@@ -12,7 +12,7 @@ import requests
 import yaml
 
 from tests.support.controlplane_binaries import binaries_directory
-from tests.support.docker import PYTHON_IMAGE, DockerUnavailableError, Engine
+from tests.support.docker import PYTHON_IMAGE, REDIS_IMAGE, DockerUnavailableError, Engine
 from tests.support.fleet import Scene
 from tests.support.kube_api import KubeApi
 from tests.support.processes import free_port
@@ -36,6 +36,7 @@ class Stack:
             "CSI_FLEET_CONTROLPLANE_BIN": str(binaries_directory()),
             "CSI_FLEET_API_PORT": str(self.api_port),
             "CSI_FLEET_FLOWER_PORT": str(self.flower_port),
+            "CSI_FLEET_REDIS_IMAGE": REDIS_IMAGE,
         }
 
     def compose(self, *arguments: str) -> str:

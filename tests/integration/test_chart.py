@@ -261,6 +261,13 @@ def test_another_driver_restarts_redis_which_reads_its_users_at_its_start(chart)
 EXISTING = {"source": "existing"}
 
 
+def test_the_image_can_be_held_by_digest(chart):
+    digest = f"sha256:{'0' * 64}"
+    image = {"repository": "registry.example.org/csi-fleet", "tag": "1.2.3", "digest": digest}
+    pod = rendered(chart, image=image)[("Deployment", "watcher")]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == f"registry.example.org/csi-fleet:1.2.3@{digest}"
+
+
 def test_values_of_one_component(chart):
     """What clusters differ in."""
     own = {

@@ -14,7 +14,7 @@ from workers.cli.tools import with_redis
 from workers.config.flags import Command
 from workers.config.load import parse
 from workers.errors import ConfigError
-from workers.queue.connection import connect
+from workers.queue.connection import NoPermissionError, connect
 from workers.queue.keys import claim_key
 from workers.queue.locks import Lock
 from workers.queue.workqueue import WorkQueue
@@ -95,3 +95,29 @@ def test_a_copied_folder_is_no_second_redis_of_that_name(tmp_path, monkeypatch):
     here = embedded_redis.name_of(tmp_path)
     monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
     assert embedded_redis.name_of(tmp_path) != here
+
+
+def test_celery_reaches_its_own_lists_alone(tmp_path, redis_binary):
+    """As in an installation with users (SEC2-4)."""
+    process, url = embedded_redis.start(tmp_path)
+    try:
+        embedded_redis.wait_ready(process, tmp_path)
+        environ = {
+            "CSI_FLEET_REDIS_URL": url,
+            "CSI_FLEET_REDIS_BROKER_USERNAME": embedded_redis.BROKER,
+        }
+        settings = parse(Command.WORKER, ["--csi-address=/nowhere"], environ)
+        app = make_app(settings)
+        publisher(app)([claim_key("csi.example.org", "shop", "data", "u")])
+        with (
+            app.connection() as connection,
+            connection.channel() as channel,
+            pytest.raises(NoPermissionError),
+        ):
+            channel.client.lpush("csifleet:intents", "x")
+        with connect(url) as client:
+            assert client.llen("drv.csi.example.org") == 1
+            assert not client.exists("csifleet:intents")
+        app.close()
+    finally:
+        embedded_redis.stop(process, tmp_path)

@@ -28,9 +28,7 @@ class NotServedError(ConfigError):
 
 def run(tools: Tools) -> int:
     """The command; 0 when the key was queued."""
-    kind, namespace, name = named_object(
-        tools.settings.arguments, "retry", given=tools.settings.tool.namespace
-    )
+    kind, namespace, name = named_object(tools.settings.arguments, "retry")
     if kind not in _PROVISIONED:
         return _retry_known(tools, kind, namespace, name)
     try:

@@ -73,7 +73,7 @@ rediss://redis:6379/0?ssl_ca_certs=/run/csi-fleet-redis/ca/ca.crt
 {{- $pod := $item.spec.template.spec -}}
 {{- range $container := concat ($pod.initContainers | default list) $pod.containers -}}
 {{- if eq $container.image "csi-fleet" -}}
-{{- $_ := set $container "image" (printf "%s:%s" $values.image.repository ($values.image.tag | default $root.Chart.AppVersion)) -}}
+{{- $_ := set $container "image" (printf "%s:%s%s" $values.image.repository ($values.image.tag | default $root.Chart.AppVersion) (ternary (printf "@%s" $values.image.digest) "" (ne $values.image.digest ""))) -}}
 {{- if $values.image.pullPolicy }}{{ $_ := set $container "imagePullPolicy" $values.image.pullPolicy }}{{ end -}}
 {{- else if $values.redis.image }}{{ $_ := set $container "image" $values.redis.image }}{{ end -}}
 {{- end -}}

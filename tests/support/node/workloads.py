@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from tests.support.docker import REDIS_IMAGE
 from tests.support.fleet import ROOT
 from tests.support.kube_api import JsonObject, KubeApi
 from tests.support.kustomize import CLUSTER_KINDS, accumulate, pod_spec, render
@@ -79,6 +80,8 @@ def sidecar() -> list[JsonObject]:
                     variable["value"] = f"worker.{DRIVER}"
             if container["image"] == "csi-fleet":
                 container["image"] = FLEET_IMAGE
+            if container["image"].startswith("redis:"):
+                container["image"] = REDIS_IMAGE  # the official one is held by digest
     return objects
 
 
