@@ -192,7 +192,7 @@ def test_a_stranded_attempt_is_listed_until_it_is_forgotten(tool, fleet, driver)
     report = tool.json(*audit)
     assert report["stranded"][volume]["claim"] == "shop/gone"
     assert "creds" in report["stranded"][volume]["problem"]
-    (failed,) = [one for one in tool.json("failed") if one["object"] == "shop/gone"]
+    (failed,) = [one for one in tool.json("failed")["items"] if one["object"] == "shop/gone"]
     assert (failed["stranded"], failed["error"]) == (True, 'secrets "creds" not found')
     assert tool.run(*audit, "--forget=pvc-other").returncode == 1
     assert "forgotten" in tool.ok(*audit, f"--forget={volume}")
@@ -227,7 +227,8 @@ def test_dry_run_of_a_class_that_is_not_there_yet(tool, driver):
 
 
 def test_doctor_and_status_find_nothing_wrong(tool, driver):
-    checks = {one["check"]: one for one in tool.json("doctor", f"--csi-address={driver.address}")}
+    found = tool.json("doctor", f"--csi-address={driver.address}")["items"]
+    checks = {one["check"]: one for one in found}
     assert checks["rights"]["state"] == "ok"
     assert checks["versions"]["text"].startswith("csi-fleet 0.")
     assert checks["clock"]["state"] == "ok"
@@ -322,7 +323,7 @@ def test_audit_and_doctor_reach_a_driver_as_its_central_worker_does(tool, centra
     assert driver.volumes() == {}
 
     assert "give one --csi-address" in tool.run("audit", drivers_file).stderr
-    checks = {one["check"]: one["state"] for one in tool.json("doctor", drivers_file)}
+    checks = {one["check"]: one["state"] for one in tool.json("doctor", drivers_file)["items"]}
     assert (checks[f"driver {driver.name}"], checks["driver other.example.org"]) == ("ok", "FAIL")
 
     strange = f"--drivers-file={folder / 'stranger.yaml'}"

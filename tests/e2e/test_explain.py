@@ -448,3 +448,30 @@ def test_dead_driver_then_no_worker(tmp_path, scene, kubeconfig, redis_binary):
         assert "No csi-fleet worker is alive" in text
     finally:
         own_redis.kill()
+
+
+def test_pending_groups_what_explain_explains(tool, scene, driver, fleet):
+    """The same words as explain's, by cause; a driver's and a namespace's; `failing` in status."""
+    driver.set_rules({"method": "CreateVolume", "code": "INTERNAL", "message": "disk on fire"})
+    for number in range(3):
+        scene.claim(f"lost-{number}", "no-such-class-x")
+    name = scene.storage_class(driver.name)
+    for number in range(2):
+        scene.claim(f"failing-{number}", name)
+        tool.wait_cause("pvc", f"{scene.namespace}/failing-{number}", "driver-error")
+    report = tool.json("pending", "-n", scene.namespace)
+    found = {one["cause"]: one for one in report["groups"]}
+    assert {name: one["count"] for name, one in found.items()} == {
+        "class-missing": 3,
+        "driver-error": 2,
+    }
+    assert report["apiVersion"] == "csi-fleet.io/v1"
+    assert found["class-missing"]["move"] == "the cluster's administrator"
+    assert found["driver-error"]["driver"] == driver.name
+    text = tool.ok("pending", "-A", f"--driver={driver.name}")
+    assert f"2 x driver-error, driver {driver.name}, oldest " in text
+    assert "no-such-class-x" not in text
+    assert f"-> csi-fleet explain pvc {scene.namespace}/failing-" in text
+    assert tool.run("pending", f"--driver={driver.name}x").returncode == 1
+    (line,) = (x for x in tool.run("status").stdout.splitlines() if x.startswith(driver.name))
+    assert line.split()[1] == "failing"

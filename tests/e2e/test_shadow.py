@@ -48,7 +48,9 @@ def report(shadow, driver):
         command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
     )
     assert found.returncode in {0, 1}, found.stderr
-    return json.loads(found.stdout).get(driver.name, {"counts": {}, "open": 0, "differences": []})
+    return json.loads(found.stdout)["drivers"].get(
+        driver.name, {"counts": {}, "open": 0, "differences": []}
+    )
 
 
 def wait_open(shadow, driver, count):

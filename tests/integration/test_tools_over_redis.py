@@ -7,6 +7,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from tests.support.hostile_tools import cluster
 from workers.cli import audit, doctor, dry_run, explain, failed, migrate, pause, retry, shadow
@@ -25,6 +26,7 @@ from workers.queue.presence import Presence
 from workers.queue.registry import DriverRegistry
 from workers.queue.shadows import Shadows
 from workers.queue.workqueue import WorkQueue
+from workers.tasks.tick import tick
 
 DRIVERS = [f"d{number}.csi.example.org" for number in range(2)]
 CONTROLLERS = ["provisioner", "attacher", "snapshotter", "resizer"]
@@ -126,18 +128,21 @@ def test_retry_adds_the_key_where_its_driver_is(world, capsys):
     assert client.llen(f"drv.{world.driver}") >= 1, "the ticket went through that Redis as well"
 
 
+def items(capsys):
+    """What a list says to programs."""
+    return json.loads(capsys.readouterr().out)["items"]
+
+
 def test_failed_shows_every_driver_and_replays_one(world, capsys):
     keys = [world.key(driver=driver) for driver in DRIVERS]
     for key in keys:
         world.fail(key, '{"error": "no room"}')
     failed.run(world.tools(Command.FAILED, output="json"))
-    assert {one["driver"] for one in json.loads(capsys.readouterr().out)} == set(DRIVERS)
+    assert {one["driver"] for one in items(capsys)} == set(DRIVERS)
     failed.run(world.tools(Command.FAILED, output="json", driver=world.driver, replay=True))
-    assert [one["driver"] for one in json.loads(capsys.readouterr().out)] == [world.driver]
+    assert [one["driver"] for one in items(capsys)] == [world.driver]
     failed.run(world.tools(Command.FAILED, output="json"))
-    assert {one["driver"] for one in json.loads(capsys.readouterr().out)} == {*DRIVERS} - {
-        world.driver
-    }
+    assert {one["driver"] for one in items(capsys)} == {*DRIVERS} - {world.driver}
 
 
 @pytest.mark.parametrize("command", [Command.PAUSE, Command.DRAIN])
@@ -189,7 +194,7 @@ def test_status_tells_no_limit_from_a_limit_of_none(world, capsys):
     status_command.run(world.tools(Command.STATUS, output="json"))
     work = json.loads(capsys.readouterr().out)["drivers"][world.driver]["work"]
     assert (work["claims"]["limit"], work["changes"]["limit"]) == (1, None)
-    status_command.run(world.tools(Command.STATUS))
+    status_command.run(world.tools(Command.STATUS, wide=True))
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     limits = {line[2]: line[6] for line in lines if line[:1] == [world.driver]}
     assert limits == {"claims": "1", "changes": "-"}
@@ -224,7 +229,7 @@ def test_shadow_reports_every_driver(world, is_named, capsys):
         Shadows(world.client).tell(driver, "/p", "agrees", None)
     wanted = world.driver if is_named else ""
     assert shadow.run(world.tools(Command.SHADOW, "report", output="json", driver=wanted)) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)["drivers"]
     assert set(report) == ({world.driver} if is_named else set(DRIVERS))
     assert {name: one["agreement"] for name, one in report.items()} == dict.fromkeys(report, 1.0)
 
@@ -272,3 +277,14 @@ def test_audit_begins_no_life_of_a_redis(world):
     assert world.client.dbsize() == 0
     CatalogWriter(world.client).epoch()
     assert audit.read_life(tools.redis) == audit.read_life(tools.redis) != before
+
+
+def test_beat_is_known_by_its_tick(world, capsys):
+    """Beat may write nothing here; the worker that gets its tick does."""
+    before = Presence(world.client).alive()
+    tick(world.queue, SimpleNamespace(tick=lambda: None), "gen12@node")
+    assert Presence(world.client).alive() == before
+    status_command.run(world.tools(Command.STATUS, output="yaml"))
+    assert yaml.safe_load(capsys.readouterr().out)["beats"] == ["node:12"]
+    found = {one.check: one.state for one in doctor.system(world.tools(Command.DOCTOR))}
+    assert found["beat"] == "ok"

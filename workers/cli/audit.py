@@ -63,8 +63,8 @@ def run(tools: Tools) -> int:
     try:
         obstacle = snapshotaudit.obstacle(tools, client)
         report, snapshots = audit(tools, client, driver, has_snapshots=not obstacle)
-        if tools.is_json:
-            write_json(driver, report, snapshots, obstacle)
+        if tools.is_data:
+            tools.write("Audit", as_fields(driver, report, snapshots, obstacle))
         else:
             show(driver, report)
             show_snapshots(driver, snapshots, obstacle)
@@ -92,26 +92,24 @@ def check_confirmed(tool: ToolSettings) -> None:
     raise ConfigError(f"not confirmed: give {what}; nothing is deleted")
 
 
-def write_json(driver: str, report: Report, snapshots: Report, obstacle: str) -> None:
+def as_fields(driver: str, report: Report, snapshots: Report, obstacle: str) -> dict[str, Any]:
     """The report for programs."""
-    terminal.write_json(
-        {
-            "driver": driver,
-            "orphans": report.orphans,
-            "missing": report.missing,
-            "undecided": report.undecided,
-            "stranded": {
-                name: {"claim": claim, "problem": problem}
-                for name, (claim, problem) in report.stranded.items()
-            },
-            "snapshots": {
-                "orphans": snapshots.orphans,
-                "missing": snapshots.missing,
-                "undecided": snapshots.undecided,
-                "not_audited": obstacle,
-            },
-        }
-    )
+    return {
+        "driver": driver,
+        "orphans": report.orphans,
+        "missing": report.missing,
+        "undecided": report.undecided,
+        "stranded": {
+            name: {"claim": claim, "problem": problem}
+            for name, (claim, problem) in report.stranded.items()
+        },
+        "snapshots": {
+            "orphans": snapshots.orphans,
+            "missing": snapshots.missing,
+            "undecided": snapshots.undecided,
+            "not_audited": obstacle,
+        },
+    }
 
 
 def connect(tools: Tools) -> tuple[CsiClient, str]:
@@ -155,7 +153,7 @@ def audit(
     grace = tools.settings.tool.grace_seconds
     first = [one(tools, client, driver) for one in looks]
     epoch = read_life(tools.redis)
-    if not tools.is_json:
+    if not tools.is_data:
         for words, found in zip((VOLUMES, SNAPSHOTS), first, strict=False):
             terminal.write(
                 f"driver {driver}: {len(found.listed)} {words.thing}s, {len(found.volumes)} "

@@ -15,6 +15,7 @@ import msgspec
 from csi_client.client import CsiClient
 from csi_client.connection import CsiAddressError
 from csi_client.errors import CsiError
+from workers.cli import terminal
 from workers.conformance.driver import check_driver
 from workers.errors import AttemptError, ConfigError
 from workers.translate import quantity
@@ -52,8 +53,9 @@ def run(settings: Settings) -> int:
         raise ConfigError(f"--endpoint: the driver does not say who it is: {error}") from error
     finally:
         client.close()
-    if tool.output == "json":
-        sys.stdout.write(msgspec.json.encode(asdict(report)).decode() + "\n")
+    if tool.output in {"json", "yaml"}:
+        fields = msgspec.to_builtins(asdict(report))
+        terminal.write_document(tool.output, "Conformance", fields)
     else:
         sys.stdout.write(report.text())
     return 1 if report.broken else 0

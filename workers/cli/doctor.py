@@ -13,7 +13,7 @@ from workers.cli import drivertools, terminal
 from workers.controllers import catalogue
 from workers.drivers.link import tls_trouble
 from workers.errors import ApiError, ConfigError, ProvisionerError
-from workers.explain.words import named
+from workers.explain.words import named, nearest
 from workers.kube import paths
 from workers.queue.clock import read_clock
 from workers.queue.inspect import read_redis
@@ -61,10 +61,9 @@ def run(tools: Tools) -> int:
 
 def show(tools: Tools, title: str, found: list[Finding]) -> int:
     """Print what was found; the exit code."""
-    if tools.is_json:
-        terminal.write_json(
-            [{"check": one.check, "state": one.state, "text": one.text} for one in found]
-        )
+    if tools.is_data:
+        items = [{"check": one.check, "state": one.state, "text": one.text} for one in found]
+        tools.write(title.title().replace(" ", ""), {"items": items})
     else:
         terminal.write_table(
             title,
@@ -85,12 +84,16 @@ def findings(tools: Tools) -> Iterator[Finding]:
         ("driver", drivers),
     )
     said: set[str] = set()
+    is_away = False
     for name, check in checks:
+        if is_away and check is system:  # it would wait for Redis once more
+            continue
         for one in _tried(tools, name, check):
             # A Redis or an API server that is away fails each check; it is told once.
             if one.state != FAIL or one.text not in said:
                 yield one
             said.add(one.text)
+            is_away = is_away or (check is redis_settings and one.check == name)
 
 
 def _tried(tools: Tools, name: str, check: Check) -> Iterator[Finding]:
@@ -206,13 +209,33 @@ def system(tools: Tools) -> Iterator[Finding]:
     workers = tools.presence.workers()
     yield Finding("watchers", OK if watchers else FAIL, f"{len(watchers)} alive")
     yield Finding("workers", OK if workers else FAIL, f"{len(workers)} alive")
-    served = named(tools.registry.alive())
-    yield Finding("drivers", OK if served else WARN, ", ".join(served) or "none is served")
+    beats = tools.presence.beats()
+    yield Finding("beat", OK if beats else WARN, f"{len(beats)} alive")
+    records = tools.registry.alive()
+    served = named({str(one.get("name") or "") for one in records.values()})
+    yield Finding("drivers", OK if served else FAIL, ", ".join(served) or "none is served")
+    wanted = tools.settings.tool.driver
+    if wanted and wanted not in served:
+        hint = nearest(wanted, served)
+        yield Finding(f"driver {wanted}", FAIL, f"no worker serves it.{hint}")
+    elif wanted:
+        of = {name for one in records.values() if one.get("name") == wanted
+              for name in one.get("controllers") or ()}  # fmt: skip
+        lacks = sorted({one.name for one in catalogue.specs(_chosen(tools))
+                        if one.needs_driver and not one.part_of} - of)  # fmt: skip
+        text = f"its workers run {', '.join(sorted(of)) or 'no controller'}"
+        lack = f", but not {', '.join(lacks)}" if lacks else ""
+        yield Finding(f"driver {wanted}", FAIL if lacks else OK, text + lack)
     for trouble in tools.presence.troubles():
         yield Finding("troubles", FAIL, trouble)
     for name, one in tools.breakers.states().items():
         if one.is_open:
             yield Finding(f"driver {name}", FAIL, f"breaker {one.state}: {one.reason}")
+
+
+def _chosen(tools: Tools) -> tuple[str, ...]:
+    """The controllers that `--controllers` names; none that was not asked for."""
+    return tools.settings.chosen if "controllers" in tools.settings.explicit else ()
 
 
 def drivers(tools: Tools) -> Iterator[Finding]:
@@ -242,7 +265,7 @@ def _handshake(spec: DriverSpec) -> Finding:
     if spec.name not in {"", name}:
         return Finding(f"driver {address}", FAIL, f"driver {name} answers at {spec.endpoint}")
     if not is_ready:
-        return Finding(f"driver {address}", WARN, f"{name} {release} is not ready (Probe)")
+        return Finding(f"driver {address}", FAIL, f"{name} {release} is not ready (Probe)")
     if "CREATE_DELETE_VOLUME" not in can:
         return Finding(f"driver {address}", FAIL, f"{name} cannot create volumes")
     return Finding(f"driver {address}", OK, f"{name} {release}: {', '.join(sorted(can))}")

@@ -51,14 +51,21 @@ def run(tools: Tools) -> int:
         )
     except (NotFoundError, IgnoredError) as error:
         raise ConfigError(str(error), exit_code=1) from error
-    shown = {"driver": record["name"], "request": json.loads(redact(request))}
-    terminal.write_json(shown if tools.is_json else shown["request"])
+    shown = json.loads(redact(request))
+    if tools.is_data:
+        tools.write("DryRun", {"driver": record["name"], "request": shown})
+    else:
+        terminal.write_json(shown)
     return 0
 
 
 def _from_cluster(tools: Tools) -> JsonObject:
     _, namespace, name = named_object(
-        tools.settings.arguments, "dry-run", frozenset({"pvc"}), "-f FILE"
+        tools.settings.arguments,
+        "dry-run",
+        frozenset({"pvc"}),
+        "-f FILE",
+        given=tools.settings.tool.namespace,
     )
     try:
         return tools.kube.get_claim(namespace, name)

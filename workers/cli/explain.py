@@ -32,13 +32,15 @@ _ABSENT: Final = frozenset({"not-found", "quota"})
 
 def run(tools: Tools) -> int:
     """The command; exit code 0, or 1 when there is no such object."""
-    word, namespace, name = named_object(tools.settings.arguments, "explain")
+    word, namespace, name = named_object(
+        tools.settings.arguments, "explain", given=tools.settings.tool.namespace
+    )
     shown = f"{namespace}/{name}" if namespace else name
     found = best(answers(tools, nouns.nouns()[word], namespace, name))
     cause, state = unseen(tools, found.cause), found.state
     entries = timeline(state.trail if state is not None else (), found.claim, found.volume)
-    if tools.is_json:
-        terminal.write_json(as_json(word, shown, cause, state, entries))
+    if tools.is_data:
+        tools.write("Explanation", as_json(word, shown, cause, state, entries))
     else:
         now = state.now if state is not None else time.time()
         lines = as_lines(f"{word} {shown}: {cause.code}", cause, entries, now)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from workers.cli import knowndrivers, terminal
 from workers.cli.retry import retry_now
 from workers.explain.stranded import stranded
-from workers.explain.words import duration, moment
+from workers.explain.words import duration, moment, rfc3339
 from workers.queue.clock import read_clock
 from workers.queue.inspect import FailedKey, failed_keys
 from workers.queue.intents import IntentStore
@@ -33,8 +33,8 @@ def run(tools: Tools) -> int:
     if driver and not found:
         knowndrivers.served(tools, driver)  # raises for a name that is a mistake
     now = read_clock(tools.redis).shown_now
-    if tools.is_json:
-        terminal.write_json([_json(one) for one in found])
+    if tools.is_data:
+        tools.write("Failed", {"items": [_json(one) for one in found]})
     elif found:
         terminal.write_table("failing", _HEAD, [_row(one, now) for one in found])
     else:
@@ -44,7 +44,7 @@ def run(tools: Tools) -> int:
     if tools.settings.tool.replay:
         for one in found:
             retry_now(tools, one.key)
-        if not tools.is_json:
+        if not tools.is_data:
             terminal.write(f"{len(found)} queued again")
     return 0
 
@@ -77,8 +77,8 @@ def _json(one: FailedKey) -> dict[str, object]:
         "uid": one.key.uid,
         "driver": one.key.driver,
         "failures": one.fails,
-        "next_attempt": one.due,
-        "given_up": max(0.0, one.abandoned_at),
+        "next_attempt": rfc3339(one.due),
+        "given_up": rfc3339(one.abandoned_at),
         "stranded": one.abandoned_at == FOR_GOOD,
         "infeasible": one.infeasible,
         "error": one.error,

@@ -36,9 +36,11 @@ PART_LABEL: Final = ("app.kubernetes.io/part-of", "csi-fleet")
 RECORDS_ENDING: Final = "-records"
 REDIS_VARIABLE: Final = "CSI_FLEET_REDIS_URL"
 COMMANDS: Final = (
-    *("status", "explain", "retry", "failed", "pause", "resume", "drain", "dry-run", "doctor"),
-    *("shadow", "migrate", "audit", "version"),
+    *("status", "pending", "explain", "retry", "failed", "pause", "resume", "drain", "dry-run"),
+    *("doctor", "shadow", "migrate", "audit", "version"),
 )
+# Those that ask where csi-fleet's own objects are.
+PLACED: Final = ("pause", "resume", "drain", "doctor")
 # Parts whose Redis user or service account may do less than a worker's.
 LESSER: Final = ("beat", "flower", "watcher")
 # What writes pauses, which the admission policy keeps from the accounts of workers.
@@ -223,7 +225,7 @@ def run(flags: list[str], place: Place, command: list[str]) -> int:
         *(kubectl(), *flags, "exec", *(["--stdin"] if file else [])),
         *(f"--namespace={place.namespace}", place.pod),
         *(f"--container={place.container}", "--", "csi-fleet", command[0]),
-        *(one for one in place.arguments if command[0] != "version"),
+        *(one for one in place.arguments if command[0] in PLACED),
         *command[1:],
     ]
     try:

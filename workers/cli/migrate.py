@@ -54,19 +54,21 @@ def run(tools: Tools) -> int:
 
 
 def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
-    """Everything there is to say; an object that cannot be read is said too."""
-    try:
-        tools.kube.get(CSI_DRIVERS, driver)
-        yield Finding("driver", OK, f"CSIDriver {driver} is there")
-    except NotFoundError:
-        yield Finding("driver", WARN, f"there is no CSIDriver {driver}: is the name right?")
-    except RefusedError as error:
-        yield Finding("driver", WARN, f"not checked: {error}")
+    """Everything there is to say. What cannot be checked fails: a gate opens for what it saw."""
     leases = Holders({}, {}, is_known=False)
     try:
         leases = holders(tools, driver)
     except RefusedError as error:
-        yield Finding("lease", WARN, f"not checked: {error}")
+        yield Finding("lease", FAIL, f"not checked: {error}")
+    try:
+        tools.kube.get(CSI_DRIVERS, driver)
+        yield Finding("driver", OK, f"CSIDriver {driver} is there")
+    except NotFoundError:
+        # CSI drivers may do without; then a Lease of that name shows that there is one.
+        state = WARN if leases.go or leases.ours else FAIL
+        yield Finding("driver", state, f"there is no CSIDriver {driver}: is the name right?")
+    except RefusedError as error:
+        yield Finding("driver", FAIL, f"not checked: {error}")
     for name, holder in leases.go.items():
         yield Finding("lease", OK, f"{name}: the Go sidecar in {holder} works now")
     for name, holder in leases.ours.items():
@@ -74,18 +76,20 @@ def findings(tools: Tools, driver: str, pod: str) -> Iterator[Finding]:
     found, problems = looked_at(tools, pod, sorted(set(leases.go.values())))
     yield from problems
     if pod and not (found or problems):
-        yield Finding("sidecars", WARN, f"pod {pod} has no container of a Go sidecar")
+        yield Finding("sidecars", FAIL, f"pod {pod} has no container of a Go sidecar")
     elif not (found or problems or leases.ours) and leases.is_known:
         yield Finding(
             "sidecars",
-            WARN,
-            "no Go sidecar was found by a Lease: name the driver's pod, "
+            WARN if _is_served(tools, driver) else FAIL,
+            "nothing was compared, for no Go sidecar was found by a Lease: name the driver's pod, "
             f"`csi-fleet migrate check --driver={driver} NAMESPACE/POD`",
         )
     for sidecar in found:
         yield from of_arguments(sidecar)
-    for one in {one.pod["metadata"]["name"]: one.pod for one in found}.values():
-        yield from of_pod(one, _labels_of_namespace(tools, one["metadata"]["namespace"]))
+    moved = {one.pod["metadata"]["name"] for one in found if one.is_ours()}
+    for name, one in {one.pod["metadata"]["name"]: one.pod for one in found}.items():
+        labels = _labels_of_namespace(tools, one["metadata"]["namespace"])
+        yield from of_pod(one, labels, is_moved=name in moved)
     for sidecar in found:
         yield from of_rights(tools, sidecar)
     yield from both(tools, driver, leases, found)
@@ -139,7 +143,7 @@ def looked_at(tools: Tools, pod: str, holding: list[str]) -> tuple[list[Sidecar]
             if pod:
                 problems.append(Finding("pod", FAIL, f"pod {pod} not found"))
         except RefusedError as error:
-            problems.append(Finding("pod", WARN, f"{place}: not checked: {error}"))
+            problems.append(Finding("pod", FAIL, f"{place}: not checked: {error}"))
     return found, problems
 
 
@@ -182,12 +186,17 @@ def _labels_of_namespace(tools: Tools, name: str) -> JsonObject | None:
         return None
 
 
-def of_pod(pod: JsonObject, of_namespace: JsonObject | None) -> Iterator[Finding]:
-    """What the pod and its namespace lack for a container of ours."""
+def of_pod(
+    pod: JsonObject, of_namespace: JsonObject | None, *, is_moved: bool
+) -> Iterator[Finding]:
+    """What the pod and its namespace lack for a container of ours: before the move a list to do.
+
+    Once a container is ours, what is missing is an error.
+    """
     metadata, spec = pod["metadata"], pod["spec"]
     lacks = []
     if of_namespace is not None and of_namespace.get(DRIVERS_LABEL) != "true":
-        lacks.append(f"label {DRIVERS_LABEL}=true of its namespace (the same policy)")
+        lacks.append(f"label {DRIVERS_LABEL}=true of its namespace (the NetworkPolicy of Redis)")
     if (metadata.get("labels") or {}).get(REDIS_CLIENT) != "true":
         lacks.append(f"label {REDIS_CLIENT}=true (the NetworkPolicy of Redis)")
     names = {one["name"] for one in spec.get("volumes") or ()}
@@ -204,9 +213,10 @@ def of_pod(pod: JsonObject, of_namespace: JsonObject | None) -> Iterator[Finding
     if (spec.get("securityContext") or {}).get("fsGroup") is None:
         lacks.append("fsGroup, or runAsUser 0 of our container (our image runs as user 10001)")
     place = f"{metadata['namespace']}/{metadata['name']}"
+    state = (FAIL if is_moved else WARN) if lacks else OK
     yield Finding(
         "pod",
-        WARN if lacks else OK,
+        state,
         f"{place} lacks {'; '.join(lacks)}"
         if lacks
         else f"{place} has all a container of ours needs",
@@ -218,20 +228,21 @@ def of_rights(tools: Tools, sidecar: Sidecar) -> Iterator[Finding]:
     namespace = sidecar.pod["metadata"]["namespace"]
     name = sidecar.pod["spec"].get("serviceAccountName") or "default"
     user = f"system:serviceaccount:{namespace}:{name}"
-    lacks: dict[str, None] = {}
+    lacks: dict[str, dict[str, None]] = {FAIL: {}, WARN: {}}
     try:
         for rule in sidecar.spec.permissions:
             for resource, verb in _wanted(rule):
                 if not _may(tools, user, rule.group, resource, verb):
                     feature = f" ({rule.feature})" if rule.feature else ""
-                    lacks[f"{verb} {resource}{feature}"] = None
+                    lacks[WARN if feature else FAIL][f"{verb} {resource}{feature}"] = None
     except ApiError as error:
-        yield Finding("rights", WARN, f"{user}: not checked: {error}")
+        yield Finding("rights", FAIL, f"{user}: not checked: {error}")
         return
     check = f"rights of {sidecar.spec.program}"
-    if lacks:
-        yield Finding(check, WARN, f"{user} lacks {', '.join(lacks)}")
-    else:
+    for state, names in lacks.items():
+        if names:
+            yield Finding(check, state, f"{user} lacks {', '.join(names)}")
+    if not any(lacks.values()):
         yield Finding(check, OK, f"{user} may do all it needs")
 
 
@@ -258,14 +269,14 @@ def both(tools: Tools, driver: str, leases: Holders, found: list[Sidecar]) -> It
     try:
         records = tools.registry.alive()
     except QueueUnavailable as error:
-        yield Finding("both", WARN, f"not checked: {error}")
+        yield Finding("both", FAIL, f"not checked: {error}")
         return
     served = {spec.program for _, spec in _serving(records, driver)}
     held = leases.go
     try:
         waits = _standing_by(tools, driver, records) & held.keys()
     except QueueUnavailable as error:
-        yield Finding("both", WARN, f"not checked: {error}")
+        yield Finding("both", FAIL, f"not checked: {error}")
         return
     twice = [
         _by_lease(one, held[one], leases.ours.get(one))
@@ -296,7 +307,7 @@ def both(tools: Tools, driver: str, leases: Holders, found: list[Sidecar]) -> It
     if unsure or not leases.is_known:
         why = "the value of --leader-election stands elsewhere" if leases.is_known else "see lease"
         which = ", ".join(unsure) or "a Go sidecar"
-        yield Finding("both", WARN, f"{has}; whether {which} works beside it is not known: {why}")
+        yield Finding("both", FAIL, f"{has}; whether {which} works beside it is not known: {why}")
     elif found:
         yield Finding("both", OK, f"{has}; nothing that was looked at runs twice")
     else:
@@ -306,6 +317,16 @@ def both(tools: Tools, driver: str, leases: Holders, found: list[Sidecar]) -> It
             f"{has}, and no Go sidecar a Lease; one without --leader-election is only seen in "
             "the pod you name (NAMESPACE/POD)",
         )
+
+
+def _is_served(tools: Tools, driver: str) -> bool:
+    """Whether csi-fleet serves the driver already; False where its Redis cannot say."""
+    if not tools.settings.redis.url:
+        return False
+    try:
+        return any(True for _ in _serving(tools.registry.alive(), driver))
+    except QueueUnavailable:
+        return False
 
 
 def _standing_by(tools: Tools, driver: str, records: Mapping[str, Mapping[str, Any]]) -> set[str]:

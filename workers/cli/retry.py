@@ -28,7 +28,9 @@ class NotServedError(ConfigError):
 
 def run(tools: Tools) -> int:
     """The command; 0 when the key was queued."""
-    kind, namespace, name = named_object(tools.settings.arguments, "retry")
+    kind, namespace, name = named_object(
+        tools.settings.arguments, "retry", given=tools.settings.tool.namespace
+    )
     if kind not in _PROVISIONED:
         return _retry_known(tools, kind, namespace, name)
     try:

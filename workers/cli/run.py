@@ -107,9 +107,10 @@ class Supervisor:
         env["KUBECONFIG"] = self.settings.kube.kubeconfig
         if self.settings.http.endpoint:
             env[MULTIPROCESS_VARIABLE] = self.serve(url)
-        # Beat keeps its schedule in Redis, by the connection that sends its ticks.
+        # Beat keeps its schedule in Redis, and the watcher deletes there what nobody reads, both by
+        # the connection that sends their messages.
         with_broker = env | ({BROKER_VARIABLE: embedded_redis.BROKER} if self.redis else {})
-        self.add("watcher", Command.WATCHER, ["watcher"], with_broker)
+        self.add("watcher", Command.WATCHER, ["watcher"], env)
         for index in range(self.settings.process.workers):
             self.add(f"worker-{index}", Command.WORKER, ["workers", "worker"], with_broker)
         watcher, *workers = self.children

@@ -8,10 +8,12 @@ from workers.cli import terminal
 from workers.cli.knowndrivers import served
 from workers.engine.shadow.comparing import Verdict
 from workers.errors import ConfigError
-from workers.explain.words import moment
+from workers.explain.words import moment, rfc3339
 from workers.queue.shadows import SYSTEM, Shadows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from workers.cli.tools import Tools
 
 UNFORESEEN: Final = "unforeseen"
@@ -20,18 +22,32 @@ _SHOWN_DIFFERENCES: Final = 20
 
 
 def run(tools: Tools) -> int:
-    """The command; 0 when nothing differs, 1 when something does."""
+    """The command; 0 when something was compared with each shadow and nothing differs, else 1."""
     if tools.settings.arguments != ("report",):
         raise ConfigError("give `csi-fleet shadow report`, with --driver=NAME for one driver")
     driver = tools.settings.tool.driver
     report = gather(Shadows(tools.redis), driver)
     if driver not in ("", SYSTEM) and not any(one["counts"] for one in report.values()):
         served(tools, driver)  # nothing was compared: is the name a mistake?
-    if tools.is_json:
-        terminal.write_json(report)
+    if tools.is_data:
+        tools.write("ShadowReport", {"drivers": {k: _as_fields(v) for k, v in report.items()}})
     else:
         show(report)
-    return 1 if any(one["counts"].get(Verdict.DIFFERS) for one in report.values()) else 0
+    problems = list(_problems(report))
+    if not tools.is_data:
+        terminal.write_lines((f"! {line}" for line in problems), style="bold yellow")
+    return 1 if problems else 0
+
+
+def _problems(report: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Why nobody should move a driver by this report, a line each."""
+    if not report:
+        yield "nothing was compared"
+    for name, one in report.items():
+        if one["agreement"] is None:
+            yield f"driver {name}: nothing was compared"
+        elif differs := one["counts"].get(Verdict.DIFFERS):
+            yield f"driver {name}: {differs} differ"
 
 
 def gather(shadows: Shadows, driver: str = "") -> dict[str, dict[str, Any]]:
@@ -76,6 +92,15 @@ def show(report: dict[str, dict[str, Any]]) -> None:
             terminal.write(
                 f"{moment(record['at'])} {name} open {record['path']}: {_what(record)} ({asked})"
             )
+
+
+def _as_fields(one: dict[str, Any]) -> dict[str, Any]:
+    """A driver's report for programs."""
+    timed = {
+        name: [note | {"at": rfc3339(note["at"])} for note in one[name]]
+        for name in ("differences", "waiting")
+    }
+    return one | timed
 
 
 def _what(record: dict[str, Any]) -> str:

@@ -6,22 +6,27 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from workers.cli import terminal
+from workers.cli import knowndrivers, terminal
 from workers.controllers import catalogue
 from workers.errors import TransientError
-from workers.explain.words import duration, moment
-from workers.queue.inspect import read_age, read_redis, read_sizes
+from workers.explain.words import duration, moment, rfc3339
+from workers.queue.inspect import failing_counts, read_age, read_redis, read_sizes
 from workers.queue.keys import lane_name
 from workers.queue.limits import read_stats
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from workers.cli.tools import Tools
     from workers.queue.limits import LaneStats
 
 WATCH_SECONDS: Final = 2.0
+# Processes named in a line; `--wide` names all.
+_SHOWN_PROCESSES: Final = 3
 # After a loss of data watchers and workers are back by then: each speaks every 5 s.
 _BACK_SECONDS: Final = 15
-_HEAD: Final = (
+_HEAD: Final = ("DRIVER", "STATE", "READY", "RUNNING", "FAILING", "OLDEST")
+_WIDE_HEAD: Final = (
     "DRIVER",
     "STATE",
     "WORK",
@@ -34,12 +39,17 @@ _HEAD: Final = (
 )
 # Name of what belongs to no driver.
 _SYSTEM: Final = "-"
+_NUMBERS_FROM: Final = 2
+# What a row's place is: what needs a person comes first.
+_ORDER: Final = ("not served", "breaker", "failing", "paused", "lease elsewhere", "ok")
 # The last one that holds is shown.
 _PAUSES: Final = (("lease", "lease elsewhere"), ("breaker", "breaker"), ("operator", "paused"))
 
 
 def run(tools: Tools) -> int:
     """The command; 0 when everything is well, 1 when something needs a look."""
+    if driver := tools.settings.tool.driver:
+        knowndrivers.served(tools, driver)  # raises for a name that is a mistake
     while True:
         try:
             report = gather(tools)
@@ -49,12 +59,12 @@ def run(tools: Tools) -> int:
             terminal.write_lines([f"! {error}; trying again"], style="bold red")
             time.sleep(WATCH_SECONDS)
             continue
-        if tools.is_json:
-            terminal.write_json(report)
+        if tools.is_data:
+            tools.write("Status", report)
         else:
             if tools.settings.tool.watch and terminal.is_terminal():
                 terminal.clear()
-            show(report)
+            show(report, is_wide=tools.is_wide)
         if not tools.settings.tool.watch:
             return 1 if report["problems"] else 0
         time.sleep(WATCH_SECONDS)
@@ -62,25 +72,34 @@ def run(tools: Tools) -> int:
 
 def gather(tools: Tools) -> dict[str, Any]:
     """Everything `status` shows, for `-o json` too; ages in seconds."""
+    only = tools.settings.tool.driver
     records, stats = tools.registry.alive(), read_stats(tools.redis)
     breakers, classes = tools.breakers.states(), tools.pauses.classes()
     watchers, workers = tools.presence.alive(), tools.presence.workers()
     names = {unquote(lane.partition("|")[2]) for lane in stats} | records.keys()
+    failing = failing_counts(tools.redis)
+    # What watchers see of a driver before anybody serves it has no lane.
+    names |= {name for name in failing if name} | ({only} if only else set())
+    if only:
+        names = {name for name in names if name.partition("@")[0] == only}
     report: dict[str, Any] = {
         "drivers": {
             name or _SYSTEM: _driver(name or _SYSTEM, stats, is_served=name in records)
+            | {"failing": failing.get(name, 0)}
             for name in sorted(names)
         },
         "breakers": {
             name: {"state": one.state, "failures": one.fails, "reason": one.reason}
             for name, one in breakers.items()
+            if not only or name in names
         },
         "paused_classes": {
-            name: {"reason": one.reason, "until": one.until_ms / 1000}
+            name: {"reason": one.reason, "until": rfc3339(one.until_ms / 1000)}
             for name, one in classes.items()
         },
         "watchers": [f"{one.host}:{one.pid}" for one in watchers if one.role == "watcher"],
         "workers": [f"{one.host}:{one.pid}" for one in workers],
+        "beats": [f"{one.host}:{one.pid}" for one in tools.presence.beats()],
         "troubles": tools.presence.troubles(),
         "counts": read_sizes(tools.redis),
         "redis": read_redis(tools.redis),
@@ -146,26 +165,26 @@ def _driver(name: str, stats: dict[str, LaneStats], *, is_served: bool) -> dict[
     return {"state": state, "work": work}
 
 
-def show(report: dict[str, Any]) -> None:
-    """The report for a person."""
-    rows = [
-        [
-            name,
-            driver["state"],
-            kind,
-            *(lane[column] for column in ("ready", "retry", "running")),
-            "-" if lane["limit"] is None else lane["limit"],
-            lane["delayed"],
-            duration(lane["oldest"]) if lane["oldest"] else "-",
-        ]
-        for name, driver in report["drivers"].items()
-        for kind, lane in (driver["work"] or {"-": _NOTHING}).items()
-    ]
-    terminal.write_table("drivers", _HEAD, rows or [["none", *["-"] * (len(_HEAD) - 1)]])
+def show(report: dict[str, Any], *, is_wide: bool = False) -> None:
+    """The report for a person: what needs one, what is held, a line per driver, the system."""
+    terminal.write_lines((f"! {line}" for line in report["problems"]), style="bold yellow")
+    held = list(_held(report))
+    terminal.write_lines(held)
+    if report["problems"] or held:
+        terminal.write()
+    if is_wide:
+        _show_kinds(report)
+    else:
+        rows = _rows(report["drivers"])
+        nobody = [["none", *["-"] * (len(_HEAD) - 1)]]
+        terminal.write_rows(_HEAD, rows or nobody, numbers_from=_NUMBERS_FROM)
     counts = report["counts"]
     terminal.write()
-    terminal.write(f"watchers {len(report['watchers'])}: {', '.join(report['watchers']) or 'none'}")
-    terminal.write(f"workers  {len(report['workers'])}: {', '.join(report['workers']) or 'none'}")
+    for name in ("watchers", "workers", "beats"):
+        found = report[name]
+        shown = found if is_wide else found[:_SHOWN_PROCESSES]
+        more = f", and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
+        terminal.write(f"{name:8} {len(found)}: {', '.join(shown) or 'none'}{more}")
     terminal.write(
         f"in flight {counts['intents']}, unsaved volumes {counts['unsaved_volumes']}, "
         f"failing {counts['failing_keys']}, given up {counts['abandoned_keys']}"
@@ -176,16 +195,71 @@ def show(report: dict[str, Any]) -> None:
         f"{redis['clients']} clients, eviction {redis['policy']}"
         + (f", lost its data or began {age} ago" if is_new(report) else "")
     )
+
+
+def _held(report: dict[str, Any]) -> Iterator[str]:
+    """What an operator, a breaker or a Lease holds back, a line each; a driver's nodes together."""
+    lines: dict[tuple[str, str], int] = {}
+    for name, driver in report["drivers"].items():
+        if driver["state"].startswith(("paused", "lease elsewhere")):
+            one = (name.partition("@")[0], driver["state"])
+            lines[one] = lines.get(one, 0) + 1
+    for (name, state), nodes in lines.items():
+        yield f"- driver {name}{f' on {nodes} nodes' if nodes > 1 else ''}: {state}"
     for name, pause in report["paused_classes"].items():
-        end = f" until {moment(pause['until'])}" if pause["until"] else ""
-        terminal.write(f"class {name} is paused{end}: {pause['reason'] or 'no reason given'}")
+        end = f" until {pause['until']}" if pause["until"] else ""
+        yield f"- class {name}: paused{end}: {pause['reason'] or 'no reason given'}"
     for name, one in report["breakers"].items():
-        terminal.write(
-            f"breaker of {name}: {one['state']}, {one['failures']} failures, {one['reason']}"
-        )
-    if report["problems"]:
-        terminal.write()
-    terminal.write_lines((f"! {line}" for line in report["problems"]), style="bold yellow")
+        failures = f" after {one['failures']} failures" if one["failures"] else ""
+        yield f"- breaker of {name}: {one['state']}{failures}: {one['reason']}"
+
+
+def _rows(drivers: dict[str, Any]) -> list[list[object]]:
+    """A row per driver, those on each node together; what needs a person comes first."""
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for name, driver in drivers.items():
+        parts.setdefault(name.partition("@")[0], []).append(driver)
+    rows = []
+    for name, nodes in parts.items():
+        lanes = [lane for one in nodes for lane in one["work"].values()]
+        state = min((_word(one) for one in nodes), key=_ORDER.index)
+        ready = sum(lane["ready"] + lane["retry"] for lane in lanes)
+        running = sum(lane["running"] for lane in lanes)
+        failing = sum(one["failing"] for one in nodes)
+        oldest = max((lane["oldest"] for lane in lanes), default=0)
+        shown = f"{name} ({len(nodes)} nodes)" if len(nodes) > 1 else name
+        word = "standby" if state == "lease elsewhere" else state
+        row = [shown, word, ready, running, failing, duration(oldest) if oldest else "-"]
+        is_idle = not (ready or running or failing)
+        # A driver that nobody serves and nobody waits for is no problem.
+        place = len(_ORDER) if state == "not served" and is_idle else _ORDER.index(state)
+        rows.append(((place, is_idle, -oldest, name), row))
+    return [row for _, row in sorted(rows, key=lambda one: one[0])]
+
+
+def _word(driver: dict[str, Any]) -> str:
+    """A driver's state in a word or two."""
+    state = next((one for one in _ORDER if driver["state"].startswith(one)), "ok")
+    return "failing" if state == "ok" and driver["failing"] else state
+
+
+def _show_kinds(report: dict[str, Any]) -> None:
+    """A line for each driver and kind of work."""
+    rows = [
+        [
+            name,
+            driver["state"].partition(":")[0],
+            kind,
+            *(lane[column] for column in ("ready", "retry", "running")),
+            "-" if lane["limit"] is None else lane["limit"],
+            lane["delayed"],
+            duration(lane["oldest"]) if lane["oldest"] else "-",
+        ]
+        for name, driver in report["drivers"].items()
+        for kind, lane in (driver["work"] or {"-": _NOTHING}).items()
+    ]
+    nobody = [["none", *["-"] * (len(_WIDE_HEAD) - 1)]]
+    terminal.write_rows(_WIDE_HEAD, rows or nobody, numbers_from=_NUMBERS_FROM + 1)
 
 
 _NOTHING: Final = {

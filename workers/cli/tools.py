@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from workers.cli import terminal
 from workers.cli.embedded_redis import SOCKET, url_of
 from workers.cli.statefolder import is_private, is_unwritable
 from workers.config.flags import Command
@@ -27,13 +28,14 @@ from workers.queue.registry import DriverRegistry
 from workers.queue.workqueue import WorkQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from workers.config.settings import Settings
     from workers.queue.keys import Key
 
 _MODULES: Final = {
     Command.STATUS: "status",
+    Command.PENDING: "pending",
     Command.EXPLAIN: "explain",
     Command.RETRY: "retry",
     Command.FAILED: "failed",
@@ -49,12 +51,13 @@ _MODULES: Final = {
     Command.COMPLETION: "completion",
 }
 TIMEOUT_SECONDS: Final = 5.0
+OUTPUTS: Final = frozenset({"", "text", "wide", *(DATA := ("json", "yaml"))})
 
 
 def run(command: Command, settings: Settings) -> int:
     """One command; returns the exit code."""
-    if settings.tool.output not in {"", "text", "json"}:
-        raise ConfigError(f"-o {settings.tool.output}: give json, or leave it out")
+    if settings.tool.output not in OUTPUTS:
+        raise ConfigError(f"-o {settings.tool.output}: give wide, json or yaml, or leave it out")
     module = import_module(f"workers.cli.{_MODULES[command]}")
     try:
         code = int(module.run(Tools(with_redis(settings))))
@@ -93,9 +96,18 @@ class Tools:
     settings: Settings
 
     @property
-    def is_json(self) -> bool:
+    def is_data(self) -> bool:
         """Whether a program reads the answer."""
-        return self.settings.tool.output == "json"
+        return self.settings.tool.output in DATA
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether a person wants more columns."""
+        return self.settings.tool.wide or self.settings.tool.output == "wide"
+
+    def write(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Write the answer for a program."""
+        terminal.write_document(self.settings.tool.output, kind, fields)
 
     @cached_property
     def kube(self) -> KubeResources:
@@ -166,40 +178,56 @@ class Tools:
 
 
 def named_object(
-    arguments: tuple[str, ...], command: str, only: frozenset[str] = frozenset(), also: str = ""
+    arguments: tuple[str, ...],
+    command: str,
+    only: frozenset[str] = frozenset(),
+    also: str = "",
+    *,
+    given: str = "",
 ) -> tuple[str, str, str]:
-    """Noun (`pvc`, `va`, ...), namespace and name from the arguments.
+    """Noun (`pvc`, `va`, ...), namespace and name from the arguments and `-n`.
 
     Args:
         arguments: of the command.
         command: for the examples.
         only: the nouns that the command takes; all, if none are named.
         also: an example of what it takes besides nouns.
+        given: the namespace of `-n`.
 
     Raises:
-        ConfigError: with examples.
+        ConfigError: with an example.
     """
     words = list(arguments)
     if len(words) == 1 and words[0].count("/") in {1, 2}:
         words = words[0].split("/", 1)
     noun = nouns.find(words[0]) if len(words) == 2 else None
     if noun is None or (only and noun.word not in only):
-        taken = [one for one in nouns.nouns().values() if not only or one.word in only]
-        examples = [*(one.example for one in taken), *([also] if also else [])]
-        wrong = ""
-        if len(words) > 2 and nouns.find(words[0]):
-            wrong = f"{command} takes one object, not {' '.join(words[1:])!r}: "
-        elif noun is None and words[1:]:
-            wrong = f'{command} does not know "{words[0]}": '
-        choices = " or ".join(f"`csi-fleet {command} {one}`" for one in examples)
-        raise ConfigError(f"{wrong}give {choices}")
+        raise ConfigError(_no_object(words, command, only, also))
     namespace, slash, name = words[1].partition("/")
     if not noun.resource.namespaced:
         if slash:
             raise ConfigError(f"{words[1]!r} has a namespace: give `{command} {noun.example}`")
         return noun.word, "", words[1]
-    if not slash or not namespace or not name or "/" in name:
-        raise ConfigError(
-            f"{words[1]!r} lacks a namespace: give `csi-fleet {command} {noun.example}`"
-        )
+    if not slash and given:
+        namespace, name = given, words[1]
+    example = f"give `csi-fleet {command} {noun.example}`"
+    if not name and (namespace or not slash) and (slash or given):
+        raise ConfigError(f"{words[1]!r} has no name: {example}")
+    if not namespace or not name or "/" in name:
+        raise ConfigError(f"{words[1]!r} lacks a namespace: {example}, or `-n NAMESPACE`")
+    if slash and given not in {"", namespace}:
+        raise ConfigError(f"{words[1]!r} is not in namespace {given}: leave -n {given} out")
     return noun.word, namespace, name
+
+
+def _no_object(words: list[str], command: str, only: frozenset[str], also: str) -> str:
+    """What is wrong with the words, and what is wanted."""
+    wrong = ""
+    if len(words) > 2 and nouns.find(words[0]):
+        wrong = f"{command} takes one object, not {' '.join(words[1:])!r}: "
+    elif words[1:] and nouns.find(words[0]) is None:
+        wrong = f'{command} does not know "{words[0]}": '
+    taken = [one for one in nouns.nouns().values() if not only or one.word in only]
+    examples = [f"`csi-fleet {command} {one}`" for one in (taken[0].example, also) if one]
+    others = f" (also {', '.join(one.word for one in taken[1:])})" if taken[1:] else ""
+    return f"{wrong}give {' or '.join(examples)}{others}"

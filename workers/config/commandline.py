@@ -168,6 +168,9 @@ def _read_short(line: CommandLine, argument: str, rest: deque[str]) -> None:
     if flag is None or line.command not in flag.commands:
         hint = f"; write --{long_name}" if line.flags.find(long_name) else ""
         raise ConfigError(f"unknown shorthand flag: '{letter}' in {argument}{hint}")
+    if flag.kind is Kind.BOOL:
+        _store(line, flag, value.removeprefix("=") or "true")
+        return
     if not value and not rest:
         raise ConfigError(f"flag needs an argument: '{letter}' in {argument}")
     _store(line, flag, value.removeprefix("=") if value else rest.popleft())

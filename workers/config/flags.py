@@ -25,6 +25,7 @@ class Command(StrEnum):
     BEAT = "beat"
     FLOWER = "flower"
     STATUS = "status"
+    PENDING = "pending"
     EXPLAIN = "explain"
     RETRY = "retry"
     FAILED = "failed"
@@ -49,6 +50,7 @@ SUMMARIES = {
     Command.BEAT: ("", "the clock of periodic work"),
     Command.FLOWER: ("", "web page of the tasks"),
     Command.STATUS: ("", "drivers, queues, workers and Redis at a glance"),
+    Command.PENDING: ("", "all that waits, grouped by its cause"),
     Command.EXPLAIN: (
         "pvc NAMESPACE/NAME | va NAME | ...",
         "why it waits, and what happened",
@@ -82,6 +84,7 @@ SUMMARIES = {
 TOOLS = frozenset(
     {
         Command.STATUS,
+        Command.PENDING,
         Command.EXPLAIN,
         Command.RETRY,
         Command.FAILED,

@@ -143,7 +143,8 @@ OWN_FLAGS: Final = (
          "entry point of group csi_fleet.provisioners (docs/custom-provisioners.md). May be "
          "repeated. Replaces the default of --csi-address.", _RUN_WORKER, upstream=False),
     Flag("namespace", _STRING, "", "Namespace of the system's own objects. Default: POD_NAMESPACE, "
-         "else the service account's, else `default`.", _CLUSTER, upstream=False),
+         "else the service account's, else `default`.", _CLUSTER - {Command.PENDING},
+         upstream=False),
     Flag("workers", _UINT, "0", "Worker processes that `run` starts; 0 means one per driver, or "
          "with --drivers-file or --automaxprocs 8, but never more than CPUs of the quota.",
          frozenset({Command.RUN}), upstream=False),

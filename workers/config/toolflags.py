@@ -11,6 +11,7 @@ from workers.config.flags import NOT_NEGATIVE, Bound, Command, Flag, Kind
 _REPORTS: Final = frozenset(
     {
         Command.STATUS,
+        Command.PENDING,
         Command.EXPLAIN,
         Command.FAILED,
         Command.DRY_RUN,
@@ -24,20 +25,29 @@ _REPORTS: Final = frozenset(
 _HOLDS: Final = frozenset({Command.PAUSE, Command.RESUME, Command.DRAIN})
 _TIMED: Final = frozenset({Command.PAUSE, Command.DRAIN})
 _STATUS: Final = frozenset({Command.STATUS})
+_LISTS: Final = frozenset({Command.PENDING, Command.FAILED})
+_OBJECTS: Final = _LISTS | {Command.EXPLAIN, Command.RETRY, Command.DRY_RUN}
 _FAILED: Final = frozenset({Command.FAILED})
 _DRY_RUN: Final = frozenset({Command.DRY_RUN})
 _AUDIT: Final = frozenset({Command.AUDIT})
 _SECRET_ROLES: Final = frozenset({Command.SECRET_ROLES})
+_DOCTOR: Final = frozenset({Command.DOCTOR})
 _SHADOW: Final = frozenset({Command.SHADOW, Command.MIGRATE})
 _CONFORMANCE: Final = frozenset({Command.CONFORMANCE})
 
 TOOL_FLAGS: Final = (
-    Flag("output", Kind.STRING, "", "Empty for people, `json` for programs.", _REPORTS,
-         upstream=False, shorthand="o"),
+    Flag("output", Kind.STRING, "", "Empty for people, `wide` with more columns, `json` or `yaml` "
+         "for programs.", _REPORTS, upstream=False, shorthand="o"),
+    Flag("in-namespace", Kind.STRING, "", "Namespace of the objects it is about (`--namespace` is "
+         "that of csi-fleet itself).", _OBJECTS, upstream=False, shorthand="n"),
+    Flag("all-namespaces", Kind.BOOL, "false", "The objects of all namespaces, which is the "
+         "default.", _LISTS, upstream=False, shorthand="A"),
+    Flag("wide", Kind.BOOL, "false", "A line for each kind of work, as `-o wide`.", _STATUS,
+         upstream=False),
     Flag("watch", Kind.BOOL, "false", "Show it again every two seconds until Ctrl-C.", _STATUS,
          upstream=False),
     Flag("driver", Kind.STRING, "", "Name of the driver it is about.",
-         _HOLDS | _FAILED | _AUDIT | _SECRET_ROLES | _SHADOW, upstream=False),
+         _STATUS | _HOLDS | _LISTS | _AUDIT | _DOCTOR | _SECRET_ROLES | _SHADOW, upstream=False),
     Flag("account", Kind.STRINGS, "csi-fleet/worker", "NAMESPACE/NAME of the workers' service "
          "account. May be repeated.", _SECRET_ROLES, upstream=False),
     Flag("class", Kind.STRING, "", "Name of the storage class it is about.",
@@ -73,6 +83,9 @@ class ToolSettings:
     """What a person asked of one of these commands."""
 
     output: str = setting("output", TOOL_FLAGS)
+    namespace: str = setting("in-namespace", TOOL_FLAGS)
+    all_namespaces: bool = setting("all-namespaces", TOOL_FLAGS)
+    wide: bool = setting("wide", TOOL_FLAGS)
     watch: bool = setting("watch", TOOL_FLAGS)
     driver: str = setting("driver", TOOL_FLAGS)
     accounts: tuple[str, ...] = setting("account", TOOL_FLAGS)

@@ -105,6 +105,7 @@ def program(name: str) -> Spec | None:
     return next((spec for spec in SPECS if spec.program == name and not spec.part_of), None)
 
 
+@cache
 def explainer(name: str) -> Callable[[Any, str, str, str], Any] | None:
     """A controller's own `explain(tools, noun, namespace, name)`; None if it has none."""
     folder = f"workers.controllers.{name.replace('-', '_')}"

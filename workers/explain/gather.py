@@ -194,10 +194,8 @@ class Gatherer:
     def _pods(self, namespace: str, claim_name: str) -> tuple[tuple[str, ...], str]:
         names, problem = [], ""
         nothing: list[JsonObject] = []
-        pods = _quietly(lambda: list(self._kube.list(paths.PODS, namespace=namespace)), nothing)
-        for pod in pods:
-            if not _mounts(pod, claim_name):
-                continue
+        read = lambda: list(self._kube.list_pods_using(namespace, claim_name))  # noqa: E731
+        for pod in _quietly(read, nothing):
             names.append(pod["metadata"]["name"])
             for condition in (pod.get("status") or {}).get("conditions") or ():
                 if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
@@ -251,14 +249,8 @@ class Gatherer:
 
     def _last_error(self, namespace: str, uid: str) -> tuple[str, float] | None:
         """The newest warning that is not the cluster's own."""
-        selector = f"involvedObject.uid={uid},type=Warning"
         nothing: list[JsonObject] = []
-        events = _quietly(
-            lambda: list(
-                self._kube.list(paths.EVENTS, namespace=namespace, fieldSelector=selector)
-            ),
-            nothing,
-        )
+        events = _quietly(lambda: list(self._kube.list_warnings(namespace, uid)), nothing)
         found = [
             (event.get("message") or "", stamp(event.get("lastTimestamp") or ""))
             for event in events
@@ -352,15 +344,6 @@ def claim_namespace(volume: Mapping[str, Any]) -> str:
 
 def _names(items: Iterable[JsonObject]) -> list[str]:
     return [one["metadata"]["name"] for one in items]
-
-
-def _mounts(pod: Mapping[str, Any], claim_name: str) -> bool:
-    for volume in (pod.get("spec") or {}).get("volumes") or ():
-        if (volume.get("persistentVolumeClaim") or {}).get("claimName") == claim_name:
-            return True
-        if volume.get("ephemeral") and f"{pod['metadata']['name']}-{volume['name']}" == claim_name:
-            return True
-    return False
 
 
 def _reached(used: str, hard: str) -> bool:

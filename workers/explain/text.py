@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from workers.explain.moves import move_of
 from workers.explain.timeline import Entry
-from workers.explain.words import duration, moment
+from workers.explain.words import duration, moment, rfc3339
 
 if TYPE_CHECKING:
     from workers.explain.facts import Cause
@@ -19,7 +20,7 @@ SHOWN_ATTEMPTS: Final = 3
 def as_json(
     kind: str, name: str, cause: Cause, state: KeyState | None, entries: list[Entry]
 ) -> dict[str, Any]:
-    """The explanation for `-o json`; times in seconds since 1970, 0 = none."""
+    """The explanation for `-o json` and `-o yaml`."""
     queue: dict[str, Any] = {}
     if state is not None:
         queue = {
@@ -27,21 +28,22 @@ def as_json(
             "position": state.position,
             "waiting": state.waiting,
             "failures": state.fails,
-            "next_attempt": state.due,
+            "next_attempt": rfc3339(state.due),
             "worker": state.lease[0] if state.lease else "",
             "in_use": state.in_use,
             "limit": state.limits.concurrency if state.limits else 0,
         }
     return {
-        "kind": kind,
+        "object": kind,
         "name": name,
         "cause": cause.code,
         "problem": cause.is_problem,
         "text": cause.text,
         "advice": cause.advice,
-        "until": cause.until,
+        "move": move_of(cause.code),
+        "until": rfc3339(cause.until),
         "queue": queue,
-        "timeline": [{"at": entry.at, "text": entry.text} for entry in entries],
+        "timeline": [{"at": rfc3339(entry.at), "text": entry.text} for entry in entries],
     }
 
 
@@ -62,6 +64,8 @@ def as_lines(title: str, cause: Cause, entries: list[Entry], now: float) -> list
     lines = [title, "", f"  {cause.text}"]
     if cause.advice:
         lines.append(f"  -> {cause.advice}")
+    if cause.is_problem:
+        lines.append(f"  Whose move: {move_of(cause.code)}.")
     if entries:
         lines += ["", "What happened:"]
     before = None

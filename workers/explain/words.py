@@ -34,6 +34,14 @@ def moment(at: float) -> str:
     return when.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
+def rfc3339(at: float) -> str | None:
+    """`2026-03-01T14:03:05.123Z`, for programs; None for 0, which stands for no time."""
+    if at <= 0:
+        return None
+    when = datetime.fromtimestamp(min(at, _LATEST), UTC)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def named(names: Iterable[str]) -> list[str]:
     """Names of drivers for people, in order: the record of what belongs to no driver has none."""
     return sorted({name for name in names if name})

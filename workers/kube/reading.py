@@ -131,6 +131,21 @@ class KubeReader:
         """Read a CSINode live."""
         return self.get(paths.CSI_NODES, name)
 
+    # What explains why an object waits.
+
+    def list_pods_using(self, namespace: str, claim_name: str) -> Iterator[JsonObject]:
+        """Yield the pods that mount a claim, also one of a volume of their own."""
+        return (
+            pod
+            for pod in self.list(paths.PODS, namespace=namespace)
+            if claim_name in mounted_claims(pod)
+        )
+
+    def list_warnings(self, namespace: str, uid: str) -> Iterator[JsonObject]:
+        """Yield the Warning events about one object."""
+        selector = f"involvedObject.uid={uid},type=Warning"
+        return self.list(paths.EVENTS, namespace=namespace, fieldSelector=selector)
+
     # The system's own namespace.
 
     def list_config_maps(self, namespace: str, label_selector: str) -> Iterator[JsonObject]:
@@ -173,3 +188,13 @@ class KubeReader:
         namespaced = bool(found.get("namespaced"))
         resource = paths.Resource(group, version, found["name"], kind, namespaced)
         return self.get(resource, name, namespace=namespace if namespaced else "")
+
+
+def mounted_claims(pod: Mapping[str, Any]) -> set[str]:
+    """The names of the claims that a pod mounts."""
+    found = set()
+    for volume in (pod.get("spec") or {}).get("volumes") or ():
+        if volume.get("ephemeral"):
+            found.add(f"{pod['metadata']['name']}-{volume['name']}")
+        found.add((volume.get("persistentVolumeClaim") or {}).get("claimName") or "")
+    return found - {""}

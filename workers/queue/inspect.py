@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # The year 3000: a score may be anything.
 _LATEST_MS = 32_503_680_000_000.0
+_KEYS_PER_READ = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,42 @@ class KeyState:
         return bool(self.position or self.ticket_at or self.lease or self.blocked_by or self.due)
 
 
-def read_key(client: redis.Redis, key: Key, volume: str) -> KeyState:
+class KnownKeys:
+    """States of many keys, read at once; `read_key` takes it in place of a client.
+
+    Whoever asks about thousands of objects asks twice: the first time notes the keys and answers
+    that nothing is known of them, `load` reads them all, the second time has the answers.
+
+    Args:
+        client: the Redis that is read.
+    """
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._wanted: dict[tuple[Key, str], None] = {}
+        self._states: dict[tuple[Key, str], KeyState] = {}
+
+    def state(self, key: Key, volume: str) -> KeyState:
+        """What is known of a key; nothing before it is loaded."""
+        if (found := self._states.get((key, volume))) is not None:
+            return found
+        self._wanted[key, volume] = None
+        return KeyState(key, 0.0)
+
+    def load(self) -> None:
+        """Read what was asked for.
+
+        Raises:
+            QueueUnavailable: Redis does not answer.
+        """
+        wanted = list(self._wanted)
+        for start in range(0, len(wanted), _KEYS_PER_READ):
+            part = wanted[start : start + _KEYS_PER_READ]
+            self._states |= zip(part, read_keys(self._client, part), strict=True)
+        self._wanted.clear()
+
+
+def read_key(client: redis.Redis | KnownKeys, key: Key, volume: str) -> KeyState:
     """One key's state in two round trips, whatever waits beside it.
 
     Args:
@@ -109,37 +145,73 @@ def read_key(client: redis.Redis, key: Key, volume: str) -> KeyState:
     Raises:
         QueueUnavailable: Redis does not answer.
     """
-    name, lane, domain = key.text, key.lane, key.record_name(volume)
+    if isinstance(client, KnownKeys):
+        return client.state(key, volume)
+    return read_keys(client, [(key, volume)])[0]
+
+
+def read_keys(client: redis.Redis, wanted: list[tuple[Key, str]]) -> list[KeyState]:
+    """The same for several keys: two round trips, and what keys of a lane share is read once.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    names = [key.text for key, _ in wanted]
+    domains = [key.record_name(volume) for key, volume in wanted]
+    lanes = list(dict.fromkeys(key.lane for key, _ in wanted))
+    hashes = ("leases", "news", "blocked", "since", "fails", "memos")
     with reading(client):
         pipe = client.pipeline(transaction=False)
         ask_clock(client, pipe)
-        for family in ("ready", "retry", "ticketed"):
-            pipe.zrank(redis_key(client, family) + lane, name)
-            pipe.zcard(redis_key(client, family) + lane)
-        pipe.zscore(redis_key(client, "ticketed") + lane, name)
-        pipe.zcard(redis_key(client, "leased") + lane)
-        pipe.zcard(redis_key(client, "ghosts") + lane)
-        pipe.hmget(redis_key(client, "limits") + lane, "concurrency", "rate", "burst")
-        pipe.hget(redis_key(client, "leases"), name)
-        pipe.sismember(redis_key(client, "dirty"), name)
-        pipe.hexists(redis_key(client, "news"), name)
-        pipe.hget(redis_key(client, "blocked"), name)
-        pipe.zscore(redis_key(client, "delayed"), name)
-        pipe.zscore(redis_key(client, "abandoned"), name)
-        for entry in ("since", "fails", "memos"):
-            pipe.hget(redis_key(client, entry), name)
-        pipe.hmget(redis_key(client, "paused"), [f"{kind} {lane}" for kind in PAUSE_KINDS])
-        pipe.hget(redis_key(client, "pauses"), f"driver {driver_of(lane)}")
-        pipe.hget(redis_key(client, "intents"), domain)
-        pipe.hget(redis_key(client, "unsaved"), domain)
-        pipe.lrange(redis_key(client, "trail") + trail_name(key), 0, -1)
+        for lane in lanes:
+            for family in ("ready", "retry", "ticketed", "leased", "ghosts"):
+                pipe.zcard(redis_key(client, family) + lane)
+            pipe.hmget(redis_key(client, "limits") + lane, "concurrency", "rate", "burst")
+            pipe.hmget(redis_key(client, "paused"), [f"{kind} {lane}" for kind in PAUSE_KINDS])
+            pipe.hget(redis_key(client, "pauses"), f"driver {driver_of(lane)}")
+        for entry in hashes:
+            pipe.hmget(redis_key(client, entry), names)
+        for entry in ("intents", "unsaved"):
+            pipe.hmget(redis_key(client, entry), domains)
+        for key, _ in wanted:
+            for family in ("ready", "retry"):
+                pipe.zrank(redis_key(client, family) + key.lane, key.text)
+            pipe.zscore(redis_key(client, "ticketed") + key.lane, key.text)
+            pipe.sismember(redis_key(client, "dirty"), key.text)
+            for entry in ("delayed", "abandoned"):
+                pipe.zscore(redis_key(client, entry), key.text)
+            pipe.lrange(redis_key(client, "trail") + trail_name(key), 0, -1)
         answers = iter(pipe.execute())
         clock = clock_of(*islice(answers, 2))
-        ready, ready_count, retry, retry_count, _, ticketed = islice(answers, 6)
-        ticket, running, ghosts, limits, lease = islice(answers, 5)
-        dirty, news, blocked, due, abandoned = islice(answers, 5)
-        since, fails, memo, pauses, operators, intent, unsaved, notes = islice(answers, 8)
-        holder = _holder(client, text(blocked)) if blocked else ""
+        shared = {lane: tuple(islice(answers, 8)) for lane in lanes}
+        columns = list(islice(answers, len(hashes) + 2))
+        rows = [(*column, *islice(answers, 7)) for column in zip(*columns, strict=True)]
+        locks = {text(row[2]) for row in rows if row[2]}
+        holders = {lock: _holder(client, lock) for lock in locks}
+        records = [
+            [
+                decode(client, redis_key(client, entry), domain, raw) if raw else None
+                for entry, raw in (("intents", row[6]), ("unsaved", row[7]))
+            ]
+            for domain, row in zip(domains, rows, strict=True)
+        ]
+    return [
+        _state_of(key, clock, shared[key.lane], (*row[:6], *record, *row[8:]), holders)
+        for (key, _), row, record in zip(wanted, rows, records, strict=True)
+    ]
+
+
+def _state_of(
+    key: Key,
+    clock: Clock,
+    shared: tuple[Any, ...],
+    row: tuple[Any, ...],
+    holders: dict[str, str],
+) -> KeyState:
+    """One key's state from what its lane and it itself have in Redis."""
+    ready_count, retry_count, ticketed, running, ghosts, limits, pauses, operators = shared
+    lease, news, blocked, since, fails, memo, intent, unsaved = row[:8]
+    ready, retry, ticket, dirty, due, abandoned, notes = row[8:]
     rank = ready if ready is not None else retry
     return KeyState(
         key=key,
@@ -150,8 +222,8 @@ def read_key(client: redis.Redis, key: Key, volume: str) -> KeyState:
         since=_shown(clock, since),
         ticket_at=_shown(clock, ticket),
         lease=_lease(clock, text(lease)) if lease else None,
-        is_dirty=bool(dirty or news),
-        blocked_by=holder,
+        is_dirty=bool(dirty) or news is not None,
+        blocked_by=holders[text(blocked)] if blocked else "",
         due=_shown(clock, due),
         fails=whole(fails) or 0,
         memo=text(content(memo)) if memo else "",
@@ -159,8 +231,8 @@ def read_key(client: redis.Redis, key: Key, volume: str) -> KeyState:
         in_use=ticketed + running + ghosts,
         limits=read_limits(limits),
         pauses=tuple(_pauses(clock, operators, pauses)),
-        intent=decode(client, redis_key(client, "intents"), domain, intent) if intent else None,
-        unsaved=decode(client, redis_key(client, "unsaved"), domain, unsaved) if unsaved else None,
+        intent=intent,
+        unsaved=unsaved,
         trail=tuple(map(read_note, notes)),
     )
 
@@ -216,6 +288,23 @@ def failed_keys(client: redis.Redis, *, limit: int = 10_000) -> list[FailedKey]:
         for chunk in chunks(chosen, 200):
             found += _read_failed(client, clock, chunk, names)
         return found
+
+
+def failing_counts(client: redis.Redis) -> dict[str, int]:
+    """How many keys fail or were given up, by the driver part of the key.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    with reading(client):
+        fails = client.hscan_iter(redis_key(client, "fails"), count=1000)
+        abandoned = client.zscan_iter(redis_key(client, "abandoned"), count=1000)
+        names = {text(name) for found in (fails, abandoned) for name, _ in found}
+    counts: dict[str, int] = {}
+    for name in names:
+        if (key := _parse(name)) is not None:
+            counts[key.driver] = counts.get(key.driver, 0) + 1
+    return counts
 
 
 def _read_failed(

@@ -1,7 +1,8 @@
-"""Which watchers are alive, and what keeps them from their work?
+"""Which watchers are alive, is a beat, and what keeps them from their work?
 
-Each says so every few seconds, for people only: no decision rests on it. Workers need no
-entry here: they are the processes of `procs`.
+Each watcher says so every few seconds, and the worker that gets beat's tick says so of beat, which
+may write nothing here. It is for people only: no decision rests on it. Workers need no entry: they
+are the processes of `procs`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 TTL_SECONDS = 15.0
 _PARTS = 3
 MAX_TROUBLE = 1000
+BEAT = "beat"
 
 
 def _text(name: Any) -> str:
@@ -49,14 +51,22 @@ class Presence:
 
     def announce(self, role: str) -> None:
         """Say that this process lives as `role` for the next 15 s."""
-        host = "".join(socket.gethostname().split())
+        self._add(role, socket.gethostname(), str(os.getpid()))
+
+    def saw(self, role: str, origin: str) -> None:
+        """Say that another process lives, of which a message came: `gen1234@host` for Celery."""
+        name, _, host = origin.partition("@")
+        self._add(role, host or "?", "".join(c for c in name if c.isdigit()) or "?")
+
+    def _add(self, role: str, host: str, pid: str) -> None:
+        host = "".join(host.split())
         with reading(self._client):
             now = self._now()
             pipe = self._client.pipeline(transaction=False)
             pipe.zremrangebyscore(self._name, "-inf", now)
             pipe.zadd(
                 self._name,
-                {f"{role} {host} {os.getpid()}": now + TTL_SECONDS},
+                {f"{role} {host} {pid}": now + TTL_SECONDS},
             )
             pipe.execute()
 
@@ -78,7 +88,14 @@ class Presence:
         return sorted({f"{part[1]}: {unquote(part[3])}" for part in found})
 
     def alive(self) -> list[Process]:
-        """The living ones by role."""
+        """The living watchers."""
+        return [one for one in self._all() if one.role != BEAT]
+
+    def beats(self) -> list[Process]:
+        """The beats whose ticks came lately."""
+        return [one for one in self._all() if one.role == BEAT]
+
+    def _all(self) -> list[Process]:
         with reading(self._client):
             names = self._client.zrangebyscore(self._name, self._now(), "+inf")
         parts = [_text(name).split(" ") for name in names]

@@ -179,7 +179,7 @@ class Beside:
             answer = subprocess.run(line.split(), capture_output=True, text=True, check=False)
             if answer.returncode not in (0, 1):
                 raise RuntimeError(f"{line}: {answer.stderr}")
-            found["report"] = json.loads(answer.stdout)
+            found["report"] = json.loads(answer.stdout)["drivers"]
         for driver in found["report"].values():
             for waiting in driver["waiting"]:
                 url = self.kube.server + waiting["path"]

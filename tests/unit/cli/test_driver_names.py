@@ -14,6 +14,7 @@ from workers.explain import queueing
 from workers.explain.serving import PROVISIONER, Served
 from workers.kube import paths
 from workers.queue.registry import DriverRegistry
+from workers.queue.shadows import Shadows
 
 # Made by controllers that need no driver, such as the snapshot-controller.
 DRIVERLESS = ""
@@ -39,8 +40,8 @@ def tools(redis_client, redis_server):
     ("served", "said"),
     [
         ((DRIVERLESS, "alpha"), ("ok", "alpha")),
-        ((DRIVERLESS,), ("warn", "none is served")),
-        ((), ("warn", "none is served")),
+        ((DRIVERLESS,), ("FAIL", "none is served")),
+        ((), ("FAIL", "none is served")),
     ],
 )
 def test_doctor_tells_drivers_alone(tools, served, said):
@@ -81,3 +82,32 @@ def test_a_driver_that_nobody_knows_is_a_mistake(tools, function, command, words
 def test_a_known_driver_without_failures_is_well(tools, capsys):
     assert failed.run(tools(Command.FAILED, "--driver=alpha")) == 0
     assert capsys.readouterr().out == "nothing fails of driver alpha\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "state", "said"),
+    [
+        (("--driver=alpha",), "ok", "its workers run provisioner"),
+        (("--driver=alpha", "--controllers=attacher"), "FAIL", "but not attacher"),
+        (("--driver=alpa",), "FAIL", 'no worker serves it. Did you mean "alpha"?'),
+    ],
+)
+def test_doctor_fails_for_a_driver_that_is_not_served(tools, redis_client, flags, state, said):
+    made = tools(Command.DOCTOR, *flags)
+    record = {"name": "alpha", "controllers": ["provisioner"]}
+    DriverRegistry(redis_client).register("alpha", record, ttl_seconds=60)
+    name = flags[0].partition("=")[2]
+    (found,) = (one for one in doctor.system(made) if one.check == f"driver {name}")
+    assert found.state == state
+    assert said in found.text
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "code"), [((), 1), (("agrees",), 0), (("agrees", "differs"), 1)]
+)
+def test_shadow_report_opens_for_what_agrees_alone(tools, redis_client, capsys, verdicts, code):
+    """Nothing compared is no agreement."""
+    for verdict in verdicts:
+        Shadows(redis_client).tell("alpha", f"/{verdict}", verdict, None)
+    assert shadow.run(tools(Command.SHADOW, "report")) == code
+    assert ("!" in capsys.readouterr().out) == bool(code)

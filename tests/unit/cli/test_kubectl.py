@@ -85,7 +85,7 @@ def cluster(tmp_path, monkeypatch):
 def test_command_runs_in_the_workers_container(cluster):
     """With the namespace of the records that the container itself was given."""
     told = cluster(pod("w-1", args=["worker", "--namespace=csi-fleet-records"]))
-    assert kubectl.main(["--context=prod", "explain", "pvc", "shop/data", "-o", "json"]) == 0
+    assert kubectl.main(["--context=prod", "doctor", "--driver=d", "-o", "json"]) == 0
     (asked, _), (namespaces, _), (run, _) = told()
     assert namespaces == ["--context=prod", "get", "namespaces", "-o", "json"]
     assert asked == [
@@ -94,9 +94,15 @@ def test_command_runs_in_the_workers_container(cluster):
     ]
     assert run == [
         *("--context=prod", "exec", "--namespace=csi-fleet", "w-1", "--container=ours", "--"),
-        *("csi-fleet", "explain", "--namespace=csi-fleet-records", "pvc", "shop/data"),
-        *("-o", "json"),
+        *("csi-fleet", "doctor", "--namespace=csi-fleet-records", "--driver=d", "-o", "json"),
     ]
+
+
+def test_commands_about_objects_are_not_told_where_the_records_are(cluster):
+    """Their -n is the objects' namespace."""
+    told = cluster(pod("w-1", args=["worker", "--namespace=csi-fleet-records"]))
+    assert kubectl.main(["pending", "-n", "shop"]) == 0
+    assert told()[-1][0][-4:] == ["csi-fleet", "pending", "-n", "shop"]
 
 
 @pytest.mark.parametrize(

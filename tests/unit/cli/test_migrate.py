@@ -111,7 +111,10 @@ def test_a_driver_that_has_moved_is_said_to_be_ours(world):
 def test_a_pod_is_named_where_no_lease_is_held(world):
     """One replica without --leader-election."""
     world.lease(PROVISIONER_LEASE, age=60)
-    assert states(world.check("check"), "sidecars") == ["warn"]
+    assert states(world.check("check"), "sidecars") == ["FAIL"], "nothing was compared"
+    world.records = {"d": {"name": DRIVER, "controllers": ["provisioner"]}}
+    assert states(world.check("check"), "sidecars") == ["warn"], "it has moved"
+    world.records = {}
     found = world.check("check", "kube-system/ebs-1")
     assert states(found, "csi-provisioner") == states(found, "csi-attacher") == ["ok"]
 
@@ -336,7 +339,7 @@ def test_no_all_clear_without_knowing_who_elects(world, argument, is_refused, wo
     if is_refused:
         world.api.fail("get", "/leases", ForbiddenError(403, "Forbidden", "no"))
     found = world.check("check", "kube-system/ebs-1")
-    assert states(found, "both") == ["warn"]
+    assert states(found, "both") == ["FAIL"]
     assert words in texts(found, "both")
 
 
@@ -351,14 +354,14 @@ def test_all_nodes_stand_by_or_it_is_no_standby(world, waiting, state):
 
 
 @pytest.mark.parametrize("what", ["csidrivers", "leases", "pods"])
-def test_what_cannot_be_read_ends_nothing(world, what):
-    """Somebody else's rights are mostly some."""
+def test_what_cannot_be_read_fails_and_ends_nothing(world, what):
+    """Somebody else's rights are mostly some; a gate is not open by what it did not see."""
     world.lease(PROVISIONER_LEASE)
     refusal = ForbiddenError(403, "Forbidden", f"{what} is forbidden")
     world.api.fail("get", f"/{what}", refusal)
     found = world.check("check", "kube-system/ebs-1")
     check = {"csidrivers": "driver", "leases": "lease", "pods": "pod"}[what]
-    assert (states(found, check)[0], "not checked" in texts(found, check)) == ("warn", True)
+    assert (states(found, check)[0], "not checked" in texts(found, check)) == ("FAIL", True)
     assert states(found, "both")
 
 
@@ -387,7 +390,25 @@ def test_a_named_pod_without_a_sidecar_is_told(world):
 
 
 def test_unknown_driver_is_said(world):
+    """A driver may do without the object, so a Lease of its name shows that there is one."""
+    assert states(world.check("check", driver="other"), "driver") == ["FAIL"]
+    world.lease("other")
     assert states(world.check("check", driver="other"), "driver") == ["warn"]
+
+
+def test_what_is_missing_is_to_do_before_the_move_and_an_error_after_it(world):
+    """The account that may do nothing; the pod without Redis' certificate."""
+    world.lease(PROVISIONER_LEASE)
+    found = world.check("check", "kube-system/ebs-1")
+    assert states(found, "pod") == ["warn"]
+    assert set(states(found, "rights of csi-provisioner")) == {"ok"}
+    world.denied = {("create", "persistentvolumes"), ("list", "csistoragecapacities")}
+    found = world.check("check", "kube-system/ebs-1")
+    assert states(found, "rights of csi-provisioner")[0] == "FAIL"
+    world.pod["spec"]["containers"][1]["image"] = "registry/csi-fleet:1"
+    world.pod["spec"]["containers"][1]["command"] = ["csi-fleet", "csi-provisioner"]
+    world.api.add(paths.PODS, world.pod)
+    assert states(world.check("check", "kube-system/ebs-1"), "pod") == ["FAIL"]
 
 
 @pytest.mark.parametrize("words", [(), ("status",), ("check", "pod"), ("check", "a/b", "c")])

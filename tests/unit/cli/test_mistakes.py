@@ -33,7 +33,7 @@ REDIS = "--redis-url=redis://127.0.0.1:1"
         (["pause", "--reason=r", REDIS], "give --driver=NAME or --class=NAME"),
         (
             ["explain", "pod", "x", REDIS],
-            'explain does not know "pod": give `csi-fleet explain pvc NAMESPACE/NAME` or ',
+            'explain does not know "pod": give `csi-fleet explain pvc NAMESPACE/NAME` (also pv, ',
         ),
         (
             ["dry-run", "-f", "/nonexistent", REDIS],

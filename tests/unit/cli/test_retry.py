@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.memory_api import MemoryApi
 from workers.cli import retry
+from workers.config.toolflags import ToolSettings
 from workers.errors import ConfigError
 from workers.explain import generic
 from workers.kube import paths
@@ -29,7 +30,7 @@ def test_the_keys_of_those_that_are_ours(monkeypatch, capsys, fails):
     records = {"d": {"name": "d", "queue_name": "d", "controllers": ["resizer"]}}
     queue = SimpleNamespace(forget=lambda _: None, add=queued.extend)
     tools = SimpleNamespace(
-        settings=SimpleNamespace(arguments=("pvc", "shop/data")),
+        settings=SimpleNamespace(arguments=("pvc", "shop/data"), tool=ToolSettings()),
         kube=api.kube,
         registry=SimpleNamespace(alive=lambda: records),
         redis=None,

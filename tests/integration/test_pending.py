@@ -1,0 +1,156 @@
+"""`csi-fleet pending`: all that waits, by cause, over a real Redis."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from tests.support.memory_api import MemoryApi
+from workers.cli import pause, pending
+from workers.cli.tools import Tools
+from workers.config.flags import Command
+from workers.config.settings import RedisSettings, Settings
+from workers.config.toolflags import ToolSettings
+from workers.errors import ConfigError
+from workers.kube import paths
+from workers.observability import trail
+from workers.queue.catalog import CatalogWriter
+from workers.queue.keys import Key
+from workers.queue.presence import Presence
+from workers.queue.registry import DriverRegistry
+from workers.queue.workqueue import WorkQueue
+
+DRIVERS = [f"d{number}.csi.example.org" for number in range(3)]
+MANY = 2000
+CREATED = "2026-01-01T00:00:00Z"
+
+
+class World:
+    """Three drivers with a class each; the claims are the test's."""
+
+    def __init__(self, client, url):
+        self.api, self.client, self.url = MemoryApi(), client, url
+        self.queue = WorkQueue(client, publish=lambda _: None)
+        CatalogWriter(client).epoch()
+        Presence(client).announce("watcher")
+        self.queue.register_process()
+        for number, name in enumerate(DRIVERS):
+            record = {"name": name, "queue_name": name, "controllers": ["provisioner", "attacher"]}
+            DriverRegistry(client).register(name, record, ttl_seconds=60)
+            body = {"metadata": {"name": f"class{number}"}, "provisioner": name}
+            self.api.add(paths.STORAGE_CLASSES, body)
+
+    def claim(self, name, storage_class, namespace="shop", phase="Pending"):
+        uid = f"uid-{namespace}-{name}"
+        metadata = {
+            "namespace": namespace,
+            "name": name,
+            "uid": uid,
+            "creationTimestamp": CREATED,
+            "annotations": {"volume.kubernetes.io/storage-provisioner": "x"},
+        }
+        spec = {"storageClassName": storage_class}
+        self.api.add(paths.CLAIMS, {"metadata": metadata, "spec": spec, "status": {"phase": phase}})
+        return Key("claims", f"d{storage_class[-1]}.csi.example.org", f"{namespace}/{name}", uid)
+
+    def fail(self, key, error):
+        self.queue.set_limits(key.lane, 10)
+        self.queue.add([key])
+        lease = self.queue.take(key)
+        with trail.collect():
+            trail.note("error", error)
+            self.queue.fail(lease, base_seconds=100, cap_seconds=100)
+
+    def tools(self, command=Command.PENDING, **tool):
+        settings = Settings(
+            command=command,
+            redis=RedisSettings(url=self.url),
+            tool=ToolSettings(**tool),
+        )
+        made = Tools(settings)
+        made.__dict__.update(kube=self.api.kube)
+        return made
+
+    def groups(self, capsys, **tool):
+        assert pending.run(self.tools(output="json", **tool)) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert (report["apiVersion"], report["kind"]) == ("csi-fleet.io/v1", "Pending")
+        assert sum(one["count"] for one in report["groups"]) == report["waiting"]
+        return report["groups"]
+
+
+@pytest.fixture
+def world(redis_client, redis_server):
+    return World(redis_client, redis_server.url)
+
+
+def test_everything_is_in_the_group_of_its_cause(world, capsys):
+    held = world.tools(Command.PAUSE, driver=DRIVERS[1], reason="array upgrade")
+    assert pause.run(held) == 0
+    capsys.readouterr()
+    for number in range(5):
+        world.queue.add([world.claim(f"held-{number}", "class1")])
+    for number in range(3):
+        key = world.claim(f"failing-{number}", "class2")
+        world.fail(key, f"rpc error: code = Internal desc = disk {number} on fire")
+    world.claim("nowhere", "missing9")
+    world.claim("done", "class0", phase="Bound")
+    found = {one["cause"]: one for one in world.groups(capsys)}
+    assert {name: one["count"] for name, one in found.items()} == {
+        "paused": 5,
+        "driver-error": 3,
+        "class-missing": 1,
+    }
+    assert found["paused"]["command"] == f"csi-fleet resume --driver={DRIVERS[1]}"
+    assert found["paused"]["driver"] == DRIVERS[1]
+    assert "array upgrade" in found["paused"]["text"]
+    assert found["driver-error"]["move"] == "the driver's operator"
+    assert found["driver-error"]["command"] == "csi-fleet explain pvc shop/failing-0"
+    assert found["class-missing"]["class"] == "missing9"
+    assert found["class-missing"]["oldest"] == "2026-01-01T00:00:00.000Z"
+    assert found["class-missing"]["examples"] == ["pvc shop/nowhere"]
+
+
+def test_a_namespace_a_driver_and_all(world, capsys):
+    world.claim("a", "missing", namespace="one")
+    world.claim("b", "missing", namespace="two")
+    world.claim("c", "class0", namespace="two")
+    count = lambda **tool: sum(one["count"] for one in world.groups(capsys, **tool))  # noqa: E731
+    assert count() == count(all_namespaces=True) == 3
+    assert count(namespace="one") == 1
+    assert count(namespace="two") == 2
+    assert count(driver=DRIVERS[0]) == 1
+    assert count(namespace="nobody") == 0
+    with pytest.raises(ConfigError, match="not both"):
+        pending.run(world.tools(namespace="one", all_namespaces=True))
+    with pytest.raises(ConfigError, match="is not known"):
+        pending.run(world.tools(driver="d0.csi.example.or"))
+
+
+def test_work_on_an_object_that_is_gone_is_shown(world, capsys):
+    key = Key("claims", DRIVERS[0], "shop/gone", "uid")
+    world.fail(key, "no secret")
+    (group,) = world.groups(capsys)
+    assert (group["cause"], group["examples"]) == ("failed", ["pvc shop/gone"])
+    assert "no secret" in group["text"]
+
+
+def test_two_thousand_claims_take_seconds(world, capsys):
+    keys = [world.claim(f"c{number}", f"class{number % 3}") for number in range(MANY)]
+    for driver in DRIVERS:
+        world.queue.set_limits(Key("claims", driver, "", "").lane, 4)
+    world.queue.add(keys)
+    started = time.process_time()
+    groups = world.groups(capsys)
+    seconds = time.process_time() - started
+    assert sum(one["count"] for one in groups) == MANY
+    assert {one["cause"] for one in groups} <= {"limit-reached", "ticketed", "no-free-worker"}
+    with capsys.disabled():
+        print(f"pending over {MANY} claims: {seconds:.1f} s of CPU")
+    assert seconds < 8, "a quarter of it is measured on an idle core"
+    pending.run(world.tools())
+    text = capsys.readouterr().out
+    assert text.startswith(f"{MANY} wait, for ")
+    assert len(text.splitlines()) < 60

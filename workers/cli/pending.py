@@ -1,0 +1,346 @@
+"""`csi-fleet pending`: all that waits, grouped by its cause; the causes are explain's.
+
+Every object that may wait is explained, over lists that are read once and Redis read in pieces, so
+that two thousand claims are a matter of seconds. Keys of objects that are gone come from Redis.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.cli import knowndrivers, terminal
+from workers.cli.explain import answers, best, unseen
+from workers.controllers import catalogue
+from workers.errors import ApiError, ConfigError
+from workers.explain import nouns
+from workers.explain.facts import Cause
+from workers.explain.gather import driver_of
+from workers.explain.listed import Listed
+from workers.explain.moves import SETTLED, move_of
+from workers.explain.waiting import waits
+from workers.explain.words import duration, rfc3339, stamp
+from workers.kube import paths
+from workers.queue.inspect import KnownKeys, failed_keys
+from workers.translate.claims import claim_class_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from workers.cli.tools import Tools
+    from workers.kube.objects import JsonObject
+
+EXAMPLES: Final = 3
+# In `-o wide`, and for programs.
+MANY_EXAMPLES: Final = 20
+# Causes that are about a class, not about its driver.
+_OF_CLASS: Final = frozenset(
+    {"class-missing", "static-class", "class-paused", "secret-missing", "unknown-provisioner"}
+)
+_CODE: Final = re.compile(r"code = (\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One object that waits.
+
+    Attributes:
+        word: its noun.
+        name: with its namespace, if it has one.
+        cause: why.
+        driver: the driver that it waits for, "" where none is known.
+        storage_class: of a claim, "" where it names none.
+        since: seconds since 1970; 0 where it is not known.
+    """
+
+    word: str
+    name: str
+    cause: Cause
+    driver: str
+    storage_class: str
+    since: float
+
+    @property
+    def about(self) -> str:
+        """The class or the driver that its cause is about."""
+        if self.cause.code in _OF_CLASS:
+            return f"class {self.storage_class}" if self.storage_class else ""
+        return f"driver {self.driver}" if self.driver else ""
+
+
+@dataclass(slots=True)
+class Group:
+    """Objects that wait for one cause."""
+
+    members: list[Waiting] = field(default_factory=list)
+
+    @property
+    def oldest(self) -> Waiting:
+        """The one that waits longest, whose text and advice stand for all."""
+        return min(self.members, key=lambda one: (one.since or float("inf"), one.name))
+
+    def command(self) -> str:
+        """What to run next."""
+        first = self.oldest
+        if first.cause.advice.startswith("csi-fleet resume"):
+            return first.cause.advice
+        if first.word not in nouns.nouns():
+            return f"csi-fleet failed{f' --driver={first.driver}' if first.driver else ''}"
+        return f"csi-fleet explain {first.word} {first.name}"
+
+
+class ReadOnce:
+    """A command's connections whose answers are read once; takes the place of `Tools`."""
+
+    def __init__(self, tools: Tools, namespace: str) -> None:
+        self.settings = tools.settings
+        self.kube = Listed(tools.kube, namespace)
+        self.redis = KnownKeys(tools.redis)
+        self._tools = tools
+
+    @cached_property
+    def registry(self) -> Answers:
+        """Served drivers."""
+        return Answers(alive=self._tools.registry.alive())
+
+    @cached_property
+    def presence(self) -> Answers:
+        """Living processes."""
+        presence = self._tools.presence
+        return Answers(
+            alive=presence.alive(), workers=presence.workers(), troubles=presence.troubles()
+        )
+
+    @cached_property
+    def breakers(self) -> Answers:
+        """Breakers of the drivers."""
+        return Answers(states=self._tools.breakers.states())
+
+    @cached_property
+    def pauses(self) -> Answers:
+        """Pauses of classes."""
+        return ClassPauses(self._tools.pauses.classes())
+
+
+class Answers:
+    """Answers of methods that take no argument, by their name."""
+
+    def __init__(self, **known: Any) -> None:
+        self._known = known
+
+    def __getattr__(self, name: str) -> Any:
+        answer = self._known[name]
+        return lambda: answer
+
+
+class ClassPauses(Answers):
+    """Pauses of classes by name."""
+
+    def __init__(self, classes: Any) -> None:
+        super().__init__(classes=classes)
+        self._classes = classes
+
+    def of_class(self, name: str) -> Any:
+        """The pause of one class, None if it is not paused."""
+        return self._classes.get(name)
+
+
+def run(tools: Tools) -> int:
+    """The command; 0 also when much waits: it is a list, no check."""
+    tool = tools.settings.tool
+    if tool.namespace and tool.all_namespaces:
+        raise ConfigError("give -n NAMESPACE or -A, not both")
+    found, missed = gather(tools, tool.namespace, tool.driver)
+    if not found and tool.driver:
+        knowndrivers.served(tools, tool.driver)  # raises for a name that is a mistake
+    groups = grouped(found)
+    if tools.is_data:
+        tools.write("Pending", as_fields(groups, missed))
+        return 0
+    where = f" in namespace {tool.namespace}" if tool.namespace else ""
+    of = f" for driver {tool.driver}" if tool.driver else ""
+    if not groups:
+        terminal.write(f"nothing waits{where}{of}")
+    else:
+        show(groups, f"{where}{of}", MANY_EXAMPLES if tools.is_wide else EXAMPLES)
+    for name, why in missed.items():
+        terminal.write(f"! {name} are not looked at: {why}")
+    return 0
+
+
+def gather(
+    tools: Tools, namespace: str = "", driver: str = "", storage_class: str = ""
+) -> tuple[list[Waiting], dict[str, str]]:
+    """Everything that waits, and what could not be looked at, with the reason.
+
+    Args:
+        tools: the connections.
+        namespace: only what is in it, or is for a claim of it.
+        driver: only what waits for it.
+        storage_class: only what is of this class.
+
+    Raises:
+        ApiError: the API server does not answer.
+        QueueUnavailable: Redis does not answer.
+    """
+    once: Any = ReadOnce(tools, namespace)
+    once.kube.all(paths.VOLUMES)
+    once.kube.all(paths.STORAGE_CLASSES)
+    wanted = [
+        (noun, item)
+        for noun in nouns.nouns().values()
+        for item in once.kube.all(noun.resource)
+        if waits(noun.word, item) and _is_in(once, item, namespace)
+    ]
+    found: list[Waiting] = []
+    for is_loaded in (False, True):
+        # The first round says which keys it needs.
+        if is_loaded:
+            once.redis.load()
+        found = [_explained(once, noun, item) for noun, item in wanted]
+    waiting = [one for one in found if one.cause.code not in SETTLED]
+    waiting += _known_to_redis_alone(tools, {(one.word, one.name) for one in found}, namespace)
+    chosen = [
+        one
+        for one in waiting
+        if driver in {"", one.driver} and storage_class in {"", one.storage_class}
+    ]
+    return chosen, once.kube.missed
+
+
+def _explained(once: Any, noun: nouns.Noun, item: JsonObject) -> Waiting:
+    metadata = item["metadata"]
+    namespace, name = metadata.get("namespace") or "", metadata["name"]
+    answer = best(answers(once, noun, namespace, name))
+    spec = item.get("spec") or {}
+    storage_class = claim_class_name(item) if noun.word in {"pvc", "pv"} else ""
+    driver = spec.get("attacher") or spec.get("driver") or (spec.get("csi") or {}).get("driver")
+    if answer.state is not None and answer.state.key.driver:
+        driver = answer.state.key.driver_name
+    elif not driver and storage_class:
+        driver = _driver_of_class(once, storage_class)
+    asked = metadata.get("deletionTimestamp") or metadata.get("creationTimestamp") or ""
+    is_bound = (item.get("status") or {}).get("phase") == "Bound"
+    since = stamp(asked)
+    if is_bound and not metadata.get("deletionTimestamp"):  # a change, which is younger
+        since = answer.state.since if answer.state is not None else 0.0
+    return Waiting(
+        noun.word,
+        f"{namespace}/{name}" if namespace else name,
+        unseen(once, answer.cause),
+        driver or "",
+        storage_class,
+        since,
+    )
+
+
+def _driver_of_class(once: Any, name: str) -> str:
+    try:
+        provisioner = str(once.kube.get_class(name).get("provisioner") or "")
+    except ApiError:
+        return ""
+    return driver_of(once.registry.alive(), provisioner)
+
+
+def _is_in(once: Any, item: JsonObject, namespace: str) -> bool:
+    """Whether an object is in the namespace, or for a claim or snapshot that is."""
+    own = item["metadata"].get("namespace")
+    if not namespace or own:
+        return own == namespace or not namespace
+    spec = item.get("spec") or {}
+    name = (spec.get("source") or {}).get("persistentVolumeName")
+    if name:
+        try:
+            spec = once.kube.get_volume(name).get("spec") or {}
+        except ApiError:
+            return False
+    refs = ("claimRef", "volumeSnapshotRef", "volumeGroupSnapshotRef")
+    return namespace in {(spec.get(ref) or {}).get("namespace") for ref in refs}
+
+
+def _known_to_redis_alone(
+    tools: Tools, seen: set[tuple[str, str]], namespace: str
+) -> Iterator[Waiting]:
+    """Failing work on what was not looked at: objects that are gone, and work without an object."""
+    for one in failed_keys(tools.redis):
+        kind = catalogue.kinds().get(one.key.kind)
+        word = (kind.noun if kind is not None else "") or one.key.kind
+        noun = nouns.nouns().get(word)
+        is_short = noun is not None and not noun.resource.namespaced
+        name = one.key.object.rpartition("/")[2] if is_short else one.key.object
+        if (word, name) in seen or (namespace and one.key.tenant != namespace):
+            continue
+        cause = Cause(
+            "failed",
+            f"The last attempt failed: {one.error or 'no error is known'}",
+            f"csi-fleet failed --driver={one.key.driver_name}" if one.key.driver else "",
+            one.due,
+        )
+        yield Waiting(word, name, cause, one.key.driver_name, "", 0.0)
+
+
+def grouped(found: Iterable[Waiting]) -> list[Group]:
+    """The groups: problems before what goes on by itself, then the largest first."""
+    groups: dict[tuple[str, ...], Group] = {}
+    for one in found:
+        code = _CODE.search(one.cause.text)
+        key = (one.cause.code, one.about, code.group(1) if code else "")
+        groups.setdefault(key, Group()).members.append(one)
+    return sorted(
+        groups.values(),
+        key=lambda one: (not one.oldest.cause.is_problem, -len(one.members), one.oldest.cause.code),
+    )
+
+
+def show(groups: list[Group], where: str, examples: int) -> None:
+    """The groups for a person, a paragraph each."""
+    now, count = time.time(), sum(len(one.members) for one in groups)
+    causes = f"{len(groups)} cause{'s' if len(groups) > 1 else ''}"
+    terminal.write(f"{count} wait{where}, for {causes}")
+    for group in groups:
+        first, cause = group.oldest, group.oldest.cause
+        age = f"oldest {duration(max(0.0, now - first.since))}" if first.since else ""
+        head = [f"{len(group.members)} x {cause.code}", first.about, age]
+        terminal.write()
+        style = "bold yellow" if cause.is_problem else "bold green"
+        terminal.write_lines([", ".join(filter(None, head))], style=style)
+        terminal.write(f"  {cause.text}")
+        terminal.write(f"  whose move: {move_of(cause.code)}")
+        shown = [f"{one.word} {one.name}" for one in _by_age(group)[:examples]]
+        more = ", ..." if len(group.members) > len(shown) else ""
+        terminal.write(f"  such as: {', '.join(shown)}{more}")
+        command = group.command()
+        if cause.advice and cause.advice != command:
+            terminal.write(f"  -> {cause.advice}")
+        terminal.write(f"  -> {command}")
+
+
+def _by_age(group: Group) -> list[Waiting]:
+    return sorted(group.members, key=lambda one: (one.since or float("inf"), one.name))
+
+
+def as_fields(groups: list[Group], missed: Mapping[str, str]) -> dict[str, Any]:
+    """The groups for a program."""
+    return {
+        "waiting": sum(len(one.members) for one in groups),
+        "groups": [
+            {
+                "cause": group.oldest.cause.code,
+                "problem": group.oldest.cause.is_problem,
+                "count": len(group.members),
+                "oldest": rfc3339(group.oldest.since),
+                "driver": group.oldest.driver,
+                "class": group.oldest.storage_class,
+                "text": group.oldest.cause.text,
+                "advice": group.oldest.cause.advice,
+                "move": move_of(group.oldest.cause.code),
+                "command": group.command(),
+                "examples": [f"{one.word} {one.name}" for one in _by_age(group)[:MANY_EXAMPLES]],
+            }
+            for group in groups
+        ],
+        "not_looked_at": dict(missed),
+    }

@@ -1,0 +1,115 @@
+"""The API server's objects read once, for questions about thousands of them.
+
+Lists take the place of single reads: an object of a kind that was listed is there or is not. What
+was not listed (a Node, a Secret) is read when it is first asked for, and kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from workers.errors import ApiError
+from workers.kube import paths
+from workers.kube.errors import NotFoundError, Unreachable
+from workers.kube.reading import KubeReader, mounted_claims
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from workers.kube.objects import JsonObject
+    from workers.kube.paths import Resource
+    from workers.kube.resources import KubeResources
+
+
+class Listed(KubeReader):
+    """A reader that asks for nothing twice. It is for one command: what it read gets no younger.
+
+    Args:
+        kube: reads live.
+        namespace: the only one that objects with a namespace are listed of, "" for all.
+    """
+
+    def __init__(self, kube: KubeResources, namespace: str = "") -> None:
+        super().__init__(kube.client)
+        self._kube = kube
+        self._namespace = namespace
+        self._lists: dict[str, dict[str, JsonObject]] = {}
+        self._kept: dict[str, JsonObject | ApiError] = {}
+        self._pods: dict[tuple[str, str], list[JsonObject]] | None = None
+        self._warnings: dict[str, list[JsonObject]] | None = None
+        self.missed: dict[str, str] = {}
+
+    def all(self, resource: Resource) -> Collection[JsonObject]:
+        """Every object of a kind; nothing where the kind is not served or may not be listed."""
+        if (known := self._lists.get(resource.path())) is not None:
+            return known.values()
+        namespace = self._namespace if resource.namespaced else ""
+        try:
+            items = list(self._kube.list(resource, namespace=namespace))
+        except Unreachable:
+            raise
+        except ApiError as error:
+            if not isinstance(error, NotFoundError):
+                self.missed[resource.plural] = str(error)
+            return ()
+        found = {_path(resource, one): one for one in items}
+        self._lists[resource.path()] = found
+        return found.values()
+
+    def get(
+        self, resource: Resource, name: str, *, namespace: str = "", at_least: int = 0
+    ) -> JsonObject:
+        """Read one object, from the list of its kind if there is one."""
+        del at_least
+        path = resource.path(name, namespace=namespace)
+        known = self._lists.get(resource.path())
+        is_covered = not resource.namespaced or self._namespace in {"", namespace}
+        if known is not None and is_covered:
+            if (item := known.get(path)) is None:
+                raise NotFoundError(404, "NotFound", f'{resource.plural} "{name}" not found')
+            return item
+        if path not in self._kept:
+            try:
+                self._kept[path] = self._kube.get(resource, name, namespace=namespace)
+            except ApiError as error:
+                self._kept[path] = error
+        found = self._kept[path]
+        if isinstance(found, ApiError):
+            raise found
+        return found
+
+    def list(
+        self, resource: Resource, *, namespace: str = "", **query: str
+    ) -> Iterator[JsonObject]:
+        """Yield objects; those of a whole kind from its list."""
+        if not query and not namespace and resource.path() in self._lists:
+            return iter(self._lists[resource.path()].values())
+        return self._kube.list(resource, namespace=namespace, **query)
+
+    def list_pods_using(self, namespace: str, claim_name: str) -> Iterator[JsonObject]:
+        """Yield the pods that mount a claim."""
+        if self._pods is None:
+            self._pods = {}
+            for pod in self._kube.list(paths.PODS, namespace=self._namespace):
+                for name in mounted_claims(pod):
+                    place = pod["metadata"]["namespace"], name
+                    self._pods.setdefault(place, []).append(pod)
+        return iter(self._pods.get((namespace, claim_name), ()))
+
+    def list_warnings(self, namespace: str, uid: str) -> Iterator[JsonObject]:
+        """Yield the Warning events about one object."""
+        del namespace
+        if self._warnings is None:
+            self._warnings = {}
+            found = self._kube.list(
+                paths.EVENTS, namespace=self._namespace, fieldSelector="type=Warning"
+            )
+            for event in found:
+                about = (event.get("involvedObject") or {}).get("uid") or ""
+                self._warnings.setdefault(about, []).append(event)
+        return iter(self._warnings.get(uid, ()))
+
+
+def _path(resource: Resource, item: Mapping[str, Any]) -> str:
+    metadata = item["metadata"]
+    return resource.path(metadata["name"], namespace=metadata.get("namespace") or "")

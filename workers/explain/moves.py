@@ -1,0 +1,52 @@
+"""Whose move is it? For each cause of `explain` who can end it, in one word or two."""
+
+from __future__ import annotations
+
+from typing import Final
+
+USER: Final = "the claim's owner"
+ADMIN: Final = "the cluster's administrator"
+STORAGE: Final = "the driver's operator"
+FLEET: Final = "csi-fleet's operator"
+ITSELF: Final = "nobody's: csi-fleet goes on by itself"
+CLUSTER: Final = "nobody's: another controller goes on by itself"
+NOBODY: Final = "nobody's: all is as it should be"
+
+_MOVES: Final = {
+    USER: (
+        *("no-class", "static-class", "selector", "waits-for-consumer", "volume-missing"),
+        *("volume-of-another", "lost", "infeasible", "attempt-failed", "class-of-another-driver"),
+        *("class-infeasible", "size-infeasible", "not-found", "deleted-by-hand", "quota"),
+        *("in-group", "being-restored", "still-bound"),
+    ),
+    ADMIN: (
+        *("class-missing", "unknown-provisioner", "secret-missing", "secret", "save-refused"),
+        *("refused", "foreign-finalizer", "node-gone", "rescheduled", "kept", "not-bound"),
+    ),
+    STORAGE: (
+        *("driver-error", "driver-slow", "breaker-open", "storage-full", "driver-not-registered"),
+        *("node-lacks-driver", "node-lacks-label", "no-topology", "driver-not-on-node"),
+        *("attach-failed", "detach-failed", "change-failed", "delete-failed", "failed"),
+        *("node-failed", "uploading", "last-error"),
+    ),
+    FLEET: (
+        *("no-worker", "no-watcher", "not-served", "no-controller", "paused", "class-paused"),
+        *("lease-elsewhere", "no-free-worker", "no-limits", "internal-error", "not-queued"),
+        *("limit-reached", "rate-limited", "change-unseen", "redis-away"),
+    ),
+    ITSELF: (
+        *("queued", "ticketed", "running", "volume-busy", "back-off", "change-waits", "deleting"),
+        *("being-created", "size-pinned", "class-pinned", "class-taken-back", "not-made"),
+        *("not-copied", "no-content", "no-finalizer", "waits-for-content"),
+    ),
+    CLUSTER: ("binding", "not-requested", "waiting", "waits-for-node"),
+    NOBODY: (*("bound", "in-use", "as-wanted", "ready", "nothing-to-do", "attached", "not-ours"),),
+}
+_BY_CODE: Final = {code: who for who, codes in _MOVES.items() for code in codes}
+# What nothing waits for: `pending` leaves it out.
+SETTLED: Final = frozenset(_MOVES[NOBODY]) | {"kept", "not-found", "quota"}
+
+
+def move_of(code: str) -> str:
+    """Who can end this cause."""
+    return _BY_CODE.get(code, FLEET)

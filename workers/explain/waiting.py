@@ -1,0 +1,59 @@
+"""Which objects wait for something? Their fields alone decide; why they wait is explain's.
+
+One function for each sort of object that `explain` takes. It may let too many through (explain then
+says that all is well, and `pending` leaves the object out), never too few.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.translate.fields import is_deleting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Json = Mapping[str, Any]
+
+
+def _claim(claim: Json) -> bool:
+    spec, status = claim.get("spec") or {}, claim.get("status") or {}
+    if status.get("phase") != "Bound":
+        return True
+    wanted = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
+    is_resized = wanted != (status.get("capacity") or {}).get("storage")
+    wanted_class = spec.get("volumeAttributesClassName") or ""
+    is_changed = wanted_class != (status.get("currentVolumeAttributesClassName") or "")
+    return is_resized or is_changed or bool(status.get("conditions"))
+
+
+def _volume(volume: Json) -> bool:
+    phase = (volume.get("status") or {}).get("phase")
+    policy = (volume.get("spec") or {}).get("persistentVolumeReclaimPolicy")
+    return phase == "Failed" or (phase == "Released" and policy == "Delete")
+
+
+def _attachment(attachment: Json) -> bool:
+    return not (attachment.get("status") or {}).get("attached")
+
+
+def _snapshot(snapshot: Json) -> bool:
+    return not (snapshot.get("status") or {}).get("readyToUse")
+
+
+_WAITS: Final[dict[str, Callable[[Json], bool]]] = {
+    "pvc": _claim,
+    "pv": _volume,
+    "va": _attachment,
+    **dict.fromkeys(("snapshot", "content", "group-snapshot", "group-content"), _snapshot),
+}
+# Asked about what an object of another sort is already explained by.
+_TWINS: Final = frozenset({"binding", "group-binding"})
+
+
+def waits(word: str, item: Json) -> bool:
+    """Whether an object of that noun may wait for something."""
+    if word in _TWINS:
+        return False
+    look = _WAITS.get(word)
+    return is_deleting(item) or look is None or look(item)
