@@ -6,6 +6,7 @@ A node helper must not carry what the other commands import (see `workers.node`)
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -30,6 +31,10 @@ def main() -> int:
 
     Called by the name of a sidecar (`command: [/csi-attacher]` of a manifest) it is that sidecar.
     """
+    # Ctrl-C while modules load ends the program as any other, without a traceback.
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_ours:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     own_name = Path(sys.argv[0]).name
     if own_name in SIDECARS:
         sys.argv.insert(1, own_name)
@@ -37,12 +42,20 @@ def main() -> int:
         _import_grpc_without_tls()
         from workers.node.main import main as node_main  # noqa: PLC0415
 
+        _hear_interrupts(is_ours=is_ours)
         return node_main(sys.argv[1], sys.argv[2:])
     # Loading makes hardly any garbage, and looking for it takes a tenth of the start.
     gc.disable()
     from workers.__main__ import main as fleet_main  # noqa: PLC0415
 
+    _hear_interrupts(is_ours=is_ours)
     return fleet_main()
+
+
+def _hear_interrupts(*, is_ours: bool) -> None:
+    """From here on Ctrl-C is KeyboardInterrupt, unless somebody chose otherwise."""
+    if is_ours:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _import_grpc_without_tls() -> None:

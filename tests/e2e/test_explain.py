@@ -147,7 +147,11 @@ def test_no_default_class_and_a_class_for_volumes_made_by_hand(tool, scene, api,
 def test_redis_away_is_one_line(scene, plain, kubeconfig):
     scene.claim("data", plain)
     away = Tool(kubeconfig, "redis://127.0.0.1:1/0")
-    for command in (["status"], ["explain", "pvc", f"{scene.namespace}/data"], ["failed"]):
+    done = away.run("explain", "pvc", f"{scene.namespace}/data")
+    assert done.returncode == 1
+    assert ": redis-away\n" in done.stdout or ": binding\n" in done.stdout
+    assert done.stderr.count("\n") == 1
+    for command in (["status"], ["failed"]):
         done = away.run(*command)
         assert done.returncode == 1
         assert done.stdout == ""

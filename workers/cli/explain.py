@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from workers.cli import terminal
 from workers.cli.tools import named_object
 from workers.controllers import catalogue
-from workers.explain import generic, nouns
+from workers.errors import QueueUnavailable
+from workers.explain import away, generic, nouns
 from workers.explain.facts import NO_REASON
 from workers.explain.text import as_json, as_lines
 from workers.explain.timeline import timeline
@@ -31,13 +33,19 @@ _ABSENT: Final = frozenset({"not-found", "quota"})
 
 
 def run(tools: Tools) -> int:
-    """The command; exit code 0, or 1 when there is no such object."""
+    """The command; 0, or 1 when there is no such object or Redis could not be asked."""
     word, namespace, name = named_object(
         tools.settings.arguments, "explain", given=tools.settings.tool.namespace
     )
     shown = f"{namespace}/{name}" if namespace else name
-    found = best(answers(tools, nouns.nouns()[word], namespace, name))
-    cause, state = unseen(tools, found.cause), found.state
+    noun, problem = nouns.nouns()[word], ""
+    try:
+        found = best(answers(tools, noun, namespace, name))
+        cause = unseen(tools, found.cause)
+    except QueueUnavailable as error:
+        found, problem = away.explain(tools, noun, namespace, name), str(error)
+        cause = found.cause
+    state = found.state
     entries = timeline(state.trail if state is not None else (), found.claim, found.volume)
     if tools.is_data:
         tools.write("Explanation", as_json(word, shown, cause, state, entries))
@@ -47,7 +55,9 @@ def run(tools: Tools) -> int:
         style = "bold yellow" if cause.is_problem else "bold green"
         terminal.write_lines(lines[:1], style=style)
         terminal.write_lines(lines[1:])
-    return 1 if cause.code in _ABSENT else 0
+    if problem:
+        sys.stderr.write(f"csi-fleet explain: {problem}\n")
+    return 1 if problem or cause.code in _ABSENT else 0
 
 
 def unseen(tools: Tools, cause: Cause) -> Cause:

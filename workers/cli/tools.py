@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from workers.cli import terminal
 from workers.cli.embedded_redis import SOCKET, url_of
+from workers.cli.patience import patience
 from workers.cli.statefolder import is_private, is_unwritable
 from workers.config.flags import Command
 from workers.config.load import default_state_dir
@@ -51,6 +52,7 @@ _MODULES: Final = {
     Command.COMPLETION: "completion",
 }
 TIMEOUT_SECONDS: Final = 5.0
+QUICK_SECONDS: Final = 1.5
 OUTPUTS: Final = frozenset({"", "text", "wide", *(DATA := ("json", "yaml"))})
 
 
@@ -60,7 +62,8 @@ def run(command: Command, settings: Settings) -> int:
         raise ConfigError(f"-o {settings.tool.output}: give wide, json or yaml, or leave it out")
     module = import_module(f"workers.cli.{_MODULES[command]}")
     try:
-        code = int(module.run(Tools(with_redis(settings))))
+        with patience(command):
+            code = int(module.run(Tools(with_redis(settings))))
         sys.stdout.flush()
     except OSError as error:
         # Python would write what is left, and complain once more, at its end.
@@ -138,10 +141,13 @@ class Tools:
                 "where is Redis? Give --redis-url or the variable CSI_FLEET_REDIS_URL, or "
                 "--state-dir of a running `csi-fleet run`"
             )
+        is_quick = self.settings.command is Command.EXPLAIN  # it has something to say without
         return connect(
             url,
             password_file=self.settings.redis.password_file,
-            socket_timeout_seconds=TIMEOUT_SECONDS,
+            socket_timeout_seconds=QUICK_SECONDS if is_quick else TIMEOUT_SECONDS,
+            # A person repeats a command; three times the time-out would be silence.
+            retries=0,
         )
 
     def publish(self, keys: Iterable[Key]) -> None:

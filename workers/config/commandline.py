@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from workers.config.flags import SUMMARIES, TOOLS, Command, Flag, Kind
+from workers.config.flags import EXAMPLES, EXITS, SUMMARIES, TOOLS, Command, Flag, Kind
 from workers.config.flagtable import REMOVED_BOOLS, REMOVED_VALUES
 from workers.config.spelling import meant
 from workers.errors import ConfigError
@@ -107,6 +107,10 @@ def usage(command: Command, flags: FlagSet, program: str = "") -> str:
     for title, members in groups.items():
         if members:
             lines += [f"{title}:", *(line for flag in members for line in _usage_lines(flag)), ""]
+    if command in EXAMPLES:
+        asked = EXITS.get(command, "something is not there or does not answer")
+        lines += ["Examples:", *(f"  csi-fleet {one}" for one in EXAMPLES[command]), ""]
+        lines += [f"Exit codes: 0 done; 1 {asked}; 2 a mistake in the command.", ""]
     return "\n".join(lines[:-1]) + "\n"
 
 

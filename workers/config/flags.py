@@ -81,6 +81,39 @@ SUMMARIES = {
 }
 """Arguments and purpose of each command, for `--help`."""
 
+EXAMPLES = {
+    Command.STATUS: ("status", "status --driver=nfs.csi.k8s.io --wide", "status -o json"),
+    Command.PENDING: ("pending -A", "pending -n shop", "pending --driver=nfs.csi.k8s.io -o json"),
+    Command.EXPLAIN: ("explain pvc shop/data", "explain pvc data -n shop", "explain va csi-0a1b"),
+    Command.RETRY: ("retry pvc shop/data", "retry pv pvc-0a1b"),
+    Command.FAILED: ("failed", "failed -n shop", "failed --driver=nfs.csi.k8s.io --replay"),
+    Command.PAUSE: ("pause --driver=nfs.csi.k8s.io --for=1h --reason='array upgrade'",),
+    Command.RESUME: ("resume --driver=nfs.csi.k8s.io", "resume --class=fast"),
+    Command.DRAIN: ("drain --driver=nfs.csi.k8s.io --wait=10m",),
+    Command.DRY_RUN: ("dry-run pvc shop/data", "dry-run -f claim.yaml"),
+    Command.AUDIT: ("audit --csi-address=/csi/csi.sock",),
+    Command.DOCTOR: ("doctor", "doctor --driver=nfs.csi.k8s.io"),
+    Command.MIGRATE: ("migrate check --driver=nfs.csi.k8s.io kube-system/csi-nfs-0",),
+    Command.SHADOW: ("shadow report", "shadow report --driver=nfs.csi.k8s.io"),
+    Command.SECRET_ROLES: ("secret-roles --account=csi-fleet/worker",),
+}
+"""Examples of the commands a person runs, for `--help`."""
+
+_NOT_THERE = "there is no such object, or Redis or the API server does not answer"
+EXITS = {
+    Command.STATUS: "something needs a look (lines with !)",
+    Command.PENDING: "nobody knows the driver, or Redis or the API server does not answer",
+    Command.EXPLAIN: _NOT_THERE,
+    Command.RETRY: f"{_NOT_THERE}, or no worker serves its driver",
+    Command.FAILED: "nobody knows the driver, or Redis does not answer",
+    Command.DRAIN: "something still ran after --wait",
+    Command.AUDIT: "something was found",
+    Command.DOCTOR: "a check says FAIL",
+    Command.MIGRATE: "a check says FAIL",
+    Command.SHADOW: "something differs, or nothing was compared",
+}
+"""What exit code 1 of a command says; others have it for what is not there or does not answer."""
+
 TOOLS = frozenset(
     {
         Command.STATUS,

@@ -37,6 +37,11 @@ def claim_cause(facts: ClaimFacts) -> Cause:
     return _unseen(facts)
 
 
+def cause_of_objects(facts: ClaimFacts) -> Cause | None:
+    """The first cause that objects alone show, None for none: for when Redis cannot be asked."""
+    return next((found for look in _OF_OBJECTS if (found := look(facts))), None)
+
+
 def _absent(facts: ClaimFacts) -> Cause | None:
     if facts.claim is not None:
         return None
@@ -405,4 +410,15 @@ _LOOKS: Final[tuple[Callable[[ClaimFacts], Cause | None], ...]] = (
     _secret,
     _failed,
     _retry_queued,
+)
+# Those that need neither the queue nor the records of drivers.
+_OF_OBJECTS: Final = (
+    _absent,
+    _deleted,
+    _bound,
+    _class,
+    _selector,
+    _late,
+    _not_requested,
+    _secret,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from workers.__main__ import main
 from workers.config.flags import TOOLS, Command
+from workers.config.load import parse
 
 REDIS = "--redis-url=redis://127.0.0.1:1"
 
@@ -132,3 +134,16 @@ def test_help_of_a_process_says_which_flags_are_the_sidecars_and_which_ours(caps
     theirs, ours = text.index("Flags of the sidecars:"), text.index("Our own flags:")
     idle = text.index("Accepted without effect:")
     assert theirs < text.index("--csi-address") < ours < text.index("--redis-url") < idle
+
+
+@pytest.mark.parametrize("command", sorted(TOOLS - {Command.COMPLETION}))
+def test_help_has_examples_that_parse_and_exit_codes(command, capsys):
+    assert main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "Exit codes: 0 done; 1 " in text
+    examples = text.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
+    assert examples
+    for line in examples:
+        _, named, *words = shlex.split(line)
+        assert named == command
+        parse(command, words, {})

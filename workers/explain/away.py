@@ -1,0 +1,77 @@
+"""What is known of an object while Redis does not answer: all that the API server knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.explain.claims import cause_of_objects
+from workers.explain.facts import Cause
+from workers.explain.gather import Gatherer
+from workers.explain.generic import Explained
+from workers.kube.errors import NotFoundError
+from workers.queue.inspect import KnownKeys
+
+if TYPE_CHECKING:
+    from workers.cli.tools import Tools
+    from workers.explain.nouns import Noun
+    from workers.kube.objects import JsonObject
+
+_ERRORS: Final = ("attachError", "detachError", "error")
+_ADVICE: Final = (
+    "Look at Redis: its pod, its network policy, `csi-fleet doctor`. Nothing is lost: all goes on "
+    "by itself when it answers."
+)
+
+
+class WithoutQueue:
+    """Connections of a command that ask Redis nothing; nobody is known to serve or to hold."""
+
+    def __init__(self, tools: Tools) -> None:
+        self.kube = tools.kube
+        self.redis = KnownKeys(tools.redis)
+        self.registry = self.presence = self.breakers = self.pauses = self
+
+    def alive(self) -> dict[str, Any]:
+        """No driver and no watcher."""
+        return {}
+
+    states = workers = alive
+
+    def of_class(self, name: str) -> None:
+        """No pause."""
+        del name
+
+
+def explain(tools: Tools, noun: Noun, namespace: str, name: str) -> Explained:
+    """What its objects say; what the queue holds is not known.
+
+    Raises:
+        ApiError: the API server does not answer either, or refuses to show it.
+    """
+    without: Any = WithoutQueue(tools)
+    if noun.word == "pvc":
+        facts = Gatherer(without).claim(namespace, name)
+        said = facts.last_error[0] if facts.last_error else ""
+        found = cause_of_objects(facts) or _unknown(said)
+        return Explained(found, None, facts.claim, facts.volume)
+    try:
+        item = tools.kube.get(noun.resource, name, namespace=namespace)
+    except NotFoundError as error:
+        return Explained(Cause("not-found", f"There is no {noun.word} {name}: {error}."))
+    return Explained(_unknown(_error_of(item)))
+
+
+def _error_of(item: JsonObject) -> str:
+    """The error in an object's status, "" for none."""
+    status = item.get("status") or {}
+    errors = (status.get(name) for name in _ERRORS)
+    return next((str(one.get("message") or "") for one in errors if one), "")
+
+
+def _unknown(said: str) -> Cause:
+    known = f" The last error at the object: {said}" if said else " The object shows no error."
+    return Cause(
+        "redis-away",
+        f"Redis does not answer, so what csi-fleet does about it is not known.{known}",
+        _ADVICE,
+    )
