@@ -78,14 +78,12 @@ def test_a_driver_moves_over_and_back_while_claims_come(
         for number in range(ROUNDS):
             claims.wait_more(3)
             with moving.other_holder(node.api, claims):
-                reader.follow(
-                    "docs/migration.md", "One driver to csi-fleet, step by step", REPLACED
-                )
+                reader.follow("docs/migration.md", "Container by container", REPLACED)
             if PEER and not number:
                 assert "takes its 4 arguments unchanged" in reader.printed("migrate check")
             claims.wait_more(10)
             with moving.other_holder(node.api, claims):
-                reader.follow("docs/migration.md", "And back", REPLACED)
+                reader.follow("docs/migration.md", "One container back", REPLACED)
         claims.wait_more(3)
     finally:
         claims.stop()

@@ -3,7 +3,7 @@
 
 An executable called `kubectl-csi_fleet` is a plug-in of kubectl. It finds a pod of the installation
 and runs the command there (`kubectl exec`), where Redis, its password and certificate are at hand;
-`migrate` runs here, for it reads what no pod of csi-fleet may. No library but Python's own: the
+`migrate`, `adopt` and `release` run here, with the user's rights. No library but Python's own: the
 file works alone.
 
 Anybody may label a pod, so a pod counts only in a namespace that an administrator made csi-fleet's
@@ -37,10 +37,12 @@ RECORDS_ENDING: Final = "-records"
 REDIS_VARIABLE: Final = "CSI_FLEET_REDIS_URL"
 COMMANDS: Final = (
     *("status", "pending", "explain", "retry", "failed", "pause", "resume", "drain", "dry-run"),
-    *("doctor", "shadow", "migrate", "audit", "version"),
+    *("doctor", "shadow", "migrate", "adopt", "release", "audit", "version"),
 )
 # Those that ask where csi-fleet's own objects are.
 PLACED: Final = ("pause", "resume", "drain", "doctor")
+# They read and write what no pod of csi-fleet may.
+HERE: Final = ("migrate", "adopt", "release")
 # Parts whose Redis user or service account may do less than a worker's.
 LESSER: Final = ("beat", "flower", "watcher")
 # What writes pauses, which the admission policy keeps from the accounts of workers.
@@ -50,8 +52,8 @@ _UNSEEN: Final = {"Cc", "Cf", "Zl", "Zp", "Cs"}
 _OF_KUBECTL: Final = ("--context", "--kubeconfig", "--cluster", "--user", "--as")
 _USAGE: Final = f"""\
 kubectl csi-fleet COMMAND ...   runs `csi-fleet COMMAND ...` in a worker's pod of the cluster
-                                (pause, resume, drain: in a watcher's; migrate: here, with your
-                                own rights)
+                                (pause, resume, drain: in a watcher's;
+                                {", ".join(HERE)}: here, with your own rights)
 
 Commands: {", ".join(COMMANDS)}
   kubectl csi-fleet status
@@ -84,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         if not command or command[0] in {"-h", "--help", "help"}:
             sys.stdout.write(_USAGE)
             return 0 if command else 2
-        if command[0] == "migrate":
+        if command[0] in HERE:
             return here(flags, command)
         place = choose(pods(flags, namespace), command[0])
         sys.stderr.write(f"kubectl csi-fleet: in pod {plain(f'{place.namespace}/{place.pod}')}\n")

@@ -124,7 +124,11 @@ def sidecars(tools: Tools, place: str) -> list[Sidecar]:
         ApiError: it cannot be read.
     """
     namespace, _, name = place.partition("/")
-    pod = tools.kube.get(paths.PODS, name, namespace=namespace)
+    return sidecars_of(tools.kube.get(paths.PODS, name, namespace=namespace))
+
+
+def sidecars_of(pod: JsonObject) -> list[Sidecar]:
+    """Those of a pod, or of what has the shape of one."""
     lasting = (
         one
         for one in pod["spec"].get("initContainers") or ()

@@ -49,6 +49,8 @@ _MODULES: Final = {
     Command.SECRET_ROLES: "secret_roles",
     Command.SHADOW: "shadow",
     Command.MIGRATE: "migrate",
+    Command.ADOPT: "adopt",
+    Command.RELEASE: "adopt",
     Command.COMPLETION: "completion",
 }
 TIMEOUT_SECONDS: Final = 5.0

@@ -39,6 +39,7 @@ class CommandLine:
         flags: the flags there are.
         values: value by flag name; every flag that exists, defaults filled in.
         explicit: names of the flags that were given.
+        texts: what was written for each of them, in order.
         arguments: what is neither flag nor value.
         warnings: one line for each flag that was accepted and has no effect.
     """
@@ -48,6 +49,7 @@ class CommandLine:
     flags: FlagSet
     values: dict[str, Any] = field(default_factory=dict)
     explicit: set[str] = field(default_factory=set)
+    texts: dict[str, list[str]] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -191,6 +193,7 @@ def _store(line: CommandLine, flag: Flag, text: str) -> None:
     if flag.ignored and flag.name not in line.explicit:
         line.warnings.append(f"flag --{flag.name} has no effect: {flag.ignored}")
     line.explicit.add(flag.name)
+    line.texts.setdefault(flag.name, []).append(text)
 
 
 def _skip_removed(line: CommandLine, name: str, equals: str, rest: deque[str]) -> bool:

@@ -37,6 +37,8 @@ class Command(StrEnum):
     DOCTOR = "doctor"
     SHADOW = "shadow"
     MIGRATE = "migrate"
+    ADOPT = "adopt"
+    RELEASE = "release"
     CONFORMANCE = "conformance"
     SECRET_ROLES = "secret-roles"  # noqa: S105 - the name of a command
     COMPLETION = "completion"
@@ -67,6 +69,11 @@ SUMMARIES = {
         "check --driver=NAME [NAMESPACE/POD]",
         "what would change, what is missing, does anything run twice",
     ),
+    Command.ADOPT: (
+        "DRIVER [NAMESPACE/WORKLOAD]",
+        "put one worker in the place of a driver's Go sidecars",
+    ),
+    Command.RELEASE: ("DRIVER [NAMESPACE/WORKLOAD]", "put the Go sidecars back"),
     Command.SHADOW: ("report", "how far a shadow agrees with the sidecar beside it"),
     Command.CONFORMANCE: (
         "--endpoint=SOCKET",
@@ -130,6 +137,8 @@ TOOLS = frozenset(
         Command.SECRET_ROLES,
         Command.SHADOW,
         Command.MIGRATE,
+        Command.ADOPT,
+        Command.RELEASE,
         Command.COMPLETION,
     }
 )

@@ -34,6 +34,8 @@ _SECRET_ROLES: Final = frozenset({Command.SECRET_ROLES})
 _DOCTOR: Final = frozenset({Command.DOCTOR})
 _SHADOW: Final = frozenset({Command.SHADOW, Command.MIGRATE})
 _CONFORMANCE: Final = frozenset({Command.CONFORMANCE})
+_ADOPT: Final = frozenset({Command.ADOPT})
+_MOVES: Final = frozenset({Command.ADOPT, Command.RELEASE})
 
 TOOL_FLAGS: Final = (
     Flag("output", Kind.STRING, "", "Empty for people, `wide` with more columns, `json` or `yaml` "
@@ -55,8 +57,24 @@ TOOL_FLAGS: Final = (
     Flag("reason", Kind.STRING, "", "Why; shown by explain and status.", _TIMED, upstream=False),
     Flag("for", Kind.DURATION, "0s", "End of the pause by itself; 0 for none.", _TIMED,
          upstream=False, bound=NOT_NEGATIVE),
-    Flag("wait", Kind.DURATION, "5m", "How long to wait for running work to end.",
-         frozenset({Command.DRAIN}), upstream=False, bound=NOT_NEGATIVE),
+    Flag("wait", Kind.DURATION, "5m", "How long drain waits for running work to end, and adopt and "
+         "release for the new pods.", frozenset({Command.DRAIN}) | _MOVES, upstream=False,
+         bound=NOT_NEGATIVE),
+    Flag("as", Kind.STRING, "worker", "What replaces the Go sidecars: worker, one container in the "
+         "driver's pod.", _ADOPT, upstream=False),
+    Flag("dry-run", Kind.BOOL, "false", "Print every object as it would be, and change nothing.",
+         _MOVES, upstream=False),
+    Flag("one-replica", Kind.BOOL, "false", "Scale the driver's workload to one replica; release "
+         "scales it back.", _ADOPT, upstream=False),
+    Flag("any-replica", Kind.BOOL, "false", "Let the workers of all replicas call the driver "
+         "beside them at the same time: the driver keeps no state of its own.", _ADOPT,
+         upstream=False),
+    Flag("image", Kind.STRING, "", "Image of the worker. Default: the watcher's.", _ADOPT,
+         upstream=False),
+    Flag("secret", Kind.STRING, "redis-password-worker", "Secret with the driver's Redis password "
+         "and records key, in the driver's namespace.", _ADOPT, upstream=False),
+    Flag("force", Kind.BOOL, "false", "Change the workload although a controller owns it and will "
+         "undo the change.", _MOVES, upstream=False),
     Flag("replay", Kind.BOOL, "false", "Try all of the listed ones again now.", _FAILED,
          upstream=False),
     Flag("filename", Kind.STRING, "", "YAML or JSON file with the claim (`-` for standard input).",
@@ -94,6 +112,13 @@ class ToolSettings:
     for_seconds: float = setting("for", TOOL_FLAGS)
     wait_seconds: float = setting("wait", TOOL_FLAGS)
     replay: bool = setting("replay", TOOL_FLAGS)
+    mode: str = setting("as", TOOL_FLAGS)
+    dry_run: bool = setting("dry-run", TOOL_FLAGS)
+    one_replica: bool = setting("one-replica", TOOL_FLAGS)
+    any_replica: bool = setting("any-replica", TOOL_FLAGS)
+    image: str = setting("image", TOOL_FLAGS)
+    secret: str = setting("secret", TOOL_FLAGS)
+    force: bool = setting("force", TOOL_FLAGS)
     filename: str = setting("filename", TOOL_FLAGS)
     grace_seconds: float = setting("grace", TOOL_FLAGS)
     delete: str = setting("delete", TOOL_FLAGS)

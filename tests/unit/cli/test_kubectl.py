@@ -219,18 +219,21 @@ def test_shipped_pods_are_found(path):
         assert found.container == item["metadata"]["name"]
 
 
-def test_migrate_runs_here_with_the_readers_own_login(cluster, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "words", [["migrate", "check", "--driver=d"], ["adopt", "d", "--dry-run"], ["release", "d"]]
+)
+def test_moves_run_here_with_the_readers_own_login(cluster, tmp_path, monkeypatch, words):
     """No pod of ours may read what it asks for (OPS-6); kubectl's own flags choose the cluster."""
     told = cluster()
     program, seen = tmp_path / "csi-fleet", tmp_path / "seen"
     program.write_text(f'#!/bin/sh\necho "$@" > {seen}\ntest -f "${{2#--kubeconfig=}}" && exit 3\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert kubectl.main(["--context=prod", "migrate", "check", "--driver=d"]) == 3
+    assert kubectl.main(["--context=prod", *words]) == 3
     ((asked, _),) = told()
     assert asked == ["--context=prod", "config", "view", "--raw", "--minify", "--flatten"]
     command, config, *rest = seen.read_text().split()
-    assert (command, rest) == ("migrate", ["check", "--driver=d"])
+    assert [command, *rest] == words
     assert not Path(config.partition("=")[2]).exists(), "the login does not stay on the disk"
 
 

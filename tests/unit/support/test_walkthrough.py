@@ -51,8 +51,8 @@ def test_the_pages_that_the_node_suite_follows_have_commands():
     for page, heading in (
         ("README.md", "First volume, with Helm"),
         ("README.md", "And away again"),
-        ("docs/migration.md", "One driver to csi-fleet, step by step"),
-        ("docs/migration.md", "And back"),
+        ("docs/migration.md", "Container by container"),
+        ("docs/migration.md", "One container back"),
     ):
         found = list(blocks(section((ROOT / page).read_text(), heading)))
         assert [one for language, text in found if language == "sh" for one in commands(text)]

@@ -1,0 +1,532 @@
+"""`csi-fleet adopt DRIVER` and `csi-fleet release DRIVER`: one worker for a driver's Go sidecars.
+
+Finds the driver's workload by the Leases of its sidecars or by the record of an adoption, checks
+what the worker will need, and changes the workload with the user's own rights (`adoptplan` says
+how). Every step is worked out from the objects as they are, so the command may be killed and
+repeated at any point; the workload changes in one request, and only if nobody wrote it in between.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from workers.cli import adoptplan, terminal
+from workers.cli.adoptplan import Choice, Plan, place_of
+from workers.cli.doctor import FAIL, OK, WARN, Finding
+from workers.cli.kubectl import PART_LABEL, RECORDS_ENDING, REDIS_VARIABLE
+from workers.cli.migrate import DRIVERS_LABEL, NAMESPACES, REVIEWS, Holders, holders, of_rights
+from workers.cli.onecontainer import Installation
+from workers.cli.sidecars import sidecars_of
+from workers.config.flags import Command
+from workers.errors import ApiError, ConfigError
+from workers.kube import paths
+from workers.kube.errors import ConflictError, NotFoundError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from workers.cli.tools import Tools
+    from workers.kube.objects import JsonObject
+    from workers.kube.paths import Resource
+
+POLL_SECONDS: Final = 1.0
+_TRIES: Final = 5
+_WORKLOADS: Final = {
+    "Deployment": paths.DEPLOYMENTS,
+    "StatefulSet": paths.STATEFUL_SETS,
+    "DaemonSet": paths.DAEMON_SETS,
+    "ReplicaSet": paths.REPLICA_SETS,
+}
+_SHORT: Final = {"deploy": "Deployment", "sts": "StatefulSet", "ds": "DaemonSet"}
+
+
+def run(tools: Tools) -> int:
+    """The command; 1 when something stands in the way or did not come to its end."""
+    words, tool = tools.settings.arguments, tools.settings.tool
+    command = tools.settings.command
+    if not words or len(words) > 2 or (words[1:] and "/" not in words[1]):
+        raise ConfigError(f"give `csi-fleet {command} DRIVER [NAMESPACE/WORKLOAD]`")
+    if tool.mode != "worker":
+        raise ConfigError(f"--as={tool.mode}: only worker is there")
+    if tool.one_replica and tool.any_replica:
+        raise ConfigError("give --one-replica or --any-replica, not both")
+    choice = Choice(words[0], tool.one_replica, tool.any_replica, tool.force, tool.secret)
+    move = Move(tools, choice, (words[1:] or ("",))[0])
+    try:
+        return move.adopt() if command is Command.ADOPT else move.release()
+    except ApiError as error:
+        raise ConfigError(
+            f"{error}. Nothing is half done: repeat the command, or undo it with `csi-fleet "
+            f"{'release' if command is Command.ADOPT else 'adopt'} {choice.driver}`",
+            exit_code=1,
+        ) from error
+
+
+@dataclass
+class Move:
+    """One run of the command.
+
+    Attributes:
+        tools: connections and settings.
+        choice: what the user asked for.
+        named: `NAMESPACE/[KIND/]NAME` of the workload, "" to look for it.
+        sleep: waits.
+        clock: seconds.
+    """
+
+    tools: Tools
+    choice: Choice
+    named: str = ""
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def adopt(self) -> int:
+        """Put the worker in."""
+        workload = self.find()
+        installation = self.installation()
+        plan = adoptplan.adopt(workload, installation, self.choice)
+        plan.findings += self.needs(workload, installation)
+        if self.tools.settings.tool.dry_run or plan.is_refused:
+            return self.shown(workload, plan)
+        self.tell(plan)
+        self.label(workload["metadata"]["namespace"])
+        workload = self.change(
+            workload, plan, lambda one: adoptplan.adopt(one, installation, self.choice)
+        )
+        return self.finish(workload, plan, wants_ours=True)
+
+    def release(self) -> int:
+        """Put the Go sidecars back."""
+        workload = self.find()
+        plan = adoptplan.release(workload, self.choice)
+        if self.tools.settings.tool.dry_run or plan.is_refused:
+            return self.shown(workload, plan)
+        self.tell(plan)
+        workload = self.change(workload, plan, lambda one: adoptplan.release(one, self.choice))
+        return self.finish(workload, plan, wants_ours=False)
+
+    # What is there.
+
+    def find(self) -> JsonObject:
+        """The driver's workload.
+
+        Raises:
+            ConfigError: there is none, or several may be meant.
+        """
+        if self.named:
+            return self._named()
+        found = {place_of(one): one for one in self._recorded()}
+        if not found:
+            found = {place_of(one): one for one in self._by_leases()}
+        command, driver = self.tools.settings.command, self.choice.driver
+        if not found:
+            raise ConfigError(
+                f"No Lease of a sidecar of {driver} is held, and no workload has a record of it, "
+                "so its workload is not known. Name it: "
+                f"`csi-fleet {command} {driver} NAMESPACE/NAME`",
+                exit_code=1,
+            )
+        if len(found) > 1:
+            raise ConfigError(
+                f"{', '.join(sorted(found))} may be the workload of {driver}. Name the right one: "
+                f"`csi-fleet {command} {driver} NAMESPACE/NAME`",
+                exit_code=1,
+            )
+        return next(iter(found.values()))
+
+    def _named(self) -> JsonObject:
+        namespace, *rest = self.named.split("/")
+        name = rest[-1]
+        kind = rest[0].lower() if len(rest) == 2 else ""
+        chosen = {
+            one: resource
+            for one, resource in _WORKLOADS.items()
+            if not kind or kind.rstrip("s") == one.lower() or _SHORT.get(kind) == one
+        }
+        if len(rest) > 2 or not namespace or not name or not chosen:
+            raise ConfigError(f"{self.named!r} is no workload: give NAMESPACE/[KIND/]NAME")
+        found = [one for one in (self._get(r, namespace, name) for r in chosen.values()) if one]
+        if not found:
+            raise ConfigError(f"There is no workload {self.named}. Correct its name", exit_code=1)
+        if len(found) > 1:
+            kinds = " and ".join(one["kind"] for one in found)
+            raise ConfigError(
+                f"{self.named} is the name of a {kinds}. Give NAMESPACE/KIND/NAME", exit_code=1
+            )
+        return found[0]
+
+    def _get(self, resource: Resource, namespace: str, name: str) -> JsonObject | None:
+        try:
+            item = self.tools.kube.get(resource, name, namespace=namespace)
+        except NotFoundError:
+            return None
+        return {**item, "apiVersion": resource.api_version, "kind": resource.kind}
+
+    def _recorded(self) -> Iterator[JsonObject]:
+        """Workloads that were adopted for the driver."""
+        for kind in adoptplan.KINDS:
+            resource = _WORKLOADS[kind]
+            try:
+                items = list(self.tools.kube.list(resource))
+            except RefusedError:
+                continue  # who may not list them is asked for the name if Leases tell none
+            for item in items:
+                found = {**item, "apiVersion": resource.api_version, "kind": kind}
+                try:
+                    record = adoptplan.record_of(found)
+                except ValueError:
+                    continue
+                if record is not None and record["driver"] == self.choice.driver:
+                    yield found
+
+    def _by_leases(self) -> Iterator[JsonObject]:
+        held = holders(self.tools, self.choice.driver)
+        for place in sorted({*held.go.values(), *held.ours.values()}):
+            namespace, _, holder = place.partition("/")
+            for pod in self._pods_of(namespace, holder):
+                yield self._owner(pod, namespace)
+
+    def _pods_of(self, namespace: str, holder: str) -> list[JsonObject]:
+        """The pod that is called as the holder; with the host's network the node is."""
+        try:
+            return [self.tools.kube.get(paths.PODS, holder, namespace=namespace)]
+        except NotFoundError:
+            return [
+                one
+                for one in self.tools.kube.list(paths.PODS, namespace=namespace)
+                if one["spec"].get("hostNetwork")
+                and holder in {(node := str(one["spec"].get("nodeName"))), node.partition(".")[0]}
+                and sidecars_of(one)
+            ]
+
+    def _owner(self, item: JsonObject, namespace: str) -> JsonObject:
+        """The workload whose pod that is."""
+        kind = item.get("kind") or "Pod"
+        for owner in item["metadata"].get("ownerReferences") or ():
+            resource = _WORKLOADS.get(owner["kind"])
+            if owner.get("controller") and resource is not None:
+                found = self._get(resource, namespace, owner["name"])
+                if found is not None and kind not in {"Deployment", "StatefulSet", "DaemonSet"}:
+                    return self._owner(found, namespace)
+            elif owner.get("controller") and kind in {"Pod", "ReplicaSet"}:
+                raise ConfigError(
+                    f"{kind} {namespace}/{item['metadata']['name']} belongs to {owner['kind']} "
+                    f"{owner['name']}, which csi-fleet does not know. Move it container by "
+                    "container: docs/migration.md",
+                    exit_code=1,
+                )
+        if kind == "Pod":
+            raise ConfigError(
+                f"Pod {namespace}/{item['metadata']['name']} belongs to no workload, so it cannot "
+                "be changed. Make it a Deployment",
+                exit_code=1,
+            )
+        return item
+
+    def installation(self) -> Installation:
+        """What the watcher of csi-fleet says of image, Redis and namespaces.
+
+        Anybody may call a Deployment `watcher`: only namespaces with csi-fleet's own label count.
+
+        Raises:
+            ConfigError: there is none, or there are several.
+        """
+        settings = self.tools.settings
+        names = sorted(
+            str(one["metadata"]["name"])
+            for one in self.tools.kube.list(NAMESPACES)
+            if PART_LABEL in (one["metadata"].get("labels") or {}).items()
+            and one["metadata"]["name"].endswith(RECORDS_ENDING)
+        )
+        if "namespace" in settings.explicit:
+            names = [one for one in names if one == settings.kube.namespace]
+        if not names:
+            raise ConfigError(
+                "csi-fleet is not installed in this cluster: no namespace of records has the label "
+                f"{'='.join(PART_LABEL)}. Install it first: docs/helm.md, mode sidecar",
+                exit_code=1,
+            )
+        if len(names) > 1:
+            raise ConfigError(
+                f"Several systems of csi-fleet are installed. Choose one by its namespace of "
+                f"records: --namespace={' or --namespace='.join(names)}",
+                exit_code=1,
+            )
+        found = self._installed(names[0])
+        if settings.tool.image:
+            found = replace(found, image=settings.tool.image)
+        if found.redis_url.startswith("sentinel://"):
+            raise ConfigError(
+                "Redis is behind sentinels, whose login `adopt` does not write yet. Move the "
+                "driver container by container: docs/migration.md",
+                exit_code=1,
+            )
+        return found
+
+    def _installed(self, records: str) -> Installation:
+        namespace = records.removesuffix(RECORDS_ENDING)
+        watcher = self._get(paths.DEPLOYMENTS, namespace, "watcher")
+        containers = watcher["spec"]["template"]["spec"]["containers"] if watcher else []
+        if watcher and not (watcher.get("status") or {}).get("availableReplicas"):
+            raise ConfigError(
+                f"No watcher of csi-fleet is ready, so a worker would get nothing to do. See why: "
+                f"kubectl -n {namespace} describe pods",
+                exit_code=1,
+            )
+        for one in containers:
+            variables = {entry["name"]: entry.get("value") for entry in one.get("env") or ()}
+            if url := variables.get(REDIS_VARIABLE):
+                return Installation(
+                    namespace,
+                    one["image"],
+                    _reachable(url, namespace),
+                    records,
+                    one.get("imagePullPolicy") or "",
+                )
+        raise ConfigError(
+            f"The Deployment {namespace}/watcher does not say where Redis is ({REDIS_VARIABLE}). "
+            "Is it the watcher of csi-fleet? Install csi-fleet as in docs/helm.md",
+            exit_code=1,
+        )
+
+    # What the worker needs.
+
+    def needs(self, workload: JsonObject, installation: Installation) -> Iterator[Finding]:
+        """Secret, ConfigMap and rights, without which no worker would start or work."""
+        namespace = workload["metadata"]["namespace"]
+        account = workload["spec"]["template"]["spec"].get("serviceAccountName") or "default"
+        entry = yaml.safe_dump(
+            {
+                "drivers": [
+                    {
+                        "name": self.choice.driver,
+                        "namespace": namespace,
+                        "serviceAccount": account,
+                    }
+                ]
+            },
+            sort_keys=False,
+        )
+        remedy = (
+            "Add the driver to the chart's values, to the list as you have it, and upgrade "
+            f"(docs/migration.md):\n{entry}"
+        )
+        yield from self._there(paths.SECRETS, namespace, self.choice.secret, remedy)
+        if installation.has_ca:
+            yield from self._there(paths.CONFIG_MAPS, namespace, "redis-ca", remedy)
+        pod = {
+            "metadata": {"name": workload["metadata"]["name"], "namespace": namespace},
+            "spec": workload["spec"]["template"]["spec"],
+        }
+        for sidecar in adoptplan.movable(workload):
+            yield from of_rights(self.tools, replace(sidecar, pod=pod))
+        user = f"system:serviceaccount:{namespace}:{account}"
+        records = {"namespace": installation.records_namespace, "resource": "configmaps"}
+        for verb in ("get", "list", "create", "patch", "delete"):
+            if self._may(user, records | {"verb": verb}) is False:
+                yield Finding(
+                    "rights",
+                    FAIL,
+                    f"{user} is not allowed to {verb} ConfigMaps in "
+                    f"{installation.records_namespace}, where attempts are remembered. {remedy}",
+                )
+                break
+        serves = {
+            "group": "csi-fleet.io",
+            "resource": "drivers",
+            "verb": "serve",
+            "name": self.choice.driver,
+        }
+        if self._may(user, serves) is False:
+            yield Finding(
+                "rights",
+                WARN,
+                f"{user} is not allowed to serve {self.choice.driver}: the admission policy, where "
+                f"it is installed, refuses its writes. {remedy}",
+            )
+
+    def _there(
+        self, resource: Resource, namespace: str, name: str, remedy: str
+    ) -> Iterator[Finding]:
+        try:
+            self.tools.kube.get(resource, name, namespace=namespace)
+        except NotFoundError:
+            text = (
+                f"There is no {resource.kind} {namespace}/{name}, which the worker mounts. {remedy}"
+            )
+            yield Finding("login", FAIL, text)
+        except RefusedError as error:
+            yield Finding(
+                "login", WARN, f"{resource.kind} {namespace}/{name}: not checked: {error}"
+            )
+
+    def _may(self, user: str, attributes: dict[str, str]) -> bool | None:
+        body: dict[str, Any] = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind}
+        body |= {"metadata": {}, "spec": {"user": user, "resourceAttributes": attributes}}
+        try:
+            answer = self.tools.kube.client.create(REVIEWS.path(), body)
+        except RefusedError:
+            return None
+        return bool((answer.get("status") or {}).get("allowed"))
+
+    # What is done.
+
+    def label(self, namespace: str) -> None:
+        """The namespace's label, by which Redis' NetworkPolicy lets the driver's pods in."""
+        found = self.tools.kube.get(NAMESPACES, namespace)
+        if (found["metadata"].get("labels") or {}).get(DRIVERS_LABEL) != "true":
+            change = {"metadata": {"labels": {DRIVERS_LABEL: "true"}}}
+            self.tools.kube.merge(NAMESPACES, found, change)
+            terminal.write(f"namespace {namespace} has the label {DRIVERS_LABEL}=true")
+
+    def change(
+        self, workload: JsonObject, plan: Plan, again: Callable[[JsonObject], Plan]
+    ) -> JsonObject:
+        """The one write; planned once more when somebody else wrote in between."""
+        resource, metadata = _WORKLOADS[workload["kind"]], workload["metadata"]
+        for _ in range(_TRIES):
+            if plan.patch is None:
+                return workload
+            try:
+                changed = self.tools.kube.merge(resource, workload, plan.patch, is_exact=True)
+            except ConflictError:
+                workload = self.current(workload)
+                plan = again(workload)
+                if plan.is_refused:
+                    self.tell(plan)
+                    raise ConfigError(
+                        f"{place_of(workload)} was changed meanwhile, see above", exit_code=1
+                    ) from None
+                continue
+            terminal.write(f"{place_of(workload)} is changed; its pods are replaced")
+            return {**changed, "kind": workload["kind"]}
+        raise ConfigError(
+            f"{workload['kind']} {metadata['namespace']}/{metadata['name']} is written all the "
+            "time by somebody else. Find out by whom (kubectl get -o yaml --show-managed-fields)",
+            exit_code=1,
+        )
+
+    def current(self, workload: JsonObject) -> JsonObject:
+        """The workload as it is now."""
+        metadata = workload["metadata"]
+        found = self._get(_WORKLOADS[workload["kind"]], metadata["namespace"], metadata["name"])
+        if found is None:
+            raise ConfigError(f"{place_of(workload)} was deleted meanwhile", exit_code=1)
+        return found
+
+    def finish(self, workload: JsonObject, plan: Plan, *, wants_ours: bool) -> int:
+        """Wait for the new pods, give the workload its strategy back, wait for the Leases."""
+        end = self.clock() + self.tools.settings.tool.wait_seconds
+        while not adoptplan.is_rolled_out(workload := self.current(workload)):
+            if self.clock() > end:
+                return self._stuck(workload, wants_ours=wants_ours)
+            self.sleep(POLL_SECONDS)
+        for _ in range(_TRIES):
+            patch = adoptplan.settle(workload)
+            if patch is None:
+                break
+            resource = _WORKLOADS[workload["kind"]]
+            try:
+                changed = self.tools.kube.merge(resource, workload, patch, is_exact=True)
+                workload = {**changed, "kind": workload["kind"]}
+            except ConflictError:
+                workload = self.current(workload)
+        if plan.elects and workload["spec"].get("replicas", 1):
+            while not self._is_handed_over(plan, wants_ours=wants_ours):
+                if self.clock() > end:
+                    return self._without_lease(workload, plan, wants_ours=wants_ours)
+                self.sleep(POLL_SECONDS)
+        driver = self.choice.driver
+        if wants_ours:
+            terminal.write(
+                f"{driver} is adopted: one worker serves it. See `kubectl csi-fleet status`; "
+                f"`csi-fleet release {driver}` puts its Go sidecars back"
+            )
+        else:
+            terminal.write(f"{driver} is released: its Go sidecars serve it")
+        return 0
+
+    def _is_handed_over(self, plan: Plan, *, wants_ours: bool) -> bool:
+        """Whether nobody of the other side holds a Lease, and somebody of this side does."""
+        held = self._holders()
+        mine, others = (held.ours, held.go) if wants_ours else (held.go, held.ours)
+        return bool(mine.keys() & plan.elects) and not others.keys() & plan.elects
+
+    def _holders(self) -> Holders:
+        return holders(self.tools, self.choice.driver)
+
+    def _stuck(self, workload: JsonObject, *, wants_ours: bool) -> int:
+        name, namespace = workload["metadata"]["name"], workload["metadata"]["namespace"]
+        undo = f"csi-fleet {'release' if wants_ours else 'adopt'} {self.choice.driver}"
+        terminal.write(
+            f"The new pods of {place_of(workload)} are not ready after --wait. Look at them: "
+            f"kubectl -n {namespace} describe pods. Repeat the command to wait on, or undo it: "
+            f"{undo}"
+        )
+        if workload["kind"] == "StatefulSet":
+            terminal.write(
+                "A StatefulSet does not replace a pod that never became ready: after the undoing "
+                f"delete it, kubectl -n {namespace} delete pod {name}-0"
+            )
+        return 1
+
+    def _without_lease(self, workload: JsonObject, plan: Plan, *, wants_ours: bool) -> int:
+        held = self._holders()
+        who = sorted({*held.go.values(), *held.ours.values()}) or ["nobody"]
+        wanted = "the worker" if wants_ours else "the Go sidecars"
+        terminal.write(
+            f"The pods of {place_of(workload)} are new, but {wanted} did not get the Leases of "
+            f"{', '.join(sorted(plan.elects))} within --wait; {', '.join(who)} holds them. Read "
+            f"the container's log: kubectl -n {workload['metadata']['namespace']} logs. Repeat the "
+            "command to wait on, or undo it"
+        )
+        return 1
+
+    # What is said.
+
+    def tell(self, plan: Plan) -> None:
+        """The findings, one a line."""
+        for one in plan.findings:
+            mark = "" if one.state == OK else f"{one.state}: "
+            terminal.write(f"{mark}{one.text}")
+
+    def shown(self, workload: JsonObject, plan: Plan) -> int:
+        """What would be done, as YAML below the findings; 1 if something is in the way."""
+        for one in plan.findings:
+            for line in f"{one.state}: {one.text}".rstrip().splitlines():
+                terminal.write(f"# {line}")
+        objects: list[JsonObject] = []
+        if plan.patch is not None and not plan.is_refused:
+            if self.tools.settings.command is Command.ADOPT:
+                labels = {DRIVERS_LABEL: "true"}
+                metadata = {"name": workload["metadata"]["namespace"], "labels": labels}
+                objects.append({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+            objects.append(adoptplan.patched(workload, plan.patch))
+        if objects:
+            terminal.write(
+                yaml.safe_dump_all(objects, sort_keys=False, explicit_start=True).rstrip()
+            )
+        if plan.overlay and any(one.check == "owner" for one in plan.findings):
+            terminal.write(
+                "# The same change as a kustomization, for whoever renders the workload:"
+            )
+            for line in plan.overlay.rstrip().splitlines():
+                terminal.write(f"# {line}")
+        return 1 if plan.is_refused else 0
+
+
+def _reachable(url: str, namespace: str) -> str:
+    """The watcher's URL of Redis as another namespace must write it."""
+    scheme, separator, rest = url.partition("://")
+    if scheme not in {"redis", "rediss"}:
+        return url
+    place, slash, path = rest.partition("/")
+    login, at, host = place.rpartition("@")
+    name, colon, port = host.partition(":")
+    if "." not in name and name != "localhost" and not name.startswith("["):
+        name = f"{name}.{namespace}.svc"
+    return f"{scheme}{separator}{login}{at}{name}{colon}{port}{slash}{path}"

@@ -1,0 +1,573 @@
+"""What adopting a driver's workload, and releasing it again, would change in it.
+
+Pure: objects in, one merge patch and findings out. The patch carries the record of what it takes
+away as an annotation of the workload, so that both are written by one request or not at all; who
+may forge it may change the containers as well. The workload itself is the only state: each step
+is planned from what it is now, so any step may be cut off and repeated.
+
+    Go sidecars ---adopt---> worker + record ---release---> Go sidecars [+ record of the strategy]
+
+Two never work at once: the Lease keeps them apart where every sidecar has --leader-election. Where
+one has not, the pods of a Deployment are replaced with strategy Recreate, and `settle` puts its own
+strategy back when the new pods run.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from workers.cli.doctor import FAIL, OK, WARN, Finding
+from workers.cli.onecontainer import NAME, build
+from workers.cli.sidecars import Sidecar, sidecars_of
+from workers.cli.undoers import Undoer, undoers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workers.cli.onecontainer import Installation, OneContainer
+    from workers.kube.objects import JsonObject
+
+RECORD: Final = "csi-fleet.io/adopted"
+REDIS_CLIENT: Final = "csi-fleet.io/redis-client"
+KINDS: Final = ("Deployment", "StatefulSet")
+_LISTS: Final = ("containers", "initContainers")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the user asked for."""
+
+    driver: str
+    one_replica: bool = False
+    any_replica: bool = False
+    force: bool = False
+    secret: str = "redis-password-worker"  # noqa: S105 - its name
+
+
+@dataclass(slots=True)
+class Plan:
+    """What to do next.
+
+    Attributes:
+        findings: for people; with a `FAIL` nothing is to be done.
+        patch: a merge patch of the workload, None for nothing.
+        overlay: the same as a kustomization, for whoever renders the workload.
+        elects: programs whose Lease says who works.
+        is_moved: the containers are as wanted already.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    patch: JsonObject | None = None
+    overlay: str = ""
+    elects: set[str] = field(default_factory=set)
+    is_moved: bool = False
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether something stands in the way."""
+        return any(one.state == FAIL for one in self.findings)
+
+    def say(self, check: str, state: str, text: str) -> None:
+        """One more finding."""
+        self.findings.append(Finding(check, state, text))
+
+
+def place_of(workload: JsonObject) -> str:
+    """`Deployment NAMESPACE/NAME`."""
+    metadata = workload["metadata"]
+    return f"{workload['kind']} {metadata['namespace']}/{metadata['name']}"
+
+
+def record_of(workload: JsonObject) -> JsonObject | None:
+    """What the workload keeps of its sidecars; None without a record.
+
+    Raises:
+        ValueError: somebody else wrote something there.
+    """
+    text = (workload["metadata"].get("annotations") or {}).get(RECORD)
+    if text is None:
+        return None
+    found = json.loads(text)
+    if not isinstance(found, dict) or not isinstance(found.get("driver"), str):
+        raise ValueError("it names no driver")  # noqa: TRY004 - the text is wrong, not a type
+    return found
+
+
+def adopt(workload: JsonObject, installation: Installation, choice: Choice) -> Plan:
+    """One worker in the place of the Go sidecars."""
+    plan = Plan()
+    record = _checked_record(workload, choice.driver, plan)
+    if plan.is_refused:
+        return plan
+    found = movable(workload)
+    has_worker = _worker(workload) is not None
+    _check_kind(workload, plan)
+    if not found:
+        if has_worker and record is not None and not record.get("released"):
+            plan.is_moved = True
+            plan.elects = set(record.get("elects") or ())
+            _refresh_image(workload, installation, plan)
+        elif has_worker:
+            plan.is_moved = True
+            plan.say("sidecars", OK, f"{place_of(workload)} has a worker and no Go sidecar")
+        else:
+            plan.say(
+                "sidecars",
+                FAIL,
+                f"{place_of(workload)} has no Go sidecar that csi-fleet replaces. Is it the "
+                "driver's controller? Name another one: `csi-fleet adopt DRIVER NAMESPACE/NAME`",
+            )
+        return plan
+    for one in found:
+        if one.is_ours():
+            plan.say(
+                "sidecars",
+                FAIL,
+                f"Container {one.container['name']} is csi-fleet already, moved container by "
+                "container. Put the Go sidecars back first (kubectl rollout undo), then adopt",
+            )
+    pod_spec = workload["spec"]["template"]["spec"]
+    result = build(
+        [(one.spec, one.container) for one in found],
+        pod_spec,
+        driver=choice.driver,
+        installation=installation,
+        secret=choice.secret,
+    )
+    for text in result.problems:
+        plan.say("arguments", FAIL, text)
+    plan.elects = result.elects
+    is_elected = bool(found) and all(one.spec.program in result.elects for one in found)
+    _check_names(workload, result, record, plan)
+    _check_replicas(workload, choice, plan, is_elected=is_elected)
+    _check_handover(workload, plan, is_elected=is_elected)
+    if not plan.is_refused:
+        plan.patch = _adopting(workload, found, result, record, choice, is_elected=is_elected)
+        plan.overlay = _overlay(workload, found, result)
+        names = ", ".join(one.container["name"] for one in found)
+        plan.say(
+            "sidecars",
+            OK,
+            f"{place_of(workload)}: container {NAME} replaces {names}: "
+            f"csi-fleet {' '.join(result.container['args'])}",
+        )
+        for text in result.notes:
+            plan.say("arguments", WARN, text)
+    _check_owners(workload, plan, choice)
+    return plan
+
+
+def release(workload: JsonObject, choice: Choice) -> Plan:
+    """The Go sidecars as they were, in the place of the worker."""
+    plan = Plan()
+    record = _checked_record(workload, choice.driver, plan)
+    if plan.is_refused:
+        return plan
+    found, has_worker = movable(workload), _worker(workload) is not None
+    if record is None:
+        if found and not has_worker:
+            plan.is_moved = True
+            plan.elects = _electing(found)
+            plan.say("sidecars", OK, f"{place_of(workload)} has its Go sidecars and no worker")
+        else:
+            plan.say(
+                "record",
+                FAIL,
+                f"{place_of(workload)} has no record of its Go sidecars (annotation {RECORD}), so "
+                "what to put back is not known. Apply the driver's own manifest or chart again, or "
+                "take the patch out of its kustomization",
+            )
+        return plan
+    if record.get("released"):
+        plan.is_moved = True
+        plan.elects = _electing(found)
+        return plan
+    plan.patch = _releasing(workload, record)
+    plan.elects = set(record.get("elects") or ())
+    names = ", ".join(one["container"]["name"] for one in record["removed"])
+    plan.say("sidecars", OK, f"{place_of(workload)}: {names} in the place of {NAME}")
+    _check_owners(workload, plan, choice)
+    return plan
+
+
+def settle(workload: JsonObject) -> JsonObject | None:
+    """What is left to do when the new pods run: the workload's own strategy; None for nothing."""
+    try:
+        record = record_of(workload)
+    except ValueError:
+        return None
+    if record is None:
+        return None
+    patch: JsonObject = {}
+    strategy = record.pop("strategy", None)
+    if strategy is not None:
+        patch["spec"] = {"strategy": strategy}
+    if record.get("released"):
+        return patch | {"metadata": {"annotations": {RECORD: None}}}
+    return patch | {"metadata": {"annotations": {RECORD: _text(record)}}} if patch else None
+
+
+def movable(workload: JsonObject) -> list[Sidecar]:
+    """The Go sidecars of the workload's pods that belong to a driver."""
+    metadata, template = workload["metadata"], workload["spec"]["template"]
+    pod = {
+        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
+        "spec": template["spec"],
+    }
+    return [
+        one for one in sidecars_of(pod) if one.spec.needs_driver and one.container["name"] != NAME
+    ]
+
+
+def patched(workload: JsonObject, patch: JsonObject) -> JsonObject:
+    """The workload as it would be, without what the API server adds."""
+    found: JsonObject = _merged(workload, patch)
+    kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
+    found["metadata"] = {key: found["metadata"][key] for key in kept if key in found["metadata"]}
+    found.pop("status", None)
+    return found
+
+
+def is_rolled_out(workload: JsonObject) -> bool:
+    """Whether all pods are of the newest template and ready."""
+    spec, status = workload["spec"], workload.get("status") or {}
+    if status.get("observedGeneration", 0) < workload["metadata"].get("generation", 0):
+        return False
+    wanted = spec.get("replicas", 1)
+    if workload["kind"] == "StatefulSet":
+        is_new = status.get("currentRevision") == status.get("updateRevision")
+        return is_new and status.get("readyReplicas", 0) >= wanted
+    return bool(
+        status.get("replicas", 0) == status.get("updatedReplicas", 0) == wanted
+        and status.get("availableReplicas", 0) >= wanted
+    )
+
+
+def _electing(found: Sequence[Sidecar]) -> set[str]:
+    return {one.spec.program for one in found if one.works_alone() is False}
+
+
+def _checked_record(workload: JsonObject, driver: str, plan: Plan) -> JsonObject | None:
+    try:
+        record = record_of(workload)
+    except ValueError as error:
+        plan.say(
+            "record",
+            FAIL,
+            f"The annotation {RECORD} of {place_of(workload)} cannot be read: {error}. Apply the "
+            "driver's own manifest or chart, and remove the annotation",
+        )
+        return None
+    if record is not None and record["driver"] != driver:
+        plan.say(
+            "record",
+            FAIL,
+            f"{place_of(workload)} was adopted for {record['driver']}, not for {driver}. Give that "
+            "name, or name another workload",
+        )
+    return record
+
+
+def _check_kind(workload: JsonObject, plan: Plan) -> None:
+    kind = workload["kind"]
+    if kind == "DaemonSet":
+        plan.say(
+            "workload",
+            FAIL,
+            f"{place_of(workload)} serves each node by itself. One worker cannot take its place. "
+            "Move it node by node: docs/migration.md",
+        )
+    elif kind not in KINDS:
+        plan.say(
+            "workload",
+            FAIL,
+            f"{place_of(workload)} is no {' or '.join(KINDS)}, so how its pods are replaced is not "
+            "known. Move it container by container: docs/migration.md",
+        )
+    if workload["metadata"].get("deletionTimestamp"):
+        plan.say("workload", FAIL, f"{place_of(workload)} is being deleted. Wait for the new one")
+
+
+def _check_names(
+    workload: JsonObject, result: OneContainer, record: JsonObject | None, plan: Plan
+) -> None:
+    """Names that the pod has already and that are not ours."""
+    spec = workload["spec"]["template"]["spec"]
+    if record is None and _worker(workload) is not None:
+        plan.say(
+            "workload",
+            FAIL,
+            f"{place_of(workload)} has a container {NAME} and the Go sidecars, and no record of an "
+            "adoption. Remove one of the two from its manifest",
+        )
+    own = set((record or {}).get("volumes") or ())
+    names = {one["name"] for one in spec.get("volumes") or ()} - own
+    for one in result.volumes:
+        if one["name"] in names:
+            plan.say(
+                "workload",
+                FAIL,
+                f"{place_of(workload)} has a volume {one['name']} of its own. Rename it",
+            )
+
+
+def _check_replicas(workload: JsonObject, choice: Choice, plan: Plan, *, is_elected: bool) -> None:
+    replicas = workload["spec"].get("replicas", 1)
+    if replicas <= 1:
+        return
+    if not is_elected:
+        plan.say(
+            "replicas",
+            FAIL,
+            f"{place_of(workload)} has {replicas} replicas and a sidecar without "
+            "--leader-election, so two of them work at once already. Scale it to one replica "
+            "(kubectl scale), or give the sidecars --leader-election",
+        )
+    elif not (choice.one_replica or choice.any_replica):
+        plan.say(
+            "replicas",
+            FAIL,
+            f"{place_of(workload)} has {replicas} replicas. The Go sidecars call the driver of one "
+            "of them, workers the driver of each. Give --any-replica if the driver keeps no state "
+            "of its own (for example of free device names), else --one-replica",
+        )
+    elif choice.any_replica:
+        plan.say("replicas", WARN, f"The drivers of all {replicas} replicas are called")
+
+
+def _check_handover(workload: JsonObject, plan: Plan, *, is_elected: bool) -> None:
+    """Pods must be replaced without anybody's help, and in order where no Lease gives one."""
+    spec = workload["spec"]
+    if spec.get("paused"):
+        plan.say(
+            "workload",
+            FAIL,
+            f"The roll-out of {place_of(workload)} is paused, so no new pod would come. Resume it: "
+            f"kubectl -n {workload['metadata']['namespace']} rollout resume deployment "
+            f"{workload['metadata']['name']}",
+        )
+    update = spec.get("updateStrategy") or {}
+    if workload["kind"] == "StatefulSet" and (
+        update.get("type") == "OnDelete" or (update.get("rollingUpdate") or {}).get("partition")
+    ):
+        plan.say(
+            "workload",
+            FAIL,
+            f"{place_of(workload)} does not replace its pods by itself (updateStrategy). Set "
+            "RollingUpdate without a partition",
+        )
+    if not is_elected:
+        plan.say(
+            "hand-over",
+            WARN,
+            "A sidecar has no --leader-election: the old pod ends before the new one starts, and "
+            "no claim is served in between",
+        )
+
+
+def _check_owners(workload: JsonObject, plan: Plan, choice: Choice) -> None:
+    for one in undoers(workload):
+        if one.is_at_once:
+            state = WARN if choice.force else FAIL
+            plan.say("owner", state, _undone(one, "undoes the change at once"))
+        else:
+            plan.say("owner", WARN, _undone(one, "undoes the change when it is applied again"))
+
+
+def _undone(one: Undoer, does: str) -> str:
+    return f"{one.who} {does}: both Go sidecars and worker would be there. To keep it, {one.remedy}"
+
+
+def _refresh_image(workload: JsonObject, installation: Installation, plan: Plan) -> None:
+    """An adopted driver follows the version of the installation."""
+    worker = _worker(workload) or {}
+    where = f"{place_of(workload)} is adopted: container {NAME} works in the place of the sidecars"
+    if worker.get("image") == installation.image:
+        plan.say("sidecars", OK, where)
+        return
+    containers = copy.deepcopy(workload["spec"]["template"]["spec"]["containers"])
+    for one in containers:
+        if one["name"] == NAME:
+            one["image"] = installation.image
+    plan.patch = {"spec": {"template": {"spec": {"containers": containers}}}}
+    plan.say("sidecars", OK, f"{where}; its image becomes {installation.image}")
+
+
+def _worker(workload: JsonObject) -> JsonObject | None:
+    containers = workload["spec"]["template"]["spec"]["containers"]
+    return next((one for one in containers if one["name"] == NAME), None)
+
+
+def _adopting(
+    workload: JsonObject,
+    found: Sequence[Sidecar],
+    result: OneContainer,
+    earlier: JsonObject | None,
+    choice: Choice,
+    *,
+    is_elected: bool,
+) -> JsonObject:
+    spec, template = workload["spec"], workload["spec"]["template"]
+    earlier = earlier or {}
+    names = {one.container["name"] for one in found}
+    record: JsonObject = {
+        "driver": choice.driver,
+        "as": "worker",
+        "removed": _removed(template["spec"], names),
+        "elects": sorted(result.elects),
+        "volumes": [one["name"] for one in result.volumes],
+    }
+    labels = template["metadata"].get("labels") or {}
+    if REDIS_CLIENT not in labels or earlier.get("labelled"):
+        record["labelled"] = True
+    changed: JsonObject = {"template": _template(template, result, names, record["volumes"])}
+    if choice.one_replica and spec.get("replicas", 1) > 1:
+        record["replicas"] = spec["replicas"]
+        changed["replicas"] = 1
+    elif "replicas" in earlier:
+        record["replicas"] = earlier["replicas"]
+    _recreate(workload, changed, record, earlier, is_elected=is_elected)
+    return {"metadata": {"annotations": {RECORD: _text(record)}}, "spec": changed}
+
+
+def _recreate(
+    workload: JsonObject,
+    changed: JsonObject,
+    record: JsonObject,
+    earlier: JsonObject,
+    *,
+    is_elected: bool,
+) -> None:
+    """Without a Lease the old pods end before the new ones start."""
+    if "strategy" in earlier:  # a move that was cut off has changed it
+        record["strategy"] = earlier["strategy"]
+    elif is_elected or workload["kind"] != "Deployment":
+        return
+    else:
+        own = copy.deepcopy(workload["spec"].get("strategy") or {"type": "RollingUpdate"})
+        if own.get("type") == "Recreate":
+            return
+        record["strategy"] = own
+    if not is_elected:
+        changed["strategy"] = {"type": "Recreate", "rollingUpdate": None}
+
+
+def _template(
+    template: JsonObject, result: OneContainer, names: set[str], volumes: Sequence[str]
+) -> JsonObject:
+    """Of the pods, with the worker where the first sidecar was."""
+    spec = template["spec"]
+    containers: list[JsonObject] = []
+    for one in spec["containers"]:
+        if one["name"] in names and result.container not in containers:
+            containers.append(result.container)
+        if one["name"] not in names | {NAME}:
+            containers.append(one)
+    if result.container not in containers:
+        containers.append(result.container)
+    kept = [one for one in spec.get("volumes") or () if one["name"] not in volumes]
+    changed: JsonObject = {
+        "containers": copy.deepcopy(containers),
+        "volumes": [*copy.deepcopy(kept), *result.volumes],
+    }
+    if any(one["name"] in names for one in spec.get("initContainers") or ()):
+        left = [one for one in spec["initContainers"] if one["name"] not in names]
+        changed["initContainers"] = copy.deepcopy(left) or None
+    return {"metadata": {"labels": {REDIS_CLIENT: "true"}}, "spec": changed}
+
+
+def _removed(spec: JsonObject, names: set[str]) -> list[JsonObject]:
+    """The containers as they stand, each with its place in a list without the worker."""
+    return [
+        {"list": one, "index": index, "container": copy.deepcopy(container)}
+        for one in _LISTS
+        for index, container in enumerate(_without_worker(spec, one))
+        if container["name"] in names
+    ]
+
+
+def _without_worker(spec: JsonObject, name: str) -> list[JsonObject]:
+    return [one for one in spec.get(name) or () if one["name"] != NAME]
+
+
+def _releasing(workload: JsonObject, record: JsonObject) -> JsonObject:
+    spec, template = workload["spec"], workload["spec"]["template"]
+    pod = template["spec"]
+    lists = {name: copy.deepcopy(_without_worker(pod, name)) for name in _LISTS}
+    there = {one["name"] for each in lists.values() for one in each}
+    for one in sorted(record["removed"], key=lambda each: each["index"]):
+        # Somebody who put it back by himself wants it so.
+        if one["container"]["name"] not in there:
+            lists[one["list"]].insert(one["index"], one["container"])
+    ours = set(record.get("volumes") or ())
+    volumes = [one for one in pod.get("volumes") or () if one["name"] not in ours]
+    changed: JsonObject = {
+        "template": {
+            "metadata": {"labels": {REDIS_CLIENT: None} if record.get("labelled") else {}},
+            "spec": {
+                "containers": lists["containers"],
+                "initContainers": lists["initContainers"] or None,
+                "volumes": copy.deepcopy(volumes) or None,
+            },
+        }
+    }
+    if "replicas" in record and spec.get("replicas", 1) == 1:
+        changed["replicas"] = record["replicas"]
+    kept: JsonObject = {"driver": record["driver"], "released": True}
+    programs = {one["container"]["name"] for one in record["removed"]}
+    is_elected = len(record.get("elects") or ()) == len(programs)
+    _recreate(workload, changed, kept, record, is_elected=is_elected)
+    text = _text(kept) if "strategy" in kept else None
+    return {"metadata": {"annotations": {RECORD: text}}, "spec": changed}
+
+
+def _text(record: JsonObject) -> str:
+    return json.dumps(record, separators=(",", ":"), sort_keys=True)
+
+
+def _overlay(workload: JsonObject, found: Sequence[Sidecar], result: OneContainer) -> str:
+    """A kustomization that makes the same change in what a chart or a repository renders."""
+    spec = workload["spec"]["template"]["spec"]
+    names = {one.container["name"] for one in found}
+    lists: JsonObject = {
+        name: [
+            {"name": one["name"], "$patch": "delete"}
+            for one in spec.get(name) or ()
+            if one["name"] in names
+        ]
+        for name in _LISTS
+    }
+    lists["containers"].append(result.container)
+    pod = {name: items for name, items in lists.items() if items} | {"volumes": result.volumes}
+    patch = {
+        "apiVersion": workload.get("apiVersion", "apps/v1"),
+        "kind": workload["kind"],
+        "metadata": {
+            "name": workload["metadata"]["name"],
+            "namespace": workload["metadata"]["namespace"],
+        },
+        "spec": {
+            "template": {"metadata": {"labels": {REDIS_CLIENT: "true"}}, "spec": pod},
+        },
+    }
+    target = {"kind": workload["kind"], "name": workload["metadata"]["name"]}
+    overlay = {"patches": [{"target": target, "patch": yaml.safe_dump(patch, sort_keys=False)}]}
+    return yaml.safe_dump(overlay, sort_keys=False, default_style=None)
+
+
+def _merged(target: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return copy.deepcopy(patch)
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = _merged(result.get(name), value)
+    return result

@@ -1,0 +1,596 @@
+"""One worker container that does what several Go sidecars of one pod do.
+
+Pure: containers in, a container and messages out. Arguments are read with each sidecar's own flags
+and written with the flags of `csi-fleet worker --controllers=...`; what cannot be said in one
+container is a problem, never a guess.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.config.commandline import HelpRequested, read_arguments
+from workers.config.flags import Command, Kind
+from workers.config.flagsets import flag_set, prefixed
+from workers.config.flagtable import FLAGS
+from workers.config.flagvalues import parse_listen_address
+from workers.config.gates import COMMON_GATES, gate_values
+from workers.config.load import parse
+from workers.controllers import catalogue
+from workers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from workers.config.commandline import CommandLine
+    from workers.kube.objects import JsonObject
+    from workers.spec import Spec
+
+NAME: Final = "csi-fleet-worker"
+CA_VOLUME: Final = "csi-fleet-redis-ca"
+LOGIN_VOLUME: Final = "csi-fleet-redis-login"
+CA_FOLDER: Final = "/run/csi-fleet-redis/ca"
+LOGIN_FOLDER: Final = "/run/csi-fleet-redis/login"
+# Measured (docs/performance.md): a worker with four controllers takes 55 to 80 MiB.
+RESOURCES: Final = {"requests": {"cpu": "20m", "memory": "160Mi"}, "limits": {"memory": "384Mi"}}
+
+# As the kubelet reads them: `$$` stands for a dollar.
+_VARIABLE: Final = re.compile(r"\$(?:\$|\(([^)]*)\))")
+# Flags of one process with one value each. The sidecars share the API server's patience, so their
+# rates add up; of times and verbosity the largest serves all.
+_ADDED: Final = {"kube-api-qps": 5.0, "kube-api-burst": 10.0}
+_LARGEST: Final = frozenset(
+    {
+        *("v", "leader-election-lease-duration", "leader-election-renew-deadline"),
+        "leader-election-retry-period",
+    }
+)
+_ANY: Final = frozenset({"leader-election", "enable-pprof", "automaxprocs"})
+_FIRST: Final = frozenset({"http-endpoint", "metrics-address", "metrics-path", "logging-format"})
+_APART: Final = frozenset({"csi-address", "feature-gates", "version"})
+# What the container of a sidecar has and ours takes over, is handled by name, or does not need.
+_TAKEN: Final = frozenset(
+    {
+        *("name", "image", "imagePullPolicy", "command", "args", "env", "envFrom", "volumeMounts"),
+        *("securityContext", "resources", "ports", "livenessProbe"),
+        *("terminationMessagePath", "terminationMessagePolicy", "restartPolicy"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What a worker beside a driver needs to know of the csi-fleet it belongs to."""
+
+    namespace: str
+    image: str
+    redis_url: str
+    records_namespace: str
+    pull_policy: str = ""
+
+    @property
+    def has_ca(self) -> bool:
+        """Whether Redis' authority comes from the ConfigMap redis-ca."""
+        return CA_FOLDER in self.redis_url
+
+
+@dataclass(slots=True)
+class OneContainer:
+    """The result.
+
+    Attributes:
+        container: the worker; of no use while there are problems.
+        volumes: what it mounts that the pod does not have.
+        elects: the programs with --leader-election.
+        problems: why this cannot be one container, with a remedy each.
+        notes: what will be otherwise than before.
+    """
+
+    container: JsonObject = field(default_factory=dict)
+    volumes: list[JsonObject] = field(default_factory=list)
+    elects: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """One sidecar: what it is, its container, its arguments read as it reads them."""
+
+    spec: Spec
+    container: JsonObject
+    line: CommandLine
+
+    @property
+    def specs(self) -> tuple[Spec, ...]:
+        return catalogue.choose(self.spec.name)
+
+    def value(self, name: str) -> Any:
+        return self.line.values[name]
+
+    def has(self, name: str) -> bool:
+        return name in self.line.explicit
+
+
+def build(
+    sidecars: Sequence[tuple[Spec, JsonObject]],
+    pod_spec: JsonObject,
+    *,
+    driver: str,
+    installation: Installation,
+    secret: str,
+) -> OneContainer:
+    """Make the worker that replaces these containers, the provisioner's first."""
+    result = OneContainer()
+    order = {spec.name: index for index, spec in enumerate(catalogue.SPECS)}
+    given = [
+        one
+        for spec, container in sorted(sidecars, key=lambda pair: order[pair[0].name])
+        if (one := _read(spec, container, result)) is not None
+    ]
+    programs = [spec.program for spec, _ in sidecars]
+    for program in sorted({one for one in programs if programs.count(one) > 1}):
+        result.problems.append(
+            f"The pod has several containers of {program}, so it serves several drivers or runs "
+            "one twice. One worker serves one socket. Move them container by container"
+        )
+    if result.problems or not given:
+        return result
+    result.elects = {one.spec.program for one in given if one.value("leader-election")}
+    arguments = _arguments(given, result)
+    container: JsonObject = {
+        "name": NAME,
+        "image": installation.image,
+        **({"imagePullPolicy": installation.pull_policy} if installation.pull_policy else {}),
+        "args": ["worker", *arguments, f"--namespace={installation.records_namespace}"],
+        "env": [*_environment(given, result), *_redis_environment(driver, installation)],
+        "volumeMounts": [*_mounts(given, result), *_redis_mounts(installation)],
+        "resources": copy.deepcopy(RESOURCES),
+        "securityContext": _security(given[0].container, pod_spec, result),
+    }
+    sources = [one.container.get("envFrom") or [] for one in given]
+    if any(one != sources[0] for one in sources):
+        result.problems.append(
+            "The sidecars take variables from different ConfigMaps or Secrets (envFrom). Which of "
+            "them wins in one container is not known. Give all of them the same envFrom"
+        )
+    elif sources[0]:
+        container["envFrom"] = copy.deepcopy(sources[0])
+    _serve_http(given, container, result)
+    _tell_dropped(given, result)
+    result.container = container
+    result.volumes = _volumes(pod_spec, container["securityContext"], secret, installation)
+    _check(arguments, given, result)
+    return result
+
+
+def _read(spec: Spec, container: JsonObject, result: OneContainer) -> _Given | None:
+    flags = flag_set(catalogue.choose(spec.name))
+    try:
+        line = read_arguments(Command.WORKER, _words(container), flags, spec.program)
+    except ConfigError as error:
+        result.problems.append(
+            f"Container {container['name']}: csi-fleet does not take its arguments: {error}. "
+            "Remove or correct the argument; if its value comes from a ConfigMap or Secret, write "
+            "it out"
+        )
+        return None
+    except HelpRequested:
+        result.problems.append(f"Container {container['name']} only prints its help (--help)")
+        return None
+    own = [name for name in sorted(line.explicit) if not _is_of_sidecar(line, name)]
+    if own:
+        result.problems.append(
+            f"Container {container['name']}: --{own[0]} is no flag of {spec.program}, so it is not "
+            "the Go sidecar. Put the Go sidecar back first (kubectl rollout undo)"
+        )
+    if line.arguments:
+        result.problems.append(
+            f"Container {container['name']}: {line.arguments[0]!r} is no flag, and {spec.program} "
+            "ignores what follows it. Remove it"
+        )
+    if line.values.get("node-deployment"):
+        result.problems.append(
+            f"Container {container['name']} works for one node (--node-deployment). Such drivers "
+            "are moved node by node: docs/migration.md"
+        )
+    return _Given(spec, container, line)
+
+
+def _is_of_sidecar(line: CommandLine, name: str) -> bool:
+    flag = line.flags.find(name)
+    return flag is None or flag.upstream or name not in FLAGS
+
+
+def _words(container: JsonObject) -> list[str]:
+    """The arguments, with the variables written out whose values the container itself has."""
+    known = _literals(container)
+    words = [*(container.get("command") or [])[1:], *(container.get("args") or [])]
+    return [_expanded(str(one), known, container) for one in words]
+
+
+def _literals(container: JsonObject) -> dict[str, str]:
+    """The variables with a plain value, as the kubelet makes them one after the other."""
+    known: dict[str, str] = {}
+    for one in container.get("env") or ():
+        known.pop(one["name"], None)
+        if not one.get("valueFrom"):
+            known[one["name"]] = _expanded(one.get("value") or "", known, container)
+    return known
+
+
+def _expanded(text: str, known: Mapping[str, str], container: JsonObject) -> str:
+    """Write known variables out; a `$(NAME)` that the kubelet would leave gets a second dollar."""
+    names = {one["name"] for one in container.get("env") or ()}
+
+    def replaced(match: re.Match[str]) -> str:
+        name = match[1]
+        if name is None or (name not in known and (name in names or container.get("envFrom"))):
+            return match[0]
+        return known.get(name, f"${match[0]}")
+
+    return _VARIABLE.sub(replaced, text)
+
+
+def _references(text: str) -> set[str]:
+    return {name for name in _VARIABLE.findall(text) if name}
+
+
+# Arguments.
+
+
+def _arguments(given: Sequence[_Given], result: OneContainer) -> list[str]:
+    """Of `csi-fleet worker`, for what all the sidecars were told."""
+    controllers = ",".join(one.spec.name for one in given)
+    return [
+        f"--controllers={controllers}",
+        *_socket(given, result),
+        *_gates(given, result),
+        *_common(given, result),
+        *_own(given),
+    ]
+
+
+def _socket(given: Sequence[_Given], result: OneContainer) -> list[str]:
+    """The address as the first container sees it; the others must mean the same file."""
+    addresses = [one.value("csi-address") for one in given]
+    if any(len(one) != 1 for one in addresses):
+        result.problems.append(
+            "A sidecar has several --csi-address. One worker container serves one driver. Give "
+            "each container one address"
+        )
+        return []
+    places = {
+        _place(one.container, address[0]) for one, address in zip(given, addresses, strict=True)
+    }
+    if len(places) > 1:
+        result.problems.append(
+            "The sidecars connect to different sockets: "
+            + ", ".join(f"{one.spec.program} to {one.value('csi-address')[0]}" for one in given)
+            + ". One worker serves one socket. Move them container by container"
+        )
+    return [f"--csi-address={addresses[0][0]}"]
+
+
+def _place(container: JsonObject, address: str) -> tuple[str, str]:
+    """Volume and path in it of a socket; the address itself where no volume is mounted."""
+    path = address.removeprefix("unix://")
+    mounts = container.get("volumeMounts") or ()
+    inside = [one for one in mounts if f"{path}/".startswith(one["mountPath"].rstrip("/") + "/")]
+    if not inside:
+        return "", path
+    mount = max(inside, key=lambda one: len(one["mountPath"].rstrip("/")))
+    rest = path[len(mount["mountPath"].rstrip("/")) :]
+    part = str(mount.get("subPath") or mount.get("subPathExpr") or "")
+    return mount["name"], f"{part}{rest}"
+
+
+def _gates(given: Sequence[_Given], result: OneContainer) -> list[str]:
+    """Each gate once; controllers that read it must agree on it."""
+    merged: dict[str, bool] = {}
+    for one in given:
+        merged |= one.value("feature-gates")
+    for name in sorted(merged):
+        seen: dict[bool, list[str]] = {}
+        for one in given:
+            known = [*COMMON_GATES, *(gate for spec in one.specs for gate in spec.gates)]
+            values = gate_values(one.value("feature-gates"), known)
+            if name in values:
+                seen.setdefault(values[name], []).append(one.spec.program)
+            elif name in {"AllAlpha", "AllBeta"}:
+                is_on = bool(one.value("feature-gates").get(name))
+                seen.setdefault(is_on, []).append(one.spec.program)
+        if len(seen) > 1:
+            result.problems.append(
+                f"The feature gate {name} is on for {', '.join(seen[True])} and off for "
+                f"{', '.join(seen[False])}. One worker has each gate once. Give all of them the "
+                "same value"
+            )
+        elif seen:
+            merged[name] = next(iter(seen))
+    if not merged:
+        return []
+    return ["--feature-gates=" + ",".join(f"{n}={str(v).lower()}" for n, v in merged.items())]
+
+
+def _common(given: Sequence[_Given], result: OneContainer) -> list[str]:
+    """The flags that all sidecars have alike, with one value for the process."""
+    own = {flag.name for one in given for spec in one.specs for flag in spec.flags}
+    names = [
+        name
+        for name, flag in FLAGS.items()
+        if name not in own | _APART and not flag.ignored and any(one.has(name) for one in given)
+    ]
+    found: list[str] = []
+    for name in names:
+        texts = [one.line.texts[name][-1] for one in given if one.has(name)]
+        values = [one.value(name) for one in given]
+        if name in _ADDED:
+            told = [one.value(name) if one.has(name) else _ADDED[name] for one in given]
+            # 0 and less have meanings of their own, which do not add up.
+            total = sum(told) if min(told) > 0 else min(told)
+            found.append(f"--{name}={total:g}")
+        elif name in _LARGEST:
+            most = max(one.value(name) for one in given if one.has(name))
+            text = next(
+                one.line.texts[name][-1]
+                for one in given
+                if one.has(name) and one.value(name) == most
+            )
+            found.append(f"--{name}={text}")
+        elif name in _ANY:
+            if any(values):
+                found.append(f"--{name}")
+        elif name in _FIRST:
+            found += _first(name, texts, given, result)
+        elif any(one != values[0] for one in values):
+            result.problems.append(
+                f"The sidecars have different values of --{name}: "
+                + ", ".join(f"{one.spec.program} {one.value(name)!r}" for one in given)
+                + ". One worker has one. Give all of them the same value"
+            )
+        else:
+            found.append(f"--{name}={texts[0]}")
+    return found
+
+
+def _first(
+    name: str, texts: Sequence[str], given: Sequence[_Given], result: OneContainer
+) -> list[str]:
+    """A value of which one process has one, and whose loss is told."""
+    whole = [text for text in texts if text]
+    if not whole:
+        return []
+    if name == "metrics-address" and any(one.value("http-endpoint") for one in given):
+        result.notes.append(
+            f"--metrics-address={whole[0]} is left out: --http-endpoint serves the metrics"
+        )
+        return []
+    if others := sorted(set(whole[1:]) - {whole[0]}):
+        result.notes.append(
+            f"The worker has --{name}={whole[0]} alone; {', '.join(others)} is not served any more"
+            if name in {"http-endpoint", "metrics-address"}
+            else f"The worker has --{name}={whole[0]} alone, not {', '.join(others)}"
+        )
+    return [f"--{name}={whole[0]}"]
+
+
+def _own(given: Sequence[_Given]) -> list[str]:
+    """The flags of single controllers, with the controller's name where they could be another's."""
+    merged = flag_set([spec for one in given for spec in one.specs])
+    owners: dict[str, list[_Given]] = {}
+    for one in given:
+        for name in {flag.name for spec in one.specs for flag in spec.flags}:
+            owners.setdefault(name, []).append(one)
+    found: list[str] = []
+    for name, having in sorted(owners.items()):
+        told = [one for one in having if one.has(name) or _prefixed_in(one, name)]
+        if not told:
+            continue
+        is_shared = (
+            name in merged.flags
+            and name not in FLAGS
+            and all(_value_of(one, name) == _value_of(having[0], name) for one in having)
+        )
+        if is_shared:
+            found.append(f"--{name}={_text_of(told[0], name)}")
+        else:
+            found += [f"--{_long(one, name)}={_text_of(one, name)}" for one in told]
+    return found
+
+
+def _long(one: _Given, name: str) -> str:
+    return next(
+        prefixed(spec, flag) for spec in one.specs for flag in spec.flags if flag.name == name
+    )
+
+
+def _prefixed_in(one: _Given, name: str) -> bool:
+    return _long(one, name) in one.line.explicit
+
+
+def _value_of(one: _Given, name: str) -> Any:
+    long_name = _long(one, name)
+    return one.value(long_name if long_name in one.line.explicit else name)
+
+
+def _text_of(one: _Given, name: str) -> str:
+    long_name = _long(one, name)
+    written = long_name if long_name in one.line.explicit else name
+    flag = one.line.flags.find(written)
+    if flag is not None and flag.kind is Kind.BOOL:
+        return str(one.value(written)).lower()
+    return one.line.texts[written][-1]
+
+
+def _check(arguments: Sequence[str], given: Sequence[_Given], result: OneContainer) -> None:
+    """Our own reader has the last word."""
+    environ = {
+        entry["name"]: "elsewhere" if entry.get("valueFrom") else str(entry.get("value") or "")
+        for one in given
+        for entry in one.container.get("env") or ()
+        if entry["name"] in {"NODE_NAME", "POD_NAME", "POD_NAMESPACE", "NAMESPACE"}
+    }
+    environ |= {"NAMESPACE": "elsewhere", "POD_NAME": "elsewhere"}
+    try:
+        settings = parse("worker", ["--redis-url=redis://redis", *arguments], environ)
+    except ConfigError as error:
+        result.problems.append(
+            f"csi-fleet does not take the arguments in one container: {error}. Move the sidecars "
+            "container by container"
+        )
+        return
+    result.notes += [one for one in settings.warnings if "redis" not in one]
+
+
+# The rest of the container.
+
+
+def _environment(given: Sequence[_Given], result: OneContainer) -> list[JsonObject]:
+    """Every variable of the sidecars once."""
+    found: dict[str, JsonObject] = {}
+    left_out: set[str] = set()
+    for one in given:
+        literals = _literals(one.container)
+        for entry in one.container.get("env") or ():
+            name = entry["name"]
+            if found.setdefault(name, entry) == entry:
+                continue
+            # A value that only its own arguments name is written out there.
+            if name in literals and not found[name].get("valueFrom"):
+                left_out.add(name)
+                continue
+            result.problems.append(
+                f"The sidecars have different variables {name}. One container has one. Give all "
+                "of them the same value"
+            )
+    used = {
+        reference
+        for one in given
+        for word in _words(one.container)
+        for reference in _references(word)
+    }
+    for name in sorted(left_out):
+        if name in used or not all(_only_argument(one, name) for one in given):
+            result.problems.append(
+                f"The sidecars have different variables {name}. One container has one. Give all "
+                "of them the same value"
+            )
+    names = {"NAMESPACE": "metadata.namespace", "POD_NAME": "metadata.name"}
+    added = [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        for name, path in names.items()
+        if name not in found
+    ]
+    kept = [copy.deepcopy(entry) for name, entry in found.items() if name not in left_out]
+    return [*kept, *added]
+
+
+def _only_argument(one: _Given, name: str) -> bool:
+    """Whether the container has no such variable, or needs it for its arguments alone."""
+    container = one.container
+    words = [*(container.get("command") or [])[1:], *(container.get("args") or [])]
+    has = any(entry["name"] == name for entry in container.get("env") or ())
+    return not has or any(name in _references(str(word)) for word in words)
+
+
+def _redis_environment(driver: str, installation: Installation) -> list[JsonObject]:
+    return [
+        {"name": "CSI_FLEET_REDIS_URL", "value": installation.redis_url},
+        {"name": "CSI_FLEET_REDIS_USERNAME", "value": f"worker.{driver}"},
+        {"name": "CSI_FLEET_REDIS_PASSWORD_FILE", "value": f"{LOGIN_FOLDER}/password"},
+        {"name": "CSI_FLEET_RECORDS_KEY_FILE", "value": f"{LOGIN_FOLDER}/records-key"},
+    ]
+
+
+def _mounts(given: Sequence[_Given], result: OneContainer) -> list[JsonObject]:
+    """Every mount of the sidecars once."""
+    found: dict[str, JsonObject] = {}
+    for one in given:
+        for mount in one.container.get("volumeMounts") or ():
+            path = mount["mountPath"].rstrip("/") or "/"
+            if found.setdefault(path, mount) != mount:
+                result.problems.append(
+                    f"The sidecars mount different volumes at {path}. One container has one there. "
+                    "Give all of them the same mount"
+                )
+    return copy.deepcopy(list(found.values()))
+
+
+def _redis_mounts(installation: Installation) -> list[JsonObject]:
+    login = {"name": LOGIN_VOLUME, "mountPath": LOGIN_FOLDER, "readOnly": True}
+    ca = {"name": CA_VOLUME, "mountPath": CA_FOLDER, "readOnly": True}
+    return [ca, login] if installation.has_ca else [login]
+
+
+def _volumes(
+    pod_spec: JsonObject, security: JsonObject, secret: str, installation: Installation
+) -> list[JsonObject]:
+    """The Secret is for our container alone, so the user that it runs as may read it there."""
+    of_pod = pod_spec.get("securityContext") or {}
+    user = security.get("runAsUser", of_pod.get("runAsUser"))
+    mode = 0o440 if user == 0 or of_pod.get("fsGroup") is not None else 0o444
+    login = {"name": LOGIN_VOLUME, "secret": {"secretName": secret, "defaultMode": mode}}
+    ca = {"name": CA_VOLUME, "configMap": {"name": "redis-ca"}}
+    return [ca, login] if installation.has_ca else [login]
+
+
+def _security(container: JsonObject, pod_spec: JsonObject, result: OneContainer) -> JsonObject:
+    """The user that reached the socket reaches it again, with no more than it had.
+
+    The Go sidecars' images run as root where nothing else is said, ours does not.
+    """
+    found: JsonObject = copy.deepcopy(container.get("securityContext") or {})
+    of_pod = pod_spec.get("securityContext") or {}
+    user = found.get("runAsUser", of_pod.get("runAsUser"))
+    if user is None:
+        if found.get("runAsNonRoot", of_pod.get("runAsNonRoot")):
+            result.problems.append(
+                f"Container {container['name']} must not run as root, and no user is named. The "
+                "user that may open the driver's socket is not known. Set runAsUser"
+            )
+        user = found["runAsUser"] = 0
+    if found.get("privileged"):
+        return found
+    found.setdefault("allowPrivilegeEscalation", False)
+    found.setdefault("readOnlyRootFilesystem", True)
+    # Root needs it for a socket that belongs to another user.
+    found.setdefault(
+        "capabilities", {"drop": ["ALL"], **({"add": ["DAC_OVERRIDE"]} if user == 0 else {})}
+    )
+    return found
+
+
+def _serve_http(given: Sequence[_Given], container: JsonObject, result: OneContainer) -> None:
+    """Port and liveness probe of the sidecar whose endpoint is the worker's."""
+    name = next(
+        (one for one in ("http-endpoint", "metrics-address") if any(g.value(one) for g in given)),
+        "",
+    )
+    if not name:
+        return
+    having = next(one for one in given if one.value(name))
+    try:
+        _, port = parse_listen_address(having.value(name))
+    except ValueError:
+        port = 0  # the address has a variable before the port, or `parse` refuses it later
+        port = int(tail) if (tail := having.value(name).rpartition(":")[2]).isdigit() else port
+    ports = [one for one in having.container.get("ports") or () if one["containerPort"] == port]
+    if ports:
+        container["ports"] = copy.deepcopy(ports)
+    probe = having.container.get("livenessProbe")
+    names = {port, *(one.get("name") for one in ports)}
+    if probe and (probe.get("httpGet") or {}).get("port") in names:
+        container["livenessProbe"] = copy.deepcopy(probe)
+    others = [one for one in given if one is not having and one.container.get("livenessProbe")]
+    for one in others:
+        result.notes.append(f"The liveness probe of {one.container['name']} is left out")
+
+
+def _tell_dropped(given: Sequence[_Given], result: OneContainer) -> None:
+    for one in given:
+        if left := sorted(one.container.keys() - _TAKEN):
+            result.notes.append(f"Container {one.container['name']}: {', '.join(left)} is left out")

@@ -1,0 +1,98 @@
+"""Who would undo a change of a workload, by what the workload itself says of its owners.
+
+Pure. Some owners put their own version back at once, others when somebody applies it the next time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from workers.kube.objects import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Undoer:
+    """One owner.
+
+    Attributes:
+        who: for people.
+        is_at_once: it undoes changes by itself.
+        remedy: how its own version gets the change.
+    """
+
+    who: str
+    is_at_once: bool
+    remedy: str
+
+
+_RENDERED: Final = "put the printed patch into its kustomization"
+_POSTED: Final = "give `helm upgrade` the printed kustomization by --post-renderer"
+
+# Label or annotation, a value that it must have ("" for any), who, at once, remedy.
+_SIGNS: Final = (
+    ("argocd.argoproj.io/instance", "", "Argo CD application", True, _RENDERED),
+    ("argocd.argoproj.io/tracking-id", "", "Argo CD application", True, _RENDERED),
+    ("kustomize.toolkit.fluxcd.io/name", "", "Flux kustomization", True, _RENDERED),
+    (
+        *("helm.toolkit.fluxcd.io/name", "", "Flux Helm release", True),
+        "put the printed patch into its postRenderers",
+    ),
+    (
+        *("addonmanager.kubernetes.io/mode", "Reconcile", "addon manager, mode", True),
+        "change the add-on itself",
+    ),
+    (
+        *("kubernetes.azure.com/managedby", "", "managed add-on of", True),
+        "switch the add-on off and install the driver's chart",
+    ),
+    (
+        *("olm.owner", "", "Operator Lifecycle Manager, owner", True),
+        "change the images by the operator's own settings",
+    ),
+    ("meta.helm.sh/release-name", "", "Helm release", False, _POSTED),
+    (
+        *("kubectl.kubernetes.io/last-applied-configuration", "", "kubectl apply", False),
+        "apply the printed kustomization in place of the manifest",
+    ),
+)
+# Field managers that reconcile, and leave no label where they are told to leave none.
+_MANAGERS: Final = {
+    "argocd-controller": ("Argo CD", _RENDERED),
+    "kustomize-controller": ("Flux", _RENDERED),
+    "helm-controller": ("Flux", "put the printed patch into its postRenderers"),
+    "eks": ("managed add-on of EKS", "switch the add-on off and install the driver's chart"),
+}
+
+
+def undoers(workload: JsonObject) -> list[Undoer]:
+    """Everybody who would undo a change, each once."""
+    return list(dict.fromkeys(_found(workload)))
+
+
+def _found(workload: JsonObject) -> Iterator[Undoer]:
+    metadata = workload["metadata"]
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            yield Undoer(
+                f"the operator of {owner['kind']} {owner['name']}",
+                is_at_once=True,
+                remedy="change the sidecars' images by the operator's own settings "
+                "(docs/migration.md, Recipes)",
+            )
+    notes = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}
+    names: set[str] = set()
+    for key, wanted, who, is_at_once, remedy in _SIGNS:
+        value = notes.get(key)
+        if value is None or wanted not in {"", value}:
+            continue
+        names.add(who.partition(" ")[0])
+        is_short = "last-applied" not in key
+        yield Undoer(f"{who} {value}" if is_short else who, is_at_once, remedy)
+    for one in metadata.get("managedFields") or ():
+        manager, remedy = _MANAGERS.get(str(one.get("manager")), ("", ""))
+        if manager and manager.partition(" ")[0] not in names:
+            yield Undoer(manager, is_at_once=True, remedy=remedy)
