@@ -355,7 +355,6 @@ class CrashWorld:
             catalog=catalog,
             parts={CONTROLLER.spec.name: own},
             driver_of=lambda _name: self.driver,
-            now=lambda: self.now_ms / 1000,
         )
         return Owner(queue, runtime, steps)
 

@@ -316,6 +316,7 @@ class World:
             driver_of=lambda _name: self.driver,
         )
         self.memo = ""
+        self.clock: Callable[[], float] = time.time
         self.fails = 0
 
     def add_class(self, name: str = "fast", **fields: Any) -> JsonObject:
@@ -371,7 +372,7 @@ class World:
 
     def lease(self, key: Any, domain: str) -> Lease:
         """A lease that is held for an hour of this machine's time."""
-        session = Session(epoch="e", clock=time.monotonic)
+        session = Session(epoch="e", clock=self.clock)
         state = CatalogState("e", {}, frozenset({"classes", "csinodes", "nodes"}))
         return Lease(
             key=key,

@@ -31,7 +31,7 @@ from workers.engine.effects import Effects
 from workers.errors import LeaseLost
 from workers.observability.metrics import Metrics
 from workers.queue.keys import Key
-from workers.queue.leases import CatalogState
+from workers.queue.leases import CatalogState, Session
 from workers.queue.locks import Lock, Mode
 from workers.queue.seal import Seal
 
@@ -155,8 +155,17 @@ class ScriptedClient:
 class FakeLease:
     """A held lease; `is_lost` makes `check` raise."""
 
-    def __init__(self, key: Key, *, fails: int, memo: str, mark: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        key: Key,
+        *,
+        fails: int,
+        memo: str,
+        mark: Mapping[str, Any],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.key, self.fails, self.memo = key, fails, memo
+        self.session = Session(clock=clock)
         self.mark: Mapping[str, Any] = mark
         self.is_lost = self.is_released = False
         self.rules, self.successor = "", None
@@ -306,7 +315,6 @@ class FakeWorld:
             settings=SimpleNamespace(controllers=dict(self.settings)),
             metrics=Metrics(),
             pauses=None,
-            now=lambda: time.time() + self.passed,
         )
 
     def lease(self, key: Key) -> FakeLease:
@@ -316,6 +324,7 @@ class FakeWorld:
             fails=self.fails.get(key.text, 0),
             memo=self.memos.get(key.text, ""),
             mark=self.queue.marks.get(key.text, {}),
+            clock=lambda: time.time() + self.passed,
         )
 
     def sync(self, controller: Any, key: Key) -> Any:

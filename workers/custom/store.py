@@ -2,13 +2,12 @@
 
 The library sleeps in its worker thread. Here each try is one pass of the claim's key, due after
 the interval, with its progress in the volume's intent: `{"saves": failed saves, "deletes": failed
-deletions, "due": unix seconds of the next try, "error": text of the last failed save}`. So no
-thread is blocked, and a process that dies changes nothing.
+deletions, "due": deadline before which there is no next try, "error": text of the last failed
+save}`. So no thread is blocked, and a process that dies changes nothing.
 """
 
 from __future__ import annotations
 
-import time
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from workers import constants as k
 from workers.controllers.provisioner import saving
 from workers.cpuslots import waiting
+from workers.deadlines import Deadline
 from workers.engine.outcome import Outcome, retry, wait
 from workers.engine.steps import Step
 from workers.errors import ApiError
@@ -42,9 +42,10 @@ class BackoffStore:
     ) -> Outcome:
         """The next try: a save, or once those are used up, a deletion."""
         progress = dict((work.record.store if work.record else None) or {})
-        due = float(progress.get("due", 0.0)) - time.time()
-        if due > 0:
-            return wait(due, "volume is not saved yet")
+        due = Deadline.read(progress.get("due"))
+        seconds = work.lease.session.seconds_left(due)
+        if seconds > 0:
+            return wait(seconds, "volume is not saved yet")
         if progress.get("saves", 0) < self.options.save_attempts:
             return self.save(work, claim, volume, live, progress)
         return self.delete(work, claim, volume, progress)
@@ -118,7 +119,8 @@ class BackoffStore:
         """The progress is remembered with the intent; no back-off step is counted."""
         seconds = self.options.save_interval_seconds
         if work.record is not None:
-            work.record = work.record.with_store({**progress, "due": time.time() + seconds})
+            due = work.lease.session.later(seconds).data()
+            work.record = work.record.with_store({**progress, "due": due})
             work.runtime.effects.reach(Step.RECORD_INTENT, work.lease)
             work.own.intents.put(work.lease.domain, work.record.record(), work.lease)
         return wait(seconds, "volume is not saved yet")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -50,7 +49,6 @@ class Context:
         next_ticket: waits a moment for another ticket of a key's driver; None: none came.
         shown: around a pass without a ticket of its own, told task and key: who watches tasks sees
             it all the same.
-        now: unix seconds, for moments that several machines talk about.
     """
 
     settings: Settings
@@ -73,7 +71,6 @@ class Context:
     shown: Callable[[str, Key], AbstractContextManager[None]] = field(
         default=lambda *_: nullcontext()
     )
-    now: Callable[[], float] = time.time
     running: RunningWork = field(init=False)
     lock_rules: LockRules = field(init=False, default_factory=LockRules)
 

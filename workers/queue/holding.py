@@ -138,7 +138,9 @@ class HeldLeases:
         reply: list[Any] = [0]
         if epoch:
             reply = self._heartbeats.run("renew", process, epoch, self._ttl_ms, *names)
-        lost = set(map(text, reply[1:])) if reply[0] else self._restore(held, declare)
+        if reply[0]:
+            session.hear(int(reply[1]), started)
+        lost = set(map(text, reply[2:])) if reply[0] else self._restore(held, declare)
         for lease in held:
             if lease.token not in lost:
                 lease.valid_until = started + usable_seconds(self._ttl_ms)
@@ -158,7 +160,9 @@ class HeldLeases:
             for slot, (name, record) in written.items():
                 leases += [slot, name, record]
         owner = (session.process_id, candidate, known, self._ttl_ms)
-        epoch, tickets, lost = self._heartbeats.run("regain", *owner, *leases)
+        asked_at = self._clock()
+        epoch, tickets, lost, now_ms = self._heartbeats.run("regain", *owner, *leases)
+        session.hear(int(now_ms), asked_at)
         self._tickets.hold(tickets)
         if known:
             _log.warning("Redis began a new life", leases=len(held), lost=len(lost))

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from workers.backoff import Backoff
+from workers.deadlines import MARGIN_SECONDS, Deadline
 from workers.errors import LeaseLost, QueueUnavailable
 from workers.loop import Loop
 
@@ -46,11 +47,54 @@ def process_name() -> str:
 
 @dataclass(slots=True)
 class Session:
-    """This process as Redis knows it; `epoch`: the life of Redis it last heard of, "" for none."""
+    """This process as Redis knows it, and the queue's clock as the process follows it.
+
+    Args:
+        epoch: the life of Redis it last heard of, "" for none.
+        clock: local seconds that go on while the process is stopped.
+    """
 
     epoch: str = ""
     clock: Callable[[], float] = suspend_aware_clock
     process_id: str = field(default_factory=process_name)
+    # Seconds of the queue's clock, and of the local one before they were asked for and after.
+    _heard: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def hear(self, now_ms: int, asked_at: float) -> None:
+        """Redis said what time it is for the queue."""
+        self._heard = now_ms / 1000, asked_at, self.clock()
+
+    def now(self) -> float:
+        """Seconds of the queue's clock, or a moment less: what is waited for is over by then."""
+        heard, _, heard_at = self._heard
+        return heard + self.clock() - heard_at
+
+    def deadline(self, timeout_seconds: float) -> Deadline:
+        """When a call that begins now has surely ended."""
+        return self.later(timeout_seconds + MARGIN_SECONDS)
+
+    def later(self, seconds: float) -> Deadline:
+        """A moment so long from now."""
+        heard, asked_at, _ = self._heard
+        return Deadline(heard + self.clock() - asked_at + seconds, seconds, self._life)
+
+    def seconds_left(self, *deadlines: Deadline) -> float:
+        """How long until the last of them; 0 for none."""
+        now, life = self.now(), self._life
+        return max((one.seconds_left(now, life) for one in deadlines), default=0.0)
+
+    def latest(self, *deadlines: Deadline) -> Deadline:
+        """The deadline that is waited for longest, if any is."""
+        left, found = max(
+            ((self.seconds_left(one), one) for one in deadlines), key=lambda pair: pair[0]
+        )
+        return found if left > 0 else Deadline()
+
+    @property
+    def _life(self) -> float:
+        """When it began: seconds of the queue's clock."""
+        birth = self.epoch.split(":")[1:2]
+        return int(birth[0]) / 1000 if birth and birth[0].isdigit() else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +127,7 @@ class Lease:
             minutes, and under what they stand; for `IntentStore.opened`.
         written: what this lease wrote and has not finished, by slot: name and record. A Redis that
             lost it gets it again.
-        started_ms: Redis' time when it was given.
+        started_ms: when it was given, by the queue's clock.
         asked_at: local time just before.
         seen: the newest resourceVersion of the key's object that an event told of, or a pass read
             or wrote, in the last minutes; 0 for none.

@@ -1,4 +1,4 @@
-#!lua name=csifleet_ea50fe66444f4460
+#!lua name=csifleet_0d4c76f16e6a8f12
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
@@ -1404,7 +1404,7 @@ scripts['regain'] = function()
 -- REGAIN(process, candidate, known, ttl_ms, (key, fence, token, started, locks, n, (slot, name,
 -- record) x n)...): the process meets a new life of Redis, which may lack what it holds or know an
 -- older owner. The higher fence is the newer owner. Records are written as the owner knows them.
--- Touches everything of the queue. Returns {epoch, tickets, {tokens of lost leases...}}.
+-- Touches everything of the queue. Returns {epoch, tickets, {tokens of lost leases...}, the time in ms}.
 local process, ttl = ARGV[2], tonumber(ARGV[5])
 local epoch = begin_life(ARGV[3], ARGV[4], ttl)
 if type(epoch) == 'table' then return epoch end
@@ -1491,7 +1491,7 @@ while i <= #ARGV do
     i = i + 3
   end
 end
-return { epoch, tickets, lost }
+return { epoch, tickets, lost, now }
 end
 scripts['release'] = function()
 -- RELEASE(key, process, token, epoch, next, delay_ms, count, note...): put back without a back-off
@@ -1518,12 +1518,12 @@ end
 scripts['renew'] = function()
 -- RENEW(process, epoch, ttl_ms, (key, token)...): the leases that the process holds go on.
 -- Those it does not name run out: a delayed copy of TAKE may have made one nobody knows of.
--- Touches procs, leases, leased, lost. Returns {1 = same life, tokens of lost leases...}; in another life
--- {0}: REGAIN.
+-- Touches procs, leases, leased, lost. Returns {1 = same life, the time in ms, tokens of lost leases...};
+-- in another life {0}: REGAIN.
 local process, ttl = ARGV[2], tonumber(ARGV[4])
 if life() ~= ARGV[3] then return { 0 } end
 redis.call('ZADD', K.procs, now + ttl, process)
-local reply = { 1 }
+local reply = { 1, now }
 for i = 5, #ARGV, 2 do
   local key, token = ARGV[i], ARGV[i + 1]
   local lease = lease_of(key)
@@ -1789,5 +1789,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_ea50fe66444f4460', run)
-redis.register_function{ function_name = 'csifleet_ea50fe66444f4460_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_0d4c76f16e6a8f12', run)
+redis.register_function{ function_name = 'csifleet_0d4c76f16e6a8f12_always', callback = run, flags = { 'allow-oom' } }

@@ -180,7 +180,7 @@ def test_a_lock_that_is_shared_is_taken_shared(bench, start_queue):
 def test_tickets_of_a_new_life_are_left_to_others():
     """The heartbeat's thread must not wait for the broker."""
     held, sent = [], []
-    replies = {"regain": [b"e", [b"ticket"], []]}
+    replies = {"regain": [b"e", [b"ticket"], [], 5]}
     scripts = SimpleNamespace(new_life=lambda: "e", run=lambda name, *_: replies[name])
     tickets = SimpleNamespace(hold=held.extend, publish=sent.extend)
     leases = HeldLeases(

@@ -120,7 +120,7 @@ class Losing:
             return [[], None, 1]
         if self.ends_meanwhile:
             self.held.end("done", self.lease)
-        return [1, b"t"] if name == "renew" else [b"e", [], [b"t"]]
+        return [1, 5, b"t"] if name == "renew" else [b"e", [], [b"t"], 5]
 
     def heartbeat(self) -> bool:
         return self.held.heartbeat(lambda *, is_new_life: None)

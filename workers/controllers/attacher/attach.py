@@ -8,7 +8,6 @@ same.
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,7 +40,6 @@ OTHER_NODE_SECONDS: Final = 1.0
 OTHER_NODE_SILENCE_SECONDS: Final = 10.0
 """MA-012: how often to look for the other node's detach, and when to tell."""
 
-ZOMBIE_MARGIN_SECONDS: Final = 2.0
 """MA-016: time after its deadline in which a driver may still end a call of a dead worker."""
 
 
@@ -207,9 +205,10 @@ def mark(work: Work, source: Source, node_id: str) -> None:
     record = records.record(source, work.driver.name, node_id)
     annotation = work.settings.record_annotation
     save_mark(work, node_id, {annotation: records.to_text(record)} if annotation else {})
-    now = time.time()
-    until = now + work.timeout("attach") + ZOMBIE_MARGIN_SECONDS
-    work.set_mark("record-call", records.begun(work.lease.mark, record, until=until, now=now))
+    session, known = work.lease.session, work.lease.mark
+    until = session.deadline(work.timeout("attach"))
+    overtaken = session.latest(*records.deadlines(known))
+    work.set_mark("record-call", records.begun(known, record, until=until, overtaken=overtaken))
 
 
 def save_mark(work: Work, node_id: str, extra: dict[str, str]) -> None:

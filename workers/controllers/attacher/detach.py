@@ -21,7 +21,7 @@ from workers.controllers.attacher.source import (
     volume_name,
     volume_source,
 )
-from workers.controllers.attacher.work import Work, pause, zombie_seconds
+from workers.controllers.attacher.work import Work, pause
 from workers.engine.outcome import blocked, done, wait
 from workers.errors import ApiError, LeaseLost, QueueUnavailable, TransientError
 from workers.kube.errors import ConflictError, NotFoundError, RefusedError
@@ -72,7 +72,7 @@ def abandon(work: Work) -> Outcome:
     """
     if not work.is_unheard:
         _note(work, "end-call", records.succeeded(work.lease.mark))
-    pause(zombie_seconds(work.lease.mark))
+    pause(work.zombie_seconds(work.lease.mark))
     problem, first = "", min(work.settings.retry_interval_start_seconds, MOST_PAUSE_SECONDS)
     begun = time.monotonic()
     for number in range(ABANDON_TRIES):
@@ -117,7 +117,7 @@ def unpublish(work: Work) -> None:
     busy = work.lock_calls("detach", target.handle, node_ids[0], multi_node=is_multi)
     if busy is not None:
         raise Busy(blocked(busy))
-    seconds = zombie_seconds(known)
+    seconds = work.zombie_seconds(known)
     if seconds:
         # The opposite call while a publish of a dead worker may run would leave either state.
         raise Busy(wait(seconds, "a publish of an earlier worker may still run"))

@@ -11,6 +11,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
+from workers.deadlines import Deadline
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -35,25 +37,26 @@ def with_node(mark: Mapping[str, Any], node_id: str) -> dict[str, Any]:
     return {**mark, "nodes": list(dict.fromkeys((*mark.get("nodes", ()), node_id)))}
 
 
-def begun(mark: Mapping[str, Any], wanted: Record, *, until: float, now: float) -> dict[str, Any]:
-    """The mark of a key whose publish is about to be sent; it overtakes one without an end.
+def begun(
+    mark: Mapping[str, Any], wanted: Record, *, until: Deadline, overtaken: Deadline
+) -> dict[str, Any]:
+    """The mark of a key whose publish is about to be sent.
 
     Args:
         mark: as it is.
         wanted: the record.
-        until: when the call has surely ended, seconds since 1970.
-        now: the same clock.
+        until: when the call has surely ended.
+        overtaken: the same of those without a known end before it.
     """
-    begins = {**mark, "record": wanted, "call": {"until": until}}
+    begins = {**mark, "record": wanted, "call": {"until": until.data()}}
     begins.pop("overtaken", None)
-    earlier = runs_until(mark)
-    return begins | ({"overtaken": earlier} if earlier > now else {})
+    return begins | ({"overtaken": overtaken.data()} if overtaken else {})
 
 
-def runs_until(mark: Mapping[str, Any]) -> float:
-    """When the last publish without a known end has surely ended; 0 without one (MA-016)."""
+def deadlines(mark: Mapping[str, Any]) -> tuple[Deadline, Deadline]:
+    """When the publishes without a known end have surely ended (MA-016)."""
     call = mark.get("call") or {}
-    return max(float(call.get("until", 0)), float(mark.get("overtaken", 0)))
+    return Deadline.read(call.get("until")), Deadline.read(mark.get("overtaken"))
 
 
 def ended(mark: Mapping[str, Any]) -> dict[str, Any]:

@@ -254,13 +254,17 @@ class Work:
             is_over = self.is_attached and key.kind == ATTACHMENTS
             mark = records.ended(kept) if is_over else kept
             mark = mark if self.has_finalizer else records.without_calls(mark)
-            until = max(map(records.runs_until, (found, mark)))
+            until = self.lease.session.latest(*records.deadlines(found), *records.deadlines(mark))
             nodes = [*found.get("nodes", ()), *mark.get("nodes", ())]
             found |= mark
             found["nodes"] = list(dict.fromkeys(nodes))
             if until:
-                found["overtaken"] = until
+                found["overtaken"] = until.data()
         return found
+
+    def zombie_seconds(self, mark: Mapping[str, Any]) -> float:
+        """How long a publish of a worker that died may still run; 0 for none (MA-016)."""
+        return self.lease.session.seconds_left(*records.deadlines(mark))
 
     def set_mark(self, step: str, mark: Mapping[str, Any]) -> None:
         """Remember what changed."""
@@ -339,8 +343,3 @@ def pause(seconds: float) -> None:
     """Wait within a pass."""
     with waiting():
         time.sleep(seconds)
-
-
-def zombie_seconds(mark: Mapping[str, Any]) -> float:
-    """How long a publish of a worker that died may still run; 0 when none is known (MA-016)."""
-    return max(0.0, records.runs_until(mark) - time.time())

@@ -158,8 +158,7 @@ class ClaimPass(ClaimWork):
         """How long a call of another process, that may still run, holds the next one back."""
         if intent is None:
             return 0.0
-        now, epoch = self.runtime.now(), self.lease.session.epoch
-        return intent.hold_seconds(now, epoch, is_orphaned=self.is_orphaned)
+        return intent.hold_seconds(self.lease.session, is_orphaned=self.is_orphaned)
 
     def finish_orphan(
         self, intent: Intent | None, live: JsonObject | None, *, was_saved: bool
@@ -205,7 +204,7 @@ class ClaimPass(ClaimWork):
         # An open call is repeated as it was sent. A class made since counts once it has ended.
         recorded = intent.storage_class if intent is not None else None
         storage_class = recorded or self.storage_class(rules.claim_class_name(claim))
-        delay = slow_delay_seconds(self.lease.memo, storage_class)
+        delay = slow_delay_seconds(self.lease.memo, storage_class, self.lease.session.now())
         if delay > 0 and intent is None:
             return Outcome(
                 Action.RETRY, delay_seconds=delay, memo=self.lease.memo, reason="infeasible"
@@ -337,7 +336,7 @@ class ClaimPass(ClaimWork):
         """Not before the maximal retry interval, unless the class is replaced (P-414, D-023)."""
         seconds = self.driver.settings.provision.retry_interval_max_seconds
         memo = {
-            "slow_until": time.time() + seconds,
+            "slow_until": self.lease.session.now() + seconds,
             "class_uid": storage_class["metadata"].get("uid", ""),
         }
         return Outcome(
@@ -352,7 +351,7 @@ class ClaimPass(ClaimWork):
         return self.own.safekeeping.storage_class(name, self.lease.catalog)
 
 
-def slow_delay_seconds(memo: str, storage_class: JsonObject | None) -> float:
+def slow_delay_seconds(memo: str, storage_class: JsonObject | None, now: float) -> float:
     """Seconds an infeasible claim still waits; 0 if none or its class was replaced (L-060)."""
     if not memo:
         return 0.0
@@ -363,4 +362,4 @@ def slow_delay_seconds(memo: str, storage_class: JsonObject | None) -> float:
         return 0.0
     if storage_class is not None and storage_class["metadata"].get("uid", "") != class_uid:
         return 0.0
-    return max(0.0, until - time.time())
+    return max(0.0, until - now)

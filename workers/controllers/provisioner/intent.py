@@ -6,10 +6,9 @@ is empty is absent:
 "stage": see below, "has_copy": whether there may be a ConfigMap,
 "is_copied": whether one surely says so, "since": unix seconds of the first attempt, "request": the
 CreateVolumeRequest as JSON, without secrets, "class": the StorageClass it was made from, "earlier":
-claim, class, request and selected_node of an earlier call with another request, "deadline":
-unix seconds of the call's end, "epoch": life of Redis in which it began, "overtaken": unix seconds
-until which calls of dead processes may run, "problem": why it is stranded, "store": progress of a
-plug-in's backoff store}`.
+claim, class, request and selected_node of an earlier call with another request, "deadline": of the
+call, "epoch": life of Redis in which it began, "overtaken": deadline of calls of
+dead processes, "problem": why it is stranded, "store": progress of a plug-in's backoff store}`.
 
 A driver answers a repeated request with the same volume, and may refuse another request under the
 same name (CSI: ALREADY_EXISTS). So an open call is repeated with its recorded request, whatever has
@@ -29,12 +28,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from workers import constants as k
-from workers.deadlines import seconds_left
+from workers.deadlines import NONE, Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from workers.kube.objects import JsonObject
+    from workers.queue.leases import Session
 
 STAGE_CALLING = "calling"
 STAGE_BACKGROUND = "background"
@@ -143,8 +143,8 @@ class Intent:
     earlier: JsonObject | None = None
     store: JsonObject | None = None
     storage_class: JsonObject | None = None
-    deadline: float = 0.0
-    overtaken: float = 0.0
+    deadline: Deadline = NONE
+    overtaken: Deadline = NONE
     epoch: str = ""
     problem: str = ""
     is_copied: bool = False
@@ -159,8 +159,7 @@ class Intent:
         storage_class: Mapping[str, Any],
         request: Request,
         previous: Self | None,
-        now: float,
-        epoch: str,
+        session: Session,
     ) -> Self:
         """The record written just before CreateVolume; keeps the first attempt's time.
 
@@ -177,9 +176,9 @@ class Intent:
             request=request.message,
             earlier=previous.before(request) if previous else None,
             storage_class=slim_copy(storage_class),
-            deadline=now + request.timeout_seconds if request.timeout_seconds else 0.0,
-            overtaken=previous.may_run_until if previous else 0.0,
-            epoch=epoch,
+            deadline=session.deadline(request.timeout_seconds) if request.timeout_seconds else NONE,
+            overtaken=session.latest(*previous.deadlines) if previous else NONE,
+            epoch=session.epoch,
         )
 
     @classmethod
@@ -208,8 +207,8 @@ class Intent:
             earlier=record.get("earlier"),
             store=record.get("store"),
             storage_class=record.get("class"),
-            deadline=_seconds(record.get("deadline")),
-            overtaken=_seconds(record.get("overtaken")),
+            deadline=Deadline.read(record.get("deadline")),
+            overtaken=Deadline.read(record.get("overtaken")),
             epoch=str(record.get("epoch") or ""),
             problem=str(record.get("problem") or ""),
             is_copied=bool(record.get("is_copied")),
@@ -234,28 +233,28 @@ class Intent:
             "earlier": self.earlier,
             "store": self.store,
             "class": self.storage_class,
-            "deadline": self.deadline,
-            "overtaken": self.overtaken,
+            "deadline": self.deadline.data(),
+            "overtaken": self.overtaken.data(),
             "epoch": self.epoch,
             "problem": self.problem,
             "is_copied": self.is_copied,
         }
 
     @property
-    def may_run_until(self) -> float:
-        """Unix seconds until which a call may run whose end nobody saw; 0 for none."""
-        last = self.deadline if self.stage == STAGE_CALLING else 0.0
-        return max(last, self.overtaken)
+    def deadlines(self) -> tuple[Deadline, Deadline]:
+        """Of calls that may run and whose end nobody saw."""
+        last = self.deadline if self.stage == STAGE_CALLING else NONE
+        return last, self.overtaken
 
-    def hold_seconds(self, now: float, epoch: str, *, is_orphaned: bool) -> float:
+    def hold_seconds(self, session: Session, *, is_orphaned: bool) -> float:
         """How long the next call has to wait for one that may still run.
 
         Redis lost its data since, or the claim is gone: nobody is in a hurry then, and two calls
         side by side could make the volume once more after its deletion. For a claim that waits the
         driver is asked at once; `overtaken` then holds the deletion back.
         """
-        if self.stage == STAGE_SAVED or is_orphaned or self.epoch != epoch:
-            return seconds_left(self.may_run_until, now)
+        if self.stage == STAGE_SAVED or is_orphaned or self.epoch != session.epoch:
+            return session.seconds_left(*self.deadlines)
         return 0.0
 
     @property
@@ -316,7 +315,7 @@ class Intent:
 
     def answered(self) -> Self:
         """The same after the end of its call: nobody has to wait for its deadline."""
-        return replace(self, deadline=0.0)
+        return replace(self, deadline=NONE)
 
     def in_background(self) -> Self:
         """The same after an attempt whose end is not known."""
@@ -331,11 +330,7 @@ class Intent:
         return replace(self, stage=STAGE_STRANDED, problem=problem, is_copied=False)
 
 
-def may_run_until(record: Mapping[str, Any] | None) -> float:
-    """`Intent.may_run_until` of a stored record, whosever it is; 0 without one."""
+def deadlines_of(record: Mapping[str, Any] | None) -> tuple[Deadline, ...]:
+    """`Intent.deadlines` of a stored record, whosever it is; none without one."""
     intent = Intent.from_record(record)
-    return intent.may_run_until if intent is not None else 0.0
-
-
-def _seconds(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    return intent.deadlines if intent is not None else ()

@@ -7,7 +7,6 @@ deleted meanwhile never gets here. A key's failure counter says nothing: events 
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
@@ -40,7 +39,7 @@ _NO_BACKOFF_SECONDS: Final = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What a key remembers between passes: end of the wait (unix seconds), earlier attempts."""
+    """What a key remembers between passes: earlier attempts, and when the wait ends."""
 
     attempts: int = 0
     due: float | None = None
@@ -65,7 +64,7 @@ def become_owner(work: ClaimWork, claim: JsonObject, storage_class: JsonObject) 
     """One step of the race; never provisions in this pass."""
     node = work.driver.settings.node
     known = Wait.read(work.lease.memo)
-    now = time.time()
+    now = work.lease.session.now()
     if known.due is None:
         delay = owner_delay_seconds(node.base_delay_seconds, node.max_delay_seconds, known.attempts)
         return _again(delay, Wait(known.attempts, now + delay), "waits to become owner")

@@ -104,8 +104,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
             storage_class=self.storage_class,
             request=request,
             previous=self.intent or work.record,  # of a failed one: what it overtook
-            now=work.runtime.now(),
-            epoch=work.lease.session.epoch,
+            session=work.lease.session,
         )
         work.runtime.effects.reach(Step.RECORD_INTENT, work.lease)
         try:

@@ -16,10 +16,9 @@ from workers.controllers.capacity.publishing import publishing_of
 from workers.controllers.provisioner import measure
 from workers.controllers.provisioner.backend import backend_of
 from workers.controllers.provisioner.deleting import class_of
-from workers.controllers.provisioner.intent import may_run_until
+from workers.controllers.provisioner.intent import deadlines_of
 from workers.controllers.provisioner.own import own
 from workers.controllers.provisioner.work import Work
-from workers.deadlines import seconds_left
 from workers.engine.outcome import Outcome, blocked, done, retry, wait
 from workers.engine.pausing import class_pause
 from workers.engine.steps import Step
@@ -108,7 +107,7 @@ class VolumePass(Work):
     def overtaken(self) -> Outcome | None:
         """A CreateVolume of a dead process may still run, and would make the volume once more."""
         record, _, _ = self.own.intents.opened(self.lease)
-        seconds = seconds_left(may_run_until(record), self.runtime.now())
+        seconds = self.lease.session.seconds_left(*deadlines_of(record))
         return wait(seconds, "an overtaken CreateVolume may still run") if seconds > 0 else None
 
     def keep_finalizer(self, volume: JsonObject) -> JsonObject:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from workers.deadlines import seconds_left
 from workers.engine.steps import Step
 from workers.kube.errors import NotFoundError
 from workers.observability import trail
@@ -75,8 +74,9 @@ class ClaimWork(Work):
 
     def overtaken_seconds(self) -> float:
         """How long a call that ours overtook may still run."""
-        until = self.record.overtaken if self.record is not None else 0.0
-        return seconds_left(until, self.runtime.now())
+        if self.record is None:
+            return 0.0
+        return self.lease.session.seconds_left(self.record.overtaken)
 
     def read_claim(self) -> JsonObject | None:
         """The claim as it is now; None if it is gone or another claim took its name."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from workers.controllers.resizer.results import Result
-from workers.deadlines import seconds_left
+from workers.deadlines import NONE, Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,8 @@ QUIET_SECONDS: Final = 600.0
 _MAX_SAID: Final = 16
 # Parameters of a class that are larger as JSON are not kept (DR-027); a mark has 64 KiB.
 _MAX_PARAMETERS: Final = 8192
-_NUMBERS: Final = ("exhausted", "deadline", "overtaken", "digest")
+_NUMBERS: Final = ("exhausted", "digest")
+_DEADLINES: Final = ("deadline", "overtaken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,11 @@ class Call:
     Attributes:
         target: bytes as text, or the name of the class.
         result: what became of it.
-        at: seconds since 1970.
+        at: when it ended, seconds of the queue's clock.
         exhausted: how often in a row it ended with RESOURCE_EXHAUSTED (MR-031).
         parameters: of the class, while the call may run (DR-027).
-        deadline: unix seconds of the end of a call whose end nobody saw yet (MR-010).
-        overtaken: unix seconds until which calls of dead workers for the same target may go on.
+        deadline: of a call whose end nobody saw yet (MR-010).
+        overtaken: of calls of dead workers for the same target.
         digest: of the parameters, which may be too large to be kept; 0 is unknown.
     """
 
@@ -48,18 +49,18 @@ class Call:
     at: float
     exhausted: int = 0
     parameters: Mapping[str, str] | None = None
-    deadline: float = 0.0
-    overtaken: float = 0.0
+    deadline: Deadline = NONE
+    overtaken: Deadline = NONE
     digest: int = 0
 
     @property
-    def may_run_until(self) -> float:
-        """Unix seconds until which a call may run whose end nobody saw; 0 for none."""
-        return max(self.deadline, self.overtaken)
+    def deadlines(self) -> tuple[Deadline, Deadline]:
+        """Of calls that may run and whose end nobody saw."""
+        return self.deadline, self.overtaken
 
     def answered(self) -> Self:
         """The same after the end of its call: nobody has to wait for its deadline."""
-        return replace(self, deadline=0.0)
+        return replace(self, deadline=NONE)
 
     def data(self) -> dict[str, Any]:
         """JSON of it, without what is empty."""
@@ -67,6 +68,9 @@ class Call:
         for name in _NUMBERS:
             if value := getattr(self, name):
                 found[name] = value
+        for name in _DEADLINES:
+            if value := getattr(self, name):
+                found[name] = value.data()
         parameters = None if self.parameters is None else dict(self.parameters)
         if parameters is not None and len(json.dumps(parameters)) <= _MAX_PARAMETERS:
             found["parameters"] = parameters
@@ -85,8 +89,8 @@ class Call:
                 parameters=None
                 if parameters is None
                 else {str(key): str(value) for key, value in parameters.items()},
-                deadline=float(data.get("deadline", 0.0)),
-                overtaken=float(data.get("overtaken", 0.0)),
+                deadline=Deadline.read(data.get("deadline")),
+                overtaken=Deadline.read(data.get("overtaken")),
                 digest=int(data.get("digest", 0)),
             )
         except (AttributeError, KeyError, TypeError, ValueError):
@@ -145,9 +149,9 @@ class Marks:
         call = self.modify
         return call if call is not None and call.target == class_name else None
 
-    def overtaken_seconds(self, now: float) -> float:
-        """How long a modification of a dead worker may still run after its successor's end."""
-        return seconds_left(self.modify.overtaken, now) if self.modify is not None else 0.0
+    def overtaken(self) -> Deadline:
+        """When a modification of a dead worker that was overtaken has surely ended."""
+        return self.modify.overtaken if self.modify is not None else NONE
 
     def has_said(self, reason: str, message: str, now: float) -> bool:
         """Whether this event was written lately."""

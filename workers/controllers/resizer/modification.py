@@ -15,7 +15,7 @@ from workers.controllers.resizer.marks import Call, digest_of
 from workers.controllers.resizer.results import Result, modify_result
 from workers.controllers.resizer.words import ModifyState
 from workers.controllers.resizer.work import Work, patch_failed
-from workers.deadlines import seconds_left
+from workers.deadlines import NONE
 from workers.engine.outcome import Action, Outcome, done, retry, wait
 from workers.errors import AttemptError
 from workers.kube.errors import NotFoundError, RefusedError
@@ -127,7 +127,7 @@ class ModifyStep:
         known = self.work.marks.modification_of(self._class)
         if known is None or known.digest in (0, digest_of(self._parameters)):
             return 0.0
-        return seconds_left(known.may_run_until, self.work.now)
+        return self.work.lease.session.seconds_left(*known.deadlines)
 
     def record_call(self) -> None:
         """From now on a call may run, whatever an earlier one came to (MR-010).
@@ -135,16 +135,16 @@ class ModifyStep:
         With the parameters: who does not hear its end may find the class deleted (DR-027). And
         with its deadline: another class would be undone by a call that ends after its successor.
         """
-        work, now = self.work, self.work.now
+        work, session = self.work, self.work.lease.session
         known = work.marks.modification_of(self._class)
         call = Call(
             self._class,
             Result.UNCERTAIN,
-            now,
+            work.now,
             parameters=self._parameters,
             digest=digest_of(self._parameters),
-            deadline=now + work.timeout_seconds(self.operation),
-            overtaken=known.may_run_until if known is not None else 0.0,
+            deadline=session.deadline(work.timeout_seconds(self.operation)),
+            overtaken=session.latest(*known.deadlines) if known is not None else NONE,
         )
         work.marks = replace(work.marks, modify=call)
 
@@ -211,10 +211,10 @@ class ModifyStep:
             result,
             work.now,
             parameters=self._parameters if result.may_run else None,
-            deadline=0.0 if is_heard or known is None else known.deadline,
-            overtaken=known.overtaken if known is not None else 0.0,
+            deadline=NONE if is_heard or known is None else known.deadline,
+            overtaken=known.overtaken if known is not None else NONE,
         )
-        is_over = result is Result.OK and not work.marks.overtaken_seconds(work.now)
+        is_over = result is Result.OK and not work.overtaken_seconds
         work.marks = replace(work.marks, modify=None if is_over else call)
 
     def _record_failure(self, result: Result, reason: str, message: str) -> str:

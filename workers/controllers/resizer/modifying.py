@@ -50,6 +50,7 @@ def modification(
     driver_name: str,
     slow_seconds: float,
     now: float,
+    overtaken_seconds: float,
 ) -> Modification:
     """What to do about the class of an owned volume (R-100)."""
     if volume.csi_driver != driver_name:
@@ -75,8 +76,8 @@ def modification(
     else:
         found = Modify(claim.wanted_class, is_again=False)
     # The same class at once: however often and in whichever order, it comes to the same.
-    if marks.modification_of(found.class_name) is None and (held := marks.overtaken_seconds(now)):
-        return Skip("an overtaken call for another class may still run", held)
+    if marks.modification_of(found.class_name) is None and overtaken_seconds:
+        return Skip("an overtaken call for another class may still run", overtaken_seconds)
     return found
 
 

@@ -7,7 +7,6 @@ may still be at work, so the next owner repeats them, never others (MR-033).
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextvars import copy_context
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from workers.controllers.resizer import decide, editing, locking, words
 from workers.controllers.resizer import modifying as classes
 from workers.controllers.resizer import work as effects
-from workers.controllers.resizer.claim import read_claim
 from workers.controllers.resizer.decide import Expand, Policy, Resizer, Skip
 from workers.controllers.resizer.expansion import ExpandStep
 from workers.controllers.resizer.marks import Marks
@@ -173,8 +171,9 @@ class Reconcile:
             settings=self._settings,
             lease=self._lease,
             writer=Writer(self._context, self._lease, claim, volume),
-            marks=pruned(Marks.parse(self._lease.mark), read_claim(claim), time.time()),
+            marks=Marks.parse(self._lease.mark),
         )
+        work.marks = pruned(work.marks, work.claim, work.overtaken_seconds)
         if not decide.is_ours(work.claim, work.volume, self._driver.name):
             return done("not our volume")
         return work
@@ -196,6 +195,7 @@ class Reconcile:
                 driver_name=self._driver.name,
                 slow_seconds=self._policy.slow_seconds,
                 now=work.now,
+                overtaken_seconds=work.overtaken_seconds,
             )
         expansion = decide.expansion(claim, volume, work.marks, self._policy, work.now)
         return expansion, modification
@@ -342,7 +342,7 @@ class Reconcile:
         return wait(min(delays), reason) if delays else done(reason)
 
 
-def pruned(marks: Marks, claim: ClaimView, now: float) -> Marks:
+def pruned(marks: Marks, claim: ClaimView, overtaken_seconds: float) -> Marks:
     """What still matters: a result goes with what it was for."""
     call = marks.modify
     if call is not None and (claim.modify_state, claim.modify_target) != (
@@ -351,7 +351,7 @@ def pruned(marks: Marks, claim: ClaimView, now: float) -> Marks:
     ):
         # The claim says so while a call runs: this one's end stands in it.
         marks = replace(marks, modify=call.answered())
-    if claim.modify_state is None and not marks.overtaken_seconds(now):
+    if claim.modify_state is None and not overtaken_seconds:
         marks = replace(marks, modify=None)
     if claim.wanted.size_bytes <= claim.actual.size_bytes:
         marks = replace(marks, expand=None, in_use=False)
@@ -361,7 +361,7 @@ def pruned(marks: Marks, claim: ClaimView, now: float) -> Marks:
 def _delays(work: Work, plans: Iterable[Expansion | Modification]) -> list[float]:
     """When to look again: at what rests, and to forget a call that was overtaken."""
     skips = [plan.delay_seconds for plan in plans if isinstance(plan, Skip)]
-    overtaken = work.marks.overtaken_seconds(work.now) or None
+    overtaken = work.overtaken_seconds or None
     return [seconds for seconds in (*skips, overtaken) if seconds is not None]
 
 

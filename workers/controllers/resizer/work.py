@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -76,8 +75,13 @@ class Work:
 
     @property
     def now(self) -> float:
-        """Seconds since 1970."""
-        return time.time()
+        """Seconds of the queue's clock."""
+        return self.lease.session.now()
+
+    @property
+    def overtaken_seconds(self) -> float:
+        """How long a modification of a dead worker may still run after its successor's end."""
+        return self.lease.session.seconds_left(self.marks.overtaken())
 
     def say(self, reason: str, message: str, *, is_warning: bool = False) -> None:
         """Write an event on the claim."""

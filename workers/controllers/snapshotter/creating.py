@@ -263,9 +263,9 @@ class Creation:
             begun = replace(
                 begun, handle=known.handle, members=known.members, earlier=known.before(wanted)
             )
-            work.overtaken = max(work.overtaken, known.deadline)
+            work.overtake(known.deadline)
         elif work.is_announced():  # by whom, and until when it may run, went with Redis
-            work.overtaken = max(work.overtaken, work.deadline())
+            work.overtake(work.deadline())
         work.remember(begun)
         if self.is_last:
             return True  # nobody else has to know

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 import msgspec
 
 from workers.constants import ANN_RECORD_DRIVER, LABEL_INTENT
+from workers.deadlines import NONE, Deadline
 from workers.errors import ApiError
 from workers.kube import paths
 from workers.kube.errors import NotFoundError, ServerError, Unreachable
@@ -70,7 +71,7 @@ class Intent:
         is_copied: one surely says so, of this very call.
         handle, members: what the driver answered; "" before it did. Asking again may bring nothing
             to light once the source is gone (G8).
-        deadline: unix seconds until which the call may run; 0 once its end is known.
+        deadline: of the call; none once its end is known.
         is_retained: the object's policy was Retain.
     """
 
@@ -85,7 +86,7 @@ class Intent:
     is_copied: bool = False
     handle: str = ""
     members: tuple[str, ...] = ()
-    deadline: float = 0.0
+    deadline: Deadline = NONE
     is_retained: bool = False
 
     @classmethod
@@ -106,7 +107,7 @@ class Intent:
             is_copied=bool(record.get("copied")),
             handle=str(record.get("handle") or ""),
             members=tuple(record.get("members") or ()),
-            deadline=float(record.get("deadline") or 0),
+            deadline=Deadline.read(record.get("deadline")),
             is_retained=bool(record.get("retained")),
         )
 
@@ -127,7 +128,7 @@ class Intent:
             "copied": self.is_copied,
             "handle": self.handle,
             "members": list(self.members),
-            "deadline": self.deadline,
+            "deadline": self.deadline.data(),
             "retained": self.is_retained,
         }
 
@@ -155,7 +156,7 @@ class Intent:
 
     def as_ended(self) -> Self:
         """The same, and its call does not run any more."""
-        return replace(self, deadline=0.0)
+        return replace(self, deadline=NONE)
 
     def as_full(self) -> Self:
         """The same after a call that found no space and made nothing."""

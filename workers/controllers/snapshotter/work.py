@@ -15,7 +15,7 @@ from workers.controllers.snapshotter import intent as intents
 from workers.controllers.snapshotter.content import Gone, LiveContent
 from workers.controllers.snapshotter.decide import poll_seconds
 from workers.controllers.snapshotter.intent import Intent
-from workers.deadlines import seconds_left
+from workers.deadlines import NONE, Deadline
 from workers.engine.outcome import Action, Outcome, blocked, done, retry, wait
 from workers.errors import LeaseLost, RecordTooLarge, TransientError
 from workers.queue.locks import Lock
@@ -37,17 +37,16 @@ class ContentPass(LiveContent):
         intent: what is known of its attempt.
         polls: looks at a snapshot that is not ready.
         asked: the request that each look repeats: it is a CreateSnapshot by the same name.
-        overtaken: unix seconds until which calls of dead processes may run that a later one
-            overtook.
-        looking: until when this pass' CreateSnapshot may run that only looks: it has no record.
+        overtaken: deadline of calls of dead processes that a later one overtook.
+        looking: the same of this pass' CreateSnapshot that only looks: it has no record.
         has_stale_copy: a copy may be left of an attempt that is over.
     """
 
     intent: Intent | None = None
     polls: int = 0
     asked: Intent | None = None
-    overtaken: float = 0.0
-    looking: float = 0.0
+    overtaken: Deadline = NONE
+    looking: Deadline = NONE
     has_stale_copy: bool = False
 
     def __post_init__(self) -> None:
@@ -55,7 +54,7 @@ class ContentPass(LiveContent):
         self.intent = Intent.read(mark.get("intent"))
         self.polls = int(mark.get("polls") or 0)
         self.asked = Intent.read(mark.get("asked"))
-        self.overtaken = float(mark.get("overtaken") or 0)
+        self.overtaken = Deadline.read(mark.get("overtaken"))
         self.has_stale_copy = bool(mark.get("stale"))
 
     def has_begun(self) -> bool:
@@ -102,7 +101,7 @@ class ContentPass(LiveContent):
             "intent": intent.record() if intent is not None else None,
             "polls": polls,
             "asked": self.asked.record() if self.asked is not None and polls else None,
-            "overtaken": self._unheard() if self.overtaken_seconds() > 0 else 0,
+            "overtaken": self._latest().data(),
             "stale": self.has_stale_copy,
         }
         return {name: part for name, part in parts.items() if part}
@@ -143,9 +142,9 @@ class ContentPass(LiveContent):
                 self.copy_intent()
                 raise
 
-    def deadline(self) -> float:
-        """Until when a call that begins now may run."""
-        return self.context.now() + self.settings.timeout_seconds
+    def deadline(self) -> Deadline:
+        """When a call that begins now has surely ended."""
+        return self.lease.session.deadline(self.settings.timeout_seconds)
 
     def call(
         self, method: str, request: Message, answer_type: type[AnswerT], **options: Any
@@ -168,21 +167,25 @@ class ContentPass(LiveContent):
 
     def ended(self) -> None:
         """No call of this pass runs any more."""
-        self.looking = 0.0
+        self.looking = NONE
         if self.intent is not None:
             self.intent = self.intent.as_ended()
 
     def overtaken_seconds(self) -> float:
         """How long a call without a record may still make the snapshot once more."""
-        return seconds_left(self._unheard(), self.context.now())
+        return self.lease.session.seconds_left(self.overtaken, self.looking)
 
-    def _unheard(self) -> float:
-        return max(self.overtaken, self.looking)
+    def overtake(self, deadline: Deadline) -> None:
+        """A call without a known end is followed by another one."""
+        self.overtaken = self._latest(deadline)
+
+    def _latest(self, *others: Deadline) -> Deadline:
+        return self.lease.session.latest(self.overtaken, self.looking, *others)
 
     def hold_seconds(self) -> float:
         """The same, with the call of the record itself."""
-        known = self.intent.deadline if self.intent is not None else 0.0
-        return seconds_left(max(known, self._unheard()), self.context.now())
+        known = self.intent.deadline if self.intent is not None else NONE
+        return self.lease.session.seconds_left(known, self.overtaken, self.looking)
 
     def copy_intent(self) -> None:
         """Let a ConfigMap know of the attempt too; called while the driver works.
@@ -237,7 +240,7 @@ class ContentPass(LiveContent):
             kube = self.context.effects.kube
             self.has_stale_copy = not intents.drop_copy(kube, self.namespace, self.key)
         if self.intent is not None:  # a call that nobody heard the end of does not end with it
-            self.overtaken = max(self.overtaken, self.intent.deadline)
+            self.overtake(self.intent.deadline)
         self._save(kept, polls)
         if self.content:
             with suppress(Gone):

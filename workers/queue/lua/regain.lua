@@ -1,7 +1,7 @@
 -- REGAIN(process, candidate, known, ttl_ms, (key, fence, token, started, locks, n, (slot, name,
 -- record) x n)...): the process meets a new life of Redis, which may lack what it holds or know an
 -- older owner. The higher fence is the newer owner. Records are written as the owner knows them.
--- Touches everything of the queue. Returns {epoch, tickets, {tokens of lost leases...}}.
+-- Touches everything of the queue. Returns {epoch, tickets, {tokens of lost leases...}, the time in ms}.
 local process, ttl = ARGV[2], tonumber(ARGV[5])
 local epoch = begin_life(ARGV[3], ARGV[4], ttl)
 if type(epoch) == 'table' then return epoch end
@@ -88,4 +88,4 @@ while i <= #ARGV do
     i = i + 3
   end
 end
-return { epoch, tickets, lost }
+return { epoch, tickets, lost, now }

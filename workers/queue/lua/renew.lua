@@ -1,11 +1,11 @@
 -- RENEW(process, epoch, ttl_ms, (key, token)...): the leases that the process holds go on.
 -- Those it does not name run out: a delayed copy of TAKE may have made one nobody knows of.
--- Touches procs, leases, leased, lost. Returns {1 = same life, tokens of lost leases...}; in another life
--- {0}: REGAIN.
+-- Touches procs, leases, leased, lost. Returns {1 = same life, the time in ms, tokens of lost leases...};
+-- in another life {0}: REGAIN.
 local process, ttl = ARGV[2], tonumber(ARGV[4])
 if life() ~= ARGV[3] then return { 0 } end
 redis.call('ZADD', K.procs, now + ttl, process)
-local reply = { 1 }
+local reply = { 1, now }
 for i = 5, #ARGV, 2 do
   local key, token = ARGV[i], ARGV[i + 1]
   local lease = lease_of(key)

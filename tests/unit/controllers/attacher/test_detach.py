@@ -327,7 +327,7 @@ def test_ma016_the_status_says_that_the_publish_ended(world):
     """MA-016: attached and deleted at once waits for nothing; nobody clears that record."""
     key = world.add_attachment()
     world.run(key)
-    assert world.queue.marks[key.text]["call"]["until"] > time.time()
+    assert world.queue.marks[key.text]["call"]["until"][0] > time.time()
     world.api.mark_deleted(paths.ATTACHMENTS, "pv1-node1")
     detach = names.detachment_key(key.driver, "node1", "pv1-node1", key.uid)
     assert world.run(detach).action.value == "done"

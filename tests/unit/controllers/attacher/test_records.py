@@ -7,6 +7,8 @@ import json
 import pytest
 
 from workers.controllers.attacher import records
+from workers.deadlines import NONE, Deadline
+from workers.queue.leases import Session
 
 NAME = "example.org/record"
 RECORD = {"driver": "d", "handle": "h", "node": "n", "secret": None}
@@ -54,8 +56,9 @@ MARK = {"record": RECORD, "nodes": ["old"], "call": {"until": 7.0}, "aborted": 1
 
 def test_ma016_what_the_end_of_a_call_leaves():
     """MA-014, MA-016, MA-032: a failure keeps its counts, a success what the detach needs."""
-    begun = {"aborted": 1, "record": RECORD, "call": {"until": 7.0}}
-    assert records.begun({"aborted": 1}, RECORD, until=7.0, now=2.0) == begun
+    begun = {"aborted": 1, "record": RECORD, "call": {"until": [7.0, 5.0, 1.0]}}
+    until = Deadline(7.0, 5.0, 1.0)
+    assert records.begun({"aborted": 1}, RECORD, until=until, overtaken=NONE) == begun
     kept = {"record": RECORD, "nodes": ["old"]}
     assert records.ended(MARK) == kept | {"aborted": 1, "timeouts": 2}
     assert records.succeeded(MARK) == kept
@@ -67,12 +70,14 @@ def test_ma016_what_is_overtaken_is_remembered_until_it_has_surely_ended(until, 
     """Whatever becomes of the call that overtakes it."""
     before = {"call": {"until": until}} if until else {}
     before |= {"overtaken": overtaken} if overtaken else {}
-    mark = records.begun(before, RECORD, until=8.0, now=4.0)
-    assert records.runs_until(mark) == 8.0
-    last = max(until, overtaken)
+    session = Session(clock=lambda: 4.0)
+    last = session.latest(*records.deadlines(before))
+    mark = records.begun(before, RECORD, until=Deadline(8.0), overtaken=last)
+    assert session.seconds_left(*records.deadlines(mark)) == 4.0
     for after in (records.ended(mark), records.succeeded(mark)):
-        assert records.runs_until(after) == (last if last > 4.0 else 0)
-    assert records.runs_until(records.without_calls(mark)) == 0
+        left = session.seconds_left(*records.deadlines(after))
+        assert left == max(0.0, until - 4.0, overtaken - 4.0)
+    assert not any(records.deadlines(records.without_calls(mark)))
 
 
 @pytest.mark.parametrize(

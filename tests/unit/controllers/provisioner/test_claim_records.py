@@ -209,7 +209,6 @@ def test_a_pause_without_anybody_to_tell_still_holds(world, claim):
         pytest.param({"metadata": {"uid": "c2"}}, 0.0, id="C-045 replaced"),
     ],
 )
-def test_l060_only_another_class_ends_the_wait(monkeypatch, storage_class, seconds):
-    monkeypatch.setattr(time, "time", lambda: SECOND)
+def test_l060_only_another_class_ends_the_wait(storage_class, seconds):
     memo = msgspec.json.encode({"slow_until": SECOND + 30, "class_uid": "c1"}).decode()
-    assert slow_delay_seconds(memo, storage_class) == seconds
+    assert slow_delay_seconds(memo, storage_class, SECOND) == seconds

@@ -8,9 +8,11 @@ import pytest
 
 from workers.constants import ANN_SELECTED_NODE
 from workers.controllers.provisioner.intent import Intent, Request
+from workers.deadlines import Deadline
 from workers.engine.outcome import Action
 from workers.errors import NamespaceFull
 from workers.queue.keys import Key
+from workers.queue.leases import Session
 
 CLASS = {
     "metadata": {"name": "fast"},
@@ -26,7 +28,7 @@ def record(**metadata):
     claim = {"metadata": {"namespace": "t", "name": "c", "uid": "u", **metadata}, "spec": {}}
     return Intent.begin(
         key="claims|d|t/c|u", driver="d", claim=claim, storage_class=CLASS, request=Request(),
-        previous=None, now=0.0, epoch="e",
+        previous=None, session=Session(epoch="e"),
     ).record()  # fmt: skip
 
 
@@ -36,7 +38,8 @@ def test_m010_a_record_reads_back_as_it_was_written(problem):
     written = Intent(
         key="claims|d|t/c|u", driver="d", claim={"metadata": {"uid": "u"}}, selected_node="n",
         stage="stranded", has_copy=True, since=5.0, request={"name": "v"},
-        store={"s": 1}, earlier={"e": 1}, storage_class=CLASS, deadline=6.0, overtaken=7.0,
+        store={"s": 1}, earlier={"e": 1}, storage_class=CLASS, deadline=Deadline(6.0, 2.0, 3.0),
+        overtaken=Deadline(7.0),
         epoch="e", problem=problem,
     )  # fmt: skip
     assert Intent.from_record(written.record(), "u") == written
@@ -171,7 +174,7 @@ def test_what_the_administrator_controls_is_not_measured(world, claim, message, 
     storage_class = {"metadata": {"name": "fast"}, "parameters": parameters}
     intent = Intent.begin(
         key="claims|d|t/c|u", driver="d", claim=claim, storage_class=storage_class,
-        request=Request(message=message), previous=None, now=0.0, epoch="e",
+        request=Request(message=message), previous=None, session=Session(epoch="e"),
     )  # fmt: skip
     assert len(json.dumps(intent.record())) > 64 * 1024
     lease = world.lease(Key("claims", "d", "t/c", "u"), "pvc-u")

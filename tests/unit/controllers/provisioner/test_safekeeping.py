@@ -11,6 +11,7 @@ from csi_client.errors import CsiError
 from tests.support.fake_cluster import DRIVER
 from workers.controllers.provisioner import safekeeping
 from workers.controllers.provisioner.intent import Intent
+from workers.deadlines import Deadline
 from workers.engine.outcome import Action
 from workers.engine.steps import Step
 from workers.errors import RecordTooLarge, State
@@ -77,7 +78,7 @@ def test_while_its_copy_cannot_be_removed_a_failed_attempt_knows_of_it(world, ke
 
 def test_a_saved_volume_leaves_the_record_of_a_call_that_may_still_run(world, keeping, lease):
     """The PV is there, so it is not saved again; the record holds its deletion back."""
-    running = replace(INTENT, overtaken=9.0)
+    running = replace(INTENT, overtaken=Deadline(9.0))
     world.intents.created(DOMAIN, running.record(), {"metadata": {"name": DOMAIN}})
     keeping.keep_saved(lease, running)
     assert world.intents.intents == {DOMAIN: running.saved().record()}
@@ -156,7 +157,7 @@ def test_m010_an_answer_ends_the_call_for_everybody(world, claim):
     seen = {}
     world.client.answers = [lambda _: seen.update(world.intents.intents[DOMAIN]) or SLOW, None]
     world.claim_pass(claim)
-    assert seen["deadline"] > world.runtime.now()
+    assert seen["deadline"][0] > world.clock()
     world.client.answers = []
     world.claim_pass(claim)
     assert DOMAIN in world.intents.unsaved

@@ -10,7 +10,7 @@ import pytest
 from csi_client.errors import CsiError
 from workers.controllers.provisioner import saving
 from workers.controllers.provisioner.work import ClaimWork
-from workers.deadlines import MARGIN_SECONDS
+from workers.deadlines import Deadline
 from workers.engine.outcome import Action
 from workers.engine.steps import Step
 from workers.kube.errors import (
@@ -20,6 +20,7 @@ from workers.kube.errors import (
     ServerError,
     Unreachable,
 )
+from workers.queue.leases import Session
 
 DOMAIN = "pvc-u1"
 QUOTA = ForbiddenError(403, "Forbidden", "exceeded quota: gold")
@@ -125,15 +126,15 @@ def test_a_saved_volume_whose_call_may_run_twice_keeps_its_record(world, claim):
     """The process before died in its call: until that ends, no deletion (D-008)."""
     world.client.answers = [CsiError(4, "slow")]
     world.claim_pass(claim)
-    now = world.runtime.now()
-    world.runtime.now = lambda: now
+    now = world.clock()
+    world.clock = lambda: now
     record = world.intents.intents[DOMAIN]
-    record["stage"], record["deadline"] = "calling", now + 20
+    record["stage"], record["deadline"] = "calling", Deadline(now + 20).data()
     outcome = world.claim_pass(claim)
     assert set(world.volumes()) == {DOMAIN}
-    assert (outcome.action, outcome.delay_seconds) == (Action.WAIT, 20 + MARGIN_SECONDS)
+    assert (outcome.action, outcome.delay_seconds) == (Action.WAIT, 20)
     assert (world.intents.intents[DOMAIN]["stage"], world.intents.unsaved) == ("saved", {})
-    world.runtime.now = lambda: now + 20 + MARGIN_SECONDS
+    world.clock = lambda: now + 20
     assert world.claim_pass(claim).action is Action.DONE
     assert (world.intents.intents, len(world.client.created)) == ({}, 2)
 
@@ -141,14 +142,15 @@ def test_a_saved_volume_whose_call_may_run_twice_keeps_its_record(world, claim):
 @pytest.mark.parametrize(
     ("overtaken", "seconds"),
     [
-        pytest.param(0.0, 0.0, id="none"),
-        pytest.param(120.0, 20.0 + MARGIN_SECONDS, id="still runs"),
-        pytest.param(100.0, MARGIN_SECONDS, id="ended by its clock, and clocks differ"),
+        pytest.param(Deadline(), 0.0, id="none"),
+        pytest.param(Deadline(120.0), 20.0, id="still runs"),
+        pytest.param(Deadline(100.0), 0.0, id="over"),
     ],
 )
-def test_an_overtaken_call_is_waited_for_until_every_clock_says_so(overtaken, seconds):
+def test_an_overtaken_call_is_waited_for_until_its_deadline(overtaken, seconds):
+    session = Session(clock=lambda: 100.0)
     work: Any = SimpleNamespace(
-        record=SimpleNamespace(overtaken=overtaken), runtime=SimpleNamespace(now=lambda: 100.0)
+        record=SimpleNamespace(overtaken=overtaken), lease=SimpleNamespace(session=session)
     )
     assert ClaimWork.overtaken_seconds(work) == seconds
     work.record = None

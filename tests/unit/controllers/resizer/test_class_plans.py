@@ -44,9 +44,10 @@ def views(spec, current, state=None, target="", **fields):
     return read_claim(world.seen), read_volume(world.stored)
 
 
-def plan(claim, volume, call=None, now=NOW):
+def plan(claim, volume, call=None, now=NOW, left=0.0):
     marks = Marks(modify=call)
-    return modification(claim, volume, marks, driver_name="csi/test", slow_seconds=300.0, now=now)
+    times = {"slow_seconds": 300.0, "now": now, "overtaken_seconds": left}
+    return modification(claim, volume, marks, driver_name="csi/test", **times)
 
 
 @pytest.mark.parametrize(
@@ -84,10 +85,10 @@ def test_r100_the_class_that_is_asked_for(start, call, expected):
 @pytest.mark.parametrize(
     ("start", "result", "left", "expected"),
     [
-        pytest.param(("c", "b"), Result.OK, 5, Skip(OVERTAKEN, 6.0), id="another class"),
+        pytest.param(("c", "b"), Result.OK, 5, Skip(OVERTAKEN, 5), id="another class"),
         pytest.param(("c", "b"), Result.OK, -1, fresh("c"), id="the deadline passed"),
         pytest.param(
-            ("c", "a", "InProgress", "b"), Result.FINAL, 5, Skip(OVERTAKEN, 6.0), id="final"
+            ("c", "a", "InProgress", "b"), Result.FINAL, 5, Skip(OVERTAKEN, 5), id="final"
         ),
         pytest.param(("b", "a", "InProgress", "b"), Result.FINAL, 5, fresh("b"), id="the same"),
         pytest.param(("c", "a", "InProgress", "b"), Result.UNCERTAIN, 5, again("b"), id="pinned"),
@@ -97,8 +98,7 @@ def test_r100_the_class_that_is_asked_for(start, call, expected):
 )
 def test_mr010_another_class_waits_for_an_overtaken_call(start, result, left, expected):
     """MR-010, I-2: it could end last; the same class again comes to the same."""
-    call = Call("b", result, NOW, overtaken=NOW + left)
-    assert plan(*views(*start), call) == expected
+    assert plan(*views(*start), Call("b", result, NOW), left=max(0.0, left)) == expected
 
 
 @pytest.mark.parametrize(

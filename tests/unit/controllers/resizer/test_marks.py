@@ -9,6 +9,7 @@ from csi_client.errors import CsiError, NoStatusError
 from workers.controllers.resizer import results
 from workers.controllers.resizer.marks import Call, Marks
 from workers.controllers.resizer.results import Result
+from workers.deadlines import NONE, Deadline
 
 NOW = 50_000.0
 FILLING = len(str({"k": ""}))
@@ -22,13 +23,19 @@ def said(*events):
     return marks
 
 
+LAST = Deadline(9.5, 2.0, 1.0)
+
+
 @pytest.mark.parametrize(
     ("call", "more"),
     [
         (Call("5", Result.FINAL, 7.0), {}),
         (Call("5", Result.FINAL, 7.0, exhausted=2), {"exhausted": 2}),
-        (Call("5", Result.FINAL, 7.0, deadline=9.5), {"deadline": 9.5}),
-        (Call("5", Result.FINAL, 7.0, overtaken=8.5), {"overtaken": 8.5}),
+        (
+            Call("5", Result.FINAL, 7.0, deadline=Deadline(9.5, 2.0, 1.0)),
+            {"deadline": [9.5, 2.0, 1.0]},
+        ),
+        (Call("5", Result.FINAL, 7.0, overtaken=Deadline(8.5)), {"overtaken": [8.5, 0.0, 0.0]}),
         (Call("5", Result.FINAL, 7.0, parameters={}), {"parameters": {}}),
         (Call("5", Result.FINAL, 7.0, parameters={"a": "b"}), {"parameters": {"a": "b"}}),
     ],
@@ -67,8 +74,6 @@ def test_dr027_parameters_are_as_large_as_redis_has_them():
         {"target": "5", "result": "final", "at": "soon"},
         {"target": "5", "result": "final", "at": 7.0, "exhausted": "x"},
         {"target": "5", "result": "final", "at": 7.0, "parameters": "x"},
-        {"target": "5", "result": "final", "at": 7.0, "deadline": "soon"},
-        {"target": "5", "result": "final", "at": 7.0, "overtaken": "soon"},
         "text",
         None,
     ],
@@ -89,27 +94,11 @@ def test_a_result_is_of_its_target_alone():
     assert marks.expansion_of(5) is None
 
 
-@pytest.mark.parametrize(
-    ("call", "expected"),
-    [
-        (None, 0.0),
-        (Call("b", Result.OK, NOW), 0.0),
-        (Call("b", Result.UNCERTAIN, NOW, deadline=NOW + 9), 0.0),
-        (Call("b", Result.OK, NOW, overtaken=NOW + 9), 10.0),
-        (Call("b", Result.OK, NOW, overtaken=NOW - 0.5), 0.5),
-        (Call("b", Result.OK, NOW, overtaken=NOW - 1), 0.0),
-    ],
-)
-def test_mr010_how_long_an_overtaken_call_may_run(call, expected):
-    """MR-010: a second beyond its deadline; the last call's own pins its class instead."""
-    assert Marks(modify=call).overtaken_seconds(NOW) == expected
-
-
 def test_mr010_a_call_that_was_answered_is_waited_for_no_more():
     """MR-010: those before it are."""
-    call = Call("b", Result.UNCERTAIN, NOW, deadline=NOW + 9, overtaken=NOW + 5)
-    assert call.may_run_until == NOW + 9
-    assert call.answered().may_run_until == NOW + 5
+    call = Call("b", Result.UNCERTAIN, NOW, deadline=Deadline(9.0), overtaken=Deadline(5.0))
+    assert call.deadlines == (Deadline(9.0), Deadline(5.0))
+    assert call.answered().deadlines == (NONE, Deadline(5.0))
 
 
 @pytest.mark.parametrize(
