@@ -101,6 +101,11 @@ EXAMPLES = {
     Command.AUDIT: ("audit --csi-address=/csi/csi.sock",),
     Command.DOCTOR: ("doctor", "doctor --driver=nfs.csi.k8s.io"),
     Command.MIGRATE: ("migrate check --driver=nfs.csi.k8s.io kube-system/csi-nfs-0",),
+    Command.ADOPT: (
+        "adopt nfs.csi.k8s.io --dry-run",
+        "adopt ebs.csi.aws.com kube-system/ebs-csi-controller --one-replica",
+    ),
+    Command.RELEASE: ("release nfs.csi.k8s.io",),
     Command.SHADOW: ("shadow report", "shadow report --driver=nfs.csi.k8s.io"),
     Command.SECRET_ROLES: ("secret-roles --account=csi-fleet/worker",),
 }
@@ -117,6 +122,8 @@ EXITS = {
     Command.AUDIT: "something was found",
     Command.DOCTOR: "a check says FAIL",
     Command.MIGRATE: "a check says FAIL",
+    Command.ADOPT: "refused, or not at its end after --wait",
+    Command.RELEASE: "refused, or not at its end after --wait",
     Command.SHADOW: "something differs, or nothing was compared",
 }
 """What exit code 1 of a command says; others have it for what is not there or does not answer."""
