@@ -248,7 +248,7 @@ def test_backoff_store_waits_for_its_interval_and_knows_its_own_volume():
     world.kube.fail["create_volume"] = [FORBIDDEN, FORBIDDEN]
     world.claim_pass(claim)
     record = world.intents.intents["pvc-u1"]
-    record["store"]["due"] += 3600
+    record["store"]["due"][0] += 3600
     outcome = world.claim_pass(claim)
     assert (outcome.action, outcome.delay_seconds > 3000) == (Action.WAIT, True)
     record["store"]["due"] = 0
