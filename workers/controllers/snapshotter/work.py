@@ -101,7 +101,7 @@ class ContentPass(LiveContent):
             "intent": intent.record() if intent is not None else None,
             "polls": polls,
             "asked": self.asked.record() if self.asked is not None and polls else None,
-            "overtaken": self._latest().data(),
+            "overtaken": self.lease.session.latest(self.overtaken, self.looking).data(),
             "stale": self.has_stale_copy,
         }
         return {name: part for name, part in parts.items() if part}
@@ -177,10 +177,7 @@ class ContentPass(LiveContent):
 
     def overtake(self, deadline: Deadline) -> None:
         """A call without a known end is followed by another one."""
-        self.overtaken = self._latest(deadline)
-
-    def _latest(self, *others: Deadline) -> Deadline:
-        return self.lease.session.latest(self.overtaken, self.looking, *others)
+        self.overtaken = self.lease.session.latest(self.overtaken, deadline)
 
     def hold_seconds(self) -> float:
         """The same, with the call of the record itself."""
