@@ -8,14 +8,14 @@ two writes) is settled the same way, by one more pass that removes it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from workers.constants import ANN_RECORD_DRIVER, LABEL_INTENT
 from workers.observability.logging import get_logger
-from workers.queue.copies import FIELD_RECORD, FIELD_SEAL, copied_domain, copied_volume
-from workers.queue.keys import KIND_CLAIMS, KIND_VOLUMES, Key
+from workers.queue.copies import FIELD_RECORD, FIELD_SEAL
+from workers.queue.keys import Key
 from workers.queue.records import UNREADABLE
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from workers.kube.resources import KubeResources
 
 _log = get_logger(__name__)
-
-# Kinds whose records stand in Redis beside the copies.
-_IN_REDIS: Final = frozenset({KIND_CLAIMS, KIND_VOLUMES})
 
 
 class _Record(msgspec.Struct):
@@ -75,14 +72,12 @@ def restore_intents(
             continue
         if key.driver not in drivers:
             continue
-        if key.kind not in _IN_REDIS:  # its controller reads the copy itself
+        domain = key.record_name
+        if not domain:  # its controller reads the copy itself
             keys.append(key)
             continue
-        domain = copied_domain(config_map, key)
-        names = {domain, key.record_name(copied_volume(name, key))}
         # Asked again, for the attempt may have ended since the list: both records are gone then.
-        is_there = any(intents.get(one) is not None for one in names)
-        if is_there or not resources.has_config_map(namespace, name):
+        if intents.get(domain) is not None or not resources.has_config_map(namespace, name):
             continue
         # An owner may write its newer one at this moment.
         if intents.restore(domain, sealed):

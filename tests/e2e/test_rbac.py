@@ -43,8 +43,8 @@ TABLE = [
     ("watcher", "", STORAGE, "volumeattachments", "list watch"),
     ("watcher", RECORDS, "", "configmaps", "list"),
     ("watcher", NAMESPACE, STORAGE, "csistoragecapacities", "list watch"),
-    ("worker", "", "", "persistentvolumeclaims", "get list update"),
-    ("worker", "", "", "persistentvolumes", "get create patch delete"),
+    ("worker", "", "", "persistentvolumeclaims", "get list watch update"),
+    ("worker", "", "", "persistentvolumes", "get list create patch delete"),
     ("worker", "", STORAGE, "storageclasses", "get"),
     ("worker", "", "", "events", "create patch"),
     ("worker", "", "", "secrets", "get"),
@@ -263,6 +263,18 @@ def test_slow_attempts_leave_and_remove_their_record(parts, scene, driver):
     wait_until(copies, 20, "the record exists")
     scene.wait_bound()
     wait_until(lambda: not copies(), 20, "the record is gone")
+
+
+def test_a_claim_deleted_after_a_final_error_gets_its_last_call(parts, scene, driver):
+    """Its record is believed, for the claim had no volume when it was deleted; no PV has it."""
+    driver.set_rules({"method": "CreateVolume", "code": "INTERNAL", "message": "no"})
+    claim = scene.claim("lost", scene.storage_class(driver.name))
+    wait_until(lambda: any("no" in one["message"] for one in scene.events("lost")), 30, "it failed")
+    driver.set_rules()
+    scene.delete("lost")
+    name = f"pvc-{claim['metadata']['uid']}"
+    wait_until(lambda: driver.calls("CreateVolume")[-1].code == "OK", 60, "the last call")
+    wait_until(lambda: scene.volume(name) is None, 60, "what it found is deleted")
 
 
 def test_failures_are_told_once_and_counted(parts, scene, driver):

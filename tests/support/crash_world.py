@@ -252,7 +252,8 @@ class CrashWorld:
 
     def delete_claim(self) -> None:
         """The user deletes it; the watcher adds its key once more (M-012)."""
-        if self.kube.objects.pop(CLAIM, None) is not None:
+        if CLAIM in self.kube.objects:
+            self.kube.drop(CLAIM[0], CLAIM[2], CLAIM[1])
             self.watcher_queue().add([claim_key(DRIVER, "default", "data", UID)])
 
     def wipe(self) -> None:

@@ -29,6 +29,7 @@ from workers.engine.context import Runtime
 from workers.engine.effects import Effects
 from workers.engine.outcome import Outcome
 from workers.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from workers.kube.paths import Resource
 from workers.queue.keys import claim_key, volume_key
 from workers.queue.leases import CatalogState, Lease, Session
 from workers.queue.locks import Lock
@@ -48,6 +49,7 @@ class FakeKube:
         self.fail: dict[str, list[Exception | None]] = defaultdict(list)
         self.before: dict[str, Callable[[], None]] = {}
         self.writes: list[tuple[str, str]] = []
+        self.deleted: list[tuple[str, JsonObject]] = []
         self._version = 100
 
     def add(self, kind: str, item: Mapping[str, Any]) -> JsonObject:
@@ -61,7 +63,25 @@ class FakeKube:
 
     def drop(self, kind: str, name: str, namespace: str = "") -> None:
         """Remove an object for good, finalizers or not."""
-        del self.objects[kind, namespace, name]
+        self._version += 1
+        item = self.objects.pop((kind, namespace, name))
+        item["metadata"]["resourceVersion"] = str(self._version)
+        self.deleted.append((kind, item))
+
+    def past(
+        self, resource: Resource, name: str, *, namespace: str = "", since: int
+    ) -> Iterator[tuple[str, JsonObject]]:
+        """Deletions that are remembered; tests forget them by emptying `deleted`."""
+        self._reach("past", name)
+        for kind, item in self.deleted:
+            metadata = item["metadata"]
+            place = (kind.partition(".")[0], metadata.get("namespace", ""), metadata["name"])
+            is_later = int(metadata["resourceVersion"]) > since
+            if is_later and place == (resource.plural, namespace, name):
+                yield "DELETED", deepcopy(item)
+
+    def get(self, resource: Resource, name: str, *, namespace: str = "") -> JsonObject:
+        return self._get(resource.plural, namespace, name, "get")
 
     def get_claim(self, namespace: str, name: str) -> JsonObject:
         return self._get("persistentvolumeclaims", namespace, name, "get_claim")
@@ -122,7 +142,11 @@ class FakeKube:
 
     def apply_config_map(self, config_map: JsonObject) -> JsonObject:
         self._reach("apply_config_map", config_map["metadata"]["name"])
-        return self.add("configmaps", config_map)
+        known = self.objects.get(self._place("configmaps", config_map))
+        metadata = dict(config_map["metadata"])
+        if known is not None:
+            metadata["uid"] = known["metadata"]["uid"]
+        return self.add("configmaps", {**config_map, "metadata": metadata})
 
     def delete_config_map(self, namespace: str, name: str) -> None:
         self._reach("delete_config_map", name)
@@ -175,6 +199,9 @@ class FakeKube:
     @staticmethod
     def _place(kind: str, item: Mapping[str, Any]) -> tuple[str, str, str]:
         return kind, item["metadata"].get("namespace", ""), item["metadata"]["name"]
+
+    def list(self, resource: Resource) -> Iterator[JsonObject]:
+        yield from [deepcopy(item) for item in self.kind(resource.plural).values()]
 
 
 class FakeCatalog:

@@ -170,7 +170,7 @@ class FakeLease:
         self.is_lost = self.is_released = False
         self.rules, self.successor = "", None
         self.fence, self.token, self.domain = 1, "t", ""
-        self.waited_seconds = 0.0
+        self.waited_seconds, self.seen = 0.0, 0
         self.catalog = CatalogState("e", {}, frozenset({"classes", "csinodes", "nodes"}))
 
     def is_held(self) -> bool:

@@ -10,7 +10,9 @@ from workers.queue.records import encode, peek
 from workers.queue.seal import UNCHECKED
 
 if TYPE_CHECKING:
+    from workers.queue.keys import Key
     from workers.queue.leases import Lease
+    from workers.queue.locks import Lock
 
 JsonObject = dict[str, Any]
 
@@ -45,9 +47,17 @@ class FakeIntents:
         del lease
         return UNCHECKED.close("intents", domain, "", encode(intent))
 
+    def is_our_copy(self, domain: str, sealed: bytes, key: Key, uid: str) -> bool:
+        del domain
+        record = peek(sealed) or {}
+        return (record.get("key"), record.get("copy_uid")) == (key.text, uid)
+
     def restore(self, domain: str, sealed: bytes) -> bool:
         intent = peek(sealed) or {}
         return self.intents.setdefault(domain, intent) == intent
+
+    def get(self, domain: str) -> JsonObject | None:
+        return self.intents.get(domain)
 
     def all(self) -> dict[str, JsonObject]:
         return dict(self.intents)
@@ -65,6 +75,13 @@ class FakeQueue:
 
     def __init__(self) -> None:
         self.added: list[str] = []
+        self.busy: set[str] = set()
+        self.locked: list[str] = []
+
+    def acquire(self, lease: Lease, *locks: Lock) -> Lock | None:
+        del lease
+        self.locked += [one.name for one in locks]
+        return next((one for one in locks if one.name in self.busy), None)
 
     def add(self, keys: Any, *, delay_seconds: float = 0.0) -> None:
         self.added += [key.text for key in keys]

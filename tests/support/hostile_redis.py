@@ -180,7 +180,7 @@ def _block(world: Hostile) -> None:
     for _ in world.passes(OTHER):
         for lease in world.passes():
             world.queue.block(lease, Lock(DOMAINS[OTHER]))
-            inspect.read_key(world.client, OWN, DOMAINS[OWN])
+            inspect.read_key(world.client, OWN)
 
 
 def _new_life(world: Hostile) -> None:
@@ -233,7 +233,7 @@ READERS: dict[str, Reader] = {
     "marks": lambda w: w.queue.marks_of([OWN, OTHER]),
     "a forged mark": lambda w: Remembered(w.client, SEAL).mark_of(OWN.text, "forged"),
     "stats": lambda w: read_stats(w.client),
-    "one key": lambda w: inspect.read_key(w.client, OWN, DOMAINS[OWN]),
+    "one key": lambda w: inspect.read_key(w.client, OWN),
     "waiting keys": lambda w: inspect.waiting_keys(w.client, OWN.lane, 0, 10),
     "failed keys": lambda w: inspect.failed_keys(w.client),
     "sizes": lambda w: inspect.read_sizes(w.client),

@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
+
+import msgspec
 
 from workers.kube.client import JSON_PATCH, STRATEGIC_PATCH
 from workers.kube.errors import (
@@ -44,6 +47,7 @@ class MemoryApi:
         self.objects: dict[str, JsonObject] = {}
         self.requests: list[Request] = []
         self.kube = KubeResources(self)  # type: ignore[arg-type]  # a KubeClient by its methods
+        self.deleted: list[tuple[str, JsonObject]] = []
         self._planned: list[tuple[str, str, Exception | Callable[[], None]]] = []
         self._version = 100
 
@@ -72,7 +76,7 @@ class MemoryApi:
 
     def drop(self, resource: Resource, name: str, namespace: str = "") -> None:
         """Remove for good, finalizers or not."""
-        del self.objects[resource.path(name, namespace=namespace)]
+        self._end(resource.path(name, namespace=namespace))
 
     def fail(self, verb: str, path: str, *errors: Exception) -> None:
         """Let the next requests whose path contains `path` fail, one error each."""
@@ -85,7 +89,7 @@ class MemoryApi:
     @property
     def writes(self) -> list[Request]:
         """The requests that change something."""
-        return [request for request in self.requests if request.verb != "get"]
+        return [request for request in self.requests if request.verb not in {"get", "watch"}]
 
     # What KubeResources asks of its client.
 
@@ -137,6 +141,21 @@ class MemoryApi:
             raise ConflictError(409, "Conflict", "the precondition does not hold")
         return self._delete(path)
 
+    def watch_raw(
+        self, path: str, query: Mapping[str, Any], *, read_timeout_seconds: float
+    ) -> SimpleNamespace:
+        """The deletions of one object that are remembered; tests forget them in `deleted`."""
+        del read_timeout_seconds
+        self._reach("watch", path)
+        name = query["fieldSelector"].removeprefix("metadata.name=")
+        events = [
+            msgspec.json.encode({"type": "DELETED", "object": item})
+            for place, item in self.deleted
+            if (place, item["metadata"]["name"]) == (path, name)
+            and int(item["metadata"]["resourceVersion"]) > int(query["resourceVersion"])
+        ]
+        return SimpleNamespace(lines=lambda: iter(events), close=lambda: None)
+
     # Inside.
 
     def _reach(self, verb: str, path: str, body: Any = None) -> None:
@@ -181,10 +200,17 @@ class MemoryApi:
     def _delete(self, path: str) -> JsonObject:
         found = self._at(path)
         if not found["metadata"].get("finalizers"):
-            del self.objects[path]
-            return found
+            return self._end(path)
         found["metadata"].setdefault("deletionTimestamp", DELETED_AT)
         return self._store(path, found)
+
+    def _end(self, path: str) -> JsonObject:
+        self._version += 1
+        found = self.objects.pop(path)
+        last = deepcopy(found)
+        last["metadata"]["resourceVersion"] = str(self._version)
+        self.deleted.append((path.rpartition("/")[0], last))
+        return found
 
     def _store(self, path: str, body: JsonObject) -> JsonObject:
         self._version += 1

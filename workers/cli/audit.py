@@ -22,9 +22,8 @@ from workers.explain.audit import Look, Report, compare
 from workers.explain.stranded import is_stranded, stranded
 from workers.explain.words import duration
 from workers.kube import paths
-from workers.migration.plugins import in_tree_source
-from workers.migration.to_csi import volume_to_csi
-from workers.queue.copies import FIELD_RECORD, copied_domain
+from workers.migration.to_csi import storage_of
+from workers.queue.copies import FIELD_RECORD, NAME_PREFIX
 from workers.queue.inspect import read_life
 from workers.queue.intents import IntentStore
 from workers.queue.keys import Key
@@ -182,7 +181,7 @@ def look(tools: Tools, client: CsiClient, driver: str) -> Look:
     }
     intents = IntentStore(tools.redis)
     records = [
-        (name, record)
+        (volume_of(name, record), record)
         for name, record in (*intents.all().items(), *_copies(tools).values())
         if str(record.get("driver")) == driver and _is_here(tools, record)
     ]
@@ -271,11 +270,14 @@ def forget(tools: Tools, report: Report) -> int:
             f"--forget {name}: this audit does not list it as stranded; nothing is forgotten",
             exit_code=1,
         )
-    # The copy first: alone it would bring the record back.
-    for copy, (domain, _) in _copies(tools).items():
-        if domain == name:
+    intents = IntentStore(tools.redis)
+    # The copies first: one alone would bring its record back.
+    for copy, (domain, record) in _copies(tools).items():
+        if volume_of(domain, record) == name:
             tools.kube.delete_config_map(tools.settings.kube.namespace, copy)
-    IntentStore(tools.redis).finish(name)
+    for domain, record in intents.all().items():
+        if volume_of(domain, record) == name:
+            intents.finish(domain)
     terminal.write(f"the attempt for volume {name} is forgotten")
     return 0
 
@@ -334,16 +336,21 @@ def _copies(tools: Tools) -> dict[str, tuple[str, Mapping[str, Any]]]:
         except msgspec.DecodeError:
             continue
         if isinstance(record, dict):
-            key = None  # an attempt in flight all the same
+            domain = name.removeprefix(NAME_PREFIX)  # an attempt in flight, whoever's
             with suppress(ValueError):
-                key = Key.parse(str(record.get("key")))
-            found[name] = copied_domain(one, key), record
+                domain = Key.parse(str(record.get("key"))).record_name
+            found[name] = domain, record
     return found
 
 
+def volume_of(domain: str, record: Mapping[str, Any]) -> str:
+    """The name of the volume that an attempt may have made; each node may have made one."""
+    named, _, node = domain.partition("@")
+    volume = str(record.get("volume") or named)
+    return f"{volume}@{node}" if node else volume
+
+
 def _handle(volume: JsonObject, driver: str) -> str | None:
-    """The volume's id if it is one of this driver's, in-tree form included."""
-    if in_tree_source(volume) is not None:
-        volume = volume_to_csi(volume)
-    csi = (volume.get("spec") or {}).get("csi") or {}
-    return csi.get("volumeHandle") if csi.get("driver") == driver else None
+    """The volume's id if it is one of this driver's."""
+    name, handle = storage_of(volume)
+    return handle or None if name == driver else None

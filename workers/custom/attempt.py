@@ -43,7 +43,7 @@ class CustomAttempt(RecordedAttempt[ProvisionOptions, ProvisionResult]):
     def prepare(self) -> ProvisionOptions:
         """Copies, for a plug-in must not change what the engine goes on with."""
         settings = self.work.driver.settings.provision
-        name = volume_name(
+        name = self.work.recorded_name or volume_name(
             settings.volume_name_prefix,
             settings.volume_name_uuid_length,
             self.claim["metadata"].get("uid") or "",

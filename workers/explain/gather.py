@@ -91,7 +91,7 @@ class Gatherer:
             driver_name=driver_name,
             driver=record,
             served=Served.by(records, PROVISIONER),
-            state=read_key(self._tools.redis, key, pv_name) if driver_name else None,
+            state=read_key(self._tools.redis, key) if driver_name else None,
             watchers=len(self._tools.presence.alive()),
             workers=len(self._tools.presence.workers()),
             **_holds(self._tools, queue_name or driver_name, class_name),
@@ -134,7 +134,6 @@ class Gatherer:
             state=read_key(
                 self._tools.redis,
                 volume_key(queue_name or owner, name, claim_namespace(volume or {})),
-                name,
             ),
             watchers=len(self._tools.presence.alive()),
             workers=len(self._tools.presence.workers()),

@@ -101,7 +101,7 @@ def known_states(
         QueueUnavailable: Redis does not answer.
     """
     states = [
-        read_key(tools.redis, key, key.object)
+        read_key(tools.redis, key)
         for spec, kind in noun.kinds
         for key in candidates(records, spec, kind, found)
     ]

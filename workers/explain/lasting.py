@@ -105,7 +105,7 @@ class Lasting:
         )
 
     def _cause(self, key: Key, records: Mapping[str, Mapping[str, Any]]) -> Cause | None:
-        state = read_key(self._redis, key, key.uid)
+        state = read_key(self._redis, key)
         if not state.position or state.now - state.since < self._lasting_seconds:
             return None
         record = of_controller(records, PROVISIONER).get(key.driver)

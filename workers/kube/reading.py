@@ -7,16 +7,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import msgspec
+
+from workers.cpuslots import waiting
 from workers.kube import paths
-from workers.kube.errors import NotFoundError
+from workers.kube.errors import NotFoundError, error_from_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from workers.kube.client import RawStream
     from workers.kube.objects import JsonObject
     from workers.kube.paths import Resource
 
 _PAGE_SIZE: Final = 500
+# An event of the last seconds may reach the API server's memory a moment late.
+PAST_SECONDS: Final = 1
+_PAST_READ_SECONDS: Final = 10.0
 
 
 class Getter(Protocol):
@@ -24,6 +31,15 @@ class Getter(Protocol):
 
     def get(self, path: str, query: Mapping[str, Any] | None = None) -> JsonObject:
         """Read one object or one list page; see `KubeClient`."""
+
+    def watch_raw(
+        self,
+        path: str,
+        query: Mapping[str, Any],
+        *,
+        read_timeout_seconds: float,
+    ) -> RawStream:
+        """Open a watch; see `KubeClient`."""
 
 
 class KubeReader:
@@ -54,6 +70,39 @@ class KubeReader:
         except NotFoundError as error:
             return error.is_about(name)
         return bool(found["metadata"]["uid"] != uid)
+
+    def past(
+        self, resource: Resource, name: str, *, namespace: str = "", since: int
+    ) -> Iterator[tuple[str, JsonObject]]:
+        """Yield the events of an object after a resourceVersion: type and object.
+
+        The API server remembers the events of the last minute or more. It ends its answer after
+        `PAST_SECONDS`; a caller that has seen enough stops earlier.
+
+        Raises:
+            GoneError: it does not remember that far back.
+        """
+        query = {
+            "watch": "1",
+            "resourceVersion": str(since),
+            "fieldSelector": f"metadata.name={name}",
+            "timeoutSeconds": PAST_SECONDS,
+        }
+        path = resource.path(namespace=namespace)
+        stream = self._getter.watch_raw(path, query, read_timeout_seconds=_PAST_READ_SECONDS)
+        lines = stream.lines()
+        try:
+            while True:
+                with waiting():
+                    line = next(lines, None)
+                if line is None:
+                    return
+                event = msgspec.json.decode(line)
+                if event["type"] == "ERROR":
+                    raise error_from_status(event["object"])
+                yield event["type"], event["object"]
+        finally:
+            stream.close()
 
     def list(
         self, resource: Resource, *, namespace: str = "", **query: str

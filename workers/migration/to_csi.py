@@ -38,6 +38,20 @@ _PORTWORX_REFS: Final = (
     "nodeExpandSecretRef",
 )
 
+_NO_SOURCES: Final = frozenset(
+    {
+        "accessModes",
+        "capacity",
+        "claimRef",
+        "mountOptions",
+        "nodeAffinity",
+        "persistentVolumeReclaimPolicy",
+        "storageClassName",
+        "volumeAttributesClassName",
+        "volumeMode",
+    }
+)
+
 
 def volume_to_csi(volume: Mapping[str, Any]) -> Volume:
     """The CSI form of an in-tree volume (P-610), with the driver's topology keys (P-611).
@@ -180,3 +194,26 @@ _BLOCKS: Final[Mapping[Plugin, Callable[[Volume, Source], Source]]] = {
     plugins.VSPHERE: _vsphere,
     plugins.PORTWORX: _portworx,
 }
+
+
+def storage_of(volume: Mapping[str, Any]) -> tuple[str, str]:
+    """The driver and the handle that a PV names, in-tree forms included; ("", "") without them."""
+    if plugins.in_tree_source(volume) is not None:
+        try:
+            volume = volume_to_csi(volume)
+        except AttemptError:
+            return "", ""
+    named = (volume.get("spec") or {}).get("csi") or {}
+    return named.get("driver") or "", named.get("volumeHandle") or ""
+
+
+def is_same_storage(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """True if two PVs name one volume of the storage, whatever kind of source they have."""
+    places = storage_of(one), storage_of(other)
+    if places != (("", ""), ("", "")):
+        return places[0] == places[1]
+    return bool(_sources(one)) and _sources(one) == _sources(other)
+
+
+def _sources(volume: Mapping[str, Any]) -> Source:
+    return {name: value for name, value in volume["spec"].items() if name not in _NO_SOURCES}

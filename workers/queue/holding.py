@@ -108,7 +108,7 @@ class HeldLeases:
             waited_seconds=int(waited_ms) / 1000,
             catalog=CatalogState(text(epoch), numbers, frozenset(map(text, complete))),
             session=self.session,
-            records=(records[0], records[1], bool(records[2]), text(records[3])),
+            records=(records[0], records[1], bool(records[2])),
             mark=self._remembered.mark_of(key.text, mark),
             valid_until=valid_until,
             started_ms=int(started_ms),

@@ -111,14 +111,14 @@ class KnownKeys:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
-        self._wanted: dict[tuple[Key, str], None] = {}
-        self._states: dict[tuple[Key, str], KeyState] = {}
+        self._wanted: dict[Key, None] = {}
+        self._states: dict[Key, KeyState] = {}
 
-    def state(self, key: Key, volume: str) -> KeyState:
+    def state(self, key: Key) -> KeyState:
         """What is known of a key; nothing before it is loaded."""
-        if (found := self._states.get((key, volume))) is not None:
+        if (found := self._states.get(key)) is not None:
             return found
-        self._wanted[key, volume] = None
+        self._wanted[key] = None
         return KeyState(key, 0.0)
 
     def load(self) -> None:
@@ -134,31 +134,30 @@ class KnownKeys:
         self._wanted.clear()
 
 
-def read_key(client: redis.Redis | KnownKeys, key: Key, volume: str) -> KeyState:
+def read_key(client: redis.Redis | KnownKeys, key: Key) -> KeyState:
     """One key's state in two round trips, whatever waits beside it.
 
     Args:
         client: Redis.
-        key: claim or volume.
-        volume: name of its PV, for intent and unsaved PV.
+        key: of any kind.
 
     Raises:
         QueueUnavailable: Redis does not answer.
     """
     if isinstance(client, KnownKeys):
-        return client.state(key, volume)
-    return read_keys(client, [(key, volume)])[0]
+        return client.state(key)
+    return read_keys(client, [key])[0]
 
 
-def read_keys(client: redis.Redis, wanted: list[tuple[Key, str]]) -> list[KeyState]:
+def read_keys(client: redis.Redis, wanted: list[Key]) -> list[KeyState]:
     """The same for several keys: two round trips, and what keys of a lane share is read once.
 
     Raises:
         QueueUnavailable: Redis does not answer.
     """
-    names = [key.text for key, _ in wanted]
-    domains = [key.record_name(volume) for key, volume in wanted]
-    lanes = list(dict.fromkeys(key.lane for key, _ in wanted))
+    names = [key.text for key in wanted]
+    domains = [key.record_name for key in wanted]
+    lanes = list(dict.fromkeys(key.lane for key in wanted))
     hashes = ("leases", "news", "blocked", "since", "fails", "memos")
     with reading(client):
         pipe = client.pipeline(transaction=False)
@@ -173,7 +172,7 @@ def read_keys(client: redis.Redis, wanted: list[tuple[Key, str]]) -> list[KeySta
             pipe.hmget(redis_key(client, entry), names)
         for entry in ("intents", "unsaved"):
             pipe.hmget(redis_key(client, entry), domains)
-        for key, _ in wanted:
+        for key in wanted:
             for family in ("ready", "retry"):
                 pipe.zrank(redis_key(client, family) + key.lane, key.text)
             pipe.zscore(redis_key(client, "ticketed") + key.lane, key.text)
@@ -197,7 +196,7 @@ def read_keys(client: redis.Redis, wanted: list[tuple[Key, str]]) -> list[KeySta
         ]
     return [
         _state_of(key, clock, shared[key.lane], (*row[:6], *record, *row[8:]), holders)
-        for (key, _), row, record in zip(wanted, rows, records, strict=True)
+        for key, row, record in zip(wanted, rows, records, strict=True)
     ]
 
 

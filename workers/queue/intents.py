@@ -1,10 +1,11 @@
 """What may exist in a storage system without a PersistentVolume?
 
 An intent is written before CreateVolume (M-010) and a created volume's full PV before the first
-attempt to save it (M-011). A volume has one record of each, under its domain: the PV's name, with
-the node's where each node has a storage of its own. Records hold no secret. They outlive leases
-and processes; only Redis losing its data takes them, for which the API server keeps the ConfigMaps
-of longer attempts.
+attempt to save it (M-011). A claim has one record of each, under its domain: its uid, with the
+node's name where each node has a storage of its own. No flag changes that, so whoever works on the
+claim finds the record, which names the volume that was asked for. Records hold no secret. They
+outlive leases and processes; only Redis losing its data takes them, for which the API server keeps
+the ConfigMaps of longer attempts.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from workers.errors import LeaseLost, NamespaceFull
 from workers.queue.keys import Key
 from workers.queue.names import redis_key
-from workers.queue.records import encode, unseal
+from workers.queue.records import encode, peek, unseal
 from workers.queue.scripts import Scripts, reading, text
 from workers.queue.seal import UNCHECKED
 
@@ -113,6 +114,12 @@ class IntentStore:
         """The intent as it stands in Redis, and as it is copied to where it outlives Redis."""
         return self._closed(domain, lease, intents=intent)["intents"]
 
+    def is_our_copy(self, domain: str, sealed: bytes, key: Key, uid: str) -> bool:
+        """Whether a worker with our key wrote the copy of an intent: for this key and ConfigMap."""
+        record = peek(sealed) or {}
+        is_meant = (record.get("key"), record.get("copy_uid")) == (key.text, uid)
+        return is_meant and self._seal.is_ours(self._intents, domain, sealed)
+
     def restore(self, domain: str, sealed: bytes) -> bool:
         """Write a copied intent unless there is one, which is newer; True when written.
 
@@ -148,34 +155,15 @@ class IntentStore:
         (L-040 step 1); without the mark the driver is asked again, which is idempotent. All came
         with the lease, under which nobody else writes them: no round trip.
         """
-        intent, pv, was_saved, name = lease.records
+        intent, pv, was_saved = lease.records
         if intent is None and pv is None:
             return None, None, was_saved
+        name = lease.domain
         with reading(self._client):
             found = self._decode(self._intents, name, intent), self._decode(self._unsaved, name, pv)
-        if name != lease.domain:
-            return *self._taken_over(lease, name, *found), was_saved
         slots = {"intents": intent, "unsaved": pv}
         _remember(lease, name, **{slot: raw for slot, raw in slots.items() if raw})
         return *found, was_saved
-
-    def _taken_over(
-        self,
-        lease: Lease,
-        name: str,
-        intent: dict[str, Any] | None,
-        pv: dict[str, Any] | None,
-    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """Records of a release whose nodes shared them: of the node that made the call."""
-        if intent is None or not _is_of(intent, lease.key):
-            return None, None
-        if pv is not None:
-            self.created(lease.domain, intent, pv, lease)
-        else:
-            self.begin(lease.domain, intent, lease)
-        self.delete(name)
-        self.delete_pv(name)
-        return intent, pv
 
     def _closed(
         self, domain: str, lease: Lease | None, **records: Mapping[str, Any]
@@ -223,14 +211,6 @@ def _tenant(intent: Mapping[str, Any], lease: Lease | None) -> str:
         return Key.parse(str(intent.get("key"))).tenant
     except ValueError:
         return ""
-
-
-def _is_of(intent: Mapping[str, Any], key: Key) -> bool:
-    """Whether the call was made with the storage that the key is of."""
-    try:
-        return not intent.get("key") or Key.parse(str(intent["key"])).driver == key.driver
-    except ValueError:
-        return False
 
 
 def _owner(lease: Lease | None) -> tuple[str, str, str]:

@@ -16,6 +16,8 @@ KIND_VOLUMES: Final = "volumes"
 KIND_CAPACITY: Final = "capacity"
 KIND_CLONING: Final = "cloning"
 KIND_SWEEP: Final = "sweep"
+# As PVs are called by default, so that people find the record of a PV.
+RECORD_PREFIX: Final = "pvc-"
 
 _UNSAFE = re.compile(r"[%|\x00-\x1f\x7f]")
 _PARTS: Final = 4
@@ -60,12 +62,17 @@ class Key:
         """The node of a driver that serves on each node; "" for any other."""
         return self.driver.partition("@")[2]
 
-    def record_name(self, volume: str) -> str:
-        """Under what the attempt for a volume of this key is recorded (Lua `record_name`).
+    @property
+    def record_name(self) -> str:
+        """The name of a claim's record, which no flag changes; "" for other kinds.
 
-        Of a driver that serves on each node, each node has a storage of its own, so an attempt too.
+        Lua has it as `record_name`. Each node of a driver that serves on each node has a storage
+        of its own, so it has a record of its own too.
         """
-        return f"{volume}@{_quote(self.node)}" if volume and self.node else volume
+        if self.kind != KIND_CLAIMS:
+            return ""
+        name = f"{RECORD_PREFIX}{_quote(self.uid)}"
+        return f"{name}@{_quote(self.node)}" if self.node else name
 
     @property
     def lane(self) -> str:

@@ -123,8 +123,8 @@ class Lease:
         catalog: versions of the catalog at the moment of the lease.
         valid_until: local time until which Redis counts the lease as ours; moved by the heartbeat.
         is_lost: somebody else owns the key by now.
-        records: the volume's intent and unsaved PV as stored, whether its PV was saved in the last
-            minutes, and under what they stand; for `IntentStore.opened`.
+        records: the claim's intent and unsaved PV as stored, and whether its PV was saved in the
+            last minutes; for `IntentStore.opened`.
         written: what this lease wrote and has not finished, by slot: name and record. A Redis that
             lost it gets it again.
         started_ms: when it was given, by the queue's clock.
@@ -133,7 +133,7 @@ class Lease:
             or wrote, in the last minutes; 0 for none.
         rules: under which its end goes on with another key, see `workers.queue.lockrules`; "": it
             does not.
-        domain: under what the volume's records stand, see `Key.record_name`; "" without a lock.
+        domain: the name of the key's record, see `Key.record_name`.
         successor: the lease of that key, once this one has ended. Whoever set `rules` works on it
             or gives it back.
     """
@@ -148,7 +148,7 @@ class Lease:
     catalog: CatalogState
     session: Session
     is_released: bool = False
-    records: tuple[bytes | None, bytes | None, bool, str] = (None, None, False, "")
+    records: tuple[bytes | None, bytes | None, bool] = (None, None, False)
     mark: Mapping[str, Any] = field(default_factory=dict)
     permit: Callable[[], bool] | None = None
     valid_until: float = math.inf
@@ -162,7 +162,7 @@ class Lease:
     domain: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.domain = self.key.record_name(self.volume)
+        self.domain = self.key.record_name
 
     @property
     def volume(self) -> str:

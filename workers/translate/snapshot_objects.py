@@ -30,6 +30,7 @@ from workers.translate.fields import (
     optional_mapping,
     optional_text,
     text,
+    text_list,
     text_map,
 )
 
@@ -177,6 +178,21 @@ def status_handle(content: Json) -> str | None:
     Earlier releases and the sidecar wrote an empty one for an answer without an id.
     """
     return optional_text(content, "status", "snapshotHandle") or None
+
+
+def named_handles(content: Json) -> set[str]:
+    """The handles of all snapshots and groups that a content of either kind names."""
+    given = optional_mapping(content, "spec", "source", "groupSnapshotHandles") or {}
+    members = object_list(content, "status", "volumeSnapshotInfoList")
+    named = {
+        text(content, "spec", "source", "snapshotHandle"),
+        text(content, "status", "snapshotHandle"),
+        text(content, "status", "volumeGroupSnapshotHandle"),
+        text(given, "volumeGroupSnapshotHandle"),
+        *text_list(given, "volumeSnapshotHandles"),
+        *(text(one, "snapshotHandle") for one in members),
+    }
+    return named - {""}
 
 
 def group_handle(content: Json) -> str | None:

@@ -1,4 +1,4 @@
-#!lua name=csifleet_0d4c76f16e6a8f12
+#!lua name=csifleet_f7fafe6201117301
 local ARGV
 local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
@@ -642,14 +642,11 @@ end
 local FOLLOW_TRIES = 3         -- ticketed keys that turn out to wait for a lock
 local EACH_RULE = '(%S+) ?([^\n]*)' -- kind, locks
 
--- Under what the attempt for a volume of this key is recorded, as `Key.record_name` in keys.py has it.
-local function record_name(key, volume)
-  local node = string.match(key, '^[^|]*|[^|@]*@([^|]+)|')
-  return node and volume .. '@' .. node or volume
-end
-
-local function records_of(name)
-  return redis.call('HGET', K.intents, name), redis.call('HGET', K.unsaved, name)
+-- The name of a claim's record, as `Key.record_name` in keys.py has it; nil for other kinds.
+local function record_name(key)
+  local driver, uid = string.match(key, '^claims|([^|]*)|[^|]*|([^|]*)$')
+  local node = driver and string.match(driver, '@(.+)$')
+  return driver and 'pvc-' .. uid .. (node and '@' .. node or '')
 end
 
 -- A ticketed key -> running with all its locks. Returns 'taken' and the state of its lease, or why not.
@@ -659,22 +656,15 @@ local function state_of(key, lease, waited)
   for i = 1, #flat, 2 do
     if flat[i + 1] == epoch then complete[#complete + 1] = flat[i] end
   end
-  local intent, unsaved, saved, name = false, false, 0, ''
-  local volume = string.sub(lease.locks[1] or '', 3)
-  if volume ~= '' then
-    name = record_name(key, volume)
-    intent, unsaved = records_of(name)
+  local intent, unsaved, saved, name = false, false, 0, record_name(key)
+  if name then
+    intent, unsaved = redis.call('HGET', K.intents, name), redis.call('HGET', K.unsaved, name)
     saved = redis.call('EXISTS', K.saved .. name)
-    if name ~= volume and not intent and not unsaved then
-      name = volume -- a release that knew no other left one for all nodes
-      intent, unsaved = records_of(name)
-    end
   end
   return { key, lease.locks, lease.fence, lease.started, redis.call('HGET', K.fails, key) or '0',
     redis.call('HGET', K.memos, key) or '', redis.call('HGET', K.marks, key) or '',
     string.format('%d', math.max(0, waited)), epoch,
-    redis.call('HGETALL', K.versions), complete, newest_seen(key) or '', intent, unsaved, saved,
-    name }
+    redis.call('HGETALL', K.versions), complete, newest_seen(key) or '', intent, unsaved, saved }
 end
 
 local function take(key, process, token, ttl, locks)
@@ -1704,8 +1694,8 @@ scripts['take'] = function()
 -- fence, led_to, and the Celery list.
 -- Returns {status, tickets, state}; 'other', tickets and a key without a rule that is to be taken
 -- instead; or 'taken', tickets and {key, locks, fence, started_ms, fails, memo, mark,
--- waited_ms, epoch, versions, complete kinds, newest version of its object, intent, unsaved PV, was saved,
--- their name}, of which the last four belong to the first lock's name.
+-- waited_ms, epoch, versions, complete kinds, newest version of its object, intent, unsaved PV, was
+-- saved}, of which the last three are a claim's.
 local LED_TO_MS = 60000 -- longer than the client repeats
 local key, process, token, ttl, rules = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 if not life() then return { 'new life', tickets, false } end
@@ -1789,5 +1779,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_0d4c76f16e6a8f12', run)
-redis.register_function{ function_name = 'csifleet_0d4c76f16e6a8f12_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_f7fafe6201117301', run)
+redis.register_function{ function_name = 'csifleet_f7fafe6201117301_always', callback = run, flags = { 'allow-oom' } }

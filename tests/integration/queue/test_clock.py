@@ -306,7 +306,7 @@ def test_work_for_a_node_is_not_dropped(fleet, step):
     step()
     for _ in range(20):
         fleet.turn()
-    assert read_key(fleet.client, key, "pvc-u").position == 1
+    assert read_key(fleet.client, key).position == 1
 
 
 def test_a_period_is_over_at_its_end(fleet, step):
@@ -345,7 +345,7 @@ def test_a_step_is_felt_in_no_stamp_and_shown_in_each(fleet, step):
     assert 0 <= after.now_ms - before.now_ms < 10_000
     assert abs(after.shown_now - fleet.clock.ahead_seconds - time.time()) < 10
     fleet.one.add([claim("later")], delay_seconds=600)
-    due = read_key(fleet.client, claim("later"), "pvc-later").due
+    due = read_key(fleet.client, claim("later")).due
     assert abs(due - after.shown_now - 600) < 10
 
 

@@ -36,7 +36,7 @@ def test_a_trail_tells_each_step_in_order(queue, redis_client):
         trail.note("rpc", "CreateVolume Internal 0.100")
         trail.note("error", "rpc error: code = Internal\ndesc = boom")
         queue.fail(lease, base_seconds=60, cap_seconds=60)
-    state = read_key(redis_client, key, "pv")
+    state = read_key(redis_client, key)
     assert [note.event for note in state.trail] == ["queued", "taken", "rpc", "error", "failed"]
     assert state.trail[3].detail == "rpc error: code = Internal desc = boom"
     assert [note.at for note in state.trail] == sorted(note.at for note in state.trail)
@@ -65,7 +65,7 @@ def test_position_among_ten_thousand_by_few_commands(queue, redis_client):
     """The cost of explain in Redis does not grow with what waits."""
     queue.add(key_of(f"n{number}") for number in range(10_000))
     before = commands(redis_client)
-    state = read_key(redis_client, key_of("n9999"), "pv")
+    state = read_key(redis_client, key_of("n9999"))
     assert state.waiting == 9_999
     assert state.position == 9_999
     assert commands(redis_client) - before < 30

@@ -83,38 +83,22 @@ def test_nodes_have_records_of_their_own(store, start_queue):
     assert store.opened(lease) == (INTENT | {"key": keys[1].text}, None, False)
 
 
-@pytest.mark.parametrize("has_pv", [False, True])
-def test_a_record_that_nodes_shared_goes_to_the_node_that_made_the_call(store, start_queue, has_pv):
-    """A release before this one left it under the PV's name."""
+def test_a_record_is_found_whatever_the_volume_is_called(store, bench, start_queue):
+    """Two workers with other flags lock other names and share the claim's record."""
     queue = start_queue()
-    first, second = (claim_key(f"d@{node}", "ns", "a", "u") for node in ("n1", "n2"))
-    record = INTENT | {"key": first.text}
-    if has_pv:
-        store.created("pvc-u", record, PV)
-    else:
-        store.begin("pvc-u", record)
-    other = taken(queue, second)
-    assert store.opened(other) == (None, None, False)
-    queue.release(other, delay_seconds=60)
-    lease = taken(queue, first)
-    assert store.opened(lease) == (record, PV if has_pv else None, False)
-    assert {*store.all()} == {"pvc-u@n1"}
-    assert {*store.all_pvs()} == ({"pvc-u@n1"} if has_pv else set())
-    queue.release(lease)
-    assert store.opened(taken(queue, first))[0] == record
-    assert lease.written["intents"][0] == "pvc-u@n1"
+    queue.add([KEY])
+    first = bench.run_next(queue, "vol-u")
+    store.begin(first.domain, INTENT, first)
+    queue.release(first)
+    assert store.opened(bench.run_next(queue, "other-u"))[0] == INTENT
+    assert [*store.all()] == ["pvc-u"]
 
 
-def test_a_deletion_takes_the_shared_record_of_its_node_over(store, start_queue):
-    """It waits for the call that may still run there; that of another node is nothing to it."""
-    queue = start_queue()
-    store.begin("pvc-u", INTENT | {"key": claim_key("d@n1", "ns", "a", "u").text})
-    other = taken(queue, volume_key("d@n2", "pvc-u", "ns"))
-    assert store.opened(other)[0] is None
-    queue.release(other, delay_seconds=60)
-    lease = taken(queue, volume_key("d@n1", "pvc-u", "ns"))
-    assert store.opened(lease)[0] == store.get("pvc-u@n1")
-    assert [*store.all()] == ["pvc-u@n1"]
+def test_a_deletion_has_no_record(store, start_queue):
+    """It asks for that of the claim by its uid."""
+    store.begin("pvc-u", INTENT)
+    lease = taken(start_queue(), volume_key("d", "pvc-u", "ns"))
+    assert (lease.domain, store.opened(lease)) == ("", (None, None, False))
 
 
 def test_lost_lease_may_not_begin_nor_clear_the_next_owners_intent(store, bench, start_queue):

@@ -86,9 +86,10 @@ RECORDS = {
          ("hset", "paused", "", f"breaker {LANE}", "5 over"),
          ("hset", "paused", "", f"lease {LANE}", f"{FUTURE_MS} held")],
         {"pauses": (Pause("operator", "firmware", 0.0), Pause("lease", "held", FUTURE_MS / 1000))}),
-    "intent": ([("hset", "intents", "", "pv", '{"stage":"calling"}')],
+    "intent": ([("hset", "intents", "", "pvc-uid-a", '{"stage":"calling"}')],
         {"intent": {"stage": "calling"}}),
-    "unsaved": ([("hset", "unsaved", "", "pv", '{"kind":"PV"}')], {"unsaved": {"kind": "PV"}}),
+    "unsaved": ([("hset", "unsaved", "", "pvc-uid-a", '{"kind":"PV"}')],
+        {"unsaved": {"kind": "PV"}}),
     "trail": (
         [("rpush", "trail", TRAIL, "1000 queued", "2500 rpc Create Volume"),
          ("expire", "trail", TRAIL, 60)],
@@ -105,7 +106,7 @@ def test_each_record_is_told_as_what_it_is_and_nothing_else(redis_client, what):
     writes, told = RECORDS[what]
     for command, name, of, *arguments in writes:
         getattr(redis_client, command)(NAMES[name].full + of, *arguments)
-    state = read_key(redis_client, KEY, "pv")
+    state = read_key(redis_client, KEY)
     assert state == KeyState(KEY, state.now, **told)
     assert state.is_known == (what in KNOWN)
 
@@ -116,7 +117,7 @@ def test_its_time_is_that_of_redis(redis_client):
         return seconds + microseconds / 1e6
 
     before = now()
-    assert before <= read_key(redis_client, KEY, "pv").now <= now()
+    assert before <= read_key(redis_client, KEY).now <= now()
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_busy_lock_inside_a_pass_takes_none_and_names_it(bench, queue):
     assert queue.acquire(lease, Lock("free"), HANDLE) == HANDLE
     assert start(bench, queue, "b", Lock("free")), "nothing was taken"
     assert queue.block(lease, HANDLE)
-    assert read_key(bench.client, lease.key, "").blocked_by == other.key.text
+    assert read_key(bench.client, lease.key).blocked_by == other.key.text
     assert start(bench, queue, "c", PV), "it gave back what it held"
     queue.done(other)
     assert ready(bench) == ["a"]

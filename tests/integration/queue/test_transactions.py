@@ -30,7 +30,7 @@ TOGETHER = {
 APART = {
     "one object": lambda r: CapacityStore(r).known("d", "item"),
     "counts of objects": lambda r: CapacityStore(r).counts("d"),
-    "one key": lambda r: inspect.read_key(r, KEY, "pv"),
+    "one key": lambda r: inspect.read_key(r, KEY),
     "waiting keys": lambda r: inspect.waiting_keys(r, KEY.lane, 0, 9),
     "failed keys": inspect.failed_keys,
     "sizes": inspect.read_sizes,

@@ -294,7 +294,7 @@ def test_one_call_at_a_time_holds_over_the_death_of_its_worker(bench, start_queu
     two.heartbeat()
     two.pump(period_seconds=0)
     assert bench.tickets == []
-    assert read_key(bench.client, claim("a"), "").in_use == 1
+    assert read_key(bench.client, claim("a")).in_use == 1
     bench.advance(9.8)
     two.heartbeat()
     two.pump(period_seconds=0)

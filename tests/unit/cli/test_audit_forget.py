@@ -14,19 +14,20 @@ from workers.constants import LABEL_INTENT
 from workers.errors import ConfigError
 from workers.explain.audit import Report
 from workers.kube import paths
-from workers.queue.copies import copy_name, plain_copy_name
+from workers.queue.copies import copy_name
 from workers.queue.keys import claim_key
 
 DRIVER = "a.example.com"
 STRANDED, CALLING = "stranded", "calling"
 PLACES = ("", "@n1", "@n2")
+RECORDED = [f"pvc-{one}{place}" for one in "13" for place in PLACES]
 
 
 @pytest.fixture
 def finished(monkeypatch):
-    """Names of the volumes whose record in Redis was dropped."""
+    """Names of the records in Redis that were dropped."""
     names = []
-    store = SimpleNamespace(finish=names.append)
+    store = SimpleNamespace(finish=names.append, all=lambda: {key: {} for key in RECORDED})
     monkeypatch.setattr(audit, "IntentStore", lambda _redis: store)
     return names
 
@@ -38,16 +39,18 @@ def world(*, forget="pvc-1"):
     return api, SimpleNamespace(settings=settings, kube=api.kube, redis=None)
 
 
-def add_copy(api, name, place, stage, *, key=None, domain=""):
-    text = claim_key(f"{DRIVER}{place}", "ns", "data", "1").text if key is None else key
+def add_copy(api, name, place, stage, *, key=None):
+    uid = name.removeprefix("csi-fleet-intent-pvc-").partition(".")[0]
+    text = claim_key(f"{DRIVER}{place}", "ns", "data", uid).text if key is None else key
     record = {"key": text, "stage": stage}
     metadata = {"name": name, "namespace": "fleet", "labels": {LABEL_INTENT: "true"}}
-    data = {"record": json.dumps(record), "domain": domain}
+    data = {"record": json.dumps(record)}
     api.add(paths.CONFIG_MAPS, {"metadata": metadata, "data": data})
 
 
 def named(volume, place):
-    return copy_name(volume, claim_key(f"{DRIVER}{place}", "ns", "data", "1"))
+    uid = volume.removeprefix("pvc-")
+    return copy_name(claim_key(f"{DRIVER}{place}", "ns", "data", uid))
 
 
 def report(*volumes):
@@ -59,21 +62,11 @@ def test_its_copy_goes_and_those_of_other_nodes_stay(finished, place):
     """The copy alone would bring the record back; each node's attempt has its own."""
     api, tools = world(forget=f"pvc-1{place}")
     for one in PLACES:
-        add_copy(api, named("pvc-1", one), one, STRANDED, domain=f"pvc-1{one}")
+        add_copy(api, named("pvc-1", one), one, STRANDED)
     assert audit.forget(tools, report(f"pvc-1{place}")) == 0
     kept = {one for one in PLACES if api.of(paths.CONFIG_MAPS, named("pvc-1", one), "fleet")}
     assert kept == set(PLACES) - {place}
     assert finished == [f"pvc-1{place}"]
-
-
-def test_a_node_s_copy_of_a_release_whose_nodes_shared_records_goes(finished):
-    """It stands for the record with the PV's name alone."""
-    api, tools = world()
-    for name in (plain_copy_name("pvc-1"), named("pvc-1", "@n1")):
-        add_copy(api, name, "@n1", STRANDED)
-    assert audit.forget(tools, report("pvc-1")) == 0
-    assert list(api.kube.list_config_maps("fleet", LABEL_INTENT)) == []
-    assert finished == ["pvc-1"]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +112,7 @@ def test_a_copy_without_a_key_is_nobody_s(finished, key):
 def test_a_copy_without_a_key_is_an_attempt_all_the_same(key):
     """Its volume is not to be taken for one that nobody owns."""
     api, tools = world()
-    name = plain_copy_name("pvc-1")
+    name = "csi-fleet-intent-pvc-1"
     add_copy(api, name, "", CALLING, key=key)
     ((domain, record),) = audit._copies(tools).values()
     assert (domain, record["stage"]) == ("pvc-1", CALLING)
@@ -133,3 +126,13 @@ def test_what_is_not_stranded_is_not_forgotten(finished):
         audit.forget(tools, report("pvc-1"))
     assert api.of(paths.CONFIG_MAPS, named("pvc-2", ""), "fleet")
     assert finished == []
+
+
+def test_a_volume_of_another_name_is_forgotten_by_it(finished, monkeypatch):
+    """A flag changed since the call: the record has the name that was asked for."""
+    _, tools = world(forget="vol-1")
+    record = {"volume": "vol-1", "stage": STRANDED}
+    store = SimpleNamespace(finish=finished.append, all=lambda: {"pvc-1": record, "pvc-2": {}})
+    monkeypatch.setattr(audit, "IntentStore", lambda _redis: store)
+    assert audit.forget(tools, report("vol-1")) == 0
+    assert finished == ["pvc-1"]

@@ -36,7 +36,7 @@ def test_the_keys_of_those_that_are_ours(monkeypatch, capsys, fails):
         redis=None,
         queue=queue,
     )
-    monkeypatch.setattr(generic, "read_key", lambda _, key, __: KeyState(key, 1.0, fails=fails))
+    monkeypatch.setattr(generic, "read_key", lambda _, key: KeyState(key, 1.0, fails=fails))
     if not fails:
         with pytest.raises(ConfigError, match="no worker provisions for driver"):
             retry.run(tools)

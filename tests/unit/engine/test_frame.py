@@ -77,7 +77,7 @@ class Broken:
         return counter.labels("claims", self.world.driver.name)._value.get()
 
     def state(self):
-        return read_key(self.world.client, self.key, VOLUME)
+        return read_key(self.world.client, self.key)
 
     def cause(self):
         claim = self.world.kube.get_claim("default", "data")

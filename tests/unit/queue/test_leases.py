@@ -11,7 +11,7 @@ import pytest
 
 from workers.errors import LeaseLost, QueueUnavailable
 from workers.queue.holding import HeldLeases
-from workers.queue.keys import volume_key
+from workers.queue.keys import claim_key, volume_key
 from workers.queue.leases import CatalogState, Heartbeat, Lease, Session
 from workers.queue.locks import Lock
 
@@ -49,11 +49,15 @@ def test_a_lease_is_held_while_this_process_may_work(permit: Any, is_held: bool)
 
 
 @pytest.mark.parametrize(
-    ("locks", "driver", "domain"),
-    [((Lock("pv"),), "d", "pv"), ((), "d", ""), ((Lock("pv"),), "d@n", "pv@n"), ((), "d@n", "")],
+    ("key", "domain"),
+    [
+        (claim_key("d", "ns", "data", "u"), "pvc-u"),
+        (claim_key("d@n", "ns", "data", "u"), "pvc-u@n"),
+        (volume_key("d", "pvc-u"), ""),
+    ],
 )
-def test_the_domain_of_a_lease_is_its_first_lock_and_its_node(locks, driver, domain) -> None:
-    lease = replace(make_lease([0.0]), locks=locks, key=volume_key(driver, "pv"))
+def test_the_domain_of_a_lease_is_its_claims_uid_and_its_node(key, domain) -> None:
+    lease = replace(make_lease([0.0]), locks=(Lock("vol"),), key=key)
     assert lease.domain == domain
 
 

@@ -93,7 +93,7 @@ def gather(tools: Tools, name: str) -> AttachmentFacts:
         driver=record,
         served=Served.by(records, ATTACHER),
         breaker=breaker.reason if breaker is not None and breaker.is_open else "",
-        state=read_key(tools.redis, key, f"va#{uid}"),
+        state=read_key(tools.redis, key),
         watchers=len(tools.presence.alive()),
         workers=len(tools.presence.workers()),
     )

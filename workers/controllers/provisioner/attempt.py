@@ -19,6 +19,7 @@ from workers.engine.steps import Step
 from workers.errors import AttemptError, DriverAway, State
 from workers.kube.errors import RefusedError
 from workers.migration.classes import dropped_parameters, is_migrated, translate_class
+from workers.migration.to_csi import storage_of
 from workers.migration.to_in_tree import volume_to_in_tree
 from workers.observability.logging import get_logger
 from workers.observability.requests import about_volume
@@ -101,7 +102,7 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         )
         claims.check_selector(claim)
         settings = driver.settings
-        name = volume_name(
+        name = self.work.recorded_name or volume_name(
             settings.provision.volume_name_prefix,
             settings.provision.volume_name_uuid_length,
             claim["metadata"].get("uid") or "",
@@ -137,9 +138,9 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
         values = text_map(storage_class, "parameters")
         request = repeated_request(recorded)
         name = request.name
-        if name != self.work.lease.volume:
+        if name != self.work.volume:
             raise AttemptError(
-                f"the record of volume {self.work.lease.volume} holds a request for volume "
+                f"the record of volume {self.work.volume} holds a request for volume "
                 f"{name!r}: csi-fleet audit shows it",
                 State.NO_CHANGE,
             )
@@ -394,7 +395,16 @@ class Attempt(RecordedAttempt[Prepared, "csi.CreateVolumeResponse"]):
 
         Returns:
             None once it is gone, else the last error.
+
+        Raises:
+            AttemptError: a record led to it, and a live PV names the volume.
         """
+        work, name = self.work, self.work.driver.name
+        if work.is_orphaned or work.had_doubt:
+            user = work.user_of(lambda other: storage_of(other) == (name, volume_id))
+            if user:
+                words = f"volume {volume_id} stays: PersistentVolume {user} names it"
+                raise AttemptError(words, State.NO_CHANGE)
         client, last = self.work.runtime.effects.client(self.work.driver), None
         end = time.monotonic() + self.work.driver.settings.driver.timeout_seconds
         for _ in range(CLEAN_UP_TRIES):

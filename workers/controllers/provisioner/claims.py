@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -39,17 +40,21 @@ from workers.controllers.provisioner.intent import Intent
 from workers.controllers.provisioner.own import own
 from workers.controllers.provisioner.reschedule import clear_selected_node
 from workers.controllers.provisioner.work import ClaimWork
-from workers.engine.outcome import Action, Outcome, done, retry, wait
+from workers.engine.belief import Vanished, doubt_about
+from workers.engine.outcome import Action, Outcome, blocked, done, retry, wait
 from workers.engine.pausing import class_pause
 from workers.engine.steps import Step
 from workers.errors import AttemptError, IgnoredError, State
 from workers.explain.facts import Cause
 from workers.explain.lasting import LASTING_SECONDS
 from workers.explain.words import stamp
+from workers.kube import paths
 from workers.kube.errors import TooManyRequestsError, Unreachable
+from workers.migration.to_csi import is_same_storage
 from workers.nodemode.ownership import selected_node
 from workers.observability import trail
 from workers.observability.logging import get_logger
+from workers.queue.locks import Lock
 from workers.translate import claims as rules
 from workers.translate.names import volume_name
 
@@ -113,7 +118,15 @@ class ClaimPass(ClaimWork):
     def decide(self) -> Outcome:
         """The pass itself."""
         record, unsaved, was_saved = self.own.intents.opened(self.lease)
-        self.record = intent = Intent.from_record(record, self.key.uid)
+        intent = Intent.from_record(record, self.key.uid)
+        if unsaved is not None and saving.claim_uid(unsaved) != self.key.uid:
+            unsaved = None
+        if intent is not None and intent.volume not in {"", self.lease.volume}:
+            # Called by another name, before the flags changed or by a worker with other ones.
+            self.recorded_name = intent.volume
+            busy = self.runtime.queue.acquire(self.lease, Lock(self.volume))
+            if busy is not None:
+                return blocked(busy, "somebody works on the volume of the recorded name")
         self.started = time.monotonic()
         live = self.read_claim()
         self.has_read = True
@@ -121,12 +134,20 @@ class ClaimPass(ClaimWork):
         self.is_orphaned = live is None or self.has_another(live) or self.is_elsewhere
         self.had_failed = intent is not None and intent.is_failed
         self.had_doubt = intent is not None
-        if unsaved is not None and saving.claim_uid(unsaved) == self.key.uid:
-            return self.backend.resume(self, unsaved, live)
-        seconds = self.hold_seconds(intent)
+        if self.is_orphaned and (intent is not None or unsaved is not None):
+            doubt = self.doubt(intent, unsaved, live)
+            if doubt:
+                return self.set_aside(intent, doubt)
+        has_volume = not self.is_orphaned and is_bound(live)
+        # Of a claim that has its volume no copy is written: it would prove that a call is open.
+        self.record = intent.saved() if intent is not None and has_volume else intent
+        # A claim that has its volume gets no second one, whatever a record says.
+        if unsaved is not None and (not has_volume or saving.exists(self, live or {})):
+            return self.in_use(unsaved) or self.backend.resume(self, unsaved, live)
+        seconds = 0.0 if has_volume else self.hold_seconds(intent)
         if seconds > 0:
             return wait(seconds, "the call of another process may still run")
-        if intent is not None and intent.is_saved:
+        if intent is not None and intent.is_saved and not has_volume:
             self.forget_intent()
             return done("volume exists")
         if self.is_orphaned:
@@ -135,6 +156,53 @@ class ClaimPass(ClaimWork):
             intent = None
         claim = live if live is not None else {}
         return self.sync(claim, live, intent, was_saved=was_saved)
+
+    def doubt(
+        self, intent: Intent | None, unsaved: JsonObject | None, live: JsonObject | None
+    ) -> str:
+        """Why the record of a claim that waits for no volume is not believed; "" if it is."""
+        names = {self.volume, unsaved["metadata"]["name"] if unsaved is not None else self.volume}
+
+        def has_result(claim: JsonObject) -> bool:
+            return is_bound(claim) and claim["spec"]["volumeName"] in names
+
+        if self.is_elsewhere:  # the claim lives, and its volume is of another node's storage
+            return ""
+        if live is not None:
+            return "the claim has its volume" if has_result(live) else ""
+        namespace, _, name = self.key.object.partition("/")
+        vanished = Vanished(
+            resource=paths.CLAIMS,
+            name=name,
+            namespace=namespace,
+            is_it=lambda claim: claim["metadata"].get("uid") == self.key.uid,
+            has_result=has_result,
+        )
+        since = (intent.claim_version if intent is not None else 0, self.lease.seen - 1)
+        has_copy = partial(self.own.safekeeping.has_copy, self.lease)
+        return doubt_about(self.runtime.kube, vanished, has_copy=has_copy, since=since)
+
+    def in_use(self, volume: JsonObject) -> Outcome | None:
+        """Sets the attempt aside if a live PV names the volume that nobody waits for.
+
+        A second PV of it would lead to its deletion, and so would the end of an unwanted one.
+        """
+        if not self.is_orphaned:
+            return None
+        user = self.user_of(lambda other: is_same_storage(other, volume))
+        if not user:
+            return None
+        return self.set_aside(self.record, f"PersistentVolume {user} names its volume")
+
+    def set_aside(self, intent: Intent | None, problem: str) -> Outcome:
+        """Leaves an attempt to a person without believing its record: no copy is written of it."""
+        _log.warning("record of an attempt is not believed", volume=self.volume, err=problem)
+        trail.note("error", problem)
+        if intent is not None and intent.problem != problem:
+            kept = intent.stranded(problem)
+            self.runtime.effects.reach(Step.RECORD_INTENT, self.lease)
+            self.own.intents.put(self.lease.domain, kept.record(), self.lease)
+        return done("stranded")
 
     def is_here(self, live: JsonObject | None) -> bool:
         """True if the claim names the node of this deployment, or there are no such nodes."""
@@ -152,7 +220,7 @@ class ClaimPass(ClaimWork):
     def has_another(self, live: JsonObject) -> bool:
         """True if the claim was bound to a volume that is not ours to make."""
         bound_to = (live.get("spec") or {}).get("volumeName") or ""
-        return bound_to not in {"", self.lease.volume}
+        return bound_to not in {"", self.volume}
 
     def hold_seconds(self, intent: Intent | None) -> float:
         """How long a call of another process, that may still run, holds the next one back."""
@@ -184,9 +252,7 @@ class ClaimPass(ClaimWork):
 
         The tries are for what comes back by itself: a namespace made anew with its secret, a right.
         """
-        _log.warning(
-            "volume without claim cannot be asked for", volume=self.lease.volume, err=problem
-        )
+        _log.warning("volume without claim cannot be asked for", volume=self.volume, err=problem)
         trail.note("error", problem)
         if self.record is None or self.lease.fails < TRIES_BEFORE_STRANDED:
             return retry("cannot be asked for")
@@ -198,9 +264,8 @@ class ClaimPass(ClaimWork):
         self, claim: JsonObject, live: JsonObject | None, intent: Intent | None, *, was_saved: bool
     ) -> Outcome:
         """L-021 for a claim that exists or is in progress."""
-        if (claim.get("spec") or {}).get("volumeName"):
-            self.forget_intent()
-            return done("bound")
+        if is_bound(claim):
+            return saving.ended(self, "bound")
         # An open call is repeated as it was sent. A class made since counts once it has ended.
         recorded = intent.storage_class if intent is not None else None
         storage_class = recorded or self.storage_class(rules.claim_class_name(claim))
@@ -214,7 +279,8 @@ class ClaimPass(ClaimWork):
             if decision is not None:
                 return decision
         # A fellow on another node has no mark of ours.
-        if (was_saved or self.driver.settings.node.enabled) and saving.exists(self, claim):
+        is_told = was_saved or self.driver.settings.node.enabled
+        if is_told and saving.exists(self, claim, by_any_name=was_saved):
             return done("volume exists")
         if storage_class is None:
             return retry("storage class not found")
@@ -266,7 +332,7 @@ class ClaimPass(ClaimWork):
             self.tell_capacity(claim, error.state)
             return self.failed(claim, storage_class, attempt, error)
         self.tell_capacity(claim, volume)
-        return self.backend.save(self, attempt.claim, volume, live)
+        return self.in_use(volume) or self.backend.save(self, attempt.claim, volume, live)
 
     def tell_capacity(self, claim: JsonObject, outcome: State | JsonObject) -> None:
         """The driver's free space may have changed (CAP-030)."""
@@ -349,6 +415,11 @@ class ClaimPass(ClaimWork):
     def storage_class(self, name: str) -> JsonObject | None:
         """A class by name, None if there is none."""
         return self.own.safekeeping.storage_class(name, self.lease.catalog)
+
+
+def is_bound(claim: JsonObject | None) -> bool:
+    """True if the claim names its volume."""
+    return claim is not None and bool((claim.get("spec") or {}).get("volumeName"))
 
 
 def slow_delay_seconds(memo: str, storage_class: JsonObject | None, now: float) -> float:

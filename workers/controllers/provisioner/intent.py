@@ -2,18 +2,19 @@
 
 Shape in Redis and, for attempts that are slow or stay without an end, in a ConfigMap (JSON); what
 is empty is absent:
-`{"key": key text, "driver": name, "claim": claim object, "selected_node": name or "",
-"stage": see below, "has_copy": whether there may be a ConfigMap,
-"is_copied": whether one surely says so, "since": unix seconds of the first attempt, "request": the
-CreateVolumeRequest as JSON, without secrets, "class": the StorageClass it was made from, "earlier":
-claim, class, request and selected_node of an earlier call with another request, "deadline": of the
-call, "epoch": life of Redis in which it began, "overtaken": deadline of calls of
-dead processes, "problem": why it is stranded, "store": progress of a plug-in's backoff store}`.
+`{"key": key text, "driver": name, "volume": the name that was asked for, "claim": claim object,
+"selected_node": name or "", "stage": see below, "has_copy": whether there may be a ConfigMap,
+"copy_uid": its uid, "is_copied": whether one surely says so, "since": unix seconds of the first
+attempt, "request": the CreateVolumeRequest as JSON, without secrets, "class": the StorageClass it
+was made from, "earlier": claim, class, request and selected_node of an earlier call with another
+request, "deadline": of the call, "epoch": life of Redis in which it began,
+"overtaken": deadline of calls of dead processes, "problem": why it is
+stranded, "store": progress of a plug-in's backoff store}`.
 
 A driver answers a repeated request with the same volume, and may refuse another request under the
 same name (CSI: ALREADY_EXISTS). So an open call is repeated with its recorded request, whatever has
-become of class, attributes class, nodes and flags since. Secrets are not in the record: each call
-reads them again, from where the recorded class says.
+become of class, attributes class, nodes and flags since, and under its recorded name. Secrets are
+not in the record: each call reads them again, from where the recorded class says.
 
 Stages: `calling` until the end of the call is known, `background` once it is known to be unknown,
 `failed` after a final error, `saved` when only an overtaken call is waited for, `stranded` when
@@ -148,6 +149,8 @@ class Intent:
     epoch: str = ""
     problem: str = ""
     is_copied: bool = False
+    volume: str = ""
+    copy_uid: str = ""
 
     @classmethod
     def begin(
@@ -155,6 +158,7 @@ class Intent:
         *,
         key: str,
         driver: str,
+        volume: str = "",
         claim: Mapping[str, Any],
         storage_class: Mapping[str, Any],
         request: Request,
@@ -168,10 +172,12 @@ class Intent:
         return cls(
             key=key,
             driver=driver,
+            volume=volume,
             claim=kept_claim(claim, storage_class),
             selected_node=request.selected_node,
             stage=STAGE_CALLING,
             has_copy=previous.has_copy if previous else False,
+            copy_uid=previous.copy_uid if previous else "",
             since=previous.since if previous else time.time(),
             request=request.message,
             earlier=previous.before(request) if previous else None,
@@ -212,6 +218,8 @@ class Intent:
             epoch=str(record.get("epoch") or ""),
             problem=str(record.get("problem") or ""),
             is_copied=bool(record.get("is_copied")),
+            copy_uid=str(record.get("copy_uid") or ""),
+            volume=str(record.get("volume") or (record.get("request") or {}).get("name") or ""),
         )
 
     def record(self) -> JsonObject:
@@ -238,7 +246,15 @@ class Intent:
             "epoch": self.epoch,
             "problem": self.problem,
             "is_copied": self.is_copied,
+            "volume": self.volume,
+            "copy_uid": self.copy_uid,
         }
+
+    @property
+    def claim_version(self) -> int:
+        """The claim's resourceVersion when the attempt began; 0 if unknown."""
+        version = str(self.claim["metadata"].get("resourceVersion") or "")
+        return int(version) if version.isdecimal() else 0
 
     @property
     def deadlines(self) -> tuple[Deadline, Deadline]:

@@ -100,6 +100,7 @@ class RecordedAttempt(ABC, Generic[_Prepared, _Answer]):
         intent = Intent.begin(
             key=work.key.text,
             driver=work.driver.name,
+            volume=work.volume,
             claim=known.claim if known else self.claim,  # what the request was made from
             storage_class=self.storage_class,
             request=request,

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from workers.constants import ANN_RECORD_DRIVER, LABEL_INTENT
 from workers.errors import ApiError, NamespaceFull, RecordTooLarge, TransientError
+from workers.kube import paths
 from workers.kube.errors import AwayError, NotFoundError
 from workers.observability.logging import get_logger
 from workers.queue.catalogkinds import KIND_CLASSES
 from workers.queue.copies import (
-    FIELD_DOMAIN,
     FIELD_RECORD,
     FIELD_SEAL,
     copy_name,
-    plain_copy_name,
 )
 from workers.queue.keys import Key
 from workers.queue.records import encode
@@ -82,30 +81,16 @@ class Safekeeping:
         this safety. After a write without an answer there may be a copy, which is removed later,
         and it is written again.
         """
-        kept = intent.copied()
-        domain, volume = lease.domain, lease.volume
-        sealed = self._intents.sealed(domain, kept.record(), lease)
-        record = content(sealed)
-        body = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {
-                "name": copy_name(volume, lease.key),
-                "namespace": self._namespace,
-                "labels": {LABEL_INTENT: "true"},
-                "annotations": {ANN_RECORD_DRIVER: Key.parse(kept.key).driver_name},
-            },
-            "data": {
-                FIELD_RECORD: record.decode(),
-                FIELD_SEAL: sealed.removesuffix(record).decode(),
-                FIELD_DOMAIN: domain,
-            },
-        }
+        kept, domain, volume = intent.copied(), lease.domain, intent.volume
         try:
-            self._kube.apply_config_map(body)
+            written = self._kube.apply_config_map(self._copy_of(lease, kept))
+            uid = written["metadata"]["uid"]
+            if uid != kept.copy_uid:  # from now on it counts, and no other one of its name
+                kept = replace(kept, copy_uid=uid)
+                self._kube.apply_config_map(self._copy_of(lease, kept))
         except AwayError as error:
             _log.warning("intent is perhaps not copied to a ConfigMap", volume=volume, err=error)
-            kept = replace(intent, has_copy=True)
+            kept = replace(intent, has_copy=True, copy_uid=kept.copy_uid)
         except ApiError as error:
             _log.warning("intent is not copied to a ConfigMap", volume=volume, err=error)
             kept = intent
@@ -115,10 +100,29 @@ class Safekeeping:
             _log.warning("intent is not updated in Redis", volume=volume, err=error)
         return kept
 
+    def _copy_of(self, lease: Lease, intent: Intent) -> JsonObject:
+        sealed = self._intents.sealed(lease.domain, intent.record(), lease)
+        record = content(sealed)
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": copy_name(lease.key),
+                "namespace": self._namespace,
+                "labels": {LABEL_INTENT: "true"},
+                "annotations": {ANN_RECORD_DRIVER: Key.parse(intent.key).driver_name},
+            },
+            "data": {
+                FIELD_RECORD: record.decode(),
+                FIELD_SEAL: sealed.removesuffix(record).decode(),
+            },
+        }
+
     def keep_failed(self, lease: Lease, intent: Intent) -> Intent:
         """Marks the attempt as failed for good; its copy goes, for nothing is in progress."""
         stays = intent.has_copy and not self.drop_copy(lease)
-        kept = replace(intent, has_copy=stays, is_copied=False).failed()
+        uid = intent.copy_uid if stays else ""
+        kept = replace(intent, has_copy=stays, copy_uid=uid, is_copied=False).failed()
         self._intents.begin(lease.domain, kept.record(), lease)
         return kept
 
@@ -133,14 +137,31 @@ class Safekeeping:
         self._intents.delete_pv(lease.domain)
         return kept
 
+    def has_copy(self, lease: Lease) -> bool:
+        """Whether the API server has a copy of the attempt that a worker with our key wrote.
+
+        A copy that somebody makes again, from a backup for example, has another uid.
+
+        Raises:
+            ApiError: it does not say.
+        """
+        try:
+            found = self._kube.get(
+                paths.CONFIG_MAPS, copy_name(lease.key), namespace=self._namespace
+            )
+        except NotFoundError:
+            return False
+        data = found.get("data") or {}
+        sealed = f"{data.get(FIELD_SEAL, '')}{data.get(FIELD_RECORD, '')}".encode()
+        uid = found["metadata"]["uid"]
+        return self._intents.is_our_copy(lease.domain, sealed, lease.key, uid)
+
     def drop_copy(self, lease: Lease) -> bool:
         """Removes the ConfigMap; False if it must be tried again later."""
         try:
-            # In node deployment also the one of a release that knew no node.
-            for name in {plain_copy_name(lease.volume), copy_name(lease.volume, lease.key)}:
-                self._kube.delete_config_map(self._namespace, name)
+            self._kube.delete_config_map(self._namespace, copy_name(lease.key))
         except ApiError as error:
-            _log.warning("copy of the intent stays for now", volume=lease.volume, err=error)
+            _log.warning("copy of the intent stays for now", record=lease.domain, err=error)
             return False
         return True
 

@@ -20,8 +20,7 @@ from workers.kube.errors import (
     AwayError,
     NotFoundError,
 )
-from workers.migration.plugins import in_tree_source
-from workers.migration.to_csi import volume_to_csi
+from workers.migration.to_csi import storage_of
 
 if TYPE_CHECKING:
     from workers.controllers.provisioner.work import ClaimWork
@@ -89,11 +88,16 @@ def saved(work: ClaimWork, claim: JsonObject, name: str, live: JsonObject | None
         work.event(claim, "Normal", k.REASON_PROVISIONING_SUCCEEDED, text)
     measure.saved(work, claim)
     work.runtime.effects.reach(Step.FORGET_INTENT, work.lease)
+    return ended(work, "provisioned")
+
+
+def ended(work: ClaimWork, reason: str) -> Outcome:
+    """The claim has its volume: the record goes once no overtaken call may run any more."""
     seconds = work.overtaken_seconds()
     if seconds > 0 and work.record is not None:
         work.record = work.own.safekeeping.keep_saved(work.lease, work.record)
         return wait(seconds, "saved; the call of a dead process may still run")
-    return _finished(work, "provisioned")
+    return _finished(work, reason)
 
 
 def resume(work: ClaimWork, volume: JsonObject, live: JsonObject | None) -> Outcome:
@@ -112,13 +116,20 @@ def claim_of(volume: JsonObject, live: JsonObject | None) -> JsonObject:
     }
 
 
-def exists(work: ClaimWork, claim: JsonObject) -> bool:
-    """True if the claim's PV is there already (L-040 step 1, with the check of L-084)."""
+def exists(work: ClaimWork, claim: JsonObject, *, by_any_name: bool = False) -> bool:
+    """True if the claim's PV is there already (L-040 step 1, with the check of L-084).
+
+    Args:
+        work: the pass under way.
+        claim: the claim, as far as it is known.
+        by_any_name: looks through all PVs if none has the name that the flags give: a worker with
+            other flags may have saved it.
+    """
+    uid = claim["metadata"].get("uid")
     try:
-        volume = work.runtime.kube.get_volume(work.lease.volume)
+        return bool(claim_uid(work.runtime.kube.get_volume(work.volume)) == uid)
     except NotFoundError:
-        return False
-    return bool(claim_uid(volume) == claim["metadata"].get("uid"))
+        return by_any_name and bool(work.user_of(lambda volume: claim_uid(volume) == uid))
 
 
 def existing(work: ClaimWork, name: str) -> JsonObject:
@@ -140,7 +151,7 @@ def is_going(found: JsonObject) -> bool:
 
 def is_same(found: JsonObject, volume: JsonObject) -> bool:
     """True if the PV of that name is the one we tried to save."""
-    return claim_uid(found) == claim_uid(volume) and _handle(found) == _handle(volume)
+    return claim_uid(found) == claim_uid(volume) and storage_of(found)[1] == storage_of(volume)[1]
 
 
 def is_still_there(work: ClaimWork, live: JsonObject | None) -> bool:
@@ -218,10 +229,3 @@ def later(message: str) -> Outcome:
 def claim_uid(volume: JsonObject) -> str:
     """UID of the claim the volume is for; empty if it names none."""
     return ((volume.get("spec") or {}).get("claimRef") or {}).get("uid") or ""
-
-
-def _handle(volume: JsonObject) -> str:
-    if in_tree_source(volume) is not None:
-        volume = volume_to_csi(volume)
-    spec = volume.get("spec") or {}
-    return (spec.get("csi") or {}).get("volumeHandle") or ""

@@ -28,6 +28,7 @@ from workers.migration.plugins import in_tree_source
 from workers.migration.to_csi import volume_to_csi
 from workers.observability import trail
 from workers.observability.logging import get_logger
+from workers.queue.keys import claim_key
 from workers.queue.locks import stored_volume
 from workers.translate import volumes as rules
 from workers.translate.fields import version_of
@@ -73,7 +74,7 @@ class VolumePass(Work):
         if self.is_wanted(volume):
             return done("its claim is not bound yet")
         paused = class_pause(self.runtime, class_of(volume))
-        return paused or self.overtaken() or self.being_cut(volume) or self.delete(volume)
+        return paused or self.overtaken(volume) or self.being_cut(volume) or self.delete(volume)
 
     def is_wanted(self, volume: JsonObject) -> bool:
         """A deleted volume that was never released may still be bound to the claim it names.
@@ -104,9 +105,11 @@ class VolumePass(Work):
         busy = self.runtime.queue.acquire(self.lease, lock)
         return None if busy is None else blocked(busy, "a snapshot of it is being cut")
 
-    def overtaken(self) -> Outcome | None:
+    def overtaken(self, volume: JsonObject) -> Outcome | None:
         """A CreateVolume of a dead process may still run, and would make the volume once more."""
-        record, _, _ = self.own.intents.opened(self.lease)
+        owner = volume["spec"].get("claimRef") or {}
+        namespace, name, uid = (owner.get(one) or "" for one in ("namespace", "name", "uid"))
+        record = self.own.intents.get(claim_key(self.key.driver, namespace, name, uid).record_name)
         seconds = self.lease.session.seconds_left(*deadlines_of(record))
         return wait(seconds, "an overtaken CreateVolume may still run") if seconds > 0 else None
 

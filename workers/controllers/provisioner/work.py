@@ -11,12 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from workers.engine.belief import user_of
 from workers.engine.steps import Step
+from workers.kube import paths
 from workers.kube.errors import NotFoundError
 from workers.observability import trail
 from workers.observability.logging import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from workers.controllers.provisioner.intent import Intent
     from workers.controllers.provisioner.own import Own
     from workers.drivers.driver import Driver
@@ -61,6 +65,7 @@ class ClaimWork(Work):
         had_doubt: there was a record at the start: an earlier call may have left a volume.
         has_read: the API server told of the claim.
         tried: the record after the last try to copy it, which another one would not change.
+        recorded_name: the volume's name in the record at the start; "" without one.
     """
 
     started: float = 0.0
@@ -71,6 +76,12 @@ class ClaimWork(Work):
     had_doubt: bool = False
     has_read: bool = False
     tried: Intent | None = None
+    recorded_name: str = ""
+
+    @property
+    def volume(self) -> str:
+        """The PV's name: that of the oldest open call, whatever the flags say now."""
+        return self.recorded_name or self.lease.volume
 
     def overtaken_seconds(self) -> float:
         """How long a call that ours overtook may still run."""
@@ -86,6 +97,18 @@ class ClaimWork(Work):
         except NotFoundError:
             return None
         return claim if claim["metadata"].get("uid") == self.key.uid else None
+
+    def user_of(self, names_it: Callable[[JsonObject], bool]) -> str:
+        """The name of a live PV, other than the claim's own, that names a volume; "" for none."""
+
+        def is_others(volume: JsonObject) -> bool:
+            reference = volume["spec"].get("claimRef") or {}
+            is_own = (
+                volume["metadata"]["name"] == self.volume and reference.get("uid") == self.key.uid
+            )
+            return not is_own and names_it(volume)
+
+        return user_of(self.runtime.kube, paths.VOLUMES, is_others)
 
     def event(self, claim: JsonObject, kind: EventType, reason: str, message: str) -> None:
         """An event on the claim, in the driver's name; never blocks."""

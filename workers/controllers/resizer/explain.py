@@ -100,7 +100,7 @@ def gather(tools: Tools, namespace: str, name: str) -> ChangeFacts:
         served=Served.by(records, RESIZER),
         attributes_class=_found(tools.kube.get_attributes_class, view.wanted_class),
         breaker=breaker.reason if breaker is not None and breaker.is_open else "",
-        state=read_key(tools.redis, key, view.volume_name),
+        state=read_key(tools.redis, key),
         workers=len(tools.presence.workers()),
     )
 

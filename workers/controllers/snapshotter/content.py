@@ -77,6 +77,12 @@ GROUP_CONTENTS: Final = Names(
 )
 
 
+def has_result(content: JsonObject) -> bool:
+    """Whether the object tells which snapshot, or group, is its own."""
+    status = content.get("status") or {}
+    return bool(status.get("snapshotHandle") or status.get("volumeGroupSnapshotHandle"))
+
+
 class Gone(Exception):  # noqa: N818 - an end of the pass, not a failure
     """The object is not there any more; somebody removed it by force."""
 

@@ -30,7 +30,7 @@ from workers.observability import trail
 from workers.queue.locks import Mode, stored_volume
 from workers.translate import snapshot_objects as objects
 from workers.translate import snapshot_secrets
-from workers.translate.fields import annotations_of, is_deleting, text_map
+from workers.translate.fields import annotations_of, is_deleting, text_map, version_of
 from workers.translate.go_text import quote
 from workers.translate.snapshot_status import content_status
 
@@ -258,10 +258,15 @@ class Creation:
             is_copied=False,
             deadline=work.deadline(),
             is_retained=not objects.is_deleted_with_snapshot(work.content),
+            version=int(version_of(work.content) or 0),
         )
         if known is not None:
             begun = replace(
-                begun, handle=known.handle, members=known.members, earlier=known.before(wanted)
+                begun,
+                handle=known.handle,
+                members=known.members,
+                earlier=known.before(wanted),
+                copy_uid=known.copy_uid,
             )
             work.overtake(known.deadline)
         elif work.is_announced():  # by whom, and until when it may run, went with Redis

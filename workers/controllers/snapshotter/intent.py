@@ -28,6 +28,7 @@ from workers.translate.secrets import SecretRef
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from workers.kube.objects import JsonObject
     from workers.kube.reading import KubeReader
     from workers.kube.resources import KubeResources
     from workers.queue.keys import Key
@@ -73,6 +74,8 @@ class Intent:
             to light once the source is gone (G8).
         deadline: of the call; none once its end is known.
         is_retained: the object's policy was Retain.
+        version: the object's resourceVersion before the call; 0 if unknown.
+        copy_uid: of the ConfigMap; "" if unknown.
     """
 
     name: str
@@ -88,6 +91,8 @@ class Intent:
     members: tuple[str, ...] = ()
     deadline: Deadline = NONE
     is_retained: bool = False
+    version: int = 0
+    copy_uid: str = ""
 
     @classmethod
     def read(cls, record: Mapping[str, Any] | None) -> Self | None:
@@ -109,6 +114,8 @@ class Intent:
             members=tuple(record.get("members") or ()),
             deadline=Deadline.read(record.get("deadline")),
             is_retained=bool(record.get("retained")),
+            version=int(record.get("version") or 0),
+            copy_uid=str(record.get("copy_uid") or ""),
         )
 
     def record(self) -> dict[str, Any]:
@@ -130,6 +137,8 @@ class Intent:
             "members": list(self.members),
             "deadline": self.deadline.data(),
             "retained": self.is_retained,
+            "version": self.version,
+            "copy_uid": self.copy_uid,
         }
 
     @property
@@ -185,13 +194,30 @@ def copy_name(key: Key) -> str:
     return f"{COPY_PREFIX}{key.kind}-{key.object}"[:253]
 
 
-def write_copy(kube: KubeResources, queue: Proof, namespace: str, key: Key, intent: Intent) -> bool:
-    """Put the record into a ConfigMap; False if it is perhaps not there.
+def write_copy(kube: KubeResources, queue: Proof, namespace: str, key: Key, intent: Intent) -> str:
+    """Put the record into a ConfigMap; returns its uid, "" if it is perhaps not there.
 
-    Never raises, for the driver may be at work.
+    It counts in that ConfigMap alone: one that somebody makes again has another uid. Never raises,
+    for the driver may be at work.
     """
+    try:
+        written = kube.apply_config_map(_copy_of(queue, namespace, key, intent))
+        uid: str = written["metadata"]["uid"]
+        if uid != intent.copy_uid:
+            known = replace(intent, copy_uid=uid)
+            kube.apply_config_map(_copy_of(queue, namespace, key, known))
+    except (Unreachable, ServerError) as error:
+        _log.warning("attempt is perhaps not copied to a ConfigMap", err=error)
+        return ""
+    except ApiError as error:
+        _log.warning("attempt is not copied to a ConfigMap", err=error)
+        return ""
+    return uid
+
+
+def _copy_of(queue: Proof, namespace: str, key: Key, intent: Intent) -> JsonObject:
     record = msgspec.json.encode({"key": key.text, **intent.record()})
-    body = {
+    return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
@@ -205,15 +231,6 @@ def write_copy(kube: KubeResources, queue: Proof, namespace: str, key: Key, inte
             FIELD_SEAL: queue.sealed_copy(key, record).removesuffix(record).decode(),
         },
     }
-    try:
-        kube.apply_config_map(body)
-    except (Unreachable, ServerError) as error:
-        _log.warning("attempt is perhaps not copied to a ConfigMap", err=error)
-        return False
-    except ApiError as error:
-        _log.warning("attempt is not copied to a ConfigMap", err=error)
-        return False
-    return True
 
 
 def read_copy(kube: KubeReader, queue: Proof, namespace: str, key: Key) -> Intent | None:
@@ -240,6 +257,13 @@ def read_copy(kube: KubeReader, queue: Proof, namespace: str, key: Key) -> Inten
         _log.warning(
             "copied attempt is not by a worker with our key and not believed: look at it and "
             "delete it (docs/security.md)",
+            config_map=copy_name(key),
+        )
+        return None
+    if record.get("copy_uid") != found["metadata"]["uid"]:
+        _log.warning(
+            "copied attempt was put back after its end, or was not written to its end, and is not "
+            "believed: look at it and delete it",
             config_map=copy_name(key),
         )
         return None

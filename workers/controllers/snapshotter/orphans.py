@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING, Any
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from workers.controllers.snapshotter import intent as intents
+from workers.controllers.snapshotter.content import has_result
 from workers.controllers.snapshotter.decide import is_final, made_nothing
 from workers.controllers.snapshotter.work import held_back
+from workers.engine.belief import Vanished, doubt_about, user_of
 from workers.engine.outcome import Outcome, done, wait
 from workers.errors import AttemptError
+from workers.kube import paths
 from workers.kube.errors import RefusedError
+from workers.observability import trail
 from workers.observability.logging import get_logger
 from workers.translate import snapshot_objects as objects
+from workers.translate.fields import text
 from workers.translate.go_text import quote
 
 if TYPE_CHECKING:
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 
     from workers.controllers.snapshotter.intent import Intent
     from workers.controllers.snapshotter.work import ContentPass
+    from workers.kube.objects import JsonObject
 
 _log = get_logger(__name__)
 
@@ -44,8 +50,12 @@ class Calls:
 
 
 def finish(work: ContentPass, calls: Calls) -> Outcome:
-    """End what is known of an object that is gone."""
-    known = work.intent
+    """End what is known of an object that is gone, if that is still so."""
+    # Without it no copy is written, which would prove that a call is open.
+    known, work.intent = work.intent, None
+    if known is not None and (doubt := _doubt(work, known)):
+        return _set_aside(known, doubt)
+    work.intent = known
     if known is None and not work.has_stale_copy:
         known = work.intent = intents.read_copy(
             work.context.kube, work.context.queue, work.namespace, work.key
@@ -82,6 +92,50 @@ def finish(work: ContentPass, calls: Calls) -> Outcome:
     return discard(work, calls, handle, members)
 
 
+def _doubt(work: ContentPass, known: Intent) -> str:
+    """Why the record of an object that is gone is not believed; "" if it is."""
+    context, key = work.context, work.key
+    vanished = Vanished(
+        resource=work.names.resource,
+        name=work.name,
+        namespace="",
+        is_it=lambda _: True,
+        has_result=has_result,
+    )
+
+    def has_copy() -> bool:
+        return intents.read_copy(context.kube, context.queue, work.namespace, key) is not None
+
+    since = (known.version, work.lease.seen - 1)
+    return doubt_about(context.kube, vanished, has_copy=has_copy, since=since)
+
+
+def _set_aside(known: Intent, problem: str) -> Outcome:
+    """Leave an attempt to a person; `csi-fleet audit` lists the snapshot, if there is one."""
+    _log.warning(
+        "record of an attempt is not believed",
+        name=known.name,
+        snapshot=known.handle,
+        err=problem,
+    )
+    trail.note("error", problem)
+    return done("stranded")
+
+
+def _user_of(work: ContentPass, handle: str, members: Sequence[str]) -> str:
+    """The live content, of a group or of one snapshot, that names one of these; "" for none."""
+    handles, driver, kube = {handle, *members}, work.driver.name, work.context.kube
+
+    def names_it(content: JsonObject) -> bool:
+        return text(content, "spec", "driver") == driver and not handles.isdisjoint(
+            objects.named_handles(content)
+        )
+
+    is_group = work.names.resource == paths.GROUP_SNAPSHOT_CONTENTS
+    resources = (work.names.resource, *((paths.SNAPSHOT_CONTENTS,) if is_group else ()))
+    return next((user for one in resources if (user := user_of(kube, one, names_it))), "")
+
+
 def discard(
     work: ContentPass,
     calls: Calls,
@@ -93,6 +147,12 @@ def discard(
     """Delete a snapshot that was reported to no object; `blame` tells one why it stays."""
     if (held := held_back(work)) is not None:
         return held
+    if user := _user_of(work, handle, members):
+        problem = f"{user} names it"
+        _log.warning("orphaned snapshot stays", snapshot=handle, err=problem)
+        if blame is not None:
+            blame(f"failed to delete snapshot {handle}: {quote(problem)}")
+        return work.failed("in use") if work.content else done("in use")
     secrets = secrets_of(work, work.intent)
     work.reach("delete-orphan")
     try:

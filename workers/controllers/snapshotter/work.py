@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from csi_client.errors import CsiError, UndecodableAnswerError
 from workers.controllers.snapshotter import intent as intents
-from workers.controllers.snapshotter.content import Gone, LiveContent
+from workers.controllers.snapshotter.content import Gone, LiveContent, has_result
 from workers.controllers.snapshotter.decide import poll_seconds
 from workers.controllers.snapshotter.intent import Intent
 from workers.deadlines import NONE, Deadline
@@ -86,8 +86,14 @@ class ContentPass(LiveContent):
         return outcome
 
     def keep_copy(self) -> None:
-        """Copy an attempt that is open; not that of another owner, who may have ended it."""
-        if self.intent is not None and self.intent.is_open and self.lease.is_held():
+        """Copy an attempt that is open; not that of another owner, who may have ended it.
+
+        A copy proves that a call is open, so none is written for an object that has its snapshot.
+        """
+        known = self.intent
+        if known is None or not known.is_open or not self.lease.is_held():
+            return
+        if not has_result(self.content):
             self.copy_intent()
 
     def remember(self, intent: Intent | None, *, polls: int = 0) -> None:
@@ -203,8 +209,8 @@ class ContentPass(LiveContent):
             self.reach("copy-intent")
         self.intent, copied = known, known.with_copy()
         kube, queue = self.context.effects.kube, self.context.queue
-        if intents.write_copy(kube, queue, self.namespace, self.key, copied):
-            self.intent = copied
+        if uid := intents.write_copy(kube, queue, self.namespace, self.key, copied):
+            self.intent = copied = replace(copied, copy_uid=uid)
             with suppress(TransientError):
                 self.remember(copied, polls=self.polls)
 

@@ -5,14 +5,11 @@
 local FOLLOW_TRIES = 3         -- ticketed keys that turn out to wait for a lock
 local EACH_RULE = '(%S+) ?([^\n]*)' -- kind, locks
 
--- Under what the attempt for a volume of this key is recorded, as `Key.record_name` in keys.py has it.
-local function record_name(key, volume)
-  local node = string.match(key, '^[^|]*|[^|@]*@([^|]+)|')
-  return node and volume .. '@' .. node or volume
-end
-
-local function records_of(name)
-  return redis.call('HGET', K.intents, name), redis.call('HGET', K.unsaved, name)
+-- The name of a claim's record, as `Key.record_name` in keys.py has it; nil for other kinds.
+local function record_name(key)
+  local driver, uid = string.match(key, '^claims|([^|]*)|[^|]*|([^|]*)$')
+  local node = driver and string.match(driver, '@(.+)$')
+  return driver and 'pvc-' .. uid .. (node and '@' .. node or '')
 end
 
 -- A ticketed key -> running with all its locks. Returns 'taken' and the state of its lease, or why not.
@@ -22,22 +19,15 @@ local function state_of(key, lease, waited)
   for i = 1, #flat, 2 do
     if flat[i + 1] == epoch then complete[#complete + 1] = flat[i] end
   end
-  local intent, unsaved, saved, name = false, false, 0, ''
-  local volume = string.sub(lease.locks[1] or '', 3)
-  if volume ~= '' then
-    name = record_name(key, volume)
-    intent, unsaved = records_of(name)
+  local intent, unsaved, saved, name = false, false, 0, record_name(key)
+  if name then
+    intent, unsaved = redis.call('HGET', K.intents, name), redis.call('HGET', K.unsaved, name)
     saved = redis.call('EXISTS', K.saved .. name)
-    if name ~= volume and not intent and not unsaved then
-      name = volume -- a release that knew no other left one for all nodes
-      intent, unsaved = records_of(name)
-    end
   end
   return { key, lease.locks, lease.fence, lease.started, redis.call('HGET', K.fails, key) or '0',
     redis.call('HGET', K.memos, key) or '', redis.call('HGET', K.marks, key) or '',
     string.format('%d', math.max(0, waited)), epoch,
-    redis.call('HGETALL', K.versions), complete, newest_seen(key) or '', intent, unsaved, saved,
-    name }
+    redis.call('HGETALL', K.versions), complete, newest_seen(key) or '', intent, unsaved, saved }
 end
 
 local function take(key, process, token, ttl, locks)

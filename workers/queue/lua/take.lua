@@ -6,8 +6,8 @@
 -- fence, led_to, and the Celery list.
 -- Returns {status, tickets, state}; 'other', tickets and a key without a rule that is to be taken
 -- instead; or 'taken', tickets and {key, locks, fence, started_ms, fails, memo, mark,
--- waited_ms, epoch, versions, complete kinds, newest version of its object, intent, unsaved PV, was saved,
--- their name}, of which the last four belong to the first lock's name.
+-- waited_ms, epoch, versions, complete kinds, newest version of its object, intent, unsaved PV, was
+-- saved}, of which the last three are a claim's.
 local LED_TO_MS = 60000 -- longer than the client repeats
 local key, process, token, ttl, rules = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 if not life() then return { 'new life', tickets, false } end

@@ -7,7 +7,7 @@ import pytest
 
 from csi_client import messages as csi
 from csi_client.errors import CsiError, NoStatusError, UndecodableAnswerError
-from tests.support.fake_cluster import DRIVER, TOPOLOGY, World
+from tests.support.fake_cluster import DRIVER, TOPOLOGY, World, default_answer
 from workers.config.settings import ProvisionSettings, Settings
 from workers.constants import ANN_SELECTED_NODE, ANN_SELECTED_NODE_ALPHA
 from workers.engine.outcome import Action
@@ -287,7 +287,12 @@ def test_c030_a_deleted_claim_that_never_reached_the_driver_is_dropped(world, cl
 
 
 def test_c031_a_claim_re_created_under_its_name_is_another_claim(world, claim):
-    world.client.answers = [rpc(4)]
+    def another(request):
+        answer = default_answer(request)
+        answer.volume.volume_id = "another-volume-id"
+        return answer
+
+    world.client.answers = [rpc(4), another]
     world.claim_pass(claim)
     world.drop_claim()
     young = world.add_claim(uid="u2")

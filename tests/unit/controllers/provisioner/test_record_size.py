@@ -37,7 +37,7 @@ def test_m010_a_record_reads_back_as_it_was_written(problem):
     """M-010: whoever goes on writes it again, so nothing may be lost or added on the way."""
     written = Intent(
         key="claims|d|t/c|u", driver="d", claim={"metadata": {"uid": "u"}}, selected_node="n",
-        stage="stranded", has_copy=True, since=5.0, request={"name": "v"},
+        stage="stranded", has_copy=True, since=5.0, request={"name": "v"}, volume="v",
         store={"s": 1}, earlier={"e": 1}, storage_class=CLASS, deadline=Deadline(6.0, 2.0, 3.0),
         overtaken=Deadline(7.0),
         epoch="e", problem=problem,

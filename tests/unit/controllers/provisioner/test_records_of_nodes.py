@@ -185,9 +185,9 @@ def test_nobody_ends_the_attempt_of_another_node(moved, is_failed):
 
 
 def test_copies_of_nodes_have_names_of_their_own():
-    """They may share a namespace; a record of an older release has none of them."""
+    """They may share a namespace."""
     names = {
-        copy_name("pvc-1", claim_key(driver, "ns", "data", "1"))
+        copy_name(claim_key(driver, "ns", "data", "1"))
         for driver in (DRIVER, f"{DRIVER}@n1", f"{DRIVER}@n2")
     }
     assert len(names) == 3

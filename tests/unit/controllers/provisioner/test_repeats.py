@@ -1,4 +1,4 @@
-"""An open call is repeated with the request that was sent, whatever has changed since (COR2-2).
+"""An open call is repeated with the request that was sent, whatever has changed (COR2-2, COR2-6).
 
 A driver that keeps to CSI answers another request under the same name by ALREADY_EXISTS: the claim
 would wait for ever, and its volume would be left when the claim is deleted.
@@ -14,7 +14,7 @@ import pytest
 
 from csi_client import errors
 from csi_client.errors import CsiError
-from tests.support.crash_world import CLAIM, CrashWorld, FakeStorage
+from tests.support.crash_world import CLAIM, VOLUME, CrashWorld, FakeStorage
 from tests.support.fake_cluster import DRIVER, TOPOLOGY, World
 from workers.constants import ANN_SELECTED_NODE
 from workers.engine.outcome import Action
@@ -92,6 +92,8 @@ CHANGES = {
     "attributes class deleted": lambda w: w.kube.objects.pop((ATTRIBUTES, "", "fast-iops"), None),
     "--extra-create-metadata": lambda w: set_flags(w, extra_create_metadata=True),
     "--default-fstype": lambda w: set_flags(w, default_fstype="btrfs"),
+    "--volume-name-prefix": lambda w: set_flags(w, volume_name_prefix="vol"),
+    "--volume-name-uuid-length": lambda w: set_flags(w, volume_name_uuid_length=1),
     "--strict-topology": lambda w: set_flags(w, strict_topology=True),
     "all nodes deleted": lambda w: setattr(
         w.clusters, "topology", ClusterTopology({}, {}, version=2)
@@ -123,6 +125,7 @@ def test_p330_p335_d003_d013_t133_t134_the_same_request_after_any_two_changes(
     requests = {one.SerializeToString(deterministic=True) for one in world.client.created}
     assert len(world.client.created) == 3
     assert len(requests) == 1
+    assert set(world.volumes()) == {world.client.created[0].name}
     (volume,) = world.volumes().values()
     assert volume["spec"]["csi"]["fsType"] == "xfs"
     assert volume["spec"]["mountOptions"] == ["ro"]
@@ -227,3 +230,63 @@ def test_a_strict_driver_after_a_class_made_anew(redis_client, end, tiers, is_de
     assert world.storage.volumes == {}
     assert world.kube.kind("persistentvolumes") == {}
     assert world.left_in_redis() == []
+
+
+def flags_of(world, owner=None, **changes):
+    """Another worker's flags, or this one's after its restart."""
+    provision = replace(world.settings.provision, **changes)
+    world.settings = replace(world.settings, provision=provision)
+    object.__setattr__(world, "driver", replace(world.driver, settings=world.settings))
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["bound", "claim deleted"])
+@pytest.mark.parametrize("end", [TIMEOUT, INTERNAL], ids=["no answer", "answered by an error"])
+@pytest.mark.parametrize(
+    "flags", [{"volume_name_prefix": "vol"}, {"volume_name_uuid_length": 1}], ids=str
+)
+def test_workers_with_other_name_flags_share_one_attempt(redis_client, flags, end, is_deleted):
+    """The record is the claim's, and names the volume: one volume, and nothing left."""
+    world = CrashWorld(redis_client)
+    world.add_claim()
+    world.storage.plans = [("after", end)]
+    world.live(world.owner(), passes=1)
+    flags_of(world, **flags)
+    if is_deleted:
+        world.delete_claim()
+    world.live(world.owner())
+    if not is_deleted:
+        assert world.kube.objects[CLAIM]["status"]["phase"] == "Bound"
+        assert set(world.storage.volumes) == {VOLUME}
+        world.delete_claim()
+        world.live(world.owner())
+    assert world.storage.volumes == {}
+    assert world.kube.kind("persistentvolumes") == {}
+    assert world.kube.kind("configmaps") == {}
+    assert world.left_in_redis() == []
+
+
+def test_the_lock_of_the_recorded_name_is_taken():
+    """A deletion of the PV of that name excludes the repeat."""
+    world = a_world()
+    claim = world.live_claim()
+    world.client.answers = [TIMEOUT]
+    world.claim_pass(claim)
+    set_flags(world, volume_name_prefix="vol")
+    world.queue.busy.add("pvc-u1")
+    assert world.claim_pass(claim).action is Action.BLOCKED
+    assert len(world.client.created) == 1
+    world.queue.busy.clear()
+    world.claim_pass(claim)
+    assert [one.name for one in world.client.created] == ["pvc-u1"] * 2
+    assert set(world.volumes()) == {"pvc-u1"}
+
+
+def test_a_volume_that_a_worker_with_other_flags_saved_is_found():
+    """Before the claim is bound to it."""
+    world = a_world()
+    claim = world.live_claim()
+    world.claim_pass(claim)
+    set_flags(world, volume_name_prefix="vol")
+    assert world.claim_pass(claim).reason == "volume exists"
+    assert set(world.volumes()) == {"pvc-u1"}
+    assert len(world.client.created) == 1

@@ -38,7 +38,7 @@ from workers.queue.keys import Key
 from workers.translate.secrets import SecretRef
 
 SECRET = {k.ANN_SNAPSHOT_SECRET_NAME: "creds", k.ANN_SNAPSHOT_SECRET_NAMESPACE: "ns"}
-BEGUN = Intent("snapshot-u1", ("h1",))
+BEGUN = Intent("snapshot-u1", ("h1",), version=1)
 FULL, NO, AWAY = "RESOURCE_EXHAUSTED", "INTERNAL", "UNAVAILABLE"
 
 
@@ -94,9 +94,10 @@ def test_parameters_that_are_too_large_are_not_remembered(more, is_kept):
 
 
 def put(world: SnapshotWorld, record: dict[str, Any], driver: str = DRIVER) -> None:
-    body = {"metadata": {"name": copy_name(CONTENT_KEY), "namespace": "fleet"}}
+    metadata: dict[str, Any] = {"name": copy_name(CONTENT_KEY), "namespace": "fleet", "uid": "m"}
+    body = {"metadata": metadata}
     body["metadata"]["annotations"] = {k.ANN_RECORD_DRIVER: driver} if driver else {}
-    text = msgspec.json.encode({"key": CONTENT_KEY.text, **record})
+    text = msgspec.json.encode({"key": CONTENT_KEY.text, **record, "copy_uid": "m"})
     seal = world.queue.sealed_copy(CONTENT_KEY, text).removesuffix(text)
     data = {FIELD_RECORD: text.decode(), FIELD_SEAL: seal.decode()}
     world.api.add(paths.CONFIG_MAPS, body | {"data": data})
@@ -117,7 +118,7 @@ def test_a_copy_is_believed_if_it_is_the_drivers(record, driver, is_read):
     world = SnapshotWorld()
     put(world, record, driver)
     found = read_copy(world.api.kube, world.queue, "fleet", CONTENT_KEY)
-    assert found == (BEGUN.with_copy() if is_read else None)
+    assert found == (replace(BEGUN.with_copy(), copy_uid="m") if is_read else None)
 
 
 def test_a_copy_that_cannot_be_written_stops_nobody():
@@ -126,9 +127,11 @@ def test_a_copy_that_cannot_be_written_stops_nobody():
     world.api.fail("patch", "configmaps", ForbiddenError(403, "Forbidden", "no"))
     write_copy(world.api.kube, world.queue, "fleet", CONTENT_KEY, BEGUN)
     assert read_copy(world.api.kube, world.queue, "fleet", CONTENT_KEY) is None
-    write_copy(world.api.kube, world.queue, "fleet", CONTENT_KEY, BEGUN)
+    uid = write_copy(world.api.kube, world.queue, "fleet", CONTENT_KEY, BEGUN)
     other = Key(CONTENT_KEY.kind, "other.test", CONTENT)
-    assert read_copy(world.api.kube, world.queue, "fleet", CONTENT_KEY) == BEGUN.with_copy()
+    assert read_copy(world.api.kube, world.queue, "fleet", CONTENT_KEY) == replace(
+        BEGUN.with_copy(), copy_uid=uid
+    )
     assert read_copy(world.api.kube, world.queue, "fleet", other) is None
 
 
@@ -295,6 +298,8 @@ def test_only_a_content_that_is_wanted_gone_comes_back_at_once(going):
 def test_what_a_last_question_proves(known, answer, ends, flags):
     """A failed call says nothing of an open one before; a full pool nothing of a failed one."""
     world = SnapshotWorld()
+    world.add_content()
+    world.api.drop(paths.SNAPSHOT_CONTENTS, CONTENT)
     world.queue.marks[CONTENT_KEY.text] = {"intent": known.record()}
     world.client.respond({"CreateSnapshot": [refused(answer)]})
     outcome = world.run_content()
@@ -309,6 +314,8 @@ def test_what_a_last_question_proves(known, answer, ends, flags):
 def test_what_a_last_question_found_goes_with_the_attempts_secret(has_secret):
     """SND-012: as far as it can still be read; each effect is announced."""
     world = SnapshotWorld()
+    world.add_content()
+    world.api.drop(paths.SNAPSHOT_CONTENTS, CONTENT)
     if has_secret:
         metadata = {"name": "creds", "namespace": "ns"}
         world.api.add(paths.SECRETS, {"metadata": metadata, "data": {"a": "Yg=="}})
@@ -329,10 +336,13 @@ def test_what_a_last_question_found_goes_with_the_attempts_secret(has_secret):
 def test_a_found_snapshot_that_cannot_be_deleted_is_tried_again():
     """There is nobody to be told."""
     world = SnapshotWorld()
+    world.add_content()
+    world.api.drop(paths.SNAPSHOT_CONTENTS, CONTENT)
     world.queue.marks[CONTENT_KEY.text] = {"intent": BEGUN.record()}
     world.client.respond({"CreateSnapshot": [CUT], "DeleteSnapshot": [refused(NO), {}]})
     assert world.run_content().action.value == "retry"
-    assert recorded(world) == replace(BEGUN.with_copy(), handle="sh")
+    kept = recorded(world)
+    assert kept == replace(BEGUN.with_copy(), handle="sh", copy_uid=kept.copy_uid)
     assert world.run_content().reason == "cleaned up"
     assert world.client.methods == ["CreateSnapshot", "DeleteSnapshot", "DeleteSnapshot"]
 

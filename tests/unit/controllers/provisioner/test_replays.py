@@ -1,0 +1,244 @@
+"""A record that was valid once leads to nothing when it is put back later (SEC2-1)."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+
+from csi_client import errors
+from csi_client.errors import CsiError
+from tests.support.fake_cluster import DRIVER, World, default_answer
+from workers.engine.outcome import Action
+from workers.kube.errors import ForbiddenError, GoneError, ServerError, Unreachable
+
+VOLUME = "pvc-u1"
+LATE = CsiError(errors.DEADLINE_EXCEEDED, "late")
+
+
+@pytest.fixture
+def world():
+    found = World()
+    found.add_class()
+    return found
+
+
+def provisioned(world):
+    """A claim whose first call had no answer, and that is bound now; its records of meanwhile."""
+    claim = world.add_claim()
+    world.client.answers = [LATE]
+    world.claim_pass(claim)
+    intent = deepcopy(world.intents.intents[VOLUME])
+    for name in ("is_copied", "copy_uid"):  # as the call began
+        intent.pop(name)
+    intent["has_copy"] = False
+    world.claim_pass(claim)
+    volume = deepcopy(world.volumes()[VOLUME])
+    world.live_claim()["spec"]["volumeName"] = VOLUME
+    assert (world.intents.intents, world.intents.unsaved) == ({}, {})
+    assert world.kube.kind("configmaps") == {}
+    world.kube.writes.clear()
+    world.client.created.clear()
+    return claim, {"intent": intent, "unsaved": volume}
+
+
+def kept(world):
+    """The administrator keeps the data: claim and PV go, the volume stays."""
+    world.drop_claim()
+    world.kube.drop("persistentvolumes", VOLUME)
+
+
+def handed_over(world):
+    """The same, and another PV names the volume."""
+    kept(world)
+    csi = {"driver": DRIVER, "volumeHandle": "test-volume-id"}
+    archive = {"metadata": {"name": "archive"}, "spec": {"csi": csi, "claimRef": {"uid": "u9"}}}
+    world.kube.add("persistentvolumes", archive)
+
+
+def long_ago(world):
+    """The same, and the API server has forgotten the deletion."""
+    kept(world)
+    world.kube.deleted.clear()
+
+
+def too_old(world):
+    """The same, and the API server says so."""
+    kept(world)
+    world.kube.fail["past"] = [GoneError(410, "Expired", "too old resource version")] * 4
+
+
+def not_allowed(world):
+    """The same, and this worker may not ask."""
+    kept(world)
+    world.kube.fail["past"] = [ForbiddenError(403, "Forbidden", "no")] * 4
+
+
+def lost(world):
+    """The PV alone goes, by force: the claim is Lost."""
+    world.kube.drop("persistentvolumes", VOLUME)
+
+
+def bound(world):
+    """Nothing happens."""
+
+
+def pending_elsewhere(world):
+    """The claim's own volume is another one, made by hand."""
+    world.live_claim()["spec"]["volumeName"] = "by-hand"
+    handed_over_pv = {"driver": DRIVER, "volumeHandle": "test-volume-id"}
+    world.kube.drop("persistentvolumes", VOLUME)
+    by_hand = {"metadata": {"name": "by-hand"}, "spec": {"csi": handed_over_pv}}
+    world.kube.add("persistentvolumes", by_hand)
+
+
+@pytest.mark.parametrize("types", [("intent",), ("unsaved",), ("intent", "unsaved")])
+@pytest.mark.parametrize(
+    "situation", [bound, lost, kept, handed_over, long_ago, too_old, not_allowed, pending_elsewhere]
+)
+def test_a_record_put_back_makes_and_deletes_nothing(world, situation, types):
+    claim, records = provisioned(world)
+    situation(world)
+    before = deepcopy(world.kube.kind("persistentvolumes"))
+    for _ in range(3):  # whatever a pass leaves, the next one must not act on it
+        for name in types:
+            where = world.intents.intents if name == "intent" else world.intents.unsaved
+            where[VOLUME] = deepcopy(records[name])
+        assert world.claim_pass(claim).action is Action.DONE
+        assert world.kube.kind("persistentvolumes") == before
+        assert world.client.deleted == []
+        assert world.kube.kind("configmaps") == {}, "a copy would prove that the attempt is open"
+
+
+@pytest.mark.parametrize("error", [Unreachable("away"), ServerError(503, "Unavailable", "busy")])
+def test_no_copy_is_made_of_a_record_that_cannot_be_judged(world, error):
+    claim, records = provisioned(world)
+    kept(world)
+    world.intents.intents[VOLUME] = records["intent"]
+    world.kube.fail["past"] = [error]
+    with pytest.raises(type(error)):
+        world.claim_pass(claim)
+    assert world.kube.kind("configmaps") == {}
+
+
+def test_no_copy_is_made_while_the_call_of_a_bound_claims_record_might_run(world):
+    """Redis began a new life, and the record's deadline lies ahead."""
+    claim, records = provisioned(world)
+    world.intents.intents[VOLUME] = {
+        **records["intent"],
+        "stage": "calling",
+        "epoch": "earlier",
+        "deadline": [4_000_000_000.0, 60.0, 0.0],
+    }
+    assert world.claim_pass(claim).action is Action.DONE
+    assert world.kube.kind("configmaps") == {}
+    kept(world)
+    assert world.claim_pass(claim).action is Action.DONE
+    assert (len(world.client.created), world.volumes()) == (0, {})
+
+
+def test_what_is_not_believed_is_left_to_a_person(world):
+    claim, records = provisioned(world)
+    long_ago(world)
+    world.intents.intents[VOLUME] = records["intent"]
+    world.claim_pass(claim)
+    left = world.intents.intents[VOLUME]
+    assert (left["stage"], left["problem"]) == (
+        "stranded",
+        "nothing in the API server shows that its attempt is still open",
+    )
+
+
+# The same records while the attempt is open.
+
+
+def begun(world):
+    claim = world.add_claim()
+    world.client.answers = [LATE]
+    world.claim_pass(claim)
+    return claim
+
+
+def test_the_api_server_remembers_that_the_claim_had_no_volume(world):
+    claim = begun(world)
+    world.kube.objects = {
+        key: one for key, one in world.kube.objects.items() if key[0] != "configmaps"
+    }
+    world.drop_claim()
+    world.claim_pass(claim)
+    assert set(world.volumes()) == {VOLUME}, "released and deleted by the cluster"
+
+
+def test_a_copy_shows_it_long_after(world):
+    claim = begun(world)
+    world.drop_claim()
+    world.kube.deleted.clear()
+    world.claim_pass(claim)
+    assert set(world.volumes()) == {VOLUME}
+
+
+@pytest.mark.parametrize("change", [{"key": "claims|other|default/data|u1"}, None])
+def test_the_copy_of_another_attempt_shows_nothing(world, change):
+    claim = begun(world)
+    world.drop_claim()
+    world.kube.deleted.clear()
+    place = next(key for key in world.kube.objects if key[0] == "configmaps")
+    if change is None:
+        world.kube.objects[place]["data"] = {}
+    else:
+        text = world.kube.objects[place]["data"]["record"]
+        world.kube.objects[place]["data"]["record"] = text.replace("claims|", "claims|other-")
+    world.claim_pass(claim)
+    assert world.volumes() == {}
+
+
+def test_a_volume_that_a_live_pv_names_is_not_cleaned_up(world):
+    """The driver answers a repeated call with a volume that is in use, and of a wrong size."""
+    claim = begun(world)
+    world.drop_claim()
+    csi = {"driver": DRIVER, "volumeHandle": "test-volume-id"}
+    world.kube.add("persistentvolumes", {"metadata": {"name": "archive"}, "spec": {"csi": csi}})
+
+    def too_small(request):
+        answer = default_answer(request)
+        answer.volume.capacity_bytes = 1
+        return answer
+
+    world.client.answers = [too_small]
+    world.claim_pass(claim)
+    assert world.client.deleted == []
+
+
+@pytest.mark.parametrize("is_claim_there", [False, True])
+def test_a_copy_that_is_made_again_shows_nothing(world, is_claim_there):
+    """From a backup of the namespace, with the record that it leads back to Redis."""
+    claim = begun(world)
+    place = next(key for key in world.kube.objects if key[0] == "configmaps")
+    backup = deepcopy(world.kube.objects[place])
+    record = deepcopy(world.intents.intents[VOLUME])
+    world.claim_pass(claim)
+    world.live_claim()["spec"]["volumeName"] = VOLUME
+    if not is_claim_there:
+        long_ago(world)
+    del backup["metadata"]["uid"]
+    world.kube.add("configmaps", backup)
+    world.intents.intents[VOLUME] = record
+    before, world.client.created = deepcopy(world.volumes()), []
+    world.claim_pass(claim)
+    assert (world.volumes(), world.client.created, world.client.deleted) == (before, [], [])
+
+
+@pytest.mark.parametrize("has_pv", [False, True], ids=["asked again", "only to be saved"])
+def test_an_open_attempt_saves_no_second_pv_of_a_volume_in_use(world, has_pv):
+    """Somebody found the volume in the storage and made a PV of it by hand."""
+    claim = begun(world)
+    world.drop_claim()
+    csi = {"driver": DRIVER, "volumeHandle": "test-volume-id"}
+    world.kube.add("persistentvolumes", {"metadata": {"name": "archive"}, "spec": {"csi": csi}})
+    if has_pv:
+        spec = {"claimRef": {"uid": "u1", "namespace": "default", "name": "data"}, "csi": csi}
+        world.intents.unsaved[VOLUME] = {"metadata": {"name": VOLUME}, "spec": spec}
+    assert world.claim_pass(claim).reason == "stranded"
+    assert set(world.volumes()) == {"archive"}
+    assert world.client.deleted == []
+    assert world.intents.intents[VOLUME]["problem"] == "PersistentVolume archive names its volume"

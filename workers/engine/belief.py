@@ -1,0 +1,97 @@
+"""Decides whether a record's attempt is still open, before the record alone leads to an effect.
+
+A record in Redis proves who wrote it, not that its attempt is open: any Redis user may keep the
+bytes and put them back later. So the API server decides, to which no Redis user can write:
+
+1. The record of an object that is gone is believed while its copy in a ConfigMap exists: it is
+   removed before the attempt ends. It is also believed if the API server still remembers the
+   deletion, and the object had no volume or snapshot by then. Any other one is left to a person.
+2. A volume or snapshot that a live object names is in use, whatever a record says of it.
+
+Each effect that follows from the record of an object that is gone passes `doubt_about`. Each such
+deletion in the storage, and each PersistentVolume that is saved so, passes `user_of`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from workers.kube.errors import ApiError, AwayError
+from workers.observability.logging import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from workers.kube.objects import JsonObject
+    from workers.kube.paths import Resource
+    from workers.kube.reading import KubeReader
+
+_log = get_logger(__name__)
+
+DELETED: Final = "DELETED"
+
+
+@dataclass(frozen=True, slots=True)
+class Vanished:
+    """An object that is gone, and that a record tells of.
+
+    Attributes:
+        resource: its kind.
+        name: its name.
+        namespace: "" for a kind without.
+        is_it: whether an object of that name is this one.
+        has_result: whether the object had been given what its attempt made.
+    """
+
+    resource: Resource
+    name: str
+    namespace: str
+    is_it: Callable[[JsonObject], bool]
+    has_result: Callable[[JsonObject], bool]
+
+
+def doubt_about(
+    kube: KubeReader, vanished: Vanished, *, has_copy: Callable[[], bool], since: Iterable[int]
+) -> str:
+    """Returns why the record of a vanished object is not believed; "" when its attempt is open.
+
+    Args:
+        kube: reads live.
+        vanished: the object.
+        has_copy: asks the API server for the attempt's ConfigMap.
+        since: resourceVersions from before the deletion, as far as any are known. A wrong one
+            finds no deletion, so it may come from Redis.
+
+    Raises:
+        AwayError: the API server does not answer.
+    """
+    if has_copy():
+        return ""
+    for version in since:
+        if version > 0 and (last := _last_state(kube, vanished, version)) is not None:
+            return "its attempt ended long ago" if vanished.has_result(last) else ""
+    return "nothing in the API server shows that its attempt is still open"
+
+
+def _last_state(kube: KubeReader, vanished: Vanished, version: int) -> JsonObject | None:
+    """The object as it was deleted; None if the API server does not remember that."""
+    resource, name = vanished.resource, vanished.name
+    try:
+        for event, item in kube.past(resource, name, namespace=vanished.namespace, since=version):
+            if event == DELETED and vanished.is_it(item):
+                return item
+    except AwayError:
+        raise
+    except ApiError as error:  # too long ago, or no permission to watch
+        _log.warning("the deletion cannot be looked up", resource=resource.plural, err=error)
+    return None
+
+
+def user_of(kube: KubeReader, resource: Resource, names_it: Callable[[JsonObject], bool]) -> str:
+    """The name of a live object that names a volume or snapshot; "" for none.
+
+    It lists all objects of the kind, so it is only for what follows from a record alone.
+    """
+    found = next((item for item in kube.list(resource) if names_it(item)), None)
+    return found["metadata"]["name"] if found is not None else ""
