@@ -282,9 +282,19 @@ def test_audit_begins_no_life_of_a_redis(world):
 def test_beat_is_known_by_its_tick(world, capsys):
     """Beat may write nothing here; the worker that gets its tick does."""
     before = Presence(world.client).alive()
-    tick(world.queue, SimpleNamespace(tick=lambda: None), "gen12@node")
+    tick(world.queue, SimpleNamespace(tick=lambda: None))
     assert Presence(world.client).alive() == before
     status_command.run(world.tools(Command.STATUS, output="yaml"))
-    assert yaml.safe_load(capsys.readouterr().out)["beats"] == ["node:12"]
+    assert yaml.safe_load(capsys.readouterr().out)["beat"] is True
     found = {one.check: one.state for one in doctor.system(world.tools(Command.DOCTOR))}
     assert found["beat"] == "ok"
+
+
+def test_failed_takes_the_namespace_by_flag_too(world, capsys):
+    """`-n` and the argument mean the same."""
+    world.fail(world.key(), "disk on fire")
+    for arguments, tool in (((), {"namespace": "nowhere"}), (("nowhere",), {})):
+        assert failed.run(world.tools(Command.FAILED, *arguments, **tool)) == 0
+        assert "nothing fails in nowhere" in capsys.readouterr().out
+    failed.run(world.tools(Command.FAILED, namespace=world.key().tenant))
+    assert "team/own" in capsys.readouterr().out

@@ -22,8 +22,10 @@ FOR_GOOD: Final = -1.0
 
 
 def run(tools: Tools) -> int:
-    """The command. Arguments are namespaces to show; none shows all."""
-    driver, namespaces = tools.settings.tool.driver, set(tools.settings.arguments)
+    """The command. Arguments, and -n, are namespaces to show; none shows all."""
+    tool = tools.settings.tool
+    driver = tool.driver
+    namespaces = {*tools.settings.arguments, *([tool.namespace] if tool.namespace else [])}
     found = [
         one
         for one in (*failed_keys(tools.redis), *_stranded(tools))
@@ -41,7 +43,7 @@ def run(tools: Tools) -> int:
         where = f" in {', '.join(sorted(namespaces))}" if namespaces else ""
         of = f" of driver {driver}" if driver else ""
         terminal.write(f"nothing fails{of}{where}")
-    if tools.settings.tool.replay:
+    if tool.replay:
         for one in found:
             retry_now(tools, one.key)
         if not tools.is_data:

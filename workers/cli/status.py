@@ -99,7 +99,7 @@ def gather(tools: Tools) -> dict[str, Any]:
         },
         "watchers": [f"{one.host}:{one.pid}" for one in watchers if one.role == "watcher"],
         "workers": [f"{one.host}:{one.pid}" for one in workers],
-        "beats": [f"{one.host}:{one.pid}" for one in tools.presence.beats()],
+        "beat": tools.presence.has_beat(),
         "troubles": tools.presence.troubles(),
         "counts": read_sizes(tools.redis),
         "redis": read_redis(tools.redis),
@@ -180,11 +180,12 @@ def show(report: dict[str, Any], *, is_wide: bool = False) -> None:
         terminal.write_rows(_HEAD, rows or nobody, numbers_from=_NUMBERS_FROM)
     counts = report["counts"]
     terminal.write()
-    for name in ("watchers", "workers", "beats"):
+    for name in ("watchers", "workers"):
         found = report[name]
         shown = found if is_wide else found[:_SHOWN_PROCESSES]
         more = f", and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
         terminal.write(f"{name:8} {len(found)}: {', '.join(shown) or 'none'}{more}")
+    terminal.write(f"beat     {'ticks' if report['beat'] else 'no tick for 15 s'}")
     terminal.write(
         f"in flight {counts['intents']}, unsaved volumes {counts['unsaved_volumes']}, "
         f"failing {counts['failing_keys']}, given up {counts['abandoned_keys']}"

@@ -53,10 +53,9 @@ class Presence:
         """Say that this process lives as `role` for the next 15 s."""
         self._add(role, socket.gethostname(), str(os.getpid()))
 
-    def saw(self, role: str, origin: str) -> None:
-        """Say that another process lives, of which a message came: `gen1234@host` for Celery."""
-        name, _, host = origin.partition("@")
-        self._add(role, host or "?", "".join(c for c in name if c.isdigit()) or "?")
+    def ticked(self) -> None:
+        """Say that a beat lives: its tick came. The message does not say from which process."""
+        self._add(BEAT, "-", "-")
 
     def _add(self, role: str, host: str, pid: str) -> None:
         host = "".join(host.split())
@@ -91,9 +90,9 @@ class Presence:
         """The living watchers."""
         return [one for one in self._all() if one.role != BEAT]
 
-    def beats(self) -> list[Process]:
-        """The beats whose ticks came lately."""
-        return [one for one in self._all() if one.role == BEAT]
+    def has_beat(self) -> bool:
+        """Whether a tick of beat came within 15 s."""
+        return any(one.role == BEAT for one in self._all())
 
     def _all(self) -> list[Process]:
         with reading(self._client):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from workers.app import TASK_TICK
 from workers.controllers import catalogue
@@ -11,8 +11,6 @@ from workers.tasks.tick import tick
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from celery import Task
 
     from workers.app import FleetApp
     from workers.engine.context import Context
@@ -43,6 +41,6 @@ def register(
         def sync(text: str) -> None:
             run(context, controllers, text)
 
-    @app.task(name=TASK_TICK, shared=False, bind=True)
-    def system_tick(self: Task[Any, Any]) -> None:
-        tick(context.queue, periodic, str(self.request.origin or ""))
+    @app.task(name=TASK_TICK, shared=False)
+    def system_tick() -> None:
+        tick(context.queue, periodic)

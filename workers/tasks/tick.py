@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from workers.errors import QueueUnavailable
 from workers.observability.logging import get_logger
-from workers.queue.presence import BEAT, Presence
+from workers.queue.presence import Presence
 
 if TYPE_CHECKING:
     from workers.engine.periodic import Periodic
@@ -20,16 +20,15 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 
-def tick(queue: WorkQueue, periodic: Periodic, origin: str = "") -> None:
+def tick(queue: WorkQueue, periodic: Periodic) -> None:
     """Runs what is due now.
 
     Args:
         queue: the work queue.
         periodic: the clock of polls and sweeps.
-        origin: the process that sent the tick, as Celery names it: beat, for `status`.
     """
     try:
-        Presence(queue.scripts.client).saw(BEAT, origin)
+        Presence(queue.scripts.client).ticked()
         queue.pump()
         periodic.tick()
     except QueueUnavailable as error:

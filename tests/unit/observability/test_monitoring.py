@@ -31,16 +31,14 @@ class Answers:
     names = USUAL
 
     def pipeline(self, *, transaction):
+        self.asked = []
         return self
 
-    def time(self):
-        return 0, 0
-
     def __getattr__(self, name):
-        return lambda *_: None
+        return lambda *_: self.asked.append(name)
 
     def execute(self):
-        return [0] * 7
+        return [{"time": (0, 0), "get": None}.get(name, 0) for name in self.asked]
 
 
 @cache
