@@ -16,7 +16,7 @@ from tests.support.components import Components
 from tests.support.controlplane import ControlPlane
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Scene
-from tests.support.kube_api import KubeApi
+from tests.support.kube_api import KubeApi, KubeApiError
 from tests.support.secure_redis import SecureRedis
 from tests.support.shipped import (
     NAMESPACE,
@@ -30,6 +30,7 @@ from tests.support.shipped import (
 )
 from tests.support.snapshots import GROUP as SNAPSHOT
 from tests.support.snapshots import add_snapshot, make_snapshot
+from tests.support.tool import Tool
 from tests.support.waiting import wait_until
 
 STORAGE = "storage.k8s.io"
@@ -41,7 +42,7 @@ TABLE = [
     ("watcher", "", "", "nodes", "list watch"),
     ("watcher", "", STORAGE, "csinodes", "list watch"),
     ("watcher", "", STORAGE, "volumeattachments", "list watch"),
-    ("watcher", RECORDS, "", "configmaps", "list"),
+    ("watcher", RECORDS, "", "configmaps", "list get patch"),
     ("watcher", NAMESPACE, STORAGE, "csistoragecapacities", "list watch"),
     ("worker", "", "", "persistentvolumeclaims", "get list watch update"),
     ("worker", "", "", "persistentvolumes", "get list create patch delete"),
@@ -333,6 +334,22 @@ def test_deletion_looks_for_the_class_of_an_older_provisioners_volume(parts, sce
     scene.wait_gone()
 
 
+def test_a_watchers_account_writes_pauses_and_no_other_record(plane, api):
+    """`kubectl csi-fleet pause` runs in a watcher's pod; the manifests bring the ConfigMap."""
+    path = f"/api/v1/namespaces/{RECORDS}/configmaps"
+    for name in ("csi-fleet-pauses", "another"):
+        api.create(
+            {"apiVersion": "v1", "kind": "ConfigMap",
+             "metadata": {"name": name, "namespace": RECORDS}}
+        )  # fmt: skip
+    tool = Tool(kubeconfig_for(plane, "watcher"), "")
+    tool.ok("pause", "--driver=any.csi.example.org", f"--namespace={RECORDS}")
+    assert "driver.any.csi.example.org" in api.get(f"{path}/csi-fleet-pauses")["data"]
+    tool.ok("resume", "--driver=any.csi.example.org", f"--namespace={RECORDS}")
+    with KubeApi(kubeconfig_for(plane, "watcher")) as own, pytest.raises(KubeApiError):
+        own.patch(f"{path}/another", {"data": {"x": "y"}})
+
+
 def test_a_lease_is_kept(parts, api):
     path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
     first = wait_until(lambda: api.items(path), 30, "a Lease exists")[0]["spec"]["renewTime"]
@@ -445,7 +462,7 @@ def test_every_right_is_used_and_no_other_is_asked_for(plane, api, parts, accoun
     # One rule of the watcher holds both kinds.
     provoked = {
         "watcher": {(one, verb) for one in ("persistentvolumeclaims", "persistentvolumes")
-                    for verb in ("list", "watch")},
+                    for verb in ("list", "watch")} | {("configmaps", "patch")},
         "worker": {("persistentvolumeclaims", "get"), ("persistentvolumes", "create")},
     }[account]  # fmt: skip
     assert {(one.resource, one.verb) for one in by_code[403]} <= provoked

@@ -14,6 +14,8 @@ STANDARD_LIBRARY = {
     "workers/observability/logging.py",
     "csi_client/answers.py",
     "csi_client/client.py",
+    # A filter of kombu's own lines.
+    "workers/brokerscripts.py",
 }
 METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log", "v"}
 

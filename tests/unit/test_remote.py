@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from unittest.mock import MagicMock
 
 import pytest
 from celery.worker.control import Panel
@@ -23,7 +24,7 @@ def worker(monkeypatch):
         name: lambda _state, _name=name, **arguments: called.append((_name, arguments))
         for name in Panel.data
     }
-    listener = app.control.mailbox.Node("w@h", handlers=handlers, channel=None)
+    listener = app.control.mailbox.Node("w@h", handlers=handlers, channel=MagicMock())
     monkeypatch.setattr(
         listener.mailbox,
         "_publish_reply",

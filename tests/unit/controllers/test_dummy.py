@@ -40,6 +40,7 @@ HOMES = (
 )
 # Words that are kinds of key by chance: Redis keys, JSON fields, Lua scripts, the catalog's kinds.
 KNOWN = {
+    ("workers/cli/adoptplan.py", "volumes"),
     ("workers/kube/reading.py", "volumes"),
     ("workers/cli/migrate.py", "volumes"),
     ("workers/custom/backend.py", "claims"),
