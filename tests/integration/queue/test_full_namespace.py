@@ -8,6 +8,7 @@ from workers.controllers.provisioner.intent import Intent, Request
 from workers.errors import NamespaceFull
 from workers.queue.intents import NAMESPACE_BYTES, IntentStore
 from workers.queue.keys import claim_key
+from workers.queue.leases import Session
 from workers.queue.names import NAMES
 from workers.queue.recovery import Recovery
 from workers.queue.seal import Seal
@@ -27,8 +28,8 @@ def intent(namespace, number, **metadata):
     claim = {"metadata": {"namespace": namespace, "uid": f"u{number}", **metadata}, "spec": {}}
     return Intent.begin(
         key=claim_key("d", namespace, f"c{number}", f"u{number}").text, driver="d", claim=claim,
-        storage_class={"metadata": {"name": "fast"}}, request=Request(), previous=None, now=0.0,
-        epoch="e",
+        storage_class={"metadata": {"name": "fast"}}, request=Request(), previous=None,
+        session=Session(epoch="e"),
     ).record()  # fmt: skip
 
 
