@@ -419,12 +419,17 @@ class Move:
         return found
 
     def finish(self, workload: JsonObject, plan: Plan, *, wants_ours: bool) -> int:
-        """Wait for the new pods, give the workload its strategy back, wait for the Leases."""
+        """Wait for the new pods and for the Leases, then give the workload its strategy back."""
         end = self.clock() + self.tools.settings.tool.wait_seconds
         while not adoptplan.is_rolled_out(workload := self.current(workload)):
             if self.clock() > end:
                 return self._stuck(workload, wants_ours=wants_ours)
             self.sleep(POLL_SECONDS)
+        if plan.elects and workload["spec"].get("replicas", 1):
+            while not self._is_handed_over(plan, wants_ours=wants_ours):
+                if self.clock() > end:
+                    return self._without_lease(workload, plan, wants_ours=wants_ours)
+                self.sleep(POLL_SECONDS)
         for _ in range(_TRIES):
             patch = adoptplan.settle(workload)
             if patch is None:
@@ -435,11 +440,6 @@ class Move:
                 workload = {**changed, "kind": workload["kind"]}
             except ConflictError:
                 workload = self.current(workload)
-        if plan.elects and workload["spec"].get("replicas", 1):
-            while not self._is_handed_over(plan, wants_ours=wants_ours):
-                if self.clock() > end:
-                    return self._without_lease(workload, plan, wants_ours=wants_ours)
-                self.sleep(POLL_SECONDS)
         driver = self.choice.driver
         if wants_ours:
             terminal.write(

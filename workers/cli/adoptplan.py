@@ -5,7 +5,7 @@ away as an annotation of the workload, so that both are written by one request o
 may forge it may change the containers as well. The workload itself is the only state: each step
 is planned from what it is now, so any step may be cut off and repeated.
 
-    Go sidecars ---adopt---> worker + record ---release---> Go sidecars [+ record of the strategy]
+    Go sidecars ---adopt---> worker + record ---release---> Go sidecars + mark ---> Go sidecars
 
 Two never work at once: the Lease keeps them apart where every sidecar has --leader-election. Where
 one has not, the pods of a Deployment are replaced with strategy Recreate, and `settle` puts its own
@@ -196,7 +196,10 @@ def release(workload: JsonObject, choice: Choice) -> Plan:
 
 
 def settle(workload: JsonObject) -> JsonObject | None:
-    """What is left to do when the new pods run: the workload's own strategy; None for nothing."""
+    """What is left to do when the others work; None for nothing.
+
+    The workload gets its own strategy back, and after a release nothing is remembered.
+    """
     try:
         record = record_of(workload)
     except ValueError:
@@ -522,8 +525,8 @@ def _releasing(workload: JsonObject, record: JsonObject) -> JsonObject:
     programs = {one["container"]["name"] for one in record["removed"]}
     is_elected = len(record.get("elects") or ()) == len(programs)
     _recreate(workload, changed, kept, record, is_elected=is_elected)
-    text = _text(kept) if "strategy" in kept else None
-    return {"metadata": {"annotations": {RECORD: text}}, "spec": changed}
+    # Until the end it names the driver: between two holders no Lease leads to the workload.
+    return {"metadata": {"annotations": {RECORD: _text(kept)}}, "spec": changed}
 
 
 def _text(record: JsonObject) -> str:
