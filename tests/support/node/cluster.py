@@ -218,6 +218,8 @@ class NodeCluster(Running):
             archive = Path(scratch, "images.tar")
             images.write_archive(archive, [*images.standard_images(Path(scratch)), *self._images])
             self.ctr("images", "import", str(archive))
+        for reference, image in images.held_by_digest().items():
+            self.ctr("images", "tag", "--force", images.full_name(image), reference)
         self.start_part("kubelet")
 
     def _containerd(self) -> list[str]:

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -71,6 +72,22 @@ def write_archive(target: Path, images: Sequence[Image]) -> None:
             layers = [f"{one}.tar" for one in digests]
             manifest.append({"Config": name, "RepoTags": [image.name], "Layers": layers})
         _add(tar, "manifest.json", json.dumps(manifest).encode())
+
+
+def full_name(image: str) -> str:
+    """As containerd keeps it."""
+    return image if image.startswith("localhost/") else f"docker.io/library/{image}"
+
+
+def held_by_digest() -> dict[str, str]:
+    """Names of images that the manifests hold by a registry's digest; which of ours stands for each.
+
+    The kubelet looks such an image up as `docker.io/library/redis@sha256:...`, without the tag.
+    """
+    ours = {"redis": docker.REDIS_IMAGE, "busybox": BUSYBOX_IMAGE}
+    text = "".join(one.read_text("utf-8") for one in (ROOT / "k8s").rglob("*.yaml"))
+    found = re.findall(r"image: (\w+):[^@\s]+@(sha256:\w+)", text)
+    return {f"docker.io/library/{name}@{digest}": ours[name] for name, digest in found}
 
 
 def standard_images(scratch: Path) -> list[Image]:
