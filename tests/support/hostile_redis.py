@@ -21,6 +21,7 @@ from workers.queue.breakers import Breakers
 from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CatalogReader, CatalogWriter
 from workers.queue.catalogkinds import KIND_ATTACHMENTS, KIND_CLASSES
+from workers.queue.celerykeys import CeleryKeys
 from workers.queue.clock import read_clock
 from workers.queue.fellows import LeaseFellows
 from workers.queue.intents import IntentStore
@@ -45,13 +46,13 @@ OWN, OTHER = claim_key(DRIVER, "team", "own", "u1"), claim_key(DRIVER, "rest", "
 DOMAINS = {OWN: "pvc-u1", OTHER: "pvc-u2"}
 SEAL = Seal.of_lines(["k" * 64])
 # What is remembered of a key, and may lead to an effect: by Redis hash, the field of the other key.
+# Pauses are a mirror of the API server, which readers write anew.
 REMEMBERED = {
     NAMES["intents"].full: DOMAINS[OTHER],
     NAMES["unsaved"].full: DOMAINS[OTHER],
     NAMES["marks"].full: OTHER.text,
     NAMES["memos"].full: OTHER.text,
     NAMES["fails"].full: OTHER.text,
-    NAMES["pauses"].full: "class stopped",
     NAMES["capacity"].full + "other": "item",
 }
 MARK = {"call": {"until": 1}}
@@ -268,6 +269,9 @@ READERS: dict[str, Reader] = {
     "catalog: read anew": lambda w: CatalogReader(w.client).all(KIND_CLASSES),
     "catalog: attachment": lambda w: w.reader.attachment("one"),
     "registry": lambda w: w.registry.alive(),
+    "celery keys": lambda w: (
+        CeleryKeys(w.client, w.client, system="system", drivers=w.registry.alive).step()
+    ),
     "register": lambda w: w.registry.register("e", {"name": "e"}, ttl_seconds=60),
     "breakers": lambda w: w.breakers.states(),
     "breaker: failed": lambda w: w.breakers.failed(DRIVER, "why", failures=2),
@@ -279,7 +283,9 @@ READERS: dict[str, Reader] = {
     "throttle": lambda w: w.breakers.throttle(OWN.lane),
     "pace": lambda w: w.breakers.pace(OWN.lane),
     "paused classes": lambda w: (w.pauses.classes(), w.pauses.of_class("fast")),
-    "mirror pauses": lambda w: w.queue.mirror_pauses("7", {"driver f": "0 why"}),
+    "mirror pauses": lambda w: w.queue.mirror_pauses(
+        "7", {"class stopped": "0 why", "driver f": "0 why"}
+    ),
     "whether pauses are mirrored": lambda w: w.pauses.is_mirrored(),
     "draining": lambda w: w.pauses.draining(DRIVER),
     "capacity: known": lambda w: w.capacity.known(DRIVER, "item"),
