@@ -20,7 +20,10 @@ from workers.kube import paths
 
 # Says when it begins to load what a command needs; before, only Python itself runs.
 PROGRAM = """
-import sys, workers.entry
+import signal, sys, workers.entry
+
+# Where the suite runs in the background SIGINT may be ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Told:
     def find_spec(name, *_):
@@ -51,11 +54,10 @@ def start(*words):
 
 
 def test_a_redis_that_hangs_is_named_at_two_seconds_and_given_up_soon(silent):
-    started = time.monotonic()
     with start("status", f"--redis-url={silent}") as process:
         _, errors = process.communicate(timeout=60)
-    assert time.monotonic() - started < 15, "three time-outs were 21 s"
-    first, *_, last = errors.splitlines()
+    first, *more, last = errors.splitlines()
+    assert len(more) <= 2, "it was given up at a first time-out"
     assert first == "csi-fleet status: waiting for Redis (2 s)"
     assert last.startswith("csi-fleet status: redis: Timeout")
     assert process.returncode == 1

@@ -73,19 +73,19 @@ def test_the_owner_writes_and_so_does_who_needs_no_lease(
 
 
 def test_the_end_of_a_pass_gives_its_bytes_back(bench, start_queue, scripts):
-    """SEC-4: with `finish_intent`, and of no other volume."""
-    queue = start_queue()
-    for volume in ("pvc-a", "pvc-b"):
-        assert scripts.run("begin", volume, NEW, "", "", "", 10**6) == 1
+    """SEC-4: with `finish_intent`, and of no other claim."""
+    queue, other = start_queue(), claim_key("d", "ns", "b", "v")
+    for key in (KEY, other):
+        assert scripts.run("begin", key.record_name, NEW, "", "", "", 10**6) == 1
     assert bench.client.hget(HELD, "ns") == b"%d" % (2 * len(NEW))
     queue.add([KEY])
-    queue.done(bench.run_next(queue, "pvc-b"), finish_intent=True)
+    queue.done(bench.run_next(queue), finish_intent=True)
     assert bench.client.hgetall(HELD) == {b"ns": b"%d" % len(NEW)}
-    queue.add([KEY])
-    queue.done(bench.run_next(queue, "pvc-a"))
+    queue.add([other])
+    queue.done(bench.run_next(queue))
     assert bench.client.hgetall(HELD) == {b"ns": b"%d" % len(NEW)}
-    queue.add([KEY])
-    queue.done(bench.run_next(queue, "pvc-a"), finish_intent=True)
+    queue.add([other])
+    queue.done(bench.run_next(queue), finish_intent=True)
     assert not bench.client.exists(HELD, INTENTS)
 
 

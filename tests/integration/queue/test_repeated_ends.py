@@ -254,16 +254,18 @@ def test_a_copy_of_a_call_that_named_a_key_without_a_rule_leads_to_none(
     assert bench.client.hkeys(NAMES["leases"].full) == held
 
 
-def test_records_come_with_the_name_of_the_first_lock(bench, start_queue, scripts):
+def test_records_come_by_the_keys_own_name(bench, start_queue, scripts):
+    """Whatever the locks are: the volume's name may have changed since (COR2-6)."""
     queue = start_queue()
     queue.add([claim("a"), claim("b")])
-    bench.client.hset(NAMES["intents"].full, "pv", "intent")
+    name = claim("a").record_name
+    bench.client.hset(NAMES["intents"].full, name, "intent")
     bench.client.hset(NAMES["unsaved"].full, "more", "volume")
-    bench.client.set(NAMES["saved"].full + "pv", 1, ex=600)
+    bench.client.set(NAMES["saved"].full + name, 1, ex=600)
     _, _, found = scripts.run("take", claim("a").text, "p", "t1", 4000, "", "x:pv", "x:more")
-    assert found[12:] == [b"intent", None, 1, b"pv"]
+    assert found[12:] == [b"intent", None, 1]
     _, _, found = scripts.run("take", claim("b").text, "p", "t2", 4000, "")
-    assert found[12:] == [None, None, 0, b""]
+    assert found[12:] == [None, None, 0]
 
 
 def test_locks_that_come_and_go_are_written_into_the_lease(bench, start_queue, scripts):

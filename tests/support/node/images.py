@@ -80,7 +80,7 @@ def full_name(image: str) -> str:
 
 
 def held_by_digest() -> dict[str, str]:
-    """Names of images that the manifests hold by a registry's digest; which of ours stands for each.
+    """Images that the manifests hold by a registry's digest; which of ours stands for each.
 
     The kubelet looks such an image up as `docker.io/library/redis@sha256:...`, without the tag.
     """
