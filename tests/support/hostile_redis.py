@@ -269,9 +269,9 @@ READERS: dict[str, Reader] = {
     "catalog: read anew": lambda w: CatalogReader(w.client).all(KIND_CLASSES),
     "catalog: attachment": lambda w: w.reader.attachment("one"),
     "registry": lambda w: w.registry.alive(),
-    "celery keys": lambda w: (
-        CeleryKeys(w.client, w.client, system="system", drivers=w.registry.alive).step()
-    ),
+    "celery keys": lambda w: CeleryKeys(
+        w.client, w.client, system="system", drivers=w.registry.alive
+    ).step(),
     "register": lambda w: w.registry.register("e", {"name": "e"}, ttl_seconds=60),
     "breakers": lambda w: w.breakers.states(),
     "breaker: failed": lambda w: w.breakers.failed(DRIVER, "why", failures=2),
