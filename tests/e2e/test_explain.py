@@ -149,7 +149,8 @@ def test_redis_away_is_one_line(scene, plain, kubeconfig):
     away = Tool(kubeconfig, "redis://127.0.0.1:1/0")
     done = away.run("explain", "pvc", f"{scene.namespace}/data")
     assert done.returncode == 1
-    assert ": redis-away\n" in done.stdout or ": binding\n" in done.stdout
+    causes = (": redis-away\n", ": binding\n", ": bound\n")  # it is bound meanwhile
+    assert any(one in done.stdout for one in causes)
     assert done.stderr.count("\n") == 1
     for command in (["status"], ["failed"]):
         done = away.run(*command)
@@ -448,7 +449,8 @@ def test_dead_driver_then_no_worker(tmp_path, scene, kubeconfig, redis_binary):
                 text = own.wait_cause("pvc", name, "breaker-open")
                 assert f'Driver "{driver.name}" does not work at the moment' in text
                 assert "-> Look at the driver's pod and log." in text
-        text = own.wait_cause("pvc", name, "no-worker")
+        # With nobody alive the queue's clock goes on by a second at most for each `explain`.
+        text = own.wait_cause("pvc", name, "no-worker", 180)
         assert "No csi-fleet worker is alive" in text
     finally:
         own_redis.kill()

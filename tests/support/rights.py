@@ -121,6 +121,8 @@ class ShippedWorld:
         """Until the API server knows; `resource` may have a subresource."""
         place = RECORDS if resource == "configmaps" else NAMESPACE
         name, _, subresource = resource.partition("/")
+        # The one that a watcher may write; others may each.
+        object_name = "csi-fleet-pauses" if resource == "configmaps" else ""
 
         def is_allowed(verb: str) -> bool:
             answer = self.api.create(
@@ -131,7 +133,8 @@ class ShippedWorld:
                     "spec": {
                         "user": f"system:serviceaccount:{NAMESPACE}:{account}",
                         "resourceAttributes": {"namespace": place, "verb": verb, "group": group,
-                                               "resource": name, "subresource": subresource},
+                                               "resource": name, "subresource": subresource,
+                                               "name": object_name},
                     },
                 }
             )  # fmt: skip
