@@ -22,7 +22,7 @@ def report(drivers, **fields):
         "paused_classes": {},
         "watchers": ["a:1"],
         "workers": [f"w{number}:{number}" for number in range(40)],
-        "beats": [],
+        "beat": True,
         "troubles": [],
         "counts": dict.fromkeys(
             ("intents", "unsaved_volumes", "failing_keys", "abandoned_keys", "quarantined_records"),
@@ -46,7 +46,7 @@ def test_twenty_drivers_fit_on_a_screen(capsys):
     lines = shown(capsys, report(TWENTY))
     assert len(lines) <= 28
     assert max(map(len, lines)) <= 80
-    assert "beats    0: none" in lines
+    assert "beat     ticks" in lines
     assert any(line.startswith("workers  40: w0:0, w1:1, w2:2, and 37 more") for line in lines)
 
 

@@ -169,11 +169,11 @@ def tools_of(world, records, *, breaker=None):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Which key Redis is asked about, and under which lock."""
+    """Which key Redis is asked about."""
     found = []
 
-    def read_key(_redis, key, domain):
-        found.append((key, domain))
+    def read_key(_redis, key):
+        found.append(key)
         return KeyState(key, NOW)
 
     monkeypatch.setattr(explain, "read_key", read_key)
@@ -188,11 +188,11 @@ RECORDS = {"other": {"name": "other", **ATTACHES}, "q": {"name": "csi/test", **A
     ("is_deleting", "kind"), [(False, "attachments"), (True, "detachments")], ids=str
 )
 def test_da023_the_key_of_its_lane_is_read(asked, is_deleting, kind):
-    """DA-023, MA-010: by the name of the driver's queue, under the attachment's own lock."""
+    """DA-023, MA-010: by the name of the driver's queue."""
     world = AttachWorld()
     key = world.add_attachment("va", is_marked=True, is_deleting=is_deleting)
     found = explain.gather(tools_of(world, RECORDS), "va")
-    assert asked == [(Key(kind, "q", "node1/va", key.uid), f"va#{key.uid}")]
+    assert asked == [Key(kind, "q", "node1/va", key.uid)]
     assert found.driver == RECORDS["q"]
     assert found.served.names == ("csi/test", "other")
     assert (found.watchers, found.workers, found.breaker) == (2, 1, "")

@@ -75,7 +75,7 @@ def test_everything_is_read_of_the_claim_and_its_driver(monkeypatch):
         state=asked.state,
         workers=2,
     )
-    assert asked.keys == [("its Redis", Key("changes", "q", f"{NAMESPACE}/{NAME}", UID), VOLUME)]
+    assert asked.keys == [("its Redis", Key("changes", "q", f"{NAMESPACE}/{NAME}", UID))]
 
 
 def test_what_is_missing_is_none(monkeypatch):
