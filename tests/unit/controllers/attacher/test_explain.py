@@ -203,7 +203,7 @@ def test_facts_of_a_driver_that_nobody_serves(asked):
     world = AttachWorld()
     key = world.add_attachment("va")
     given = explain.explain(tools_of(world, {"other": RECORDS["other"]}), "va", "", "va")
-    assert asked == [(Key("attachments", "csi/test", "node1/va", key.uid), f"va#{key.uid}")]
+    assert asked == [Key("attachments", "csi/test", "node1/va", key.uid)]
     assert given.cause.code == "driver-not-registered"
     assert "Served now: other." in given.cause.advice
 
