@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 
 from csi_client import messages as csi
-from tests.support.apt import install
 from tests.support.attach_cluster import ATTACHMENTS, AttachCluster
 from tests.support.chaos import System
 from tests.support.faults import LOSES_DATA, overlaps_without_fault
@@ -30,7 +29,6 @@ from tests.support.moving import ENDS_LEASES, MovingFaults
 from tests.support.snapshot_changing import half_way
 from tests.support.tool import Tool
 from tests.support.waiting import let_pass, wait_until
-from tests.support.wallclock import has_compiler
 
 CLAIMS = int(os.environ.get("FRAME_CLAIMS", "40"))
 FAULTS = int(os.environ.get("FRAME_FAULTS", "6"))
@@ -289,15 +287,7 @@ class Mix(MovingFaults):
         return [uid for uid, count in found.items() if count > 1]
 
 
-@pytest.fixture
-def clocks():
-    """What `WallClock` is built with."""
-    if not has_compiler():
-        install("gcc", "libc6-dev")
-
-
 @pytest.mark.timeout(3600)
-@pytest.mark.usefixtures("clocks")
 def test_nothing_is_lost_when_the_frame_moves(own_plane, redis_binary, tmp_path, capsys):
     """G1 to G9 while clocks step, etcd goes back, classes and names change, watches fall silent."""
     directory = Path(os.environ.get("CHAOS_KEEP", tmp_path)) / f"frame-{SEED}"

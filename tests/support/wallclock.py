@@ -6,7 +6,8 @@ server = RedisServer(binary, directory, env=clock.env).start()
 clock.step(-3600)                        # as NTP does after a boot with a wrong clock
 ```
 
-The other clocks of the process (CLOCK_MONOTONIC, CLOCK_BOOTTIME) go on. Needs a C compiler.
+The other clocks of the process (CLOCK_MONOTONIC, CLOCK_BOOTTIME) go on. Needs a C compiler,
+which is installed where root may.
 """
 
 from __future__ import annotations
@@ -21,13 +22,10 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from tests.support import apt
+
 _SOURCE = Path(__file__).with_name("wallclock.c")
 _SECONDS = struct.Struct("q")
-
-
-def has_compiler() -> bool:
-    """Whether `WallClock` works on this machine."""
-    return shutil.which("cc") is not None
 
 
 @cache
@@ -36,6 +34,8 @@ def _library() -> Path:
     name = f"csi-fleet-wallclock-{os.getuid()}-{hashlib.sha256(code).hexdigest()[:16]}.so"
     built = Path(tempfile.gettempdir()) / name
     if not built.exists():
+        if shutil.which("cc") is None:
+            apt.install("gcc", "libc6-dev")
         # Test processes side by side may build it at the same time.
         with tempfile.NamedTemporaryFile(dir=built.parent, suffix=".so", delete=False) as made:
             command = ["cc", "-O2", "-shared", "-fPIC", "-o", made.name, str(_SOURCE), "-ldl"]

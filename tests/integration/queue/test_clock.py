@@ -15,7 +15,7 @@ import redis
 
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
-from tests.support.wallclock import WallClock, has_compiler
+from tests.support.wallclock import WallClock
 from workers.kube.pauserecord import Recorded
 from workers.queue.breakers import Breakers
 from workers.queue.clock import read_clock
@@ -28,7 +28,6 @@ from workers.queue.pauses import Pauses
 from workers.queue.periods import Periods
 from workers.queue.workqueue import WorkQueue
 
-pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs a C compiler")
 HOUR, DAY = 3600, 24 * 3600
 STEPS = {"back 1 h": -HOUR, "forward 1 h": HOUR, "back 1 d": -DAY, "forward 1 d": DAY}
 SLOW = 15.0  # a loaded machine; none of the steps is as short

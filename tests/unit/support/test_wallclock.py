@@ -5,9 +5,8 @@ import time
 
 import pytest
 
-from tests.support.wallclock import WallClock, has_compiler
+from tests.support.wallclock import WallClock
 
-pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs a C compiler")
 HOUR = 3600
 TELL = """
 import sys, threading, time
