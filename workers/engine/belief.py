@@ -5,7 +5,8 @@ bytes and put them back later. So the API server decides, to which no Redis user
 
 1. The record of an object that is gone is believed while its copy in a ConfigMap exists: it is
    removed before the attempt ends. It is also believed if the API server still remembers the
-   deletion, and the object had no volume or snapshot by then. Any other one is left to a person.
+   deletion, and the object had no volume or snapshot by then. Any other one is left to a person,
+   but for a claim's that had its volume by then: that attempt has ended, and its record goes.
 2. A volume or snapshot that a live object names is in use, whatever a record says of it.
 
 Each effect that follows from the record of an object that is gone passes `doubt_about`. Each such
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 DELETED: Final = "DELETED"
+ENDED: Final = "its attempt ended long ago"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ def doubt_about(
 ) -> str:
     """Returns why the record of a vanished object is not believed; "" when its attempt is open.
 
+    It is `ENDED` where the API server remembers that the object had its result.
+
     Args:
         kube: reads live.
         vanished: the object.
@@ -70,7 +74,7 @@ def doubt_about(
         return ""
     for version in since:
         if version > 0 and (last := _last_state(kube, vanished, version)) is not None:
-            return "its attempt ended long ago" if vanished.has_result(last) else ""
+            return ENDED if vanished.has_result(last) else ""
     return "nothing in the API server shows that its attempt is still open"
 
 

@@ -40,7 +40,7 @@ from workers.controllers.provisioner.intent import Intent
 from workers.controllers.provisioner.own import own
 from workers.controllers.provisioner.reschedule import clear_selected_node
 from workers.controllers.provisioner.work import ClaimWork
-from workers.engine.belief import Vanished, doubt_about
+from workers.engine.belief import ENDED, Vanished, doubt_about
 from workers.engine.outcome import Action, Outcome, blocked, done, retry, wait
 from workers.engine.pausing import class_pause
 from workers.engine.steps import Step
@@ -136,6 +136,9 @@ class ClaimPass(ClaimWork):
         self.had_doubt = intent is not None
         if self.is_orphaned and (intent is not None or unsaved is not None):
             doubt = self.doubt(intent, unsaved, live)
+            if doubt == ENDED:
+                self.record = intent
+                return saving.ended(self, doubt)
             if doubt:
                 return self.set_aside(intent, doubt)
         has_volume = not self.is_orphaned and is_bound(live)
@@ -169,7 +172,7 @@ class ClaimPass(ClaimWork):
         if self.is_elsewhere:  # the claim lives, and its volume is of another node's storage
             return ""
         if live is not None:
-            return "the claim has its volume" if has_result(live) else ""
+            return ENDED if has_result(live) else ""
         namespace, _, name = self.key.object.partition("/")
         vanished = Vanished(
             resource=paths.CLAIMS,

@@ -137,6 +137,19 @@ def test_no_copy_is_made_while_the_call_of_a_bound_claims_record_might_run(world
     assert (len(world.client.created), world.volumes()) == (0, {})
 
 
+@pytest.mark.parametrize("types", [("intent",), ("intent", "unsaved")])
+def test_the_record_of_an_attempt_that_ended_goes(world, types):
+    """A worker died before it dropped the record, and the bound claim went meanwhile."""
+    claim, records = provisioned(world)
+    for name in types:
+        where = world.intents.intents if name == "intent" else world.intents.unsaved
+        where[VOLUME] = deepcopy(records[name])
+    world.drop_claim()
+    outcome = world.claim_pass(claim)
+    assert (outcome.action, outcome.finish_intent) == (Action.DONE, True)
+    assert (world.client.created, world.client.deleted) == ([], [])
+
+
 def test_what_is_not_believed_is_left_to_a_person(world):
     claim, records = provisioned(world)
     long_ago(world)
