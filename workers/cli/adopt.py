@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import yaml
 
 from workers.cli import adoptplan, terminal
 from workers.cli.adoptplan import Choice, Plan, place_of
 from workers.cli.doctor import FAIL, OK, WARN, Finding
-from workers.cli.kubectl import PART_LABEL, RECORDS_ENDING, REDIS_VARIABLE
-from workers.cli.migrate import DRIVERS_LABEL, NAMESPACES, REVIEWS, Holders, holders, of_rights
+from workers.cli.kubectl import DRIVERS_LABEL, PART_LABEL, RECORDS_ENDING, REDIS_VARIABLE
+from workers.cli.migrate import NAMESPACES, Holders, holders, may, of_rights
 from workers.cli.onecontainer import Installation
 from workers.cli.sidecars import sidecars_of
 from workers.config.flags import Command
@@ -365,23 +365,20 @@ class Move:
             )
 
     def _may(self, user: str, attributes: dict[str, str]) -> bool | None:
-        body: dict[str, Any] = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind}
-        body |= {"metadata": {}, "spec": {"user": user, "resourceAttributes": attributes}}
         try:
-            answer = self.tools.kube.client.create(REVIEWS.path(), body)
+            return may(self.tools, user, attributes)
         except RefusedError:
             return None
-        return bool((answer.get("status") or {}).get("allowed"))
 
     # What is done.
 
     def label(self, namespace: str) -> None:
         """The namespace's label, by which Redis' NetworkPolicy lets the driver's pods in."""
         found = self.tools.kube.get(NAMESPACES, namespace)
-        if (found["metadata"].get("labels") or {}).get(DRIVERS_LABEL) != "true":
-            change = {"metadata": {"labels": {DRIVERS_LABEL: "true"}}}
+        if DRIVERS_LABEL not in (found["metadata"].get("labels") or {}).items():
+            change = {"metadata": {"labels": dict([DRIVERS_LABEL])}}
             self.tools.kube.merge(NAMESPACES, found, change)
-            terminal.write(f"namespace {namespace} has the label {DRIVERS_LABEL}=true")
+            terminal.write(f"namespace {namespace} has the label {'='.join(DRIVERS_LABEL)}")
 
     def change(
         self, workload: JsonObject, plan: Plan, again: Callable[[JsonObject], Plan]
@@ -502,7 +499,7 @@ class Move:
         objects: list[JsonObject] = []
         if plan.patch is not None and not plan.is_refused:
             if self.tools.settings.command is Command.ADOPT:
-                labels = {DRIVERS_LABEL: "true"}
+                labels = dict([DRIVERS_LABEL])
                 metadata = {"name": workload["metadata"]["namespace"], "labels": labels}
                 objects.append({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
             objects.append(adoptplan.patched(workload, plan.patch))

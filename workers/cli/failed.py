@@ -29,8 +29,7 @@ def run(tools: Tools) -> int:
     found = [
         one
         for one in (*failed_keys(tools.redis), *_stranded(tools))
-        if (not driver or one.key.driver.partition("@")[0] == driver)
-        and (not namespaces or one.key.tenant in namespaces)
+        if driver in {"", one.key.driver_name} and (not namespaces or one.key.tenant in namespaces)
     ]
     if driver and not found:
         knowndrivers.served(tools, driver)  # raises for a name that is a mistake

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.cli.doctor import FAIL, OK, WARN, Finding, show
+from workers.cli.kubectl import DRIVERS_LABEL
 from workers.cli.sidecars import Sidecar, sidecars
 from workers.config.load import parse
 from workers.controllers import catalogue
@@ -36,7 +37,6 @@ REVIEWS: Final = paths.Resource(
 )
 NAMESPACES: Final = paths.Resource("", "v1", "namespaces", "Namespace")
 REDIS_CLIENT: Final = "csi-fleet.io/redis-client"
-DRIVERS_LABEL: Final = "csi-fleet.io/drivers"
 
 
 def run(tools: Tools) -> int:
@@ -195,8 +195,9 @@ def of_pod(
     """
     metadata, spec = pod["metadata"], pod["spec"]
     lacks = []
-    if of_namespace is not None and of_namespace.get(DRIVERS_LABEL) != "true":
-        lacks.append(f"label {DRIVERS_LABEL}=true of its namespace (the NetworkPolicy of Redis)")
+    if of_namespace is not None and DRIVERS_LABEL not in of_namespace.items():
+        label = "=".join(DRIVERS_LABEL)
+        lacks.append(f"label {label} of its namespace (the NetworkPolicy of Redis)")
     if (metadata.get("labels") or {}).get(REDIS_CLIENT) != "true":
         lacks.append(f"label {REDIS_CLIENT}=true (the NetworkPolicy of Redis)")
     names = {one["name"] for one in spec.get("volumes") or ()}
@@ -232,7 +233,9 @@ def of_rights(tools: Tools, sidecar: Sidecar) -> Iterator[Finding]:
     try:
         for rule in sidecar.spec.permissions:
             for resource, verb in _wanted(rule):
-                if not _may(tools, user, rule.group, resource, verb):
+                plural, _, part = resource.partition("/")
+                asked = {"group": rule.group, "resource": plural, "subresource": part, "verb": verb}
+                if not may(tools, user, asked):
                     feature = f" ({rule.feature})" if rule.feature else ""
                     lacks[WARN if feature else FAIL][f"{verb} {resource}{feature}"] = None
     except ApiError as error:
@@ -250,11 +253,14 @@ def _wanted(rule: Permission) -> Iterator[tuple[str, str]]:
     return ((resource, verb) for resource in rule.resources for verb in rule.verbs)
 
 
-def _may(tools: Tools, user: str, group: str, resource: str, verb: str) -> bool:
-    plural, _, part = resource.partition("/")
-    asked: dict[str, Any] = {"group": group, "resource": plural, "subresource": part, "verb": verb}
-    body = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind, "metadata": {}}
-    body["spec"] = {"user": user, "resourceAttributes": asked}
+def may(tools: Tools, user: str, attributes: Mapping[str, str]) -> bool:
+    """Whether RBAC allows an account that, in the terms of a SubjectAccessReview.
+
+    Raises:
+        ApiError: the API server does not answer, or this user may not ask.
+    """
+    body: dict[str, Any] = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind}
+    body |= {"metadata": {}, "spec": {"user": user, "resourceAttributes": dict(attributes)}}
     answer = tools.kube.client.create(REVIEWS.path(), body)
     return bool((answer.get("status") or {}).get("allowed"))
 

@@ -73,14 +73,18 @@ class Waiting:
 
 @dataclass(slots=True)
 class Group:
-    """Objects that wait for one cause."""
+    """Objects that wait for one cause, the one that waits longest first."""
 
     members: list[Waiting] = field(default_factory=list)
 
     @property
     def oldest(self) -> Waiting:
-        """The one that waits longest, whose text and advice stand for all."""
-        return min(self.members, key=lambda one: (one.since or float("inf"), one.name))
+        """Its text and advice stand for all."""
+        return self.members[0]
+
+    def examples(self, count: int) -> list[str]:
+        """The first of them, by noun and name."""
+        return [f"{one.word} {one.name}" for one in self.members[:count]]
 
     def command(self) -> str:
         """What to run next."""
@@ -289,6 +293,8 @@ def grouped(found: Iterable[Waiting]) -> list[Group]:
         code = _CODE.search(one.cause.text)
         key = (one.cause.code, one.about, code.group(1) if code else "")
         groups.setdefault(key, Group()).members.append(one)
+    for group in groups.values():
+        group.members.sort(key=lambda one: (one.since or float("inf"), one.name))
     return sorted(
         groups.values(),
         key=lambda one: (not one.oldest.cause.is_problem, -len(one.members), one.oldest.cause.code),
@@ -309,17 +315,13 @@ def show(groups: list[Group], where: str, examples: int) -> None:
         terminal.write_lines([", ".join(filter(None, head))], style=style)
         terminal.write(f"  {cause.text}")
         terminal.write(f"  whose move: {move_of(cause.code)}")
-        shown = [f"{one.word} {one.name}" for one in _by_age(group)[:examples]]
+        shown = group.examples(examples)
         more = ", ..." if len(group.members) > len(shown) else ""
         terminal.write(f"  such as: {', '.join(shown)}{more}")
         command = group.command()
         if cause.advice and cause.advice != command:
             terminal.write(f"  -> {cause.advice}")
         terminal.write(f"  -> {command}")
-
-
-def _by_age(group: Group) -> list[Waiting]:
-    return sorted(group.members, key=lambda one: (one.since or float("inf"), one.name))
 
 
 def as_fields(groups: list[Group], missed: Mapping[str, str]) -> dict[str, Any]:
@@ -338,7 +340,7 @@ def as_fields(groups: list[Group], missed: Mapping[str, str]) -> dict[str, Any]:
                 "advice": group.oldest.cause.advice,
                 "move": move_of(group.oldest.cause.code),
                 "command": group.command(),
-                "examples": [f"{one.word} {one.name}" for one in _by_age(group)[:MANY_EXAMPLES]],
+                "examples": group.examples(MANY_EXAMPLES),
             }
             for group in groups
         ],

@@ -56,11 +56,8 @@ class Listed(KubeReader):
         self._lists[resource.path()] = found
         return found.values()
 
-    def get(
-        self, resource: Resource, name: str, *, namespace: str = "", at_least: int = 0
-    ) -> JsonObject:
+    def get(self, resource: Resource, name: str, *, namespace: str = "") -> JsonObject:
         """Read one object, from the list of its kind if there is one."""
-        del at_least
         path = resource.path(name, namespace=namespace)
         known = self._lists.get(resource.path())
         is_covered = not resource.namespaced or self._namespace in {"", namespace}
