@@ -34,7 +34,7 @@ class Kind:
         name: first part of its keys, such as `attachments`.
         task: its Celery task, such as `attachments.sync`.
         work_queue: its name in upstream's workqueue metrics, such as `csi-attacher-va`.
-        operations: its driver calls as limits, deadlines and breaker name them (`attach`); empty
+        operations: its driver calls as limits and deadlines name them (`attach`); empty
             for kinds that only talk to the API server.
         subject: the resource its events, trail and `explain` are about; None for none.
         noun: the word for that in logs and on the command line, such as `va`.

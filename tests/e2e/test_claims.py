@@ -225,3 +225,32 @@ def test_t169_a_failed_deletion_is_told_on_the_volume_and_retried(fleet, driver,
         ("Warning", "VolumeFailedDelete", "rpc error: code = NotFound desc = who?")
     }
     assert sum(one.get("count", 1) for one in events) == 2
+
+
+def test_one_dead_storage_of_a_driver_holds_back_no_claim_of_another(fleet, drivers, scene):
+    """BUG-9: the storage `east` has the volumes whose name begins with 0 to 7."""
+    driver = drivers[0]
+    east = {"method": "CreateVolume", "match": "pvc-[0-7]*", "code": "UNAVAILABLE"}
+    driver.set_rules({**east, "message": "storage east does not answer"})
+    storage_class = scene.storage_class(driver.name)
+
+    def is_east(claim):
+        return claim["metadata"]["uid"][0] in "01234567"
+
+    def refused():
+        return [one for one in driver.calls("CreateVolume") if one.code == "UNAVAILABLE"]
+
+    try:
+        before = [scene.claim(f"before-{number}", storage_class) for number in range(20)]
+        dead = [one for one in before if is_east(one)]
+        wait_until(
+            lambda: len(refused()) > 2 * len(dead), 60, "all of east failed and failed again"
+        )
+        after = [scene.claim(f"after-{number}", storage_class) for number in range(10)]
+        well = [one["metadata"]["name"] for one in (*before, *after) if not is_east(one)]
+        scene.wait_bound(*well, timeout_seconds=15)
+        assert {scene.get(one["metadata"]["name"])["status"]["phase"] for one in dead} == {
+            "Pending"
+        }
+    finally:
+        driver.set_rules()

@@ -446,8 +446,8 @@ def test_dead_driver_then_no_worker(tmp_path, scene, kubeconfig, redis_binary):
                 driver.kill()
                 scene.claim("data", plain)
                 name = f"{scene.namespace}/data"
-                text = own.wait_cause("pvc", name, "breaker-open")
-                assert f'Driver "{driver.name}" does not work at the moment' in text
+                text = own.wait_cause("pvc", name, "driver-lost")
+                assert f'No worker is connected to driver "{driver.name}"' in text
                 assert "-> Look at the driver's pod and log." in text
         # With nobody alive the queue's clock goes on by a second at most for each `explain`.
         text = own.wait_cause("pvc", name, "no-worker", 180)

@@ -215,7 +215,7 @@ def test_a_paused_driver_starts_nothing(claims, fleet, kubeconfig, driver):
 
 
 def test_a_driver_that_is_away_is_given_a_rest(claims, driver):
-    """The breaker's case: no failure is counted, no event is written, the claim goes on."""
+    """Its lanes are paused: no failure is counted, no event is written, the claim goes on."""
     claims.bound("data")
     driver.kill()
     try:

@@ -102,7 +102,6 @@ CAUSES = {
     ),
     "CsiFleetKeysWaitLong": changed(OLD, rising(60)),
     "CsiFleetTicketsNotTaken": changed("csi_fleet_oldest_ticket_age_seconds", rising(60)),
-    "CsiFleetCircuitBreakerOpen": added(PAUSED % "breaker", flat(1)),
     "CsiFleetDriverDisconnected": changed("csi_fleet_driver_connected", flat(0), only="k2"),
     "CsiFleetVolumesUnsaved": changed("csi_fleet_unsaved_volumes", flat(1)),
     "CsiFleetProvisioningFails": changed(FAILS, rising(120)),
@@ -141,10 +140,6 @@ ALSO = {
     "one volume at the end of its back-off": (
         "CsiFleetDeletionFails",
         NEVER | {f'{DELETES}{{class="fast",instance="k1"}}': STEPS},
-    ),
-    "a breaker that lets a call through now and then": (
-        "CsiFleetCircuitBreakerOpen",
-        added(PAUSED % "breaker", "1 1 stale " * 25),
     ),
 }
 

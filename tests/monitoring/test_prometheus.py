@@ -156,7 +156,7 @@ class Teller:
             made={"steady": 12, "slow": 10},
             deleted={"steady": 10},
             oldest={"paused": actions.asked_first("paused")},
-            paused={"paused": "operator", "gone": "breaker"},
+            paused={"paused": "operator", "gone": "driver"},
         )  # fmt: skip
         for panel in PANELS:
             for number, target in enumerate(panel["targets"]):

@@ -276,7 +276,6 @@ TOGETHER = [
     Cause(
         Actions.flap,
         behaves("flaps"),
-        {("CsiFleetCircuitBreakerOpen", "flaps")},
         {("CsiFleetProvisioningFails", "flaps")},
     ),
     Cause(
@@ -285,7 +284,6 @@ TOGETHER = [
         {
             ("CsiFleetDriverDisconnected", "gone"),
             ("CsiFleetDriverDisconnected", "never"),
-            ("CsiFleetCircuitBreakerOpen", "gone"),
         },
     ),
     Cause(

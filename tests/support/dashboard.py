@@ -254,7 +254,7 @@ TRUTHS: Final[dict[str, tuple[Truth, ...]]] = {
     "CSI calls, p99": (_calls,),
     "CSI calls by code": (_codes,),
     "In use and limit": (_used, _limits),
-    "Pauses and breakers": (_pauses,),
+    "Pauses": (_pauses,),
     "API requests per saved volume": (_requests_per_volume,),
     "API requests by answer": (_requests,),
     "Processes, attempts in flight, unsaved": (

@@ -17,7 +17,6 @@ import redis
 from tests.support.hostile_tools import Desk
 from workers.errors import LeaseLost
 from workers.queue import inspect
-from workers.queue.breakers import Breakers
 from workers.queue.capacities import CapacityStore
 from workers.queue.catalog import CatalogReader, CatalogWriter
 from workers.queue.catalogkinds import KIND_ATTACHMENTS, KIND_CLASSES
@@ -28,6 +27,7 @@ from workers.queue.intents import IntentStore
 from workers.queue.keys import Key, claim_key
 from workers.queue.leases import Lease
 from workers.queue.limits import read_stats
+from workers.queue.links import Links
 from workers.queue.locks import Lock, Mode
 from workers.queue.marks import Remembered
 from workers.queue.names import NAMES
@@ -78,7 +78,7 @@ class Hostile:
         self.intents = IntentStore(self.client, SEAL)
         self.writer, self.reader = CatalogWriter(self.client), CatalogReader(self.client)
         self.registry = DriverRegistry(self.client)
-        self.breakers = Breakers(self.client, publish=self.tickets.extend)
+        self.links = Links(self.client, publish=self.tickets.extend)
         self.pauses = Pauses(self.client, self.queue)
         self.capacity, self.shadows = CapacityStore(self.client), Shadows(self.client)
         self.recovery = Recovery(self.client, self.queue, period_seconds=0.001)
@@ -115,8 +115,8 @@ class Hostile:
         self.registry.register(
             DRIVER, {"name": DRIVER, "controllers": ["provisioner"]}, ttl_seconds=60
         )
-        self.breakers.keep({DRIVER: b'{"name":"d"}'}, {DRIVER}, ttl_seconds=60)
-        self.breakers.failed("e", "refused")
+        self.links.keep({DRIVER: b'{"name":"d"}'}, {DRIVER}, ttl_seconds=60)
+        self.links.lost("e", "refused")
         self.queue.mirror_pauses("5", {"class stopped": "0 why", "driver e": "0 why"})
         for key in (OTHER, OWN):
             self.remember(key)
@@ -273,15 +273,11 @@ READERS: dict[str, Reader] = {
         w.client, w.client, system="system", drivers=w.registry.alive
     ).step(),
     "register": lambda w: w.registry.register("e", {"name": "e"}, ttl_seconds=60),
-    "breakers": lambda w: w.breakers.states(),
-    "breaker: failed": lambda w: w.breakers.failed(DRIVER, "why", failures=2),
-    "breaker: half open": lambda w: w.breakers.half_open(DRIVER),
-    "breaker: answered": lambda w: w.breakers.succeeded(DRIVER),
-    "breaker: lost": lambda w: w.breakers.lost(DRIVER, "why"),
-    "breaker: back": lambda w: w.breakers.back(DRIVER, 60),
-    "breaker: keep": lambda w: w.breakers.keep({DRIVER: "{}"}, {DRIVER}, ttl_seconds=60),
-    "throttle": lambda w: w.breakers.throttle(OWN.lane),
-    "pace": lambda w: w.breakers.pace(OWN.lane),
+    "link: lost": lambda w: w.links.lost(DRIVER, "why"),
+    "link: back": lambda w: w.links.back(DRIVER, 60),
+    "link: keep": lambda w: w.links.keep({DRIVER: "{}"}, {DRIVER}, ttl_seconds=60),
+    "throttle": lambda w: w.links.throttle(OWN.lane),
+    "pace": lambda w: w.links.pace(OWN.lane),
     "paused classes": lambda w: (w.pauses.classes(), w.pauses.of_class("fast")),
     "mirror pauses": lambda w: w.queue.mirror_pauses(
         "7", {"class stopped": "0 why", "driver f": "0 why"}

@@ -83,7 +83,7 @@ def check(client: Any, model: QueueModel, lanes: Iterable[str]) -> None:
 # What stays when nothing waits and nothing runs: settings, clocks, what ends by its TTL.
 RESTING = {
     *("epoch", "procs", "fence", "limits", "declared", "paused", "pauses", "pauses_version"),
-    *("saved", "seen", "ghosts", "breakers"),
+    *("saved", "seen", "ghosts"),
     *("quiet", "clock", "lost", "led_to"),
 }
 LEAVING = {"queue", "counters", "intents"}

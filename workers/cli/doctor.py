@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import unquote
 
 from csi_client.errors import CsiError
 from workers.cli import drivertools, terminal
@@ -17,6 +18,7 @@ from workers.explain.words import named, nearest
 from workers.kube import paths
 from workers.queue.clock import read_clock
 from workers.queue.inspect import read_redis
+from workers.queue.limits import read_stats
 from workers.spec import Permission
 
 if TYPE_CHECKING:
@@ -228,9 +230,13 @@ def system(tools: Tools) -> Iterator[Finding]:
         yield Finding(f"driver {wanted}", FAIL if lacks else OK, text + lack)
     for trouble in tools.presence.troubles():
         yield Finding("troubles", FAIL, trouble)
-    for name, one in tools.breakers.states().items():
-        if one.is_open:
-            yield Finding(f"driver {name}", FAIL, f"breaker {one.state}: {one.reason}")
+    lost = {
+        unquote(lane.partition("|")[2]): one.paused["driver"]
+        for lane, one in read_stats(tools.redis).items()
+        if "driver" in one.paused
+    }
+    for name, reason in sorted(lost.items()):
+        yield Finding(f"driver {name}", FAIL, f"no worker is connected to it: {reason}")
 
 
 def _chosen(tools: Tools) -> tuple[str, ...]:

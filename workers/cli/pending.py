@@ -119,11 +119,6 @@ class ReadOnce:
         )
 
     @cached_property
-    def breakers(self) -> Answers:
-        """Breakers of the drivers."""
-        return Answers(states=self._tools.breakers.states())
-
-    @cached_property
     def pauses(self) -> Answers:
         """Pauses of classes."""
         return ClassPauses(self._tools.pauses.classes())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from workers.drivers.health import WatchedClient
+from workers.drivers.pace import WatchedClient
 from workers.drivers.standin import ShadowClient
 from workers.engine.shadow.api import ShadowApi
 from workers.engine.shadow.judging import Judge

@@ -1,4 +1,4 @@
-"""`csi-fleet status`: drivers, queues, ages, breakers, processes and Redis at a glance."""
+"""`csi-fleet status`: drivers, queues, ages, processes and Redis at a glance."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _WIDE_HEAD: Final = (
 _SYSTEM: Final = "-"
 _NUMBERS_FROM: Final = 2
 # What a row's place is: what needs a person comes first.
-_ORDER: Final = ("not served", "breaker", "failing", "paused", "lease elsewhere", "ok")
+_ORDER: Final = ("not served", "disconnected", "failing", "paused", "lease elsewhere", "ok")
 # The last one that holds is shown.
-_PAUSES: Final = (("lease", "lease elsewhere"), ("breaker", "breaker"), ("operator", "paused"))
+_PAUSES: Final = (("lease", "lease elsewhere"), ("driver", "disconnected"), ("operator", "paused"))
 
 
 def run(tools: Tools) -> int:
@@ -74,7 +74,7 @@ def gather(tools: Tools) -> dict[str, Any]:
     """Everything `status` shows, for `-o json` too; ages in seconds."""
     only = tools.settings.tool.driver
     records, stats = tools.registry.alive(), read_stats(tools.redis)
-    breakers, classes = tools.breakers.states(), tools.pauses.classes()
+    classes = tools.pauses.classes()
     watchers, workers = tools.presence.alive(), tools.presence.workers()
     names = {unquote(lane.partition("|")[2]) for lane in stats} | records.keys()
     failing = failing_counts(tools.redis)
@@ -87,11 +87,6 @@ def gather(tools: Tools) -> dict[str, Any]:
             name or _SYSTEM: _driver(name or _SYSTEM, stats, is_served=name in records)
             | {"failing": failing.get(name, 0)}
             for name in sorted(names)
-        },
-        "breakers": {
-            name: {"state": one.state, "failures": one.fails, "reason": one.reason}
-            for name, one in breakers.items()
-            if not only or name in names
         },
         "paused_classes": {
             name: {"reason": one.reason, "until": rfc3339(one.until_ms / 1000)}
@@ -121,7 +116,7 @@ def problems(report: dict[str, Any]) -> list[str]:
         waiting = sum(lane["ready"] + lane["retry"] for lane in driver["work"].values())
         if driver["state"] == "not served" and waiting and not is_new(report):
             found.append(f"driver {name}: {waiting} keys wait and no worker serves it")
-        if driver["state"].startswith("breaker"):
+        if driver["state"].startswith("disconnected"):
             found.append(f"driver {name}: {driver['state']}")
     counts = report["counts"]
     if counts["unsaved_volumes"]:
@@ -160,7 +155,7 @@ def _driver(name: str, stats: dict[str, LaneStats], *, is_served: bool) -> dict[
     state = "ok" if is_served else "not served"
     for kind, word in _PAUSES:
         if kind in pauses:
-            end = f" until {moment(ends[kind])}" if kind in ends else ""
+            end = f" until {moment(ends[kind])}" if kind in ends and kind != "driver" else ""
             state = f"{word}{end}: {pauses[kind] or 'no reason given'}"
     return {"state": state, "work": work}
 
@@ -199,7 +194,7 @@ def show(report: dict[str, Any], *, is_wide: bool = False) -> None:
 
 
 def _held(report: dict[str, Any]) -> Iterator[str]:
-    """What an operator, a breaker or a Lease holds back, a line each; a driver's nodes together."""
+    """What an operator or a Lease holds back, a line each; a driver's nodes together."""
     lines: dict[tuple[str, str], int] = {}
     for name, driver in report["drivers"].items():
         if driver["state"].startswith(("paused", "lease elsewhere")):
@@ -210,9 +205,6 @@ def _held(report: dict[str, Any]) -> Iterator[str]:
     for name, pause in report["paused_classes"].items():
         end = f" until {pause['until']}" if pause["until"] else ""
         yield f"- class {name}: paused{end}: {pause['reason'] or 'no reason given'}"
-    for name, one in report["breakers"].items():
-        failures = f" after {one['failures']} failures" if one["failures"] else ""
-        yield f"- breaker of {name}: {one['state']}{failures}: {one['reason']}"
 
 
 def _rows(drivers: dict[str, Any]) -> list[list[object]]:

@@ -27,7 +27,7 @@ _STYLES: Final = {
     "paused": "yellow",
     "lease elsewhere": "yellow",
     "not served": "bold red",
-    "breaker": "bold red",
+    "disconnected": "bold red",
     "fail": "bold red",
     "failing": "yellow",
 }

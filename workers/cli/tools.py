@@ -21,7 +21,6 @@ from workers.errors import ConfigError
 from workers.explain import nouns
 from workers.kube.client import KubeClient
 from workers.kube.resources import KubeResources
-from workers.queue.breakers import Breakers
 from workers.queue.connection import RedisClient, connect
 from workers.queue.pauses import Pauses
 from workers.queue.presence import Presence
@@ -168,11 +167,6 @@ class Tools:
     def registry(self) -> DriverRegistry:
         """Served drivers."""
         return DriverRegistry(self.redis)
-
-    @cached_property
-    def breakers(self) -> Breakers:
-        """Breakers of the drivers."""
-        return Breakers(self.redis, publish=self.publish)
 
     @cached_property
     def pauses(self) -> Pauses:

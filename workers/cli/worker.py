@@ -58,10 +58,10 @@ from workers.process import (
     serve,
     tell_liveness,
 )
-from workers.queue.breakers import Breakers
 from workers.queue.catalog import CatalogReader
 from workers.queue.connection import RedisClient, connect, connect_heartbeat
 from workers.queue.leases import Heartbeat, guard_of_lease
+from workers.queue.links import Links
 from workers.queue.pauses import Pauses
 from workers.queue.periods import Periods
 from workers.queue.registry import DriverRegistry
@@ -119,7 +119,7 @@ class WorkerProcess:
         seal = Seal.of_lines(settings.redis.record_keys)
         self.pauses = Pauses(redis)
         record = PauseRecord(self.kube, settings.kube.namespace)
-        self.make_fleet(Breakers(redis, publish=publisher(self.app)))
+        self.make_fleet(Links(redis, publish=publisher(self.app)))
         threads = settings.process.concurrency
         self.seats = Seats(self.fleet.seats, self.consumers.hold, threads=threads)
         self.queue = WorkQueue(
@@ -217,20 +217,18 @@ class WorkerProcess:
             redis,
             queue=self.queue,
             registry=self.registry,
-            breakers=Breakers(redis, publish=publisher(self.app)),
             periods=periods,
             events=self.events,
         )
 
-    def make_fleet(self, breakers: Breakers) -> None:
+    def make_fleet(self, shared: Links) -> None:
         """The drivers of this process and, in central mode, the file they come from."""
         settings = self.settings
         self.fleet = Fleet(
             settings,
             observer=csi_observer(self.metrics, lambda name: plugins.of_driver(name) is not None),
-            breakers=breakers,
+            shared=shared,
             consumers=self.consumers,
-            on_breaker=lambda name, is_open: self.metrics.breaker_open.labels(name).set(is_open),
             controllers=self.controllers,
             make_client=self.shadowing.make_client,
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from csi_client.errors import CsiError
 from workers.controllers.catalogue import specs
-from workers.drivers.health import Health
+from workers.drivers.pace import Pace
 from workers.errors import ConfigError
 from workers.migration.plugins import in_tree_name
 
@@ -36,7 +36,7 @@ class Driver:
         in_tree_name: the in-tree plugin it replaces, or None (P-009).
         identity: value of the identity volume attribute (P-010).
         node_segments: accessible topology of the local node; None outside node deployment.
-        health: told of calls that were not answered.
+        pace: of its calls.
         timeouts: seconds by operation (`create`, `expand`) that the drivers file names.
         class_timeouts: the same by storage class.
         limits: calls at once, by operation, that the drivers file names.
@@ -54,7 +54,7 @@ class Driver:
     settings: Settings
     node_id: str = ""
     node_segments: dict[str, str] | None = None
-    health: Health = field(default_factory=Health)
+    pace: Pace = field(default_factory=Pace)
     timeouts: Mapping[str, float] = field(default_factory=dict)
     class_timeouts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)

@@ -15,19 +15,18 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from workers.drivers.announcing import DRIVERLESS, REGISTRATION_TTL_SECONDS, Announcing
 from workers.drivers.driver import Driver, handshake, wait_ready
 from workers.drivers.driversfile import DriverSpec
-from workers.drivers.health import Health, SharedHealth, WatchedClient
 from workers.drivers.link import RETRY_SECONDS, TELL_AFTER_SECONDS, Link, open_link
+from workers.drivers.pace import Pace, SharedPace, WatchedClient
 from workers.drivers.seats import default_seats
 from workers.errors import ConfigError
 from workers.observability.health import HEARTBEATS, LIMIT_SECONDS
 from workers.observability.logging import get_logger
-from workers.queue.breakers import record_text
+from workers.queue.links import record_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from workers.config.settings import Settings
     from workers.drivers.seats import Consumers
     from workers.engine.controller import Controller
-    from workers.queue.breakers import Breakers, BreakerState
+    from workers.queue.links import Links
     from workers.queue.registry import DriverRegistry
     from workers.queue.workqueue import WorkQueue
 
@@ -44,7 +43,6 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT_SECONDS: Final = 30.0
 TICK_SECONDS: Final = 0.5
-BREAKER_SECONDS: Final = 1.0
 LOST_AGAIN_SECONDS: Final = 2.0
 HANDSHAKE_THREADS: Final = 8
 PATIENT_THREADS: Final = 16
@@ -57,9 +55,8 @@ class Fleet:
 
     Args:
         observer: told driver name, method, status and seconds of each CSI call.
-        breakers: shared with all workers; None: nothing is counted or parked (tests).
+        shared: tells all workers what is connected; None: nothing is paused (tests).
         consumers: told whose tickets to fetch.
-        on_breaker: told a driver's name and whether its breaker is open, about once a second.
         controllers: those of this process.
         make_client: makes a driver's client.
     """
@@ -69,9 +66,8 @@ class Fleet:
         settings: Settings,
         *,
         observer: Callable[[str, str, str, float], None] | None = None,
-        breakers: Breakers | None = None,
+        shared: Links | None = None,
         consumers: Consumers | None = None,
-        on_breaker: Callable[[str, bool], None] = lambda *_: None,
         controllers: Sequence[Controller] = (),
         make_client: Callable[..., WatchedClient] = WatchedClient,
     ) -> None:
@@ -79,16 +75,14 @@ class Fleet:
         self._make_client = make_client
         self._announcing = Announcing(settings, controllers)
         self._observer = observer
-        self._breakers = breakers
+        self._shared = shared
         self._consumers = consumers
-        self._on_breaker = on_breaker
         self._drivers: dict[str, Driver] = {}
         self._links: dict[str, Link] = {}
         self._seats: dict[str, int] = {}
         self._records: dict[str, tuple[Driver, str | bytes]] = {}
-        self._states: dict[str, BreakerState] = {}
         self._lock = threading.Lock()
-        self._renewed = self._judged = float("-inf")
+        self._renewed = float("-inf")
         self._pool = ThreadPoolExecutor(HANDSHAKE_THREADS, thread_name_prefix="handshake")
         # Drivers that gave trouble wait here for each other, not before those that are well.
         self._patient = ThreadPoolExecutor(PATIENT_THREADS, thread_name_prefix="patient")
@@ -171,7 +165,7 @@ class Fleet:
             )
         wait_ready(link.client, _log.info)
         link.losses = link.client.connection_losses
-        link.driver = replace(handshake(link.client, self._settings), health=link.health)
+        link.driver = replace(handshake(link.client, self._settings), pace=link.pace)
         return link
 
     def apply(self, specs: dict[str, DriverSpec]) -> None:
@@ -237,7 +231,7 @@ class Fleet:
             (x.spec for x in self._links.values() if x.driver is driver), DriverSpec("", "")
         )
         self._announcing.set_limits(driver, spec, queue)
-        driver.health.paced = frozenset(
+        driver.pace.paced = frozenset(
             operation for operation, one in spec.limits.items() if one.rate_per_second > 0
         )
         self._announcing.register(driver, registry)
@@ -257,9 +251,6 @@ class Fleet:
         with self._lock:
             for link in list(self._links.values()):
                 self.follow(link, queue, registry)
-        if self._breakers is not None and now - self._judged > BREAKER_SECONDS:
-            self._judge(self._breakers)
-            self._judged = now
 
     def follow(self, link: Link, queue: WorkQueue, registry: DriverRegistry) -> None:
         """Takes one link a step on: lost, connected, shaking hands, served."""
@@ -288,14 +279,14 @@ class Fleet:
 
     def _open(self, spec: DriverSpec) -> Link:
         names = {"name": spec.name or "unknown-driver"}
-        health = SharedHealth(self._breakers) if self._breakers is not None else Health()
+        pace = SharedPace(self._shared) if self._shared is not None else Pace()
 
         def observe(method: str, code: str, seconds: float) -> None:
             if self._observer is not None:
                 driver = link.driver
                 self._observer(driver.name if driver else names["name"], method, code, seconds)
 
-        link = open_link(spec, self._settings, health, observe, self._make_client)
+        link = open_link(spec, self._settings, pace, observe, self._make_client)
         return link
 
     def _adopt(self, link: Link, driver: Driver) -> None:
@@ -304,7 +295,7 @@ class Fleet:
         if driver.in_tree_name:
             _log.info("Supports migration from in-tree plugin", plugin=driver.in_tree_name)
         link.driver = driver
-        link.health.attach(driver.queue_name)
+        link.pace.attach(driver.queue_name)
         self._links[link.spec.endpoint] = link
         self._drivers[driver.queue_name] = driver
         self._take_seats(link.spec, driver)
@@ -346,8 +337,8 @@ class Fleet:
             _log.warning("the driver is connected again", driver=driver.name)
 
     def _resume(self, link: Link, driver: Driver) -> None:
-        if self._breakers is not None:
-            self._breakers.back(driver.queue_name, REGISTRATION_TTL_SECONDS)
+        if self._shared is not None:
+            self._shared.back(driver.queue_name, REGISTRATION_TTL_SECONDS)
         if self._consumers is not None:
             self._consumers.serve(driver.queue_name)
         link.lost_told_at = float("-inf")
@@ -363,10 +354,10 @@ class Fleet:
         now = time.monotonic()
         if (
             link.driver is not None
-            and self._breakers is not None
+            and self._shared is not None
             and now - link.lost_told_at > LOST_AGAIN_SECONDS
         ):
-            self._breakers.lost(link.driver.queue_name, "driver socket lost")
+            self._shared.lost(link.driver.queue_name, "driver socket lost")
             link.lost_told_at = now
         if link.diagnosis is not None and link.diagnosis.done():
             link.tell(link.diagnosis.result())
@@ -392,7 +383,7 @@ class Fleet:
 
     def _renew(self, registry: DriverRegistry) -> None:
         drivers = self.drivers()
-        if self._breakers is None:
+        if self._shared is None:
             for driver in drivers:
                 self._announcing.register(driver, registry)
             return
@@ -403,7 +394,7 @@ class Fleet:
         if self._announcing.has_driverless:
             records[place(DRIVERLESS)] = record_text(self._announcing.driverless_record())
         if records:
-            self._breakers.keep(records, connected, ttl_seconds=REGISTRATION_TTL_SECONDS)
+            self._shared.keep(records, connected, ttl_seconds=REGISTRATION_TTL_SECONDS)
 
     def _record(self, driver: Driver) -> str | bytes:
         """Its text, made once: a driver changes only by a new handshake."""
@@ -414,28 +405,3 @@ class Fleet:
                 record_text(self._announcing.record(driver)),
             )
         return known[1]
-
-    def _judge(self, breakers: Breakers) -> None:
-        """Learns of failures seen elsewhere; Probe decides when an open breaker is tried again."""
-        states = breakers.states()
-        for name in self._states.keys() | states.keys():
-            driver = self._drivers.get(name)
-            if driver is not None:
-                self._on_breaker(driver.name, name in states and states[name].is_open)
-        self._states = states
-        for link in list(self._links.values()):
-            state = states.get(link.driver.queue_name) if link.driver else None
-            if isinstance(link.health, SharedHealth) and state is not None:
-                link.health.is_suspect = True
-                is_trying = link.trial is not None and not link.trial.done()
-                if state.state in {"open", "half"} and link.is_served and not is_trying:
-                    link.trial = self._patient.submit(
-                        self._seen, link, partial(self._try_again, link, breakers)
-                    )
-
-    def _try_again(self, link: Link, breakers: Breakers) -> None:
-        try:
-            if link.driver is not None and link.client.probe(timeout_seconds=2.0):
-                breakers.half_open(link.driver.queue_name)
-        except Exception as error:  # noqa: BLE001 - the next round tries again
-            _log.v(5, "the driver does not answer Probe", driver=link.name, err=error)

@@ -11,7 +11,7 @@ from csi_client import tlscheck
 from csi_client.connection import CsiAddressError
 from csi_client.errors import CsiError
 from workers.drivers.driver import Driver, handshake
-from workers.drivers.health import Health, WatchedClient
+from workers.drivers.pace import Pace, WatchedClient
 from workers.errors import ConfigError
 from workers.observability.logging import get_logger
 
@@ -49,20 +49,18 @@ class Link:
         losses: the client's count at the last handshake.
         shaking: a handshake under way in another thread.
         has_failed: the last handshake did; the next one waits behind those of others.
-        trial: a Probe under way while the breaker is open.
     """
 
     spec: DriverSpec
     settings: Settings
     client: WatchedClient
-    health: Health
+    pace: Pace
     driver: Driver | None = None
     is_served: bool = False
     losses: int = 0
     shaking: Future[Driver] | None = None
     shaking_losses: int = 0
     has_failed: bool = False
-    trial: Future[None] | None = None
     retry_at: float = 0.0
     lost_told_at: float = float("-inf")
     waiting_since: float = field(default_factory=time.monotonic)
@@ -105,7 +103,7 @@ class Link:
             )
         return replace(
             found,
-            health=self.health,
+            pace=self.pace,
             timeouts=self.spec.timeouts,
             class_timeouts=self.spec.class_timeouts,
             limits={name: one.concurrency for name, one in self.spec.limits.items()},
@@ -145,7 +143,7 @@ def tls_trouble(spec: DriverSpec) -> str:
 def open_link(
     spec: DriverSpec,
     base: Settings,
-    health: Health,
+    pace: Pace,
     observer: Callable[[str, str, float], None] | None,
     make_client: Callable[..., WatchedClient] = WatchedClient,
 ) -> Link:
@@ -158,7 +156,7 @@ def open_link(
     try:
         client = make_client(
             spec.endpoint,
-            health,
+            pace,
             timeout_seconds=settings.driver.timeout_seconds,
             observer=observer,
             allow_tcp=spec.allow_tcp,
@@ -167,4 +165,4 @@ def open_link(
         )
     except CsiAddressError as error:
         raise ConfigError(f"driver {spec.name} at {spec.endpoint}: {error}", exit_code=1) from error
-    return Link(spec, settings, client, health)
+    return Link(spec, settings, client, pace)

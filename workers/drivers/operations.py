@@ -1,6 +1,6 @@
-"""How do limits, deadlines and the breaker name the calls of a driver?
+"""How do limits and deadlines name the calls of a driver?
 
-The drivers file, `pause` and the health of a driver speak of operations (`create`, `attach`), gRPC
+The drivers file, `pause` and the pace of a driver speak of operations (`create`, `attach`), gRPC
 of methods. Which operation belongs to which kind of key is the kinds' to say (`Kind.operations`).
 """
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from csi_client import messages as csi
 from csi_client.errors import UNIMPLEMENTED, CsiError
 from csi_client.redact import redact
-from workers.drivers.health import WatchedClient
 from workers.drivers.operations import OPERATIONS, READING
+from workers.drivers.pace import WatchedClient
 from workers.engine.shadow.comparing import UNKNOWN
 from workers.observability.logging import get_logger
 

@@ -29,13 +29,13 @@ class WithoutQueue:
     def __init__(self, tools: Tools) -> None:
         self.kube = tools.kube
         self.redis = KnownKeys(tools.redis)
-        self.registry = self.presence = self.breakers = self.pauses = self
+        self.registry = self.presence = self.pauses = self
 
     def alive(self) -> dict[str, Any]:
         """No driver and no watcher."""
         return {}
 
-    states = workers = alive
+    workers = alive
 
     def of_class(self, name: str) -> None:
         """No pause."""

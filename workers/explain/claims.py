@@ -226,7 +226,6 @@ def _held(facts: ClaimFacts) -> Cause | None:
         return None
     return queueing.paused(
         facts.state,
-        facts.breaker,
         facts.class_pause,
         facts.class_pause_until,
         paused_class=facts.class_name,

@@ -75,7 +75,6 @@ class ClaimFacts:
         driver_name: the CSI driver behind the provisioner that its class names.
         served: the drivers whose workers run the provisioner, and the others.
         csi_driver_exists: a CSIDriver object of that name, None when it could not be asked.
-        breaker: state and reason of the driver's breaker, "" when it is closed.
         state: of its key, None when no queue name is known.
         volume: its PV, if there is one.
         pods: names of pods that use it; `pod_problem` why the first is not scheduled.
@@ -95,7 +94,6 @@ class ClaimFacts:
     driver: Mapping[str, Any] | None = None
     served: Served = NOBODY
     csi_driver_exists: bool | None = None
-    breaker: str = ""
     class_pause: str | None = None
     class_pause_until: float = 0.0
     state: KeyState | None = None
@@ -125,7 +123,6 @@ class VolumeFacts:
     owner: str = ""
     driver: Mapping[str, Any] | None = None
     served: Served = NOBODY
-    breaker: str = ""
     class_name: str = ""
     class_pause: str | None = None
     class_pause_until: float = 0.0

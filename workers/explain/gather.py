@@ -94,7 +94,7 @@ class Gatherer:
             state=read_key(self._tools.redis, key) if driver_name else None,
             watchers=len(self._tools.presence.alive()),
             workers=len(self._tools.presence.workers()),
-            **_holds(self._tools, queue_name or driver_name, class_name),
+            **_holds(self._tools, class_name),
         )
         volume = self._volume((claim.get("spec") or {}).get("volumeName") or pv_name)
         facts = replace(facts, volume=volume)
@@ -138,7 +138,7 @@ class Gatherer:
             watchers=len(self._tools.presence.alive()),
             workers=len(self._tools.presence.workers()),
             class_name=class_name,
-            **_holds(self._tools, queue_name or owner, class_name),
+            **_holds(self._tools, class_name),
         )
         if volume is None:
             return facts
@@ -258,12 +258,10 @@ class Gatherer:
         return max(found, key=lambda one: one[1], default=None)
 
 
-def _holds(tools: Tools, queue_name: str, class_name: str) -> dict[str, Any]:
-    """Breaker of the driver and pause of the class."""
-    breaker = tools.breakers.states().get(queue_name)
+def _holds(tools: Tools, class_name: str) -> dict[str, Any]:
+    """Pause of the class."""
     pause = tools.pauses.of_class(class_name) if class_name else None
     return {
-        "breaker": breaker.reason if breaker is not None and breaker.is_open else "",
         "class_pause": None if pause is None else pause.reason,
         "class_pause_until": 0.0 if pause is None else pause.until_ms / 1000,
     }

@@ -29,7 +29,7 @@ QUEUE_FIRST = frozenset(
     {
         "not-found",
         "paused",
-        "breaker-open",
+        "driver-lost",
         "lease-elsewhere",
         "running",
         "driver-slow",
@@ -73,7 +73,7 @@ def explain(tools: Tools, noun: Noun, *, namespace: str, name: str) -> Explained
     states = known_states(tools, records, noun, found)
     for state in states:
         is_waiting = state.is_known or state.fails  # else the trail alone speaks of it
-        held = queueing.paused(state, "") if is_waiting else None
+        held = queueing.paused(state) if is_waiting else None
         cause = queueing.running(state) or held or queueing.queued(state) or _failed(state)
         if cause is not None:
             return Explained(cause, state)

@@ -1,6 +1,6 @@
 """One event on a claim when what holds it back lasts, for readers of `kubectl describe`.
 
-Told are the holds that no attempt tells of, because none is made: pauses, an open breaker, a
+Told are the holds that no attempt tells of, because none is made: pauses, a lost connection, a
 driver without a worker, a used-up limit. A claim without class or driver has the cluster's own
 events. A mark in Redis keeps it at one event per key, cause and hour over all workers.
 """
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from workers.explain.facts import Cause
     from workers.kube.events import EventRecorder
-    from workers.queue.breakers import Breakers
     from workers.queue.connection import RedisClient
     from workers.queue.periods import Periods
     from workers.queue.registry import DriverRegistry
@@ -47,7 +46,6 @@ class Lasting:
         *,
         queue: WorkQueue,
         registry: DriverRegistry,
-        breakers: Breakers,
         periods: Periods,
         events: EventRecorder,
         lasting_seconds: float = LASTING_SECONDS,
@@ -55,7 +53,6 @@ class Lasting:
         self._redis = redis_client
         self._queue = queue
         self._registry = registry
-        self._breakers = breakers
         self._periods = periods
         self._events = events
         self._lasting_seconds = lasting_seconds
@@ -112,6 +109,4 @@ class Lasting:
         if record is None:
             served = Served.by(records, PROVISIONER)
             return queueing.unserved(key.driver_name, served, workers=1)
-        breaker = self._breakers.states().get(key.driver) if state.pauses else None
-        reason = breaker.reason if breaker is not None and breaker.is_open else ""
-        return queueing.paused(state, reason) or queueing.queued(state)
+        return queueing.paused(state) or queueing.queued(state)

@@ -24,7 +24,7 @@ _MOVES: Final = {
         *("refused", "foreign-finalizer", "node-gone", "rescheduled", "kept", "not-bound"),
     ),
     STORAGE: (
-        *("driver-error", "driver-slow", "breaker-open", "storage-full", "driver-not-registered"),
+        *("driver-error", "driver-slow", "driver-lost", "storage-full", "driver-not-registered"),
         *("node-lacks-driver", "node-lacks-label", "no-topology", "driver-not-on-node"),
         *("attach-failed", "detach-failed", "change-failed", "delete-failed", "failed"),
         *("node-failed", "uploading", "last-error"),

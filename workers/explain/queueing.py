@@ -62,13 +62,12 @@ def unserved(name: str, known: Served, *, workers: int, is_driver: bool = True) 
 
 def paused(
     state: KeyState,
-    breaker: str,
     pause: str | None = None,
     until: float = 0.0,
     *,
     paused_class: str = "",
 ) -> Cause | None:
-    """An operator, the breaker or the Lease holds the lane, or the class is paused."""
+    """An operator, a lost driver or the Lease holds the lane, or the class is paused."""
     driver = state.key.driver_name  # pauses know nothing of nodes, nor of in-tree names
     for one in state.pauses:
         end = f" until {moment(one.until)}" if one.until else ""
@@ -80,14 +79,12 @@ def paused(
                 f"csi-fleet resume --driver={driver}",
                 one.until,
             )
-        if one.kind == "breaker":
+        if one.kind == "driver":
             return Cause(
-                "breaker-open",
-                f'Driver "{driver}" does not work at the moment, so it is given a rest{end}: '
-                f"{breaker or reason}.",
-                "Look at the driver's pod and log. Claims go on by themselves when it answers "
-                "Probe; none is failed meanwhile.",
-                one.until,
+                "driver-lost",
+                f'No worker is connected to driver "{driver}": {reason}.',
+                "Look at the driver's pod and log. Claims continue by themselves when a worker "
+                "is connected again; none is failed meanwhile.",
             )
         return Cause(
             "lease-elsewhere",

@@ -89,7 +89,6 @@ def _deletion(facts: VolumeFacts) -> Cause:
             queueing.running(state),
             queueing.paused(
                 state,
-                facts.breaker,
                 facts.class_pause,
                 facts.class_pause_until,
                 paused_class=facts.class_name,

@@ -105,8 +105,7 @@ class Metrics:
 
     def driver_left(self, driver_name: str) -> None:
         """The driver is not served here any more: its connection is no trouble."""
-        for gauge in (self.driver_connected, self.breaker_open):
-            gauge.labels(driver_name).set(GONE)
+        self.driver_connected.labels(driver_name).set(GONE)
 
     def csi_observer(
         self, driver_name: str = "", *, migrated: bool | None = None
@@ -301,12 +300,6 @@ class Metrics:
         self.malformed_messages = self._counter(
             "csi_fleet_malformed_messages_total",
             "Messages in Celery's lists that nobody could read and that were dropped.",
-        )
-        self.breaker_open = self._gauge(
-            "csi_fleet_driver_breaker_open",
-            "Whether calls to the driver are held back after failures: 1 yes, 0 no.",
-            "livemax",
-            "driver_name",
         )
         self.driver_connected = self._gauge(
             "csi_fleet_driver_connected",

@@ -74,7 +74,7 @@ KINDS: Final = tuple(
 )
 _APART: Final = {kind.name: kind.apart for kind in KINDS}
 DRIVER_KINDS: Final = catalogue.driver_kinds()
-"""Kinds whose lanes stop with their driver: for breakers and pauses."""
+"""Kinds whose lanes stop with their driver: for lost connections and pauses."""
 
 
 def lua_tables(kinds: Iterable[QueueKind]) -> str:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     import redis
 
-PauseKind = Literal["breaker", "lease"]
+PauseKind = Literal["driver", "lease"]
 # Lanes read in one pipeline.
 _LANES_PER_READ: Final = 100
 
-PAUSE_KINDS: Final[tuple[PauseKind, ...]] = ("breaker", "lease")
+PAUSE_KINDS: Final[tuple[PauseKind, ...]] = ("driver", "lease")
 OPERATOR: Final = "operator"
 
 

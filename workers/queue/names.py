@@ -100,7 +100,6 @@ NAMES: Final = {
         RedisName("pauses_version", "string", "counters", "version that `pauses` mirrors; 1 min"),
         _family("limits", "hash", "counters", "lane: concurrency, rate, burst, bucket; by workers"),
         RedisName("declared", "zset", "counters", "lane -> ms its limits were last declared; 1 h"),
-        RedisName("breakers", "hash", "counters", "driver -> breaker record; gone when closed"),
         # Intents: what may exist in a storage system without a PV.
         RedisName("intents", "hash", "intents", "domain -> record; from before CreateVolume"),
         RedisName("unsaved", "hash", "intents", "domain -> full PV; until saved"),

@@ -405,7 +405,7 @@ class WorkQueue:
         reason: str,
         *,
         seconds: float | None = None,
-        kind: PauseKind = "breaker",
+        kind: PauseKind = "driver",
     ) -> None:
         """Stop admitting; running keys go on. `seconds` None = until `resume` of the same kind.
 
@@ -416,7 +416,7 @@ class WorkQueue:
         span_ms = 0 if seconds is None else round(seconds * 1000)
         self.scripts.run("pause", kind, span_ms, reason, lane)
 
-    def resume(self, *lanes: str, kind: PauseKind = "breaker") -> None:
+    def resume(self, *lanes: str, kind: PauseKind = "driver") -> None:
         """End a pause; lanes admit unless paused for another kind."""
         if kind == "lease":
             for lane in lanes:

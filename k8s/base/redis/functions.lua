@@ -1,6 +1,6 @@
-#!lua name=csifleet_f7fafe6201117301
+#!lua name=csifleet_ba891dada266aa95
 local ARGV
-local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', breakers = 'csifleet:breakers', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
+local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
 local TRAILED = { ['claims'] = true, ['volumes'] = true, ['changes'] = true, ['contents'] = true, ['group-contents'] = true, ['snapshots'] = true, ['bindings'] = true, ['group-snapshots'] = true, ['group-bindings'] = true, ['attachments'] = true, ['detachments'] = true, ['forced-attachments'] = true }
@@ -270,7 +270,7 @@ local function driver_of(lane) return string.match(lane, '^[^|]*|([^@]*)') or ''
 local function is_paused(lane)
   -- Mostly nothing is.
   if redis.call('EXISTS', K.paused, K.pauses) == 0 then return false end
-  local found = redis.call('HMGET', K.paused, 'breaker ' .. lane, 'lease ' .. lane)
+  local found = redis.call('HMGET', K.paused, 'driver ' .. lane, 'lease ' .. lane)
   found[3] = redis.call('HGET', K.pauses, 'driver ' .. driver_of(lane))
   for _, value in ipairs(found) do
     local until_ms = value and tonumber(string.match(value, '^(%d+) '))
@@ -321,8 +321,8 @@ local function bucket(rate, burst, tokens, at)
   return math.min(burst, tokens + math.max(0, now - at) * rate / 1000)
 end
 
--- The lane's concurrency now: as declared, or less after throttling answers and outages. A lowered
--- one grows by itself, `cap_gain` per `cap_step` ms; a step of 0 holds it.
+-- The lane's concurrency now: as declared, or less after throttling answers. A lowered one
+-- grows by itself, `cap_gain` per `cap_step` ms.
 local function effective(concurrency, cap, at, step, gain)
   if not concurrency or not cap then return concurrency end
   if step and step > 0 then cap = cap + math.floor(math.max(0, now - at) / step) * gain end
@@ -900,106 +900,6 @@ if lease then
 end
 return ended(lease, is_ok, lane)
 end
-scripts['breaker'] = function()
--- BREAKER(event, driver, kinds, ...): one event of a driver's circuit breaker.
---   failed(reason, threshold, window_ms, base_ms, max_ms, jitter_percent)   a call went wrong
---   ok()                     a call, made after failures, was answered
---   half()                   Probe is answered: let single calls through when the time has come,
---                            retries first: a poll may find its work done, which proves more
---                            than a first attempt that the driver has to begin
---   lost(reason, process)    the process has no connection any more
---   back(process, ttl_ms)    the process is connected, and knows the driver
--- Record: 'state fails since_ms until_ms span_ms reason'; none = closed and healthy.
--- Touches breakers (hash), links:<driver> (zset), paused (hash), limits:<lane> (hash), all lanes.
--- Returns {tickets, state}.
-local event, driver, kinds = ARGV[2], ARGV[3], ARGV[4]
-local LOST_MS, HALF_MS, RAMP_MS = 15000, 30000, 250
-local state, fails, since, until_ms, span, reason = 'closed', 0, now, 0, 0, ''
-local raw = redis.call('HGET', K.breakers, driver)
-if raw then
-  local s, f, a, b, c, text = string.match(raw, '^(%S+) (%d+) (%d+) (%d+) (%d+) (.*)$')
-  if s then
-    state, fails, since, until_ms, span, reason =
-      s, tonumber(f), tonumber(a), tonumber(b), tonumber(c), text
-  end
-end
-
-local function each_lane(act)
-  for kind in string.gmatch(kinds, '%S+') do act(kind .. '|' .. driver) end
-end
-local function save()
-  redis.call('HSET', K.breakers, driver,
-    string.format('%s %d %d %d %d %s', state, fails, since, until_ms, span, reason))
-end
-local function stop(until_at)
-  each_lane(function(lane)
-    redis.call('HSET', K.paused, 'breaker ' .. lane, string.format('%d %s', until_at, reason))
-  end)
-end
-local function go(step)
-  each_lane(function(lane)
-    redis.call('HDEL', K.paused, 'breaker ' .. lane)
-    local declared = tonumber(redis.call('HGET', K.limits .. lane, 'concurrency')) or 1
-    lower(lane, 1, step, step > 0 and math.max(1, math.floor(declared / 20)) or 0)
-    admit(lane)
-  end)
-end
-local function close()
-  state = 'closed'
-  redis.call('HDEL', K.breakers, driver)
-  go(RAMP_MS)
-end
-local function open(base, longest, jitter)
-  span = span > 0 and math.min(span * 2, longest) or base
-  until_ms = math.floor(now + span * (1 + jitter / 100))
-  state, since, fails = 'open', now, 0
-  save()
-  stop(until_ms + 60000)
-end
-
-if event == 'failed' then
-  local text, threshold, window = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
-  local base, longest, jitter = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
-  if state == 'half' then
-    reason = text
-    open(base, longest, jitter)
-  elseif state == 'closed' then
-    if now - since > window then fails, since = 0, now end
-    fails, reason = fails + 1, text
-    if fails >= threshold then open(base, longest, jitter) else save() end
-  end
-elseif event == 'ok' then
-  if state == 'half' then close() elseif state == 'closed' and raw then
-    redis.call('HDEL', K.breakers, driver)
-  end
-elseif event == 'half' then
-  if state == 'open' and now >= until_ms then
-    state, since, until_ms = 'half', now, now + HALF_MS
-    save()
-    each_lane(function(lane) redis.call('HSET', K.limits .. lane, 'streak', FIRST_PER_RETRY) end)
-    go(0)
-  elseif state == 'half' and now >= until_ms then
-    close()
-  end
-elseif event == 'lost' then
-  local links = K.links .. driver
-  redis.call('ZREM', links, ARGV[6])
-  redis.call('ZREMRANGEBYSCORE', links, '-inf', now)
-  if redis.call('ZCARD', links) == 0 then
-    if state ~= 'lost' then since = now end
-    state, fails, until_ms, span, reason = 'lost', 0, now + LOST_MS, 0, ARGV[5]
-    save()
-    stop(until_ms)
-  elseif state == 'lost' then -- somebody else is connected, and Redis did not know of it before
-    close()
-  end
-elseif event == 'back' then
-  redis.call('ZADD', K.links .. driver, now + tonumber(ARGV[6]), ARGV[5])
-  redis.call('PEXPIRE', K.links .. driver, KEPT_MS)
-  if state == 'lost' then close() end
-end
-return { tickets, state }
-end
 scripts['catalog_complete'] = function()
 -- CATALOG_COMPLETE(epoch, kind...): the watcher has written everything it listed in this epoch.
 -- Touches epoch (string), complete, fresh (hashes). Returns 1, or 0 when the epoch is over.
@@ -1159,11 +1059,10 @@ end
 scripts['drivers_keep'] = function()
 -- DRIVERS_KEEP(process, ttl_ms, name, record, connected, ...): the process serves these drivers.
 -- Touches drivers (hash), drivers_until (zset), links:<driver> (zset), versions (hash, field
--- drivers), breakers (hash). Idempotent.
+-- drivers), paused (hash). Idempotent.
 -- Returns {1 when the set of drivers or a record changed, connected drivers that count as lost}.
 local process, ttl = ARGV[2], tonumber(ARGV[3])
 local changed, lost = false, {}
-local are_well = redis.call('EXISTS', K.breakers) == 0
 for i = 4, #ARGV, 3 do
   local name, record = ARGV[i], ARGV[i + 1]
   if redis.call('HGET', K.drivers, name) ~= record then
@@ -1175,8 +1074,8 @@ for i = 4, #ARGV, 3 do
     local driver = string.match(name, '^[^#]*') -- without the controllers, see registry.py
     redis.call('ZADD', K.links .. driver, now + ttl, process)
     redis.call('PEXPIRE', K.links .. driver, KEPT_MS)
-    local record = not are_well and redis.call('HGET', K.breakers, driver)
-    if record and string.match(record, '^lost ') then lost[#lost + 1] = driver end
+    local paused = 'driver ' .. CALL_KINDS[1] .. '|' .. driver
+    if redis.call('HEXISTS', K.paused, paused) == 1 then lost[#lost + 1] = driver end
   end
 end
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', K.drivers_until, '-inf', now)) do
@@ -1307,6 +1206,34 @@ redis.call('ZADD', K.declared, now, ARGV[2])
 redis.call('ZREMRANGEBYSCORE', K.ghosts .. ARGV[2], '-inf', now)
 if ARGV[8] == '1' then haunt('new life', ARGV[2]) end
 admit(ARGV[2])
+return tickets
+end
+scripts['link'] = function()
+-- LINK(event, driver, kinds, ...): whether any process is connected to a driver.
+--   lost(process, reason)    the process has no connection; with the last one the driver's lanes
+--                            are paused, until a process is back or nobody has said `lost` again
+--   back(process, ttl_ms)    the process is connected, and knows the driver
+-- Touches links:<driver> (zset), paused (hash), all lanes. Returns tickets.
+local event, driver, kinds, process = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local LOST_MS = 15000
+local links = K.links .. driver
+if event == 'back' then
+  redis.call('ZADD', links, now + tonumber(ARGV[6]), process)
+  redis.call('PEXPIRE', links, KEPT_MS)
+else
+  redis.call('ZREM', links, process)
+  redis.call('ZREMRANGEBYSCORE', links, '-inf', now)
+end
+local is_lost = redis.call('ZCARD', links) == 0
+for kind in string.gmatch(kinds, '%S+') do
+  local lane = kind .. '|' .. driver
+  if is_lost then
+    redis.call('HSET', K.paused, 'driver ' .. lane,
+      string.format('%d %s', now + LOST_MS, ARGV[6]))
+  elseif redis.call('HDEL', K.paused, 'driver ' .. lane) == 1 then
+    admit(lane)
+  end
+end
 return tickets
 end
 scripts['mark'] = function()
@@ -1779,5 +1706,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_f7fafe6201117301', run)
-redis.register_function{ function_name = 'csifleet_f7fafe6201117301_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_ba891dada266aa95', run)
+redis.register_function{ function_name = 'csifleet_ba891dada266aa95_always', callback = run, flags = { 'allow-oom' } }

@@ -11,7 +11,7 @@ from csi_client import messages as csi
 from csi_client.errors import CsiError
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.waiting import wait_until
-from workers.drivers.health import Health, WatchedClient
+from workers.drivers.pace import Pace, WatchedClient
 from workers.errors import LeaseLost
 from workers.queue.keys import claim_key
 from workers.queue.leases import CURRENT, CatalogState, Lease, Session
@@ -27,7 +27,7 @@ REQUEST = csi.CreateVolumeRequest(
 )
 
 
-class SlowTurn(Health):
+class SlowTurn(Pace):
     """A driver with a rate: each call waits for its turn, and meanwhile something happens."""
 
     def __init__(self):

@@ -11,7 +11,7 @@ import grpc
 from csi_client import messages as csi
 from csi_client.errors import CsiError
 from tests.support.waiting import wait_until
-from workers.drivers.health import Health, WatchedClient
+from workers.drivers.pace import Pace, WatchedClient
 from workers.errors import DriverAway
 
 # Calls come just when the server stops in some of them: 1 or 2 of a hundred.
@@ -44,7 +44,7 @@ def test_calls_at_the_moment_of_a_graceful_stop_fail_for_nobody(tmp_path):
     """Of the C core they get CANCELLED, not UNAVAILABLE; a roll-out told users so."""
     failures: list[CsiError] = []
     served, ended = threading.Semaphore(0), threading.Event()
-    client = WatchedClient(str(tmp_path / "s"), Health())
+    client = WatchedClient(str(tmp_path / "s"), Pace())
 
     def call() -> None:
         while not ended.is_set():

@@ -160,17 +160,17 @@ def test_a_driver_is_served_until_the_last_millisecond(bench, scripts, later, na
     assert scripts.run("drivers_alive")[1:] == names
 
 
-@pytest.mark.parametrize(("record", "is_told"), [
-    (None, False), ("lost 0 5 5 0 gone", True), ("open 0 5 5 0 no", False), ("lost", False),
+@pytest.mark.parametrize(("paused", "is_told"), [
+    (None, False), ("driver claims|d", True), ("operator claims|d", False),
 ])  # fmt: skip
 @pytest.mark.parametrize("is_connected", [0, 1])
 def test_who_is_connected_hears_that_its_driver_counts_as_lost(
-    bench, scripts, record, is_told, is_connected
+    bench, scripts, paused, is_told, is_connected
 ):
     """COR-13: by the driver's name, whichever controllers the process runs for it."""
-    bench.client.hset(NAMES["breakers"].full, "another", "open 0 5 5 0 no")
-    if record is not None:
-        bench.client.hset(NAMES["breakers"].full, "d", record)
+    bench.client.hset(NAMES["paused"].full, "driver claims|another", f"{NOW + 5} gone")
+    if paused is not None:
+        bench.client.hset(NAMES["paused"].full, paused, f"{NOW + 5} gone")
     _, lost = keep(scripts, ("d#attacher", "{}", is_connected))
     assert lost == ([b"d"] if is_told and is_connected else [])
     links = NAMES["links"].full + "d"

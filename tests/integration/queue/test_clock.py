@@ -17,11 +17,11 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 from tests.support.wallclock import WallClock
 from workers.kube.pauserecord import Recorded
-from workers.queue.breakers import Breakers
 from workers.queue.clock import read_clock
 from workers.queue.connection import connect
 from workers.queue.inspect import read_key
 from workers.queue.keys import Key, claim_key
+from workers.queue.links import Links
 from workers.queue.locks import Lock, Mode
 from workers.queue.names import NAMES
 from workers.queue.pauses import Pauses
@@ -227,18 +227,15 @@ def test_the_pause_of_a_class_lasts_as_long_as_he_said(fleet, step):
     wait_until(is_over, SLOW, "the pause is over")
 
 
-def test_a_broken_driver_gets_calls_again(fleet, step):
-    breakers = Breakers(fleet.client, publish=fleet.tickets.extend)
+def test_a_lost_driver_gets_calls_again(fleet, step):
+    """Its pause ends by itself when nobody says any more that it is lost."""
+    Links(fleet.client, publish=fleet.tickets.extend).lost("d", "socket is gone")
     fleet.one.add([claim("held")])
-    fleet.tickets.clear()
-    assert breakers.failed("d", "down", failures=1, seconds=2) == "open"
+    assert fleet.tickets == []
+    paused = NAMES["paused"].full
+    for lane, text in fleet.client.hgetall(paused).items():  # not 15 s
+        fleet.client.hset(paused, lane, b"%d gone" % (int(text.split()[0]) - 13_000))
     step()
-
-    def is_half() -> bool:
-        fleet.turn()
-        return breakers.half_open("d") == "half"
-
-    wait_until(is_half, SLOW, "the breaker lets calls through")
     fleet.begins("held")
 
 
@@ -252,8 +249,7 @@ def test_a_lane_with_a_rate_gets_its_tokens(fleet, step):
 
 
 def test_a_throttled_lane_grows_again(fleet, step):
-    breakers = Breakers(fleet.client, publish=fleet.tickets.extend)
-    breakers.throttle(LANE)
+    Links(fleet.client, publish=fleet.tickets.extend).throttle(LANE)
     limits = NAMES["limits"].full + LANE
     fleet.client.hset(limits, mapping={"cap": 1, "cap_step": 1000})
     step()

@@ -83,7 +83,7 @@ RECORDS = {
          ("hset", "limits", LANE, "burst", "3")], {}),
     "pauses": (
         [("hset", "pauses", "", "driver d", "0 0 firmware"),
-         ("hset", "paused", "", f"breaker {LANE}", "5 over"),
+         ("hset", "paused", "", f"driver {LANE}", "5 over"),
          ("hset", "paused", "", f"lease {LANE}", f"{FUTURE_MS} held")],
         {"pauses": (Pause("operator", "firmware", 0.0), Pause("lease", "held", FUTURE_MS / 1000))}),
     "intent": ([("hset", "intents", "", "pvc-uid-a", '{"stage":"calling"}')],
@@ -255,7 +255,7 @@ def test_a_lane_is_told_with_all_that_waits_in_it(redis_client):
     redis_client.hset(NAMES["blocked"].full, mapping={KEY.text: "x:p", OTHER.text: "x:p"})
     redis_client.zadd(NAMES["delayed"].full, scores(KEY, OTHER, THIRD))
     redis_client.hset(NAMES["pauses"].full, "driver d", "0 0 why")
-    redis_client.hset(NAMES["paused"].full, f"breaker {LANE}", "10000 over")
+    redis_client.hset(NAMES["paused"].full, f"driver {LANE}", "10000 over")
     redis_client.hset(NAMES["paused"].full, f"lease {LANE}", "10001 held")
     found = read_stats(redis_client, 10_000)
     assert all(found[name].paused for name in found if name.endswith("|d")), "all of the driver"
@@ -272,7 +272,7 @@ def test_a_lane_is_told_with_all_that_waits_in_it(redis_client):
 def test_a_lane_is_told_wherever_it_is_named(redis_client, name):
     """Also one in which nothing waits."""
     if name == "paused":
-        redis_client.hset(NAMES[name].full, f"breaker {LANE}", "0 why")
+        redis_client.hset(NAMES[name].full, f"driver {LANE}", "0 why")
     elif name == "blocked":
         redis_client.hset(NAMES[name].full, KEY.text, "x:p")
     else:

@@ -90,12 +90,12 @@ def test_writers_of_capacity_objects_take_turns(scripts, bench, burst, waits):
 
 def test_a_pause_ends_after_its_span_or_never(scripts, bench):
     paused = NAMES["paused"].full
-    scripts.run("pause", "breaker", 1500, "new firmware", LANE)
+    scripts.run("pause", "driver", 1500, "new firmware", LANE)
     assert bench.client.hgetall(paused) == {
-        b"breaker " + LANE.encode(): b"%d new firmware" % (NOW + 1500)
+        b"driver " + LANE.encode(): b"%d new firmware" % (NOW + 1500)
     }
-    scripts.run("pause", "breaker", 0, "new firmware", LANE)
-    assert bench.client.hget(paused, f"breaker {LANE}") == b"0 new firmware"
+    scripts.run("pause", "driver", 0, "new firmware", LANE)
+    assert bench.client.hget(paused, f"driver {LANE}") == b"0 new firmware"
 
 
 PAUSED = NAMES["paused"].full
@@ -106,7 +106,7 @@ def test_the_time_of_a_script_is_the_queue_s(bench):
 
     scripts, before = Scripts(bench.client), 0
     for _ in range(5):  # the later half of a second would show a minus at least once
-        scripts.run("pause", "breaker", 60_000, "x", LANE)
-        until = int(bench.client.hget(PAUSED, f"breaker {LANE}").split()[0])
+        scripts.run("pause", "driver", 60_000, "x", LANE)
+        until = int(bench.client.hget(PAUSED, f"driver {LANE}").split()[0])
         assert before <= until - 60_000 <= read_clock(bench.client).now_ms
         before = until - 60_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from workers.explain.lasting import KEYS_PER_LOOK, Lasting
-from workers.queue.breakers import Breakers
 from workers.queue.keys import claim_key, lane_name
 from workers.queue.periods import Periods
 from workers.queue.registry import DriverRegistry
@@ -58,7 +57,6 @@ def looks(redis_client, queue):
             redis_client,
             queue=queue,
             registry=DriverRegistry(redis_client),
-            breakers=Breakers(redis_client, publish=lambda keys: None),
             periods=Now(Periods(redis_client)),
             events=FakeEvents(),
             lasting_seconds=lasting_seconds,
@@ -92,11 +90,11 @@ def test_a_new_cause_is_told_again(queue, looks, serve):
     worker = looks()
     worker.tick()
     queue.mirror_pauses("2", {})
-    queue.pause(LANE, "socket lost", kind="breaker")
+    queue.pause(LANE, "socket lost", kind="driver")
     add(queue, "two")
     worker.tick()
     assert worker._events.told[0][3].startswith("An operator paused")
-    assert any("does not work at the moment" in text for *_, text in worker._events.told)
+    assert any("No worker is connected" in text for *_, text in worker._events.told)
 
 
 def test_what_runs_soon_is_not_told(queue, looks, serve):
@@ -108,7 +106,7 @@ def test_what_runs_soon_is_not_told(queue, looks, serve):
 
 
 def test_a_driver_that_nobody_serves_is_told(queue, looks):
-    queue.pause(LANE, "", kind="breaker")
+    queue.pause(LANE, "", kind="driver")
     add(queue, "one")
     worker = looks()
     worker.tick()
@@ -119,7 +117,7 @@ def test_a_driver_whose_workers_do_not_provision_is_told(queue, looks, redis_cli
     """By its own name, not that of a node's queue."""
     record = {"name": "d", "node": "n1", "controllers": ["resizer"]}
     DriverRegistry(redis_client).register("d@n1", record, ttl_seconds=60)
-    queue.pause("claims|d@n1", "", kind="breaker")
+    queue.pause("claims|d@n1", "", kind="driver")
     queue.add([claim_key("d@n1", "shop", "one", "uid-one")])
     worker = looks()
     worker.tick()

@@ -100,7 +100,7 @@ def test_limits_are_declared_again_every_ten_minutes(bench, seconds, is_said):
         pytest.param("lease", 15.0, 15.0, [], id="over: 0 would mean for ever"),
         pytest.param("lease", 15.0, 20.0, [], id="long over"),
         pytest.param("lease", None, 5.0, [], id="without an end: told anew by whoever knows"),
-        pytest.param("breaker", 15.0, 5.0, [], id="a breaker's is found out anew"),
+        pytest.param("driver", 15.0, 5.0, [], id="a lost driver's is found out anew"),
     ],
 )
 def test_of_pauses_those_for_a_lease_are_said_again(bench, kind, seconds, passed, said):
@@ -113,7 +113,7 @@ def test_of_pauses_those_for_a_lease_are_said_again(bench, kind, seconds, passed
     assert sent.of("pause") == said
 
 
-@pytest.mark.parametrize(("kind", "is_said"), [("lease", False), ("breaker", True)])
+@pytest.mark.parametrize(("kind", "is_said"), [("lease", False), ("driver", True)])
 def test_a_resume_of_another_kind_leaves_the_pause_for_a_lease(bench, kind, is_said):
     queue = bench.process()
     queue.pause(LANE, "why", seconds=15, kind="lease")
@@ -130,7 +130,7 @@ def test_a_pause_has_an_end_or_none(bench, seconds):
     queue = bench.process()
     queue.pause(LANE, "why", seconds=seconds)
     end = 0 if seconds is None else bench.now_ms + 2000
-    raw = bench.client.hget(NAMES["paused"].full, f"breaker {LANE}")
+    raw = bench.client.hget(NAMES["paused"].full, f"driver {LANE}")
     assert raw.decode() == f"{end} why"
 
 

@@ -331,16 +331,16 @@ def test_paused_lane_starts_nothing_and_parked_keys_keep_their_counter(bench, st
     queue = start_queue()
     queue.add([claim("a"), claim("b")])
     lease = bench.run_next(queue)
-    queue.pause("claims|d", "socket is gone", kind="breaker", seconds=30)
+    queue.pause("claims|d", "socket is gone", kind="driver", seconds=30)
     assert queue.release(lease)
     assert queue.take(bench.tickets.pop(0)) is None
     queue.add([claim("c")])
     queue.resume("claims|d", kind="lease")
-    assert bench.tickets == [], "the end of another pause is not the breaker's"
+    assert bench.tickets == [], "the end of another pause is not that of a lost driver"
     bench.advance(29.999)
     queue.heartbeat()
     queue.pump(period_seconds=0)
-    assert queue.stats()["claims|d"].paused == {"breaker": "socket is gone"}
+    assert queue.stats()["claims|d"].paused == {"driver": "socket is gone"}
     assert bench.tickets == []
     bench.advance(0.001)
     assert queue.stats()["claims|d"].paused == {}, "over for the eyes as for the scripts"

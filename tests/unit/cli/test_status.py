@@ -18,7 +18,6 @@ def driver(state="ok", failing=0, **lane):
 def report(drivers, **fields):
     return {
         "drivers": drivers,
-        "breakers": {},
         "paused_classes": {},
         "watchers": ["a:1"],
         "workers": [f"w{number}:{number}" for number in range(40)],
@@ -52,7 +51,7 @@ def test_twenty_drivers_fit_on_a_screen(capsys):
 
 def test_what_needs_a_person_comes_first(capsys):
     sick = {
-        "driver-19.csi.example.org": driver("breaker until 12:00:00Z: Probe fails", ready=7),
+        "driver-19.csi.example.org": driver("disconnected: driver socket lost", ready=7),
         "driver-18.csi.example.org": driver(failing=3),
         "driver-17.csi.example.org": driver("not served", ready=2, oldest=90.0),
         "driver-16.csi.example.org": driver("paused: array upgrade", ready=1),

@@ -152,7 +152,7 @@ def test_a_part_is_no_choice():
 
 
 def test_the_lane_of_each_driver_call():
-    """Limits, deadlines and breaker are told per operation; a lane is where they hold."""
+    """Limits and deadlines are told per operation; a lane is where they hold."""
     assert catalogue.lanes() == {
         "create": "claims",
         "delete": "volumes",

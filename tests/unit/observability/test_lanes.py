@@ -24,7 +24,7 @@ def registry(read, *sizes):
 def test_figures_of_a_lane():
     figures = registry(lambda: lane(
         "claims|d%7Cx", ready=1, retry=2, ticketed=3, running=4, delayed=5, blocked=6,
-        head_age_seconds=7.5, oldest_ticket_seconds=8.5, paused={"breaker": "open"},
+        head_age_seconds=7.5, oldest_ticket_seconds=8.5, paused={"driver": "open"},
         limits=LaneLimits(9, 0, 0),
     ))  # fmt: skip
     labels = {"kind": "claims", "driver_name": "d|x"}
@@ -36,7 +36,7 @@ def test_figures_of_a_lane():
     assert figures.get_sample_value("csi_fleet_keys_head_age_seconds", labels) == 7.5
     assert figures.get_sample_value("csi_fleet_oldest_ticket_age_seconds", labels) == 8.5
     assert figures.get_sample_value("csi_fleet_lane_concurrency_limit", labels) == 9
-    assert figures.get_sample_value("csi_fleet_lane_paused", labels | {"pause": "breaker"}) == 1
+    assert figures.get_sample_value("csi_fleet_lane_paused", labels | {"pause": "driver"}) == 1
 
 
 def test_depth_is_what_waits_over_all_drivers():

@@ -35,7 +35,6 @@ class AttachmentFacts:
         attachment: live; None when there is none of that name.
         driver: record of its driver in the registry, None when no worker attaches for it.
         served: the drivers whose workers run the attacher, and the others.
-        breaker: state and reason of the driver's breaker, "" when it is closed.
         state: of its key, None when nobody knows it.
         watchers: living watchers; workers: living worker processes.
     """
@@ -45,7 +44,6 @@ class AttachmentFacts:
     attachment: JsonObject | None = None
     driver: Mapping[str, Any] | None = None
     served: Served = NOBODY
-    breaker: str = ""
     state: KeyState | None = None
     watchers: int = 0
     workers: int = 0
@@ -85,14 +83,12 @@ def gather(tools: Tools, name: str) -> AttachmentFacts:
     is_deleting = found["metadata"].get("deletionTimestamp") is not None
     make = names.detachment_key if is_deleting else names.attachment_key
     key = make(queue_name, spec["nodeName"], name, uid)
-    breaker = tools.breakers.states().get(queue_name)
     return AttachmentFacts(
         name,
         now,
         attachment=found,
         driver=record,
         served=Served.by(records, ATTACHER),
-        breaker=breaker.reason if breaker is not None and breaker.is_open else "",
         state=read_key(tools.redis, key),
         watchers=len(tools.presence.alive()),
         workers=len(tools.presence.workers()),
@@ -140,7 +136,7 @@ def _waiting(facts: AttachmentFacts, attachment: JsonObject) -> Cause:
     if state is not None:
         for cause in (
             queueing.running(state),
-            queueing.paused(state, facts.breaker),
+            queueing.paused(state),
             None if state.fails else queueing.queued(state),
         ):
             if cause is not None:

@@ -41,7 +41,6 @@ class ChangeFacts:
         driver: record of the driver with the resizer in use, None when no worker runs it.
         served: the drivers whose workers run the resizer, and the others.
         attributes_class: the wanted VolumeAttributesClass, None when it is missing.
-        breaker: reason of an open breaker, "" when it is closed.
         state: of its key, None when nobody knows it.
     """
 
@@ -53,7 +52,6 @@ class ChangeFacts:
     driver: Mapping[str, Any] | None = None
     served: Served = NOBODY
     attributes_class: JsonObject | None = None
-    breaker: str = ""
     state: KeyState | None = None
     workers: int = 0
 
@@ -88,7 +86,6 @@ def gather(tools: Tools, namespace: str, name: str) -> ChangeFacts:
     grown = of_controller(records, RESIZER).values()
     driver = next((one for one in grown if one["name"] == driver_name), None)
     queue_name = driver_name if driver is None else str(driver["queue_name"])
-    breaker = tools.breakers.states().get(queue_name)
     key = Key(KIND, queue_name, f"{namespace}/{name}", view.uid)
     return ChangeFacts(
         namespace,
@@ -99,7 +96,6 @@ def gather(tools: Tools, namespace: str, name: str) -> ChangeFacts:
         driver=driver,
         served=Served.by(records, RESIZER),
         attributes_class=_found(tools.kube.get_attributes_class, view.wanted_class),
-        breaker=breaker.reason if breaker is not None and breaker.is_open else "",
         state=read_key(tools.redis, key),
         workers=len(tools.presence.workers()),
     )
@@ -173,7 +169,7 @@ def _shared(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
     if facts.driver is None:
         return queueing.unserved(facts.driver_name, facts.served, workers=facts.workers)
     if facts.state is not None:
-        return queueing.running(facts.state) or queueing.paused(facts.state, facts.breaker)
+        return queueing.running(facts.state) or queueing.paused(facts.state)
     return None
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 OPERATIONS: Final = ("expand", "modify")
-"""As limits, deadlines and breaker name the calls."""
+"""As limits and deadlines name the calls."""
 
 ANN_RESIZER: Final = "volume.kubernetes.io/storage-resizer"
 ANN_NOT_REQUIRED: Final = "volume.kubernetes.io/node-expansion-not-required"

@@ -1,10 +1,9 @@
 -- DRIVERS_KEEP(process, ttl_ms, name, record, connected, ...): the process serves these drivers.
 -- Touches drivers (hash), drivers_until (zset), links:<driver> (zset), versions (hash, field
--- drivers), breakers (hash). Idempotent.
+-- drivers), paused (hash). Idempotent.
 -- Returns {1 when the set of drivers or a record changed, connected drivers that count as lost}.
 local process, ttl = ARGV[2], tonumber(ARGV[3])
 local changed, lost = false, {}
-local are_well = redis.call('EXISTS', K.breakers) == 0
 for i = 4, #ARGV, 3 do
   local name, record = ARGV[i], ARGV[i + 1]
   if redis.call('HGET', K.drivers, name) ~= record then
@@ -16,8 +15,8 @@ for i = 4, #ARGV, 3 do
     local driver = string.match(name, '^[^#]*') -- without the controllers, see registry.py
     redis.call('ZADD', K.links .. driver, now + ttl, process)
     redis.call('PEXPIRE', K.links .. driver, KEPT_MS)
-    local record = not are_well and redis.call('HGET', K.breakers, driver)
-    if record and string.match(record, '^lost ') then lost[#lost + 1] = driver end
+    local paused = 'driver ' .. CALL_KINDS[1] .. '|' .. driver
+    if redis.call('HEXISTS', K.paused, paused) == 1 then lost[#lost + 1] = driver end
   end
 end
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', K.drivers_until, '-inf', now)) do

@@ -263,7 +263,7 @@ local function driver_of(lane) return string.match(lane, '^[^|]*|([^@]*)') or ''
 local function is_paused(lane)
   -- Mostly nothing is.
   if redis.call('EXISTS', K.paused, K.pauses) == 0 then return false end
-  local found = redis.call('HMGET', K.paused, 'breaker ' .. lane, 'lease ' .. lane)
+  local found = redis.call('HMGET', K.paused, 'driver ' .. lane, 'lease ' .. lane)
   found[3] = redis.call('HGET', K.pauses, 'driver ' .. driver_of(lane))
   for _, value in ipairs(found) do
     local until_ms = value and tonumber(string.match(value, '^(%d+) '))
@@ -314,8 +314,8 @@ local function bucket(rate, burst, tokens, at)
   return math.min(burst, tokens + math.max(0, now - at) * rate / 1000)
 end
 
--- The lane's concurrency now: as declared, or less after throttling answers and outages. A lowered
--- one grows by itself, `cap_gain` per `cap_step` ms; a step of 0 holds it.
+-- The lane's concurrency now: as declared, or less after throttling answers. A lowered one
+-- grows by itself, `cap_gain` per `cap_step` ms.
 local function effective(concurrency, cap, at, step, gain)
   if not concurrency or not cap then return concurrency end
   if step and step > 0 then cap = cap + math.floor(math.max(0, now - at) / step) * gain end

@@ -155,13 +155,11 @@ def test_a_refusal_that_no_status_tells_of_is_the_cause(status, deleted):
     assert found.until == NOW + 5
 
 
-def tools_of(world, records, *, breaker=None):
+def tools_of(world, records):
     """What a person's command sees: the API server, and Redis."""
-    states = {} if breaker is None else breaker
     return SimpleNamespace(
         kube=world.api.kube,
         registry=SimpleNamespace(alive=lambda: records),
-        breakers=SimpleNamespace(states=lambda: states),
         redis="redis",
         presence=SimpleNamespace(alive=lambda: ["w1", "w2"], workers=lambda: ["p1"]),
     )
@@ -195,7 +193,7 @@ def test_da023_the_key_of_its_lane_is_read(asked, is_deleting, kind):
     assert asked == [Key(kind, "q", "node1/va", key.uid)]
     assert found.driver == RECORDS["q"]
     assert found.served.names == ("csi/test", "other")
-    assert (found.watchers, found.workers, found.breaker) == (2, 1, "")
+    assert (found.watchers, found.workers) == (2, 1)
 
 
 def test_facts_of_a_driver_that_nobody_serves(asked):
@@ -220,17 +218,3 @@ def test_a_driver_whose_workers_do_not_attach(asked):
 def test_facts_of_an_attachment_that_is_not_there(asked):
     given = explain.explain(tools_of(AttachWorld(), RECORDS), "va", "", "va")
     assert (given.cause.code, given.state, asked) == ("not-found", None, [])
-
-
-@pytest.mark.parametrize(
-    ("queue", "is_open", "reason"),
-    [("q", True, "3 failures"), ("q", False, ""), ("other", True, "")],
-    ids=["open", "closed again", "of another driver"],
-)
-def test_facts_of_the_breaker(asked, queue, is_open, reason):
-    """Only an open one says why nothing starts."""
-    world = AttachWorld()
-    world.add_attachment("va")
-    breaker = {queue: SimpleNamespace(is_open=is_open, reason="3 failures")}
-    found = explain.gather(tools_of(world, RECORDS, breaker=breaker), "va")
-    assert (found.breaker, len(asked)) == (reason, 1)

@@ -25,15 +25,13 @@ OTHER = {"name": "a-second", "queue_name": "o", "controllers": ["resizer"]}
 BUSY = {"name": "busy", "queue_name": "b", "controllers": ["attacher"]}
 SILENT = {"name": "silent", "queue_name": "s", "controllers": None}
 EVERY = (BUSY, SILENT, SERVED, OTHER)
-OPEN = SimpleNamespace(is_open=True, reason="resting")
-HALF = SimpleNamespace(is_open=False, reason="was resting")
 ERROR = (Note(NOW - 3, "error", "boom"),)
 
 
 class Asked:
     """The cluster and Redis of one question; `keys` are those that were looked up."""
 
-    def __init__(self, monkeypatch, *, records=EVERY, breakers=(), **state):
+    def __init__(self, monkeypatch, *, records=EVERY, **state):
         self.world = ResizerWorld()
         self.keys = []
         self.state = KeyState(Key("changes", "q", "shop/data", UID), NOW, **state)
@@ -41,7 +39,6 @@ class Asked:
             kube=self.world.api.kube,
             registry=SimpleNamespace(alive=lambda: {one["name"]: one for one in records}),
             redis="its Redis",
-            breakers=SimpleNamespace(states=lambda: dict(breakers)),
             presence=SimpleNamespace(workers=lambda: ["one", "two"]),
         )
         monkeypatch.setattr(explain, "read_key", self.read_key)
@@ -59,7 +56,7 @@ class Asked:
 
 def test_everything_is_read_of_the_claim_and_its_driver(monkeypatch):
     """Only drivers whose workers run the resizer count as served."""
-    asked = Asked(monkeypatch, breakers={"q": OPEN})
+    asked = Asked(monkeypatch)
     asked.world.attributes_class("b", tier="b")
     asked.world.claim(2, 1, volumeAttributesClassName="b")
     assert asked.facts() == ChangeFacts(
@@ -71,7 +68,6 @@ def test_everything_is_read_of_the_claim_and_its_driver(monkeypatch):
         driver=SERVED,
         served=Served("resizer", ("a-second", DRIVER), ("busy", "silent")),
         attributes_class=asked.world.api.of(paths.ATTRIBUTES_CLASSES, "b"),
-        breaker="resting",
         state=asked.state,
         workers=2,
     )
@@ -102,20 +98,19 @@ def test_nothing_is_asked_for_without_a_name(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("records", "breakers", "expected"),
+    ("records", "expected"),
     [
-        pytest.param(EVERY, {"q": HALF}, ("q", ""), id="the breaker is not open"),
-        pytest.param(EVERY, {"o": OPEN}, ("q", ""), id="another driver's is"),
-        pytest.param((BUSY,), {DRIVER: OPEN}, (DRIVER, "resting"), id="no worker serves it"),
-        pytest.param((BUSY | {"name": DRIVER},), {}, (DRIVER, ""), id="none with the resizer"),
+        pytest.param(EVERY, "q", id="served"),
+        pytest.param((BUSY,), DRIVER, id="no worker serves it"),
+        pytest.param((BUSY | {"name": DRIVER},), DRIVER, id="none with the resizer"),
     ],
 )
-def test_the_queue_of_the_driver(monkeypatch, records, breakers, expected):
+def test_the_queue_of_the_driver(monkeypatch, records, expected):
     """A driver that nobody serves has its name for its queue's."""
-    asked = Asked(monkeypatch, records=records, breakers=breakers)
+    asked = Asked(monkeypatch, records=records)
     asked.world.claim(2, 1)
     found = asked.facts()
-    assert (asked.keys[0][1].driver, found.breaker) == expected
+    assert asked.keys[0][1].driver == expected
     assert found.driver == (SERVED if records == EVERY else None)
 
 

@@ -100,7 +100,7 @@ def test_an_overtaken_call_of_an_object_that_is_gone_leaves_no_mark():
     assert outcome.action.value == "wait" or life.world.queue.marks == {}
 
 
-# The connection breaks; the driver goes on (workers.drivers.health: "the call may have arrived").
+# The connection breaks; the driver goes on (workers.drivers.pace: "the call may have arrived").
 @pytest.mark.parametrize("end", [CUT_OFF, DriverAway("gone")], ids=["broken", "away"])
 def test_a_call_whose_connection_broke_is_waited_for(end):
     life = Life([])

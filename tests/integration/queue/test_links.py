@@ -1,13 +1,12 @@
-"""Breakers, lowered lanes, shared limits, pauses and fairness, on a real Redis with a set clock."""
+"""Lost connections, lowered lanes, limits, pauses and fairness, on a Redis with a set clock."""
 
 from __future__ import annotations
 
 import pytest
 
 from workers.kube.pauserecord import Recorded
-from workers.queue.breakers import Breakers, BreakerState, record_text
 from workers.queue.keys import claim_key, volume_key
-from workers.queue.names import NAMES
+from workers.queue.links import Links, record_text
 from workers.queue.pauses import Pauses
 from workers.queue.registry import DriverRegistry
 from workers.queue.workqueue import WorkQueue
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.integration
 
 
 class World:
-    """One queue, two processes' breakers, a clock that stands still."""
+    """One queue, two processes' links, a clock that stands still."""
 
     def __init__(self, client):
         self.now = 1_000_000
@@ -25,9 +24,7 @@ class World:
         clock = {"now_ms": lambda: self.now}
         self.queue = WorkQueue(client, publish=self.tickets.extend, **clock)
         self.queue.register_process()
-        self.one, self.two = (
-            Breakers(client, publish=self.tickets.extend, **clock) for _ in range(2)
-        )
+        self.one, self.two = (Links(client, publish=self.tickets.extend, **clock) for _ in range(2))
         for kind in ("claims", "volumes", "capacity", "cloning", "sweep"):
             self.queue.set_limits(f"{kind}|d", 100)
 
@@ -61,114 +58,41 @@ def world(redis_client):
     return World(redis_client)
 
 
-def open_breaker(world, failures=5):
-    for _ in range(failures):
-        state = world.one.failed("d", "rpc error: no")
-    return state
+def lose(world, links):
+    links.lost("d", "driver socket lost")
+    return world.paused()
 
 
-def test_failures_of_all_processes_open_it_and_keys_wait(world):
-    for breakers in (world.one, world.two, world.one, world.two):
-        assert breakers.failed("d", "no") == "closed"
-    assert world.one.failed("d", "rpc error: no") == "open"
-    state = world.two.states()["d"]
-    assert (state.state, state.reason, state.is_open) == ("open", "rpc error: no", True)
-    assert world.paused() == {"breaker": "rpc error: no"}
-    world.claims(3)
-    assert world.pump() == []
-
-
-def test_an_answer_between_failures_keeps_it_closed(world):
-    open_breaker(world, 4)
-    world.two.succeeded("d")
-    assert open_breaker(world, 4) == "closed"
-    world.later(31)  # a window later the old ones do not count
-    assert open_breaker(world, 4) == "closed"
-
-
-def test_half_open_lets_one_call_through_and_a_ramp_follows(world):
-    open_breaker(world)
-    world.claims(50)
-    assert world.one.half_open("d") == "open"  # not yet
-    world.later(3)
-    assert world.one.half_open("d") == "half"
-    assert len(world.fresh()) == 1
-    assert world.pump() == []
-    assert world.two.succeeded("d") == "closed"
-    world.later(1)
-    assert 1 < len(world.pump()) < 40
-    world.later(10)
-    assert len(world.pump()) >= 20
-    assert world.one.states() == {}
-
-
-@pytest.mark.parametrize(
-    ("record", "state"),
-    [
-        ("open 5 1000 3000 0 rpc error: no", BreakerState("open", 5, 1000, 3000, "rpc error: no")),
-        ("half 0 0 0 1 ", BreakerState("half", 0, 0, 0, "")),
-        ("open 5 1000 3000", None),
-        ("open five 1000 3000 0 no", None),
-        ("open 5 1000 soon 0 no", None),
-        ("", None),
-    ],
-)
-def test_a_record_that_cannot_be_read_is_no_breaker(world, redis_client, record, state):
-    redis_client.hset(NAMES["breakers"].full, "d", record)
-    assert world.one.states() == ({} if state is None else {"d": state})
-
-
-@pytest.mark.parametrize(
-    ("state", "is_open"), [("closed", False), ("open", True), ("half", False), ("lost", True)]
-)
-def test_keys_are_held_back_while_nothing_is_called(state, is_open):
-    assert BreakerState(state, 1, 0, 0, "").is_open is is_open
-
-
-def test_a_failed_trial_opens_it_for_twice_as_long(world):
-    open_breaker(world)
-    first = world.one.states()["d"]
-    world.later(3)
-    world.one.half_open("d")
-    assert world.one.failed("d", "still") == "open"
-    second = world.one.states()["d"]
-    assert 2000 <= first.until_ms - first.since_ms <= 2500
-    assert 4000 <= second.until_ms - second.since_ms <= 5000
-
-
-def test_half_open_takes_polls_first(world):
-    """COR-2: a poll may find its volume ready; a first attempt of a slow driver proves nothing."""
-    (poll,) = world.claims(1)
-    world.queue.fail(world.queue.take(*world.fresh()), base_seconds=1, cap_seconds=1)
-    open_breaker(world)
-    world.claims(50, start=1)
-    world.later(3)
-    world.pump()
-    world.one.half_open("d")
-    assert world.fresh() == [poll]
-
-
-def test_half_open_without_failures_closes_by_itself(world):
-    open_breaker(world)
-    world.later(3)
-    world.one.half_open("d")
-    world.later(31)
-    assert world.one.half_open("d") == "closed"
+LOST = {"driver": "driver socket lost"}
 
 
 def test_keys_wait_when_the_last_connection_is_lost(world):
     world.one.back("d", 15)
     world.two.back("d", 15)
-    assert world.one.lost("d", "driver socket lost") == "closed"
-    assert world.paused() == {}
-    assert world.two.lost("d", "driver socket lost") == "lost"
-    assert world.paused() == {"breaker": "driver socket lost"}
+    assert lose(world, world.one) == {}
+    assert lose(world, world.two) == LOST
     world.claims(10)
     assert world.pump() == []
-    assert world.one.back("d", 15) == "closed"
-    assert len(world.fresh()) == 1  # one, then more
-    world.later(2)
-    assert len(world.pump()) == 10  # the first one's message is lost here, so it comes again
+    world.one.back("d", 15)
+    assert len(world.fresh()) == 10
+    assert world.paused() == {}
+
+
+def test_the_pause_of_a_lost_driver_ends_when_nobody_says_so_again(world):
+    """Fifteen seconds after the last word; each word is good for as long."""
+    assert lose(world, world.one) == LOST
+    world.later(14)
+    assert lose(world, world.one) == LOST
+    world.later(14.999)
+    assert world.paused() == LOST
+    world.later(0.001)
+    assert world.paused() == {}
+
+
+def test_a_connection_that_is_back_ends_no_other_pause(world):
+    world.queue.pause("claims|d", "upgrade", kind="lease")
+    world.one.back("d", 15)
+    assert world.paused() == {"lease": "upgrade"}
 
 
 def test_a_driver_with_a_connected_worker_is_not_lost_after_a_wipe(world, redis_client):
@@ -177,33 +101,32 @@ def test_a_driver_with_a_connected_worker_is_not_lost_after_a_wipe(world, redis_
     world.two.back("d", 15)
     redis_client.flushall()
     world.queue.heartbeat()
-    assert world.one.lost("d", "driver socket lost") == "lost"
+    assert lose(world, world.one) == LOST
     world.two.keep({"d": b"{}"}, {"d"}, ttl_seconds=15)
-    assert world.two.states() == {}
     assert world.paused() == {}
-    assert open_breaker(world) == "open"
 
 
 def test_the_next_word_of_a_parted_worker_ends_lost_too(world, redis_client):
     """COR-13: also where the connected worker's own announcement came between."""
-    world.one.lost("d", "driver socket lost")
+    assert lose(world, world.one) == LOST
     redis_client.zadd("csifleet:links:d", {"two": world.now + 15_000})
-    assert world.one.lost("d", "driver socket lost") == "closed"
+    assert lose(world, world.one) == {}
 
 
 def test_a_worker_that_keeps_its_drivers_counts_as_connected(world):
     """What it says anew every few seconds, not only its first word."""
     world.two.keep({"d": b"{}"}, {"d"}, ttl_seconds=15)
-    assert world.one.lost("d", "driver socket lost") == "closed"
+    assert lose(world, world.one) == {}
     world.later(16)
-    assert world.one.lost("d", "driver socket lost") == "lost"
+    assert lose(world, world.one) == LOST
 
 
-def test_a_killed_process_does_not_count_as_connected_for_ever(world):
+def test_a_killed_process_does_not_count_as_connected_for_ever(world, redis_client):
     world.one.back("d", 15)
     world.two.back("d", 15)
+    assert redis_client.pttl("csifleet:links:d") > 0
     world.later(16)
-    assert world.one.lost("d", "gone") == "lost"
+    assert lose(world, world.one) == LOST
 
 
 def test_too_much_halves_the_lane_down_to_one_and_it_recovers(world):
