@@ -211,7 +211,6 @@ class MovingFaults(Faults):
 
     # Played by name alone, until what they find is mended.
     unmended_kinds: ClassVar[dict[str, Callable[[Any], object]]] = {
-        "clock of redis": lambda self: self.step_clock("redis"),
         "clock of a worker": lambda self: self.step_clock(self.any_worker()),
         "clock of a watcher": lambda self: self.step_clock(
             self.random.choice(self.system.watchers_())
@@ -219,6 +218,7 @@ class MovingFaults(Faults):
         "names change": change_names,
     }
     moving_kinds: ClassVar[dict[str, Callable[[Any], object]]] = {
+        "clock of redis": lambda self: self.step_clock("redis"),
         "etcd restored": restore_etcd,
         "class made anew": remake_class,
         "snapshot class made anew": remake_snapshot_class,
