@@ -65,7 +65,7 @@ class Mix(MovingFaults):
     def schedule(self) -> list[str]:
         """All kinds and more at length; else mostly those that move something."""
         moving = sorted(self.moving_kinds)
-        names = sorted({*self.fault_kinds} - {*self.unmended_kinds})
+        names = sorted(self.fault_kinds)
         if ONLY:
             drawn = list(ONLY)
         elif CLAIMS >= LONG:
@@ -200,7 +200,10 @@ class Mix(MovingFaults):
                 cuts.ask_claim(name)
 
     def operate(self) -> None:
-        """An operator removes from the storage what a restore made the API server forget."""
+        """An operator removes from the storage what a restore made the API server forget.
+
+        Not before all claims are bound: one that the backup held asks again for its volume.
+        """
         volumes, snapshots, pairs = self.known()
         driver = self.system.driver
         requests: list[Any] = [
@@ -239,7 +242,7 @@ class Mix(MovingFaults):
         for name, (claim, _, _) in list(self.wanted.items()):
             if claim not in cuts.claims:
                 self.detach(name)
-        if self.lost_volumes:
+        if self.lost_volumes and self.are_bound(list(cuts.claims)):
             self.operate()
         assert cuts.is_at_rest()
         stored, saved = set(self.system.driver.volumes()), self.system.handles()

@@ -314,7 +314,10 @@ def _show_tables(words: Words, report: Report) -> None:
     if report.orphans:
         rows = [[found, size or "-"] for found, size in sorted(report.orphans.items())]
         terminal.write_table(f"{thing}s without a {owner}", (words.upper, "BYTES"), rows)
-        terminal.write("delete one with --delete=ID --confirm=ID")
+        terminal.write(
+            "delete one with --delete=ID --confirm=ID; if etcd was restored from a backup, wait "
+            "first until csi-fleet pending -A lists no claim: one may ask for its volume again"
+        )
     if report.missing:
         pairs = [[name, found] for name, found in sorted(report.missing.items())]
         title = f"{owner}s whose {thing} the driver does not list"
