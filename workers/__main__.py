@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         configure_logging(settings.log.format, settings.log.verbosity)
         for line in settings.warnings:
-            _log.warning("a flag to look at", warning=line)
+            _log.warning("questionable flag", warning=line)
         return dispatch(Command(command), settings, rest)
     except HelpRequested as help_text:
         sys.stdout.write(f"{help_text}\n")

@@ -101,7 +101,7 @@ class Loop:
                     seconds = self._step()
             except ProvisionerError as error:
                 if not self.is_failing:
-                    _log.warning("a loop failed and goes on", loop=self.name, err=error)
+                    _log.warning("background loop failed and is retried", loop=self.name, err=error)
                 self._failed(str(error))
             except BaseException:  # noqa: BLE001 - the loop must outlive any defect
                 if not self.is_failing:

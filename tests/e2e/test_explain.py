@@ -219,7 +219,7 @@ def test_a_node_that_does_not_do_gives_the_claim_back(tool, scene, zoned, api, n
     """No CSINode, then one without the driver, then a node without the driver's label."""
     name = f"{scene.namespace}/data"
     scene.claim("data", scene.storage_class(zoned.name, "late", **LATE))
-    given_back = "The node that the scheduler had chosen did not do"
+    given_back = "Provisioning failed for the node that the scheduler chose"
     scene.select_node("data", node)
     text = tool.wait_cause("pvc", name, "rescheduled")
     assert given_back in text

@@ -170,7 +170,7 @@ def test_a_class_is_paused(world, capsys, monkeypatch):
     assert pause.run(world.tools(Command.PAUSE, storage_class="one", reason="why")) == 0
     assert world.client.hget("csifleet:pauses", "class one").endswith(b" why")
     assert pause.run(world.tools(Command.RESUME, storage_class="one")) == 0
-    assert "goes on" in capsys.readouterr().out
+    assert "is resumed" in capsys.readouterr().out
     assert not world.client.exists("csifleet:pauses")
 
 

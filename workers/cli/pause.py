@@ -45,7 +45,7 @@ def run(tools: Tools) -> int:
     if command is Command.RESUME:
         was_paused, state = _record(tools, kind, name, None)
         _mirror(tools, state)
-        terminal.write(f"{kind} {name} {'goes on' if was_paused else 'was not paused'}")
+        terminal.write(f"{kind} {name} {'is resumed' if was_paused else 'was not paused'}")
         return 0
     if kind == CLASS:
         _check_class(tools, name)
@@ -57,7 +57,7 @@ def run(tools: Tools) -> int:
         terminal.write(f"class {name} is paused; attempts in progress are finished")
         return 0
     end = f" for {duration(tool.for_seconds)}" if tool.for_seconds else ""
-    terminal.write(f"driver {name} is paused{end}; running work ends by itself")
+    terminal.write(f"driver {name} is paused{end}; calls in progress are finished")
     return drain(tools, queue_names) if command is Command.DRAIN else 0
 
 

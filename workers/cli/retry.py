@@ -74,7 +74,7 @@ def _retry_known(tools: Tools, kind: str, namespace: str, name: str) -> int:
         retry_now(tools, key)
     if keys:
         return _told_queued(kind, shown)
-    terminal.write(f"{kind} {shown} waits for nothing")
+    terminal.write(f"{kind} {shown} has no pending work to retry")
     return 0
 
 

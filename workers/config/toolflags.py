@@ -55,7 +55,7 @@ TOOL_FLAGS: Final = (
     Flag("class", Kind.STRING, "", "Name of the storage class it is about.",
          frozenset({Command.PAUSE, Command.RESUME}), upstream=False),
     Flag("reason", Kind.STRING, "", "Why; shown by explain and status.", _TIMED, upstream=False),
-    Flag("for", Kind.DURATION, "0s", "End of the pause by itself; 0 for none.", _TIMED,
+    Flag("for", Kind.DURATION, "0s", "Resume automatically after this time; 0 for never.", _TIMED,
          upstream=False, bound=NOT_NEGATIVE),
     Flag("wait", Kind.DURATION, "5m", "How long drain waits for running work to end, and adopt and "
          "release for the new pods.", frozenset({Command.DRAIN}) | _MOVES, upstream=False,
@@ -83,8 +83,8 @@ TOOL_FLAGS: Final = (
          upstream=False, bound=NOT_NEGATIVE),
     Flag("delete", Kind.STRING, "", "Delete this volume, if the audit finds it without a PV.",
          _AUDIT, upstream=False),
-    Flag("confirm", Kind.STRING, "", "The id given to --delete once more; without it a terminal is "
-         "asked.", _AUDIT, upstream=False),
+    Flag("confirm", Kind.STRING, "", "Repeat the id of --delete to confirm it; without this "
+         "flag the command asks on a terminal.", _AUDIT, upstream=False),
     Flag("forget", Kind.STRING, "", "Drop the record of the attempt for this volume name, if the "
          "audit finds that nobody can end it.", _AUDIT, upstream=False),
     Flag("endpoint", Kind.STRING, "", "Address of the CSI driver to check: unix:///path or "

@@ -178,10 +178,10 @@ def _late(facts: ClaimFacts) -> Cause | None:
     if found := queueing.last_error(facts.state, facts.last_error):
         return Cause(
             "rescheduled",
-            "The node that the scheduler had chosen did not do, so the claim was given back to "
-            f"it: {found[0]}",
-            "The scheduler chooses again for the next pod; see why that node lacks the driver or "
-            "the room.",
+            "Provisioning failed for the node that the scheduler chose, so csi-fleet gave the "
+            f"claim back to the scheduler: {found[0]}",
+            "The scheduler chooses a node again. If it keeps choosing that node, look for the "
+            "driver and for free space there: kubectl get csistoragecapacities -A.",
         )
     if not facts.pods:
         return Cause(
@@ -387,7 +387,7 @@ def _unseen(facts: ClaimFacts) -> Cause:
     age = duration(max(0.0, facts.now - created)) if created else "a while"
     return Cause(
         "not-queued",
-        f"It is not queued although a watcher is alive; it exists since {age}.",
+        f"The claim is not queued although a watcher is running; it is {age} old.",
         "csi-fleet retry pvc NAMESPACE/NAME queues it; the resync does it too, by --resync-period.",
     )
 

@@ -29,7 +29,7 @@ def held(item: Json) -> Cause | None:
     return Cause(
         "foreign-finalizer",
         f"It was deleted, but finalizers keep it: {', '.join(told)}.",
-        "It goes when their owners take them off; see the controllers that they belong to.",
+        "It is deleted when those controllers remove their finalizers.",
     )
 
 

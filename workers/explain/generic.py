@@ -86,7 +86,9 @@ def explain(tools: Tools, noun: Noun, *, namespace: str, name: str) -> Explained
                 "Start a worker with --controllers, see docs/flags.md.",
             )
         )
-    return Explained(Cause("nothing-to-do", "Nothing waits for it.", is_problem=False))
+    return Explained(
+        Cause("nothing-to-do", "No work is pending for this object.", is_problem=False)
+    )
 
 
 def known_states(

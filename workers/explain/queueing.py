@@ -39,7 +39,7 @@ def unserved(name: str, known: Served, *, workers: int, is_driver: bool = True) 
         return Cause(
             "not-served",
             f'Driver "{name}" has workers, but none of them runs the {known.controller} for it: '
-            "their --controllers lack it, or the driver cannot do this.",
+            "their --controllers do not include it, or the driver does not support it.",
             f"Add {known.controller} to --controllers of its workers, unless another program does "
             "this work; `csi-fleet doctor --csi-address=SOCKET` shows what the driver can do. The "
             f"{known.controller} serves now: {served}.",
@@ -151,11 +151,11 @@ def queued(state: KeyState) -> Cause | None:
         age = state.now - state.ticket_at
         if age < TICKET_SECONDS:
             return Cause(
-                "ticketed", "It is its turn; a worker takes it now.", _FOLLOW_UP, is_problem=False
+                "ticketed", "It is admitted; a worker takes it now.", _FOLLOW_UP, is_problem=False
             )
         return Cause(
             "no-free-worker",
-            f"It is its turn since {duration(age)}, but no worker thread has taken it.",
+            f"It was admitted {duration(age)} ago, but no worker thread has taken it.",
             "Workers are busy or gone: see `csi-fleet status`; raise --workers or --concurrency.",
         )
     if not state.position:

@@ -210,7 +210,7 @@ def content_cause(content: Json, shape: Shape = SNAPSHOT) -> Cause:
     if error:
         return Cause("failed", f"Driver {driver} has not made it: {error}.")
     if not has_finalizer(content, shape.finalizer):
-        return Cause("no-finalizer", "The snapshot controller has not taken it in yet.")
+        return Cause("no-finalizer", "The snapshot controller has not added its finalizer yet.")
     if text(content, "status", shape.handle_field):
         return Cause("uploading", f"Driver {driver} made it, but it is not ready yet.")
     return Cause("not-made", f"Driver {driver} has not made it yet.")

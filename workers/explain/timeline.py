@@ -85,7 +85,7 @@ def _words(event: str, detail: str) -> str:
         "waits": f"interrupted: {detail}",
         "blocked": f"waits for {detail}, which works on the same volume",
         "lost": f"worker {':'.join(detail.split(':')[:2])} is gone, another one takes over",
-        "restored": "goes on over a restart, a fail-over or a loss of Redis",
+        "restored": "lease kept through a restart, a failover or a data loss of Redis",
         "end": f"result: {detail}" if detail else "",
         "done": "finished",
     }.get(event, "")

@@ -53,7 +53,7 @@ def start_logging(options: Options) -> None:
         raise ConfigError(f'--logging-format="{layout}" is neither text nor json', exit_code=1)
     configure_logging(layout, options["v"])
     for line in options.warnings:
-        _log.warning("a flag to look at", warning=line)
+        _log.warning("questionable flag", warning=line)
 
 
 def run(program: str, options: Options) -> int:

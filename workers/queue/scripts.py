@@ -207,9 +207,9 @@ class Scripts:
             self.client.function_load(code, replace=True)
         except NoPermissionError as error:
             raise QueueUnavailable(
-                f"redis: it has no function {name} and lets us send none: load "
-                "k8s/base/redis/functions.lua of this release (its container does it at its start, "
-                "docs/upgrade.md)"
+                f"redis: function library {name} is missing and this user is not allowed to load "
+                "it: load k8s/base/redis/functions.lua of this release (its container does it at "
+                "its start, docs/upgrade.md)"
             ) from error
 
 

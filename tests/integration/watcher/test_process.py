@@ -46,7 +46,7 @@ def test_sigterm_ends_it_quickly_and_cleanly(
     assert process.popen.returncode == 0
     log = process.log_tail(200)
     assert "Traceback" not in log
-    assert log.count("a loop failed") <= 2
+    assert log.count("background loop failed") <= 2
 
 
 def test_probes_tell_what_is_missing(kubeconfig, own_redis, tmp_path):

@@ -134,7 +134,7 @@ def test_what_holds_a_content_holds_its_snapshot(monkeypatch, source, content):
 
 REFUSED = Cause("failed", "The last attempt failed: pods is forbidden", until=9.0)
 TURN = Cause("queued", "It waits for its turn; position 2 of 3 among retries", is_problem=False)
-NOTHING = Cause("nothing-to-do", "Nothing waits for it.", is_problem=False)
+NOTHING = Cause("nothing-to-do", "No work is pending for this object.", is_problem=False)
 
 
 @pytest.mark.parametrize("queued", [REFUSED, TURN, NOTHING], ids=lambda one: one.code)

@@ -120,8 +120,8 @@ def _settled(attachment: JsonObject, finalizer: str) -> Cause | None:
         others = ", ".join(metadata.get("finalizers") or ())
         return Cause(
             "foreign-finalizer",
-            f"The volume is off node {node}; others keep the object: {others}.",
-            "See the controller that owns this finalizer.",
+            f"The volume is detached from node {node}; other finalizers keep the object: {others}.",
+            "It is deleted when those controllers remove their finalizers.",
         )
     if (attachment.get("status") or {}).get("attached") and not metadata.get("deletionTimestamp"):
         return Cause("attached", f"The volume is attached to node {node}.", is_problem=False)

@@ -151,7 +151,7 @@ def _shared(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
         return Cause(
             "volume-missing",
             f"Its volume {claim.volume_name} does not exist.",
-            "The claim goes on by itself when the volume comes.",
+            "csi-fleet continues when the volume exists.",
         )
     volume = read_volume(facts.volume)
     if (volume.claim_namespace, volume.claim_uid) != (claim.namespace, claim.uid):
@@ -226,7 +226,7 @@ def _class(facts: ChangeFacts, claim: ClaimView) -> Cause | None:
         return Cause(
             "class-missing",
             f'VolumeAttributesClass "{wanted}" does not exist.',
-            "Create it: the claim goes on at once; or choose another one.",
+            "Create it, and csi-fleet continues at once; or choose another class.",
         )
     driver = text(facts.attributes_class or {}, "driverName")
     if wanted and driver != facts.driver_name:

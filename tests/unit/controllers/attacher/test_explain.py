@@ -115,7 +115,7 @@ def test_keys_that_retry_looks_for():
 def test_others_that_keep_the_object_are_named():
     """With all of their finalizers: each has a controller of its own."""
     given = facts(attachment(deleted=True, finalizers=["x", "y"]))
-    assert "others keep the object: x, y." in attachment_cause(given).text
+    assert "other finalizers keep the object: x, y." in attachment_cause(given).text
 
 
 def test_attached_is_no_problem():
