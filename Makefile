@@ -23,7 +23,7 @@ IMAGE ?= csi-fleet:dev
 BASE ?= python:3.11-slim-bookworm
 SUITES ?= unit integration e2e node monitoring chaos parity
 
-.PHONY: audit shadow sbom image help venv bytecode demo test unit integration e2e monitoring fuzz compose-test node node-test conformance parity chaos mutants bench way check lint types \
+.PHONY: audit shadow sbom image help venv bytecode demo test test-all unit integration e2e monitoring fuzz compose-test node node-test conformance parity chaos mutants bench way check lint types \
   imports spelling lock-check stubs-check proto lock format release fetch clean
 
 help: ## list the targets
@@ -57,7 +57,10 @@ demo: $(STAMP) ## two drivers, claims becoming Bound, Flower; KUBECONFIG=... for
 	$(PY) -m examples.demo $(if $(filter command line,$(origin KUBECONFIG)),--kubeconfig '$(KUBECONFIG)') \
 	  $(if $(DEMO_EXIT),--exit)
 
-test: bytecode ## all suites: unit, integration, e2e, node, monitoring, short chaos, parity (SUITES="unit e2e" for some)
+test: bytecode ## unit and integration tests and a part of e2e and parity: ten minutes, no root, no Go
+	@$(PY) -m tests.support.suites --quick
+
+test-all: bytecode ## all suites: unit, integration, e2e, node, monitoring, short chaos, parity (SUITES="unit e2e" for some)
 	@$(PY) -m tests.support.suites $(SUITES)
 
 unit integration e2e monitoring: bytecode ## one suite
@@ -66,7 +69,7 @@ unit integration e2e monitoring: bytecode ## one suite
 node: $(STAMP) ## a real cluster of one node with csi-fleet in its pods, until Ctrl-C (needs root, Debian)
 	@$(PY) -m tests.support.node
 
-node-test: bytecode ## pods mount volumes on that node; the suite `node` of make test
+node-test: bytecode ## pods mount volumes on that node; the suite `node` of make test-all
 	@$(PY) -m tests.support.suites node
 
 conformance: $(STAMP) ## Kubernetes' own storage tests on that node (HOSTPATH=program ONLY=regex SKIP=regex WRITE=1)

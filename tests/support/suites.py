@@ -1,17 +1,24 @@
-"""Runs test suites and closes with one summary line: `make test`.
+"""Runs test suites and closes with one summary line: `make test` and `make test-all`.
 
     python -m tests.support.suites unit integration e2e node monitoring chaos parity
+    python -m tests.support.suites --quick
+
+`--quick` runs what needs neither root nor Go and returns in about ten minutes on two cores: unit
+and integration tests, and of e2e and parity a part that meets every controller.
 
 Each suite is its own pytest: unit tests and files of integration and e2e tests share the cores.
 Those that mostly wait run side by side. A failed suite does not keep the next from running. In
 suites of many real processes a few failed tests are tried once more; one that passes then is
 counted and listed as flaky: look at it.
+Tests that failed last time run first. The heading of each suite says how long the rest took then.
 Before the table stands each failed and flaky test with its error, for logs of a CI may be cut.
 The last line is `tests: N passed, N failed`.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -22,6 +29,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -30,9 +38,25 @@ from tests.support.processes import start_process
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS_FAILED, NO_TESTS_COLLECTED = 1, 5  # pytest's exit codes
+CORES = max(2, len(os.sched_getaffinity(0)))
 # pytest-xdist processes. Files mostly wait; each process has a Redis and control plane of its own.
-BY_FILE = ("-n", "4", "--dist", "loadfile")
-WORKERS = {"unit": ("-n", "2"), "integration": BY_FILE, "e2e": BY_FILE}
+BY_FILE = ("-n", str(2 * CORES), "--dist", "loadfile")
+WORKERS = {"unit": ("-n", str(CORES)), "integration": BY_FILE, "e2e": BY_FILE}
+QUICK = ("unit", "integration", "e2e", "parity")
+# Of these suites `--quick` runs these files alone ...
+QUICK_FILES = {
+    "e2e": ("test_claims.py", "test_resizing.py", "test_snapshots.py", "test_attaching.py")
+}
+# ... and of these all but what installs Debian packages, programs in Go, or changes its user.
+NOT_QUICK = {
+    "unit": ("cli/test_kubectl.py", "support/test_wallclock.py"),
+    "integration": (
+        "examples/test_nfs_csi_driver.py", "queue/test_clock.py", "test_alerts.py", "test_chart.py",
+        "test_manifests.py", "test_redis_sentinel.py",
+    ),
+}  # fmt: skip
+QUICK_CASES = "(basic|del|mode|rsz|snp|sns|snc|att)-[0-9]*1"  # of each controller
+TOOK = ROOT / ".pytest_cache" / "suites.json"  # seconds of each suite, the last time
 TRIED_AGAIN = {"integration", "e2e", "node", "monitoring", "chaos"}
 MOST_TRIED_AGAIN = 3  # more failures than that are no accident
 LONGEST_ERROR = 1_500  # characters
@@ -55,12 +79,13 @@ class Outcome:
     errors: tuple[str, ...] = ()  # a test and its error each, of the first try
 
 
-def run_pytest(suite: str, output: IO[str] | None = None) -> Outcome:
+def run_pytest(suite: str, output: IO[str] | None = None, *, is_quick: bool = False) -> Outcome:
     """Run the suite's folder; no folder or no test in it is a suite of nothing.
 
     Args:
         suite: its name.
         output: takes what pytest prints, in place of our own output.
+        is_quick: run the part of it that belongs to `--quick`.
     """
     folder = ROOT / "tests" / suite
     if not folder.is_dir():
@@ -69,8 +94,9 @@ def run_pytest(suite: str, output: IO[str] | None = None) -> Outcome:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch, "report.xml")
-        command = [sys.executable, "-m", "pytest", "-q", str(folder), f"--junitxml={report}"]
-        command += ["-o", f"cache_dir={scratch}/cache"]
+        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "--failed-first"]
+        command += ["-o", f"cache_dir={ROOT}/.pytest_cache/{suite}"]
+        command += chosen(folder) if is_quick else [str(folder)]
         if suite in WORKERS:
             command += WORKERS[suite]
         code = subprocess.run(command, cwd=ROOT, check=False, stdout=output).returncode
@@ -87,6 +113,13 @@ def run_pytest(suite: str, output: IO[str] | None = None) -> Outcome:
     ok = code in {0, NO_TESTS_COLLECTED}
     seconds = time.monotonic() - started
     return Outcome(suite, ok, passed, failed or int(not ok), skipped, flaky, seconds, errors)
+
+
+def chosen(folder: Path) -> list[str]:
+    """Arguments for pytest: the part of a suite that belongs to `--quick`."""
+    files = [str(folder / name) for name in QUICK_FILES.get(folder.name, ())]
+    left_out = [f"--ignore={folder / name}" for name in NOT_QUICK.get(folder.name, ())]
+    return [*(files or [str(folder)]), *left_out]
 
 
 def run_beside(suites: list[str]) -> list[Outcome]:
@@ -133,11 +166,12 @@ def failures(report: Path) -> Iterator[str]:
                 yield f"{case.get('classname')}::{case.get('name')}: {error}"
 
 
-def run_parity() -> Outcome:
+def run_parity(*, is_quick: bool = False) -> Outcome:
     """Run the recorded cases; their runner closes with `N passed, N failed`."""
     started = time.monotonic()
+    command = [sys.executable, "-u", "-m", "tests.support.parity"]
     with subprocess.Popen(
-        [sys.executable, "-u", "-m", "tests.support.parity"],
+        [*command, "--only", QUICK_CASES] if is_quick else command,
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -153,25 +187,47 @@ def run_parity() -> Outcome:
     return Outcome("parity", ok, passed, failed or int(not ok), seconds=seconds)
 
 
-def main(suites: list[str]) -> int:
+def left(suites: list[str], took: dict[str, float]) -> str:
+    """What the heading says of the time that these suites took last time."""
+    known = [took[suite] for suite in suites if suite in took]
+    return f", about {sum(known) / 60:.0f} min left" if len(known) == len(suites) else ""
+
+
+def read_took() -> dict[str, float]:
+    """Seconds of each suite in the last run; of a quick run under `quick NAME`."""
+    try:
+        return dict(json.loads(TOOK.read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def main(arguments: list[str]) -> int:
     """Run the named suites; 0 when all were good."""
+    is_quick = arguments == ["--quick"]
+    suites = list(QUICK) if is_quick else arguments
     unknown = set(suites) - {*FOLDERS, "parity"}
     if unknown or not suites:
-        print(f"suites: {', '.join((*FOLDERS, 'parity'))}", file=sys.stderr)
+        print(f"suites: {', '.join((*FOLDERS, 'parity'))}; or --quick", file=sys.stderr)
         return 2
-    outcomes = []
+    outcomes: list[Outcome] = []
     if "node" in suites:
         prepare_node()
     beside = [suite for suite in suites if suite in SIDE_BY_SIDE]
-    for suite in suites:
+    prefix, took = "quick " if is_quick else "", read_took()
+    for number, suite in enumerate(suites):
         if suite in beside[1:]:
             continue
+        rest = left([prefix + one for one in suites[number:] if one not in beside[1:]], took)
         if suite in beside and len(beside) > 1:
-            print(f"\n=== {', '.join(beside)}: side by side ===", flush=True)
+            print(f"\n=== {', '.join(beside)}: side by side{rest} ===", flush=True)
             outcomes += run_beside(beside)
             continue
-        print(f"\n=== {suite} ===", flush=True)
-        outcomes.append(run_parity() if suite == "parity" else run_pytest(suite))
+        print(f"\n=== {suite} ({number + 1} of {len(suites)}{rest}) ===", flush=True)
+        run = run_parity if suite == "parity" else partial(run_pytest, suite)
+        outcomes.append(run(is_quick=True) if is_quick else run())
+    took |= {prefix + one.suite: one.seconds for one in outcomes}
+    TOOK.parent.mkdir(exist_ok=True)
+    TOOK.write_text(json.dumps(took))
     print()
     for one in outcomes:
         for error in one.errors[: 2 * MOST_TRIED_AGAIN]:

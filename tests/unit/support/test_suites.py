@@ -1,4 +1,4 @@
-"""The summary that closes `make test`: CI believes its last line."""
+"""The summary that closes `make test-all`: CI believes its last line."""
 
 from __future__ import annotations
 
@@ -8,6 +8,37 @@ import pytest
 
 from tests.support import suites
 from tests.support.suites import Outcome
+
+
+@pytest.fixture(autouse=True)
+def took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of these runs alone: the suite that runs this test keeps its own."""
+    path = tmp_path / "took" / "suites.json"
+    monkeypatch.setattr(suites, "TOOK", path)
+    return path
+
+
+def test_a_heading_says_how_long_the_rest_took_last_time(monkeypatch, capsys):
+    seconds = {"unit": 240.0, "e2e": 600.0}
+    monkeypatch.setattr(
+        suites, "run_pytest", lambda suite: Outcome(suite, ok=True, seconds=seconds[suite])
+    )
+    suites.main(["unit", "e2e"])
+    assert "=== unit (1 of 2) ===" in capsys.readouterr().out
+    suites.main(["unit", "e2e"])
+    printed = capsys.readouterr().out
+    assert "=== unit (1 of 2, about 14 min left) ===" in printed
+    assert "=== e2e (2 of 2, about 10 min left) ===" in printed
+
+
+def test_quick_leaves_out_what_is_named_and_every_named_file_exists():
+    for folder, names in (suites.QUICK_FILES | suites.NOT_QUICK).items():
+        for name in names:
+            assert (suites.ROOT / "tests" / folder / name).is_file(), name
+    unit = suites.chosen(suites.ROOT / "tests" / "unit")
+    assert unit[0].endswith("tests/unit")
+    assert all(one.startswith("--ignore=") for one in unit[1:])
+    assert all(one.endswith(".py") for one in suites.chosen(suites.ROOT / "tests" / "e2e"))
 
 
 def test_counts_come_from_the_report(tmp_path: Path) -> None:
