@@ -39,7 +39,7 @@ ENDS: Final[Mapping[str, tuple[InModel, ForReal]]] = {
     "count": _release(1.5, count=True),
     "park": _release(0),
     "block": (
-        lambda model, key, now, lock: model.block(key, lock.name, lock.mode.value, now),
+        lambda model, key, _, lock: model.block(key, lock.name, lock.mode.value),
         lambda queue, lease, lock: queue.block(lease, lock),
     ),
 }

@@ -29,7 +29,6 @@ def modes(locks: Iterable[Lock]) -> dict[str, str]:
     return {lock.name: lock.mode.value for lock in locks}
 
 
-RESERVED_MS = 2000
 FEW_TICKETS = 4  # of a lane, that no worker took
 TTL_MS = 4000
 
@@ -56,14 +55,6 @@ class Held:
     deadline: int = 0
 
 
-@dataclass(slots=True)
-class First:
-    """The exclusive waiter in front of a lock; `until` None while it is parked."""
-
-    key: str
-    until: int | None = None
-
-
 @dataclass
 class QueueModel:
     """State by key text; times in ms."""
@@ -73,7 +64,6 @@ class QueueModel:
     ready: dict[str, float] = field(default_factory=dict)  # -> arrival, negative = in front
     ticketed: dict[str, int] = field(default_factory=dict)
     blocked: dict[str, tuple[str, str]] = field(default_factory=dict)  # -> name, mode
-    first: dict[str, First] = field(default_factory=dict)
     marks: dict[str, str] = field(default_factory=dict)
     leases: dict[str, Held] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)  # tokens of leases that were taken back
@@ -152,7 +142,7 @@ class QueueModel:
         if present is not None:
             self.lost |= {present.token} - {mine.token}
             for name in self.leases.pop(key).locks:
-                self._free(name, now)
+                self._free(name)
         self.take_back(rivals, now)
         return True
 
@@ -183,24 +173,14 @@ class QueueModel:
         else:
             self.enqueue(key)
 
-    def rival(self, key: str, name: str, mode: str, now: int) -> bool:
+    def rival(self, key: str, name: str, mode: str) -> bool:
         """Whether another key stands in the way of a lock."""
         others = [
             held.locks[name]
             for other, held in self.leases.items()
             if other != key and name in held.locks
         ]
-        if mode == "x" or "x" in others:
-            return bool(others)
-        first = self.first.get(name)
-        if first is None:
-            return False
-        is_parked = first.until is None and self.blocked.get(first.key) == (name, "x")
-        is_woken = first.until is not None and first.until > now
-        if first.key != key and (is_parked or is_woken):
-            return True
-        del self.first[name]
-        return False
+        return bool(others) if mode == "x" else "x" in others
 
     def hold(self, key: str, name: str, mode: str) -> None:
         held = self.leases[key].locks
@@ -208,16 +188,6 @@ class QueueModel:
             if held.get(name) != mode:  # what becomes exclusive stands at the end
                 held.pop(name, None)
             held[name] = mode
-        if mode == "x" and name in self.first and self.first[name].key == key:
-            del self.first[name]
-
-    def park(self, key: str, name: str, mode: str, now: int) -> None:
-        self.blocked[key] = (name, mode)
-        if mode == "x":
-            first = self.first.get(name)
-            is_over = first is not None and first.until is not None and first.until <= now
-            if first is None or first.key == key or is_over:
-                self.first[name] = First(key)
 
     def take(self, process: str, key: str, locks: dict[str, str], now: int) -> bool:
         if not self.is_alive or key in self.leases or key not in self.ticketed or now < self.quiet:
@@ -227,8 +197,8 @@ class QueueModel:
             self.enqueue(key, front=True)
             return False
         for name, mode in locks.items():
-            if self.rival(key, name, mode, now):
-                self.park(key, name, mode, now)
+            if self.rival(key, name, mode):
+                self.blocked[key] = (name, mode)
                 return False
         self.delayed.pop(key, None)
         self.leases[key] = Held(process, {}, "", deadline=now + TTL_MS)
@@ -236,54 +206,52 @@ class QueueModel:
             self.hold(key, name, mode)
         return True
 
-    def acquire(self, key: str, locks: dict[str, str], now: int) -> str | None:
+    def acquire(self, key: str, locks: dict[str, str]) -> str | None:
         """All of them, or none and the busy one's name."""
         for name, mode in locks.items():
-            if self.rival(key, name, mode, now):
+            if self.rival(key, name, mode):
                 return name
         for name, mode in locks.items():
             self.hold(key, name, mode)
         return None
 
-    def unlock(self, key: str, name: str, now: int) -> None:
+    def unlock(self, key: str, name: str) -> None:
         if self.leases[key].locks.pop(name, None) is not None:
-            self._free(name, now)
+            self._free(name)
 
-    def block(self, key: str, name: str, mode: str, now: int) -> None:
-        self._unlease(key, now)
-        if self.rival(key, name, mode, now):
-            self.park(key, name, mode, now)
+    def block(self, key: str, name: str, mode: str) -> None:
+        self._unlease(key)
+        if self.rival(key, name, mode):
+            self.blocked[key] = (name, mode)
         else:
             self.enqueue(key, front=True)
 
-    def _free(self, name: str, now: int) -> None:
+    def _free(self, name: str) -> None:
         if not any(name in held.locks for held in self.leases.values()):
-            self.wake(name, now)
+            self.wake(name)
 
-    def wake(self, name: str, now: int) -> None:
+    def wake(self, name: str) -> None:
         waiters = [waiter for waiter, (busy, _) in self.blocked.items() if busy == name]
-        if waiters and name in self.first and self.first[name].until is None:
-            self.first[name].until = now + RESERVED_MS
         for waiter in waiters:
             del self.blocked[waiter]
             self.enqueue(waiter, front=True)
 
-    def _unlease(self, key: str, now: int) -> bool:
+    def _unlease(self, key: str) -> bool:
         for name in self.leases.pop(key).locks:
-            self._free(name, now)
+            self._free(name)
         was_dirty = key in self.dirty
         self.dirty.discard(key)
         return was_dirty
 
     def done(self, key: str, now: int) -> None:
         self.fails.pop(key, None)
-        if self._unlease(key, now):
+        if self._unlease(key):
             self.enqueue(key)
 
     def fail(self, key: str, now: int, base_ms: int, cap_ms: int) -> None:
         count = self.fails.get(key, 0)
         self.fails[key] = count + 1
-        if self._unlease(key, now):
+        if self._unlease(key):
             self.enqueue(key)
         else:
             self.add(key, now, min(base_ms * 2**count, cap_ms))
@@ -291,7 +259,7 @@ class QueueModel:
     def release(self, key: str, now: int, *, delay_seconds: float, count: bool) -> None:
         if count:
             self.fails[key] = self.fails.get(key, 0) + 1
-        if self._unlease(key, now) or not delay_seconds:
+        if self._unlease(key) or not delay_seconds:
             self.enqueue(key, front=True)
         else:
             self.add(key, now, round(delay_seconds * 1000))
@@ -304,7 +272,7 @@ class QueueModel:
     def take_back(self, keys: Iterable[str], now: int) -> None:
         for key in list(keys):
             self.lost.add(self.leases[key].token)
-            self._unlease(key, now)
+            self._unlease(key)
             self.enqueue(key, front=True)
 
     def close(self, process: str, now: int) -> None:
@@ -325,13 +293,8 @@ class QueueModel:
             self.take_back([k for k, held in self.leases.items() if held.deadline <= now], now)
         self.processes = {name: end for name, end in self.processes.items() if end > now}
         for key, (name, mode) in list(self.blocked.items()):
-            if key in self.blocked and not self.rival(key, name, mode, now):
-                self.wake(name, now)
-        self.first = {
-            name: first
-            for name, first in self.first.items()
-            if first.until is None or first.until > now
-        }
+            if key in self.blocked and not self.rival(key, name, mode):
+                self.wake(name)
 
     def occupied(self, lane: str) -> int:
         return sum(lane_of(key) == lane for key in [*self.ticketed, *self.leases])

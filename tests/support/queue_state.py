@@ -68,9 +68,6 @@ def check(client: Any, model: QueueModel, lanes: Iterable[str]) -> None:
         by_name.setdefault(name, []).append(mode)
     assert all(len(held) == 1 or set(held) == {"s"} for held in by_name.values())
     assert set(read_hash(client, "marks")) == set(model.marks)
-    assert read_hash(client, "reserved") == {
-        name: f"{first.until or 0} {first.key}" for name, first in model.first.items()
-    }
     assert {key.decode() for key in client.smembers(NAMES["dirty"].full)} == model.dirty
     delayed = client.zrange(NAMES["delayed"].full, 0, -1, withscores=True)
     assert {key.decode(): int(due) for key, due in delayed} == model.delayed

@@ -71,7 +71,6 @@ NAMES: Final = {
         RedisName("holders", "zset", "queue", "'lock NUL mode key', score 0; read by lex range"),
         RedisName("blocked", "hash", "queue", "key -> busy lock it waits for, 'mode:name'"),
         RedisName("waiters", "zset", "queue", "'lock NUL key', score 0; read by lex range"),
-        RedisName("reserved", "hash", "queue", "lock -> 'ms key' of the exclusive waiter in front"),
         RedisName("dirty", "set", "queue", "keys added while running; emptied at release"),
         RedisName("news", "hash", "queue", "running key -> version of an event; until its release"),
         _family("seen", "hash", "queue", "minute: key -> version of its newest event; 3 min"),

@@ -1,6 +1,6 @@
-#!lua name=csifleet_ba891dada266aa95
+#!lua name=csifleet_4e02073505b83aa7
 local ARGV
-local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', reserved = 'csifleet:reserved', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
+local K = { epoch = 'csifleet:epoch', quiet = 'csifleet:quiet', procs = 'csifleet:procs', leases = 'csifleet:leases', holders = 'csifleet:holders', blocked = 'csifleet:blocked', waiters = 'csifleet:waiters', dirty = 'csifleet:dirty', news = 'csifleet:news', seen = 'csifleet:seen:', delayed = 'csifleet:delayed', since = 'csifleet:since', lanes = 'csifleet:lanes', ready = 'csifleet:ready:', retry = 'csifleet:retry:', ticketed = 'csifleet:ticketed:', leased = 'csifleet:leased:', lost = 'csifleet:lost', led_to = 'csifleet:led_to:', ghosts = 'csifleet:ghosts:', share = 'csifleet:share:', share_retry = 'csifleet:share_retry:', tight = 'csifleet:tight', clock = 'csifleet:clock', fence = 'csifleet:fence', fails = 'csifleet:fails', memos = 'csifleet:memos', marks = 'csifleet:marks', abandoned = 'csifleet:abandoned', paused = 'csifleet:paused', pauses = 'csifleet:pauses', pauses_version = 'csifleet:pauses_version', limits = 'csifleet:limits:', declared = 'csifleet:declared', intents = 'csifleet:intents', unsaved = 'csifleet:unsaved', held = 'csifleet:held', saved = 'csifleet:saved:', catalog = 'csifleet:catalog:', changes = 'csifleet:changes:', versions = 'csifleet:versions', floors = 'csifleet:floors', complete = 'csifleet:complete', fresh = 'csifleet:fresh', drivers = 'csifleet:drivers', drivers_until = 'csifleet:drivers_until', links = 'csifleet:links:', installation = 'csifleet:installation', fellows = 'csifleet:fellows:', doubts = 'csifleet:doubts', presence = 'csifleet:presence', capacity = 'csifleet:capacity:', capacity_uids = 'csifleet:capacity_uids:', capacity_obsolete = 'csifleet:capacity_obsolete:', capacity_plans = 'csifleet:capacity_plans', capacity_turn = 'csifleet:capacity_turn:', period = 'csifleet:period:', trail = 'csifleet:trail:', shadow_open = 'csifleet:shadow_open:', shadow_counts = 'csifleet:shadow_counts:', shadow_notes = 'csifleet:shadow_notes:', shadow_known = 'csifleet:shadow_known:', quarantine = 'csifleet:quarantine', quarantined = 'csifleet:quarantined:', celery = 'drv.' }
 local KINDS = { 'claims', 'volumes', 'cloning', 'sweep', 'capacity', 'changes', 'contents', 'group-contents', 'snapshots', 'bindings', 'group-snapshots', 'group-bindings', 'snapshot-sources', 'attachments', 'detachments', 'forced-attachments', 'attach-finalizers', 'reconcile-attachments' }
 local CALL_KINDS = { 'claims', 'volumes', 'capacity', 'changes', 'contents', 'group-contents', 'attachments', 'detachments' }
 local TRAILED = { ['claims'] = true, ['volumes'] = true, ['changes'] = true, ['contents'] = true, ['group-contents'] = true, ['snapshots'] = true, ['bindings'] = true, ['group-snapshots'] = true, ['group-bindings'] = true, ['attachments'] = true, ['detachments'] = true, ['forced-attachments'] = true }
@@ -26,7 +26,6 @@ local FRESH_MS = 30000         -- a watcher's word that it follows a kind of the
 local GAP_MS = 1000            -- more of it in which no script ran is no time for the queue
 local CLOCK_MS = 250           -- how often the clock is written
 local KEPT_MS = 604800000      -- a key nobody cleared goes by the clock of Redis' host: cleaning only
-local RESERVED_MS = 2000       -- a woken exclusive waiter goes before new shared holders so long
 local KIND_TURN = {}
 for turn = 1, #CALL_KINDS do KIND_TURN[CALL_KINDS[turn]] = turn end
 
@@ -438,7 +437,8 @@ end
 -- A lock is spelled 'x:name' (exclusive) or 's:name' (shared).
 local function mode_and_name(lock) return string.sub(lock, 1, 1), string.sub(lock, 3) end
 
--- Another key that holds a lock against `key`, nil for none. Shared holders stand side by side.
+-- Another key that holds a lock against `key`, nil for none. Shared holders stand side by side. Only a
+-- holder keeps others out: a waiter might be unable to run, or wait for a call that hangs.
 -- `counts` may pass over some: holder -> boolean.
 local function holder_against(key, lock, counts)
   local mode, name = mode_and_name(lock)
@@ -457,25 +457,6 @@ local function holder_against(key, lock, counts)
   return nil
 end
 
--- The key that keeps `key` from a lock, nil when it is free for it: a holder, or an exclusive waiter
--- that comes before new shared holders.
-local function rival(key, lock)
-  local holder = holder_against(key, lock)
-  if holder then return holder end
-  local mode, name = mode_and_name(lock)
-  local first = mode == 's' and redis.call('HGET', K.reserved, name)
-  if first then
-    local until_ms, waiter = string.match(first, '^(%d+) (.*)$')
-    -- What cannot be read was written by somebody's hand, and is nobody's place.
-    if waiter and waiter ~= key then
-      local is_first = until_ms == '0' and redis.call('HGET', K.blocked, waiter) == 'x:' .. name
-      if is_first or tonumber(until_ms) > now then return waiter end
-    end
-    redis.call('HDEL', K.reserved, name)
-  end
-  return nil
-end
-
 -- Note a free lock in the lease (the caller writes it) and among the holders.
 local function hold(key, lease, lock)
   local mode, name = mode_and_name(lock)
@@ -489,23 +470,14 @@ local function hold(key, lease, lock)
   end
   redis.call('ZADD', K.holders, 0, name .. '\0' .. mode .. key)
   lease.locks[#lease.locks + 1] = lock
-  local first = mode == 'x' and redis.call('HGET', K.reserved, name)
-  if first and string.match(first, ' (.*)$') == key then redis.call('HDEL', K.reserved, name) end
 end
 
 -- `key` waits for a lock; it occupies no slot meanwhile.
 local function park(key, lock, holder)
-  local mode, name = mode_and_name(lock)
+  local _, name = mode_and_name(lock)
   redis.call('HSET', K.blocked, key, lock)
   redis.call('HSETNX', K.since, key, now)
   redis.call('ZADD', K.waiters, 0, name .. '\0' .. key)
-  if mode == 'x' then
-    local until_ms, first = string.match(redis.call('HGET', K.reserved, name) or '', '^(%d+) (.*)$')
-    local is_over = until_ms and until_ms ~= '0' and tonumber(until_ms) <= now
-    if not first or first == key or is_over then
-      redis.call('HSET', K.reserved, name, '0 ' .. key)
-    end
-  end
   trail(key, stamped('blocked ' .. holder))
 end
 
@@ -515,10 +487,6 @@ local function wake(name)
   local prefix = name .. '\0'
   local waiters = redis.call('ZRANGEBYLEX', K.waiters, '[' .. prefix, '(' .. name .. '\1')
   if #waiters == 0 then return end
-  local first = string.match(redis.call('HGET', K.reserved, name) or '', '^0 (.*)$')
-  if first then
-    redis.call('HSET', K.reserved, name, string.format('%d %s', now + RESERVED_MS, first))
-  end
   local lanes = {}
   for _, member in ipairs(waiters) do
     local waiter = string.sub(member, #prefix + 1)
@@ -684,7 +652,7 @@ local function take(key, process, token, ttl, locks)
     return 'paused'
   end
   for _, lock in ipairs(locks) do
-    local holder = rival(key, lock)
+    local holder = holder_against(key, lock)
     if holder then
       redis.call('ZREM', K.ticketed .. lane, key)
       park(key, lock, holder)
@@ -812,12 +780,12 @@ end
 local scripts = {}
 scripts['acquire'] = function()
 -- ACQUIRE(key, process, token, epoch, lock...): all of them for the lease, or none. Repeatable.
--- Touches leases, holders, reserved. Returns 0 = all held, n = the n-th is busy, -1 = lease lost.
+-- Touches leases, holders. Returns 0 = all held, n = the n-th is busy, -1 = lease lost.
 local key = ARGV[2]
 local lease = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if not lease then return -1 end
 for i = 6, #ARGV do
-  if rival(key, ARGV[i]) then return i - 5 end
+  if holder_against(key, ARGV[i]) then return i - 5 end
 end
 for i = 6, #ARGV do hold(key, lease, ARGV[i]) end
 write_lease(key, lease)
@@ -890,7 +858,7 @@ if lease then
   trail_pass(key, 8, 'released 0')
   unlease(key, lane)
   free_all(key, lease)
-  local holder = rival(key, lock)
+  local holder = holder_against(key, lock)
   if holder then
     park(key, lock, holder)
   else
@@ -1562,14 +1530,10 @@ if is_check then
   local flat = redis.call('HGETALL', K.blocked)
   for i = 1, #flat, 2 do
     -- The first part: an earlier one of this loop may have woken it.
-    if redis.call('HGET', K.blocked, flat[i]) == flat[i + 1] and not rival(flat[i], flat[i + 1]) then
-      wake(string.sub(flat[i + 1], 3))
+    local key, lock = flat[i], flat[i + 1]
+    if redis.call('HGET', K.blocked, key) == lock and not holder_against(key, lock) then
+      wake(string.sub(lock, 3))
     end
-  end
-  flat = redis.call('HGETALL', K.reserved)
-  for i = 1, #flat, 2 do
-    local until_ms = tonumber(string.match(flat[i + 1], '^(%d+) ')) or 1
-    if until_ms > 0 and until_ms <= now then redis.call('HDEL', K.reserved, flat[i]) end
   end
   local week_ago = now - 604800000
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.abandoned, '-inf', week_ago)) do forget(key) end
@@ -1617,7 +1581,7 @@ scripts['take'] = function()
 -- the call, known by its token, gets the same lease, the same name of another key, or none. If
 -- somebody works on the key already, or has, the message is one for the oldest other key that has a
 -- rule (see `follow`).
--- Touches leases, ticketed, leased, holders, reserved, blocked, waiters, delayed, since,
+-- Touches leases, ticketed, leased, holders, blocked, waiters, delayed, since,
 -- fence, led_to, and the Celery list.
 -- Returns {status, tickets, state}; 'other', tickets and a key without a rule that is to be taken
 -- instead; or 'taken', tickets and {key, locks, fence, started_ms, fails, memo, mark,
@@ -1706,5 +1670,5 @@ local script = table.remove(ARGV, 1)
 begin_call()
 return scripts[script]()
 end
-redis.register_function('csifleet_ba891dada266aa95', run)
-redis.register_function{ function_name = 'csifleet_ba891dada266aa95_always', callback = run, flags = { 'allow-oom' } }
+redis.register_function('csifleet_4e02073505b83aa7', run)
+redis.register_function{ function_name = 'csifleet_4e02073505b83aa7_always', callback = run, flags = { 'allow-oom' } }

@@ -22,7 +22,7 @@ from workers.queue.connection import connect
 from workers.queue.inspect import read_key
 from workers.queue.keys import Key, claim_key
 from workers.queue.links import Links
-from workers.queue.locks import Lock, Mode
+from workers.queue.locks import Lock
 from workers.queue.names import NAMES
 from workers.queue.pauses import Pauses
 from workers.queue.periods import Periods
@@ -171,28 +171,6 @@ def test_a_key_that_waits_for_a_dead_one_s_lock_comes(fleet, step):
     assert fleet.two.take(claim("waiter"), [Lock("pvc-holder")]) is None
     step()
     fleet.begins("waiter")
-
-
-def test_a_shared_waiter_is_not_kept_behind_a_reservation(fleet, step):
-    """An exclusive waiter was woken, and died before it took its lock."""
-    fleet.one.add([claim("holder"), claim("alone"), claim("shared")])
-    fleet.take(fleet.one, "holder")
-    fleet.tickets.clear()
-    assert fleet.one.take(claim("alone"), [Lock("pvc-holder")]) is None
-    fleet.client.hset(
-        NAMES["reserved"].full,
-        "pvc-holder",
-        f"{read_clock(fleet.client).now_ms + 2000} {claim('gone').text}",
-    )
-    step()
-    shared = Lock("pvc-holder", Mode.SHARED)
-    start = time.monotonic()
-    while (lease := fleet.two.take(claim("shared"), [shared])) is None:
-        assert time.monotonic() - start < SLOW
-        fleet.two.heartbeat()
-        fleet.two.pump()
-        time.sleep(0.05)
-    assert lease.key == claim("shared")
 
 
 def said(fleet, seconds: float) -> str:

@@ -13,6 +13,7 @@ from workers.queue.names import NAMES
 PV = Lock("pv-1")
 SHARED = Lock("pv-1", Mode.SHARED)
 HANDLE = Lock("d#vol 1%")
+HOLDERS = NAMES["holders"].full
 
 
 def key(name: str) -> Key:
@@ -72,48 +73,89 @@ def test_a_key_that_was_woken_waits_for_what_it_found_busy_next(bench, queue):
     assert ready(bench) == ["b"]
 
 
-def test_exclusive_waiter_does_not_starve_behind_a_stream_of_shared_holders(bench, queue):
+def test_only_a_holder_keeps_others_out(bench, queue):
+    """BUG-15: a publish hangs, the deletion waits, a detach from another node does not."""
+    publish = start(bench, queue, "publish to a", SHARED, Lock("d#vol@a"))
+    assert start(bench, queue, "deletion", PV) is None
+    detach = start(bench, queue, "detach from b", SHARED, Lock("d#vol@b"))
+    assert detach
+    queue.done(detach)
+    assert ready(bench) == []
+    queue.done(publish)
+    assert ready(bench) == ["deletion"]
+    assert queue.take(key("deletion"), [PV])
+
+
+def test_a_waiter_that_asked_inside_its_pass_keeps_nobody_out(bench, queue):
+    """An expansion that may not stand beside a publication asks once it has read the volume."""
+    publish = start(bench, queue, "publish to a", SHARED)
+    expansion = start(bench, queue, "expansion")
+    assert queue.acquire(expansion, PV) == PV
+    queue.block(expansion, PV)
+    assert start(bench, queue, "detach from b", SHARED)
+    inside = start(bench, queue, "snapshot")
+    assert queue.acquire(inside, SHARED) is None
+    queue.done(publish)
+    assert ready(bench) == []
+
+
+def test_a_woken_waiter_whose_driver_is_paused_keeps_nobody_out(bench, queue):
     first = start(bench, queue, "a", SHARED)
-    assert start(bench, queue, "x", PV) is None
-    assert start(bench, queue, "b", SHARED) is None, "it comes after the waiter"
+    assert start(bench, queue, "deletion", PV) is None
+    queue.pause("claims|d", "by hand")
     queue.done(first)
-    assert sorted(ready(bench)) == ["b", "x"]
-    assert queue.take(key("b"), [SHARED]) is None, "woken together, but the waiter has its turn"
+    assert ready(bench) == []
+    other = Key("attachments", "d", "va-1", "uid-va")
+    queue.set_limits(other.lane, 1)
+    queue.add([other])
+    assert queue.take(bench.tickets.pop(), [SHARED])
+
+
+def test_of_several_exclusive_waiters_none_is_forgotten(bench, queue):
+    first, second = start(bench, queue, "a", SHARED), start(bench, queue, "b", SHARED)
+    assert start(bench, queue, "x", PV) is None
+    assert start(bench, queue, "y", PV) is None
+    queue.done(first)
+    queue.done(second)
+    assert sorted(ready(bench)) == ["x", "y"]
     lease = queue.take(key("x"), [PV])
-    assert lease
+    assert queue.take(key("y"), [PV]) is None
     queue.done(lease)
-    assert ready(bench) == ["b"]
-    assert queue.take(key("b"), [SHARED])
+    assert ready(bench) == ["y"]
+    assert queue.take(key("y"), [PV])
 
 
-def test_exclusive_waiter_that_another_overtook_keeps_its_place(bench, queue):
-    """However long the other one takes: those who share come after the waiter."""
-    first = start(bench, queue, "a", SHARED)
-    assert start(bench, queue, "x", PV) is None
-    queue.done(first)
-    assert ready(bench) == ["x"]
-    faster = start(bench, queue, "y", PV)
-    assert queue.take(key("x"), [PV]) is None
-    bench.advance(2.1)
-    queue.done(faster)
-    assert ready(bench) == ["x"]
-    assert start(bench, queue, "b", SHARED) is None
-    assert queue.take(key("x"), [PV])
+@pytest.mark.parametrize("mode", Mode)
+def test_a_holder_whose_lease_is_nowhere_holds_nothing(bench, queue, mode):
+    """Its record was lost by somebody's hand; whoever looks removes the holder."""
+    bench.client.zadd(HOLDERS, {f"pv-1\0x{key('gone').text}": 0})
+    assert start(bench, queue, "a", Lock(PV.name, mode))
+    assert bench.client.zrange(HOLDERS, 0, -1) == [f"pv-1\0{mode.value}{key('a').text}".encode()]
 
 
-def test_waiter_that_never_comes_holds_nobody_up_for_long(bench, queue):
-    """Its lane was paused, or its object is gone: two seconds and one check later others go on."""
-    first = start(bench, queue, "a", SHARED)
-    assert start(bench, queue, "x", PV) is None
-    queue.done(first)
-    assert ready(bench) == ["x"]
-    assert start(bench, queue, "b", SHARED) is None
-    bench.advance(2.1)
-    queue.heartbeat()
+def test_a_lock_that_becomes_exclusive_is_held_once(bench, queue):
+    lease, ours = start(bench, queue, "a", SHARED, Lock("more")), key("a").text
+    assert queue.acquire(lease, PV) is None
+    assert bench.client.zrange(HOLDERS, 0, -1) == [
+        f"more\0x{ours}".encode(),
+        f"pv-1\0x{ours}".encode(),
+    ]
+    locks = bench.client.hget(NAMES["leases"].full, ours).split()[4:]
+    assert locks == [b"x:more", b"x:pv-1"]
+
+
+def test_a_sweep_wakes_who_waits_for_a_lock_that_nobody_holds(bench, queue):
+    """The end of its holder was lost; who waits for a held one sleeps on."""
+    assert start(bench, queue, "holder", PV)
+    assert start(bench, queue, "a", PV) is None
+    assert start(bench, queue, "other", Lock("pv-2"))
+    assert start(bench, queue, "b", Lock("pv-2")) is None
+    lease = key("other").text
+    bench.client.hdel(NAMES["leases"].full, lease)
+    bench.client.zrem(NAMES["leased"].full + "claims|d", lease)
     queue.pump(period_seconds=0)
-    assert "b" in ready(bench)
-    assert queue.take(key("b"), [SHARED])
-    assert bench.client.hlen(NAMES["reserved"].full) == 0
+    assert ready(bench) == ["b"]
+    assert bench.client.hkeys(NAMES["blocked"].full) == [key("a").text.encode()]
 
 
 def test_lock_taken_inside_a_pass_goes_with_the_lease(bench, queue):

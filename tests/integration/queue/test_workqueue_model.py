@@ -207,7 +207,7 @@ class QueueMachine(RuleBasedStateMachine):
             return
         alone = {name: mode for name, mode in modes(lease.locks).items() if mode == "x"}
         wanted = {name: alone.get(name, mode) for name, mode in modes(locks).items()}
-        expected = self.model.acquire(lease.key.text, wanted, self.now)
+        expected = self.model.acquire(lease.key.text, wanted)
         busy = self._do(0, replay, lambda queue: queue.acquire(lease, *locks))
         assert (busy and busy.name) == expected
         self._has_its_locks(lease)
@@ -217,7 +217,7 @@ class QueueMachine(RuleBasedStateMachine):
         lease = self._held(which)
         if lease is None:
             return
-        self.model.unlock(lease.key.text, name, self.now)
+        self.model.unlock(lease.key.text, name)
         self._do(0, replay, lambda queue: queue.unlock(lease, name))
         self._has_its_locks(lease)
 

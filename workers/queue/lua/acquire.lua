@@ -1,10 +1,10 @@
 -- ACQUIRE(key, process, token, epoch, lock...): all of them for the lease, or none. Repeatable.
--- Touches leases, holders, reserved. Returns 0 = all held, n = the n-th is busy, -1 = lease lost.
+-- Touches leases, holders. Returns 0 = all held, n = the n-th is busy, -1 = lease lost.
 local key = ARGV[2]
 local lease = owned(key, ARGV[3], ARGV[4], ARGV[5])
 if not lease then return -1 end
 for i = 6, #ARGV do
-  if rival(key, ARGV[i]) then return i - 5 end
+  if holder_against(key, ARGV[i]) then return i - 5 end
 end
 for i = 6, #ARGV do hold(key, lease, ARGV[i]) end
 write_lease(key, lease)

@@ -7,7 +7,7 @@ if lease then
   trail_pass(key, 8, 'released 0')
   unlease(key, lane)
   free_all(key, lease)
-  local holder = rival(key, lock)
+  local holder = holder_against(key, lock)
   if holder then
     park(key, lock, holder)
   else

@@ -19,7 +19,6 @@ local FRESH_MS = 30000         -- a watcher's word that it follows a kind of the
 local GAP_MS = 1000            -- more of it in which no script ran is no time for the queue
 local CLOCK_MS = 250           -- how often the clock is written
 local KEPT_MS = 604800000      -- a key nobody cleared goes by the clock of Redis' host: cleaning only
-local RESERVED_MS = 2000       -- a woken exclusive waiter goes before new shared holders so long
 local KIND_TURN = {}
 for turn = 1, #CALL_KINDS do KIND_TURN[CALL_KINDS[turn]] = turn end
 

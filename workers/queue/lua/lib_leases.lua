@@ -3,7 +3,8 @@
 -- A lock is spelled 'x:name' (exclusive) or 's:name' (shared).
 local function mode_and_name(lock) return string.sub(lock, 1, 1), string.sub(lock, 3) end
 
--- Another key that holds a lock against `key`, nil for none. Shared holders stand side by side.
+-- Another key that holds a lock against `key`, nil for none. Shared holders stand side by side. Only a
+-- holder keeps others out: a waiter might be unable to run, or wait for a call that hangs.
 -- `counts` may pass over some: holder -> boolean.
 local function holder_against(key, lock, counts)
   local mode, name = mode_and_name(lock)
@@ -22,25 +23,6 @@ local function holder_against(key, lock, counts)
   return nil
 end
 
--- The key that keeps `key` from a lock, nil when it is free for it: a holder, or an exclusive waiter
--- that comes before new shared holders.
-local function rival(key, lock)
-  local holder = holder_against(key, lock)
-  if holder then return holder end
-  local mode, name = mode_and_name(lock)
-  local first = mode == 's' and redis.call('HGET', K.reserved, name)
-  if first then
-    local until_ms, waiter = string.match(first, '^(%d+) (.*)$')
-    -- What cannot be read was written by somebody's hand, and is nobody's place.
-    if waiter and waiter ~= key then
-      local is_first = until_ms == '0' and redis.call('HGET', K.blocked, waiter) == 'x:' .. name
-      if is_first or tonumber(until_ms) > now then return waiter end
-    end
-    redis.call('HDEL', K.reserved, name)
-  end
-  return nil
-end
-
 -- Note a free lock in the lease (the caller writes it) and among the holders.
 local function hold(key, lease, lock)
   local mode, name = mode_and_name(lock)
@@ -54,23 +36,14 @@ local function hold(key, lease, lock)
   end
   redis.call('ZADD', K.holders, 0, name .. '\0' .. mode .. key)
   lease.locks[#lease.locks + 1] = lock
-  local first = mode == 'x' and redis.call('HGET', K.reserved, name)
-  if first and string.match(first, ' (.*)$') == key then redis.call('HDEL', K.reserved, name) end
 end
 
 -- `key` waits for a lock; it occupies no slot meanwhile.
 local function park(key, lock, holder)
-  local mode, name = mode_and_name(lock)
+  local _, name = mode_and_name(lock)
   redis.call('HSET', K.blocked, key, lock)
   redis.call('HSETNX', K.since, key, now)
   redis.call('ZADD', K.waiters, 0, name .. '\0' .. key)
-  if mode == 'x' then
-    local until_ms, first = string.match(redis.call('HGET', K.reserved, name) or '', '^(%d+) (.*)$')
-    local is_over = until_ms and until_ms ~= '0' and tonumber(until_ms) <= now
-    if not first or first == key or is_over then
-      redis.call('HSET', K.reserved, name, '0 ' .. key)
-    end
-  end
   trail(key, stamped('blocked ' .. holder))
 end
 
@@ -80,10 +53,6 @@ local function wake(name)
   local prefix = name .. '\0'
   local waiters = redis.call('ZRANGEBYLEX', K.waiters, '[' .. prefix, '(' .. name .. '\1')
   if #waiters == 0 then return end
-  local first = string.match(redis.call('HGET', K.reserved, name) or '', '^0 (.*)$')
-  if first then
-    redis.call('HSET', K.reserved, name, string.format('%d %s', now + RESERVED_MS, first))
-  end
   local lanes = {}
   for _, member in ipairs(waiters) do
     local waiter = string.sub(member, #prefix + 1)

@@ -47,7 +47,7 @@ local function take(key, process, token, ttl, locks)
     return 'paused'
   end
   for _, lock in ipairs(locks) do
-    local holder = rival(key, lock)
+    local holder = holder_against(key, lock)
     if holder then
       redis.call('ZREM', K.ticketed .. lane, key)
       park(key, lock, holder)

@@ -96,14 +96,10 @@ if is_check then
   local flat = redis.call('HGETALL', K.blocked)
   for i = 1, #flat, 2 do
     -- The first part: an earlier one of this loop may have woken it.
-    if redis.call('HGET', K.blocked, flat[i]) == flat[i + 1] and not rival(flat[i], flat[i + 1]) then
-      wake(string.sub(flat[i + 1], 3))
+    local key, lock = flat[i], flat[i + 1]
+    if redis.call('HGET', K.blocked, key) == lock and not holder_against(key, lock) then
+      wake(string.sub(lock, 3))
     end
-  end
-  flat = redis.call('HGETALL', K.reserved)
-  for i = 1, #flat, 2 do
-    local until_ms = tonumber(string.match(flat[i + 1], '^(%d+) ')) or 1
-    if until_ms > 0 and until_ms <= now then redis.call('HDEL', K.reserved, flat[i]) end
   end
   local week_ago = now - 604800000
   for _, key in ipairs(redis.call('ZRANGEBYSCORE', K.abandoned, '-inf', week_ago)) do forget(key) end

@@ -2,7 +2,7 @@
 -- the call, known by its token, gets the same lease, the same name of another key, or none. If
 -- somebody works on the key already, or has, the message is one for the oldest other key that has a
 -- rule (see `follow`).
--- Touches leases, ticketed, leased, holders, reserved, blocked, waiters, delayed, since,
+-- Touches leases, ticketed, leased, holders, blocked, waiters, delayed, since,
 -- fence, led_to, and the Celery list.
 -- Returns {status, tickets, state}; 'other', tickets and a key without a rule that is to be taken
 -- instead; or 'taken', tickets and {key, locks, fence, started_ms, fails, memo, mark,
