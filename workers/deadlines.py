@@ -25,11 +25,14 @@ class Deadline:
         seconds: how far away that was when it was stamped.
         life: when the life of Redis began in which this was stamped, seconds of its clock; 0 for
             records of older releases.
+        caller: the process whose death ends the call (`workers.queue.lifeline`); empty where its
+            death may leave the call running.
     """
 
     until: float = 0.0
     seconds: float = 0.0
     life: float = 0.0
+    caller: str = ""
 
     def __bool__(self) -> bool:
         return self.until > 0
@@ -37,19 +40,23 @@ class Deadline:
     @classmethod
     def read(cls, data: object) -> Self:
         """Of JSON; whatever is not one of ours is none."""
+        caller = ""
         try:
             if isinstance(data, int | float):  # of an older release
                 parts = (float(data), 0.0, 0.0)
             else:
-                until, seconds, life = map(float, data)  # type: ignore[call-overload]
+                moments, rest = data[:3], data[3:]  # type: ignore[index]
+                until, seconds, life = map(float, moments)
                 parts = until, seconds, life
-        except (TypeError, ValueError, OverflowError):
+                caller = rest[0] if len(rest) == 1 and isinstance(rest[0], str) else ""
+        except (TypeError, ValueError, OverflowError, KeyError):
             return cls()
-        return cls(*parts) if all(map(math.isfinite, parts)) else cls()
+        return cls(*parts, caller) if all(map(math.isfinite, parts)) else cls()
 
-    def data(self) -> list[float]:
+    def data(self) -> list[float | str]:
         """JSON, empty for none."""
-        return [self.until, self.seconds, self.life] if self else []
+        parts: list[float | str] = [self.until, self.seconds, self.life]
+        return (parts + [self.caller] * bool(self.caller)) if self else []
 
     def seconds_left(self, now: float, life: float) -> float:
         """How long it has to be waited for.

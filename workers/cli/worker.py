@@ -61,6 +61,7 @@ from workers.process import (
 from workers.queue.catalog import CatalogReader
 from workers.queue.connection import RedisClient, connect, connect_heartbeat
 from workers.queue.leases import Heartbeat, guard_of_lease
+from workers.queue.lifeline import Lifeline
 from workers.queue.links import Links
 from workers.queue.pauses import Pauses
 from workers.queue.periods import Periods
@@ -103,6 +104,7 @@ class WorkerProcess:
         self.running: list[Loop] = []
         self._stopped = threading.Event()
         self._connected: dict[str, bool] = {}
+        self.lifeline = Lifeline()
         self._kinds = [kind.name for spec in specs for kind in spec.kinds if kind.has_driver]
 
     def connect(self) -> None:
@@ -130,6 +132,7 @@ class WorkerProcess:
             on_lost=self.wake_heartbeat,
             before_limits=lambda _lane: mirror_first(self.pauses, record),
             seal=seal,
+            caller=self.lifeline.caller if has_only_sockets(settings) else "",
         )
         self.pauses.attach(self.queue)
         self.shadowing.start(redis, self.metrics, self.fleet)
@@ -406,6 +409,12 @@ class WorkerProcess:
         self.waker.close()
         if self.http is not None:
             self.http.stop()
+
+
+def has_only_sockets(settings: Settings) -> bool:
+    """Whether all calls of the process end with it: its drivers are on unix sockets beside it."""
+    driver = settings.driver
+    return bool(driver.csi_addresses) and not driver.drivers_file and not driver.provisioners
 
 
 def run(settings: Settings) -> int:

@@ -49,6 +49,7 @@ class HeldLeases:
         clock: local seconds that go on while the process is stopped.
         on_lost: called after leases were lost.
         remembered: reads marks and memos.
+        caller: of the session.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class HeldLeases:
         clock: Callable[[], float],
         on_lost: Callable[[], None],
         remembered: Remembered,
+        caller: str = "",
     ) -> None:
         self._scripts = scripts
         self._heartbeats = heartbeats
@@ -69,7 +71,7 @@ class HeldLeases:
         self._clock = clock
         self._on_lost = on_lost
         self._remembered = remembered
-        self.session = Session(clock=clock)
+        self.session = Session(clock=clock, caller=caller)
         # By token, from `take` until Redis confirmed the end.
         self.held: dict[str, Lease] = {}
         self._owed: deque[tuple[str, Lease, tuple[str | bytes | float, ...]]] = deque()

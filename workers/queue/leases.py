@@ -15,13 +15,14 @@ import time
 import uuid
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from workers.backoff import Backoff
 from workers.deadlines import MARGIN_SECONDS, Deadline
 from workers.errors import LeaseLost, QueueUnavailable
 from workers.loop import Loop
+from workers.queue.lifeline import is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 # A process silent for so long is dead and its keys are handed over.
 TTL_SECONDS: Final = 4.0
+# Processes that ended and are remembered; more of them are looked at again.
+_ENDED_KEPT: Final = 1000
 
 
 def suspend_aware_clock() -> float:
@@ -52,11 +55,15 @@ class Session:
     Args:
         epoch: the life of Redis it last heard of, "" for none.
         clock: local seconds that go on while the process is stopped.
+        caller: `Lifeline.caller` of this process if its death ends all its calls, else empty.
     """
 
     epoch: str = ""
     clock: Callable[[], float] = suspend_aware_clock
     process_id: str = field(default_factory=process_name)
+    caller: str = ""
+    # When this process found out that another one had ended: local seconds by caller.
+    _ended: dict[str, float] = field(default_factory=dict)
     # Seconds of the queue's clock, and of the local one before they were asked for and after.
     _heard: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
@@ -71,7 +78,7 @@ class Session:
 
     def deadline(self, timeout_seconds: float) -> Deadline:
         """When a call that begins now has surely ended."""
-        return self.later(timeout_seconds + MARGIN_SECONDS)
+        return replace(self.later(timeout_seconds + MARGIN_SECONDS), caller=self.caller)
 
     def later(self, seconds: float) -> Deadline:
         """A moment so long from now."""
@@ -79,16 +86,34 @@ class Session:
         return Deadline(heard + self.clock() - asked_at + seconds, seconds, self._life)
 
     def seconds_left(self, *deadlines: Deadline) -> float:
-        """How long until the last of them; 0 for none."""
-        now, life = self.now(), self._life
-        return max((one.seconds_left(now, life) for one in deadlines), default=0.0)
+        """How long until the last of them; 0 for none.
+
+        A call whose caller has certainly ended is over a moment after that was found out: what the
+        driver needs to notice it, as after a deadline.
+        """
+        return max(map(self._seconds_left, deadlines), default=0.0)
+
+    def _seconds_left(self, deadline: Deadline) -> float:
+        left, caller = deadline.seconds_left(self.now(), self._life), deadline.caller
+        if left <= 0 or not caller or not (caller in self._ended or is_gone(caller)):
+            return left
+        if len(self._ended) >= _ENDED_KEPT:
+            self._ended.clear()
+        found_out = self._ended.setdefault(caller, self.clock())
+        return min(left, max(0.0, found_out + MARGIN_SECONDS - self.clock()))
 
     def latest(self, *deadlines: Deadline) -> Deadline:
-        """The deadline that is waited for longest, if any is."""
-        left, found = max(
-            ((self.seconds_left(one), one) for one in deadlines), key=lambda pair: pair[0]
-        )
-        return found if left > 0 else Deadline()
+        """The deadline that is waited for longest, if any is.
+
+        It stands for all that are waited for: where these are of several callers the death of one
+        of them ends nothing.
+        """
+        waited = [(left, one) for one in deadlines if (left := self.seconds_left(one)) > 0]
+        if not waited:
+            return Deadline()
+        _, found = max(waited, key=lambda pair: pair[0])
+        is_of_one = len({one.caller for _, one in waited}) == 1
+        return found if is_of_one else replace(found, caller="")
 
     @property
     def _life(self) -> float:

@@ -74,6 +74,7 @@ class WorkQueue:
             Redis began a new life; use it to wake the heartbeat thread.
         before_limits: for `workers.queue.declaring.Declared`.
         seal: the workers' keys, for marks and memos; who takes no keys needs none.
+        caller: see `workers.queue.leases.Session`.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class WorkQueue:
         on_lost: Callable[[], None] = lambda: None,
         before_limits: Callable[[str], None] | None = None,
         seal: Seal = UNCHECKED,
+        caller: str = "",
     ) -> None:
         self.scripts = Scripts(client, now_ms)
         self._remembered = Remembered(client, seal)
@@ -107,6 +109,7 @@ class WorkQueue:
             clock=clock,
             on_lost=on_lost,
             remembered=self._remembered,
+            caller=caller,
         )
 
     @property

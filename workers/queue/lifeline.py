@@ -1,0 +1,78 @@
+"""Is the process that made a call still there?
+
+A driver on a unix socket sees the connection end when the caller's process dies, and cancels the
+call as it does at the call's deadline. So nobody has to wait for the deadline of such a call once
+the death of its caller is certain. Silence in Redis is no proof: a frozen process, or one that is
+cut off, still has its connection to the driver.
+
+Each worker holds a socket in Linux' abstract namespace under a name of its own. The kernel takes
+the name away when the process ends, and not before. The names belong to a network namespace, so
+only processes of the same pod or host can judge; for all others the process counts as alive.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import uuid
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_NAME: Final = re.compile(r"[0-9a-f]{16}")
+
+
+@cache
+def _place() -> str:
+    """This boot of the machine and this network namespace; empty where Linux does not tell."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}"
+    except (OSError, ValueError):
+        return ""
+
+
+def _address(name: str) -> str:
+    return f"\0csi-fleet/{name}"
+
+
+class Lifeline:
+    """The proof that this process is alive; it ends with the process, or with `close`.
+
+    Attributes:
+        caller: what a `Deadline` keeps of this process; empty where the system has no such proof.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.caller = ""
+        name = uuid.uuid4().hex[:16]
+        try:
+            self._socket.bind(_address(name))
+        except OSError:  # no Linux, or forbidden
+            return
+        if _place():
+            self.caller = f"{_place()}/{name}"
+
+    def close(self) -> None:
+        """The name goes; tests only."""
+        self._socket.close()
+
+
+def is_gone(caller: str) -> bool:
+    """Whether the process has certainly ended; False where nobody here can know.
+
+    Args:
+        caller: of a record, which somebody else may have written.
+    """
+    place, _, name = caller.rpartition("/")
+    if not place or place != _place() or not _NAME.fullmatch(name):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_address(name))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
