@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 
 import pytest
 
-from tests.support.attach_cluster import CAPABILITIES, AttachCluster
+from tests.support.attach_cluster import ATTACHMENTS, CAPABILITIES, AttachCluster
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import ROOT, Fleet, environment, program
 from tests.support.waiting import wait_until
@@ -90,5 +92,33 @@ def test_ta120_sigterm_during_a_publish(kubeconfig, api, attaching, tmp_path):
         assert [c for c in attaching.calls("ControllerPublishVolume") if c.started_at > since] == []
     finally:
         fleet.stop()
+        attaching.set_rules()
+        cluster.clean_up()
+
+
+def test_a_detach_does_not_wait_for_the_deadline_of_a_dead_workers_call(
+    kubeconfig, api, attaching, tmp_path
+):
+    """BUG-16: the driver's connection ended with the worker, and with it the call."""
+    cluster = AttachCluster(api, [attaching])
+    flags = ("--controllers=attacher", "--timeout=5m")
+    try:
+        with Fleet(tmp_path / "f", kubeconfig, [attaching], *flags) as fleet:
+            (node,) = cluster.add_nodes(1)
+            (volume,) = cluster.add_volumes(attaching, 1)
+            attaching.set_rules({"method": "ControllerPublishVolume", "hang": True, "times": 1})
+            before = len(attaching.calls("ControllerPublishVolume"))
+            name = f"{cluster.name}-va"
+            cluster.attach(name, attaching.name, volume, node)
+            wait_until(
+                lambda: len(attaching.calls("ControllerPublishVolume")) > before,
+                30,
+                "the call runs",
+            )
+            api.request("DELETE", f"{ATTACHMENTS}/{name}")
+            for worker in fleet.workers():
+                os.kill(worker, signal.SIGKILL)
+            cluster.wait_detached(45)
+    finally:
         attaching.set_rules()
         cluster.clean_up()
