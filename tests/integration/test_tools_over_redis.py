@@ -20,8 +20,10 @@ from workers.explain.audit import Report
 from workers.explain.gather import Gatherer
 from workers.kube import paths
 from workers.queue.catalog import CatalogWriter
+from workers.queue.clock import read_clock
 from workers.queue.inspect import read_age
 from workers.queue.keys import Key
+from workers.queue.names import NAMES
 from workers.queue.presence import Presence
 from workers.queue.registry import DriverRegistry
 from workers.queue.shadows import Shadows
@@ -298,3 +300,21 @@ def test_failed_takes_the_namespace_by_flag_too(world, capsys):
         assert "nothing fails in nowhere" in capsys.readouterr().out
     failed.run(world.tools(Command.FAILED, namespace=world.key().tenant))
     assert "team/own" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("asked", [1, 3])
+def test_status_names_nobody_alive_when_all_processes_died_an_hour_ago(world, asked):
+    """The queue's clock stands since then; a look at it neither trusts nor moves it."""
+    name, client = NAMES["clock"].full, world.client
+    stopped = b"%d 0" % (read_clock(client).now_ms - 3_600_000)
+    client.set(name, stopped)
+    for until in ("drivers_until", "presence", "procs"):
+        members = client.zrange(NAMES[until].full, 0, -1, withscores=True)
+        for member, score in members:
+            client.zadd(NAMES[until].full, {member: score - 3_600_000})
+    for _ in range(asked):
+        tools = world.tools(Command.STATUS)
+        report = status_command.gather(tools)
+        assert tools.registry.alive() == {}
+        assert report["watchers"] == []
+    assert client.get(name) == stopped

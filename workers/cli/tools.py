@@ -21,6 +21,7 @@ from workers.errors import ConfigError
 from workers.explain import nouns
 from workers.kube.client import KubeClient
 from workers.kube.resources import KubeResources
+from workers.queue.clock import read_clock
 from workers.queue.connection import RedisClient, connect
 from workers.queue.pauses import Pauses
 from workers.queue.presence import Presence
@@ -165,8 +166,12 @@ class Tools:
 
     @cached_property
     def registry(self) -> DriverRegistry:
-        """Served drivers."""
-        return DriverRegistry(self.redis)
+        """Served drivers.
+
+        By a clock that is only read: scripts write the queue's clock, which stands while every
+        process is dead, so the first look would find all of them alive.
+        """
+        return DriverRegistry(self.redis, now_ms=lambda: read_clock(self.redis).now_ms)
 
     @cached_property
     def pauses(self) -> Pauses:

@@ -52,7 +52,12 @@ class _Record(msgspec.Struct):
 
 
 class DriverRegistry:
-    """Drivers with a living worker. Methods raise QueueUnavailable."""
+    """Drivers with a living worker. Methods raise QueueUnavailable.
+
+    Args:
+        client: of the queue's Redis.
+        now_ms: the queue's time for those who only look; None: the scripts keep its clock.
+    """
 
     def __init__(self, client: redis.Redis, *, now_ms: Callable[[], int] | None = None) -> None:
         self._client = client
