@@ -481,3 +481,34 @@ def test_pending_groups_what_explain_explains(tool, scene, driver, fleet):
     assert tool.run("pending", f"--driver={driver.name}x").returncode == 1
     (line,) = (x for x in tool.run("status").stdout.splitlines() if x.startswith(driver.name))
     assert line.split()[1] == "failing"
+
+
+def test_a_driver_a_class_and_a_namespace(tool, scene, plain, driver):
+    driver.set_rules({"method": "CreateVolume", "code": "INTERNAL", "message": "on fire"})
+    scene.claim("data", plain)
+    tool.wait_cause("pvc", f"{scene.namespace}/data", "driver-error")
+    for word, name in (("driver", driver.name), ("class", plain), ("namespace", scene.namespace)):
+        text = tool.ok("explain", word, name)
+        assert text.startswith(f"{word} {name}: driver-error\n"), text
+        assert "on fire" in text
+        assert f"such as: pvc {scene.namespace}/data" in text
+    assert "Its workers run " in tool.ok("explain", "driver", driver.name)
+    assert "There is no namespace nowhere" in tool.run("explain", "ns", "nowhere").stdout
+
+
+def test_a_claim_that_is_deleted_while_its_volume_is_made(tool, scene, plain, driver):
+    """The work is shown until its end, and the end for an hour."""
+    driver.set_rules({"method": "CreateVolume", "delay_seconds": 8})
+    scene.claim("short", plain)
+    name = f"{scene.namespace}/short"
+    wait_until(
+        lambda: "the driver is asked" in tool.explain("pvc", name), 30, "CreateVolume has begun"
+    )
+    scene.delete("short")
+    wait_until(lambda: scene.get("short") is None, 20, "the claim is gone")
+    text = tool.ok("explain", "pvc", name)
+    assert f"pvc {name} was deleted, and csi-fleet still works on volume pvc-" in text
+    assert "attempt recorded, the driver is asked" in text
+    text = tool.wait_cause("pvc", name, "gone")
+    assert f"There is no pvc {name} any more. csi-fleet ended its work on it" in text
+    assert "CreateVolume: OK in" in text

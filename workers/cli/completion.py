@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from workers.cli import terminal
+from workers.cli.wholes import WHOLES
 from workers.config.flags import Command
 from workers.config.flagsets import flag_set
 from workers.controllers import catalogue
@@ -38,7 +39,8 @@ def flags() -> dict[str, Flag]:
 
 def objects(command: Command) -> str:
     """The sorts of object a command is about, separated by blanks."""
-    return " ".join(nouns.nouns()) if command in _ABOUT_OBJECTS else ""
+    further = tuple(WHOLES) if command is Command.EXPLAIN else ()
+    return " ".join([*nouns.nouns(), *further]) if command in _ABOUT_OBJECTS else ""
 
 
 def words(command: Command) -> str:

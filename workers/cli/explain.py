@@ -1,4 +1,7 @@
-"""`csi-fleet explain pvc NAMESPACE/NAME`, `va NAME`, ...: what blocks it, and what happened."""
+"""`csi-fleet explain pvc NAMESPACE/NAME`, `va NAME`, ...: what blocks it, and what happened.
+
+`explain driver|class|namespace NAME` is in `wholes.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from workers.cli import terminal
 from workers.cli.tools import named_object
 from workers.controllers import catalogue
 from workers.errors import QueueUnavailable
-from workers.explain import away, generic, nouns
+from workers.explain import away, generic, gone, nouns
 from workers.explain.facts import NO_REASON
 from workers.explain.text import as_json, as_lines
 from workers.explain.timeline import timeline
@@ -34,13 +37,22 @@ _ABSENT: Final = frozenset({"not-found", "quota"})
 
 def run(tools: Tools) -> int:
     """The command; 0, or 1 when there is no such object or Redis could not be asked."""
+    from workers.cli import wholes  # noqa: PLC0415 - it asks `pending`, which asks this module
+
+    if (whole := wholes.named(tools.settings.arguments)) is not None:
+        return wholes.run(tools, *whole)
     word, namespace, name = named_object(
-        tools.settings.arguments, "explain", given=tools.settings.tool.namespace
+        tools.settings.arguments,
+        "explain",
+        given=tools.settings.tool.namespace,
+        further=tuple(wholes.WHOLES),
     )
     shown = f"{namespace}/{name}" if namespace else name
     noun, problem = nouns.nouns()[word], ""
     try:
         found = best(answers(tools, noun, namespace, name))
+        if found.cause.code in _ABSENT:
+            found = gone.explain(tools, noun, namespace, name) or found
         cause = unseen(tools, found.cause)
     except QueueUnavailable as error:
         found, problem = away.explain(tools, noun, namespace, name), str(error)

@@ -165,8 +165,7 @@ def run(tools: Tools) -> int:
         terminal.write(f"nothing waits{where}{of}")
     else:
         show(groups, f"{where}{of}", MANY_EXAMPLES if tools.is_wide else EXAMPLES)
-    for name, why in missed.items():
-        terminal.write(f"! {name} are not looked at: {why}")
+    show_missed(missed)
     return 0
 
 
@@ -317,6 +316,12 @@ def show(groups: list[Group], where: str, examples: int) -> None:
         if cause.advice and cause.advice != command:
             terminal.write(f"  -> {cause.advice}")
         terminal.write(f"  -> {command}")
+
+
+def show_missed(missed: Mapping[str, str]) -> None:
+    """What could not be looked at, a line each."""
+    for name, why in missed.items():
+        terminal.write(f"! {name} are not looked at: {why}")
 
 
 def as_fields(groups: list[Group], missed: Mapping[str, str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -52,7 +53,7 @@ def run(tools: Tools) -> int:
         knowndrivers.served(tools, driver)  # raises for a name that is a mistake
     while True:
         try:
-            report = gather(tools)
+            report = gather(tools, tools.settings.tool.driver)
         except TransientError as error:
             if not tools.settings.tool.watch:
                 raise
@@ -70,9 +71,13 @@ def run(tools: Tools) -> int:
         time.sleep(WATCH_SECONDS)
 
 
-def gather(tools: Tools) -> dict[str, Any]:
-    """Everything `status` shows, for `-o json` too; ages in seconds."""
-    only = tools.settings.tool.driver
+def gather(tools: Tools, only: str = "") -> dict[str, Any]:
+    """Everything `status` shows, for `-o json` too; ages in seconds.
+
+    Args:
+        tools: the connections.
+        only: the driver to show, "" for all.
+    """
     records, stats = tools.registry.alive(), read_stats(tools.redis)
     classes = tools.pauses.classes()
     watchers, workers = tools.presence.alive(), tools.presence.workers()
@@ -170,7 +175,7 @@ def show(report: dict[str, Any], *, is_wide: bool = False) -> None:
     if is_wide:
         _show_kinds(report)
     else:
-        rows = _rows(report["drivers"])
+        rows = [line.cells for line in driver_lines(report)]
         nobody = [["none", *["-"] * (len(_HEAD) - 1)]]
         terminal.write_rows(_HEAD, rows or nobody, numbers_from=_NUMBERS_FROM)
     counts = report["counts"]
@@ -207,27 +212,57 @@ def _held(report: dict[str, Any]) -> Iterator[str]:
         yield f"- class {name}: paused{end}: {pause['reason'] or 'no reason given'}"
 
 
-def _rows(drivers: dict[str, Any]) -> list[list[object]]:
-    """A row per driver, those on each node together; what needs a person comes first."""
+@dataclass(frozen=True, slots=True)
+class DriverLine:
+    """What `status` shows of one driver.
+
+    Attributes:
+        name: of the driver.
+        nodes: how many serve it, 1 for a driver that is served as a whole.
+        state: in a word or two.
+        why: the reason of that state, "" for none.
+        oldest: how long the first of `ready` has waited, in seconds.
+    """
+
+    name: str
+    nodes: int
+    state: str
+    why: str
+    ready: int
+    running: int
+    failing: int
+    oldest: float
+
+    @property
+    def cells(self) -> list[object]:
+        """A row of the table."""
+        shown = f"{self.name} ({self.nodes} nodes)" if self.nodes > 1 else self.name
+        oldest = duration(self.oldest) if self.oldest else "-"
+        return [shown, self.state, self.ready, self.running, self.failing, oldest]
+
+
+def driver_lines(report: dict[str, Any]) -> list[DriverLine]:
+    """A line per driver, those on each node together; what needs a person comes first."""
     parts: dict[str, list[dict[str, Any]]] = {}
-    for name, driver in drivers.items():
+    for name, driver in report["drivers"].items():
         parts.setdefault(name.partition("@")[0], []).append(driver)
     rows = []
     for name, nodes in parts.items():
         lanes = [lane for one in nodes for lane in one["work"].values()]
-        state = min((_word(one) for one in nodes), key=_ORDER.index)
+        worst = min(nodes, key=lambda one: _ORDER.index(_word(one)))
+        state = _word(worst)
         ready = sum(lane["ready"] + lane["retry"] for lane in lanes)
         running = sum(lane["running"] for lane in lanes)
         failing = sum(one["failing"] for one in nodes)
         oldest = max((lane["oldest"] for lane in lanes), default=0)
-        shown = f"{name} ({len(nodes)} nodes)" if len(nodes) > 1 else name
         word = "standby" if state == "lease elsewhere" else state
-        row = [shown, word, ready, running, failing, duration(oldest) if oldest else "-"]
+        why = worst["state"].partition(": ")[2]
+        line = DriverLine(name, len(nodes), word, why, ready, running, failing, oldest)
         is_idle = not (ready or running or failing)
         # A driver that nobody serves and nobody waits for is no problem.
         place = len(_ORDER) if state == "not served" and is_idle else _ORDER.index(state)
-        rows.append(((place, is_idle, -oldest, name), row))
-    return [row for _, row in sorted(rows, key=lambda one: one[0])]
+        rows.append(((place, is_idle, -oldest, name), line))
+    return [line for _, line in sorted(rows, key=lambda one: one[0])]
 
 
 def _word(driver: dict[str, Any]) -> str:

@@ -191,6 +191,7 @@ def named_object(
     also: str = "",
     *,
     given: str = "",
+    further: tuple[str, ...] = (),
 ) -> tuple[str, str, str]:
     """Noun (`pvc`, `va`, ...), namespace and name from the arguments and `-n`.
 
@@ -200,6 +201,7 @@ def named_object(
         only: the nouns that the command takes; all, if none are named.
         also: an example of what it takes besides nouns.
         given: the namespace of `-n`.
+        further: words besides the nouns that the command takes.
 
     Raises:
         ConfigError: with an example.
@@ -209,7 +211,7 @@ def named_object(
         words = words[0].split("/", 1)
     noun = nouns.find(words[0]) if len(words) == 2 else None
     if noun is None or (only and noun.word not in only):
-        raise ConfigError(_no_object(words, command, only, also))
+        raise ConfigError(_no_object(words, command, only, also, further))
     namespace, slash, name = words[1].partition("/")
     if not noun.resource.namespaced:
         if slash:
@@ -227,7 +229,9 @@ def named_object(
     return noun.word, namespace, name
 
 
-def _no_object(words: list[str], command: str, only: frozenset[str], also: str) -> str:
+def _no_object(
+    words: list[str], command: str, only: frozenset[str], also: str, further: tuple[str, ...]
+) -> str:
     """What is wrong with the words, and what is wanted."""
     wrong = ""
     if len(words) > 2 and nouns.find(words[0]):
@@ -236,5 +240,5 @@ def _no_object(words: list[str], command: str, only: frozenset[str], also: str) 
         wrong = f'{command} does not know "{words[0]}": '
     taken = [one for one in nouns.nouns().values() if not only or one.word in only]
     examples = [f"`csi-fleet {command} {one}`" for one in (taken[0].example, also) if one]
-    others = f" (also {', '.join(one.word for one in taken[1:])})" if taken[1:] else ""
-    return f"{wrong}give {' or '.join(examples)}{others}"
+    others = ", ".join([*(one.word for one in taken[1:]), *further])
+    return f"{wrong}give {' or '.join(examples)}{f' (also {others})' if others else ''}"

@@ -54,7 +54,7 @@ SUMMARIES = {
     Command.STATUS: ("", "drivers, queues, workers and Redis at a glance"),
     Command.PENDING: ("", "all that waits, grouped by its cause"),
     Command.EXPLAIN: (
-        "pvc NAMESPACE/NAME | va NAME | ...",
+        "pvc NAMESPACE/NAME | va NAME | driver NAME | class NAME | namespace NAME | ...",
         "why it waits, and what happened",
     ),
     Command.RETRY: ("pvc NAMESPACE/NAME | va NAME | ...", "the next attempt now"),
@@ -91,7 +91,10 @@ SUMMARIES = {
 EXAMPLES = {
     Command.STATUS: ("status", "status --driver=nfs.csi.k8s.io --wide", "status -o json"),
     Command.PENDING: ("pending -A", "pending -n shop", "pending --driver=nfs.csi.k8s.io -o json"),
-    Command.EXPLAIN: ("explain pvc shop/data", "explain pvc data -n shop", "explain va csi-0a1b"),
+    Command.EXPLAIN: (
+        *("explain pvc shop/data", "explain pvc data -n shop", "explain va csi-0a1b"),
+        *("explain driver nfs.csi.k8s.io", "explain class fast", "explain namespace shop"),
+    ),
     Command.RETRY: ("retry pvc shop/data", "retry pv pvc-0a1b"),
     Command.FAILED: ("failed", "failed -n shop", "failed --driver=nfs.csi.k8s.io --replay"),
     Command.PAUSE: ("pause --driver=nfs.csi.k8s.io --for=1h --reason='array upgrade'",),

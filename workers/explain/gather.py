@@ -66,10 +66,9 @@ class Gatherer:
         try:
             claim = self._kube.get_claim(namespace, name)
         except NotFoundError:
-            nothing: tuple[Quota, ...] = ()
             return replace(
                 facts,
-                quotas=_quietly(lambda: self._quotas(namespace), nothing),
+                quotas=self.quotas(namespace),
                 hint=elsewhere(self._kube, namespace, name),
             )
         class_name = claim_class_name(claim)
@@ -178,9 +177,11 @@ class Gatherer:
             return None
         return True
 
-    def _quotas(self, namespace: str) -> tuple[Quota, ...]:
+    def quotas(self, namespace: str) -> tuple[Quota, ...]:
+        """Used-up lines of the namespace's quotas about claims; none where they may not be read."""
+        nothing: list[JsonObject] = []
         found = []
-        for quota in self._kube.list(QUOTAS, namespace=namespace):
+        for quota in _quietly(lambda: list(self._kube.list(QUOTAS, namespace=namespace)), nothing):
             status = quota.get("status") or {}
             used = status.get("used") or {}
             for resource, hard in (status.get("hard") or {}).items():

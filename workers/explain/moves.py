@@ -22,6 +22,7 @@ _MOVES: Final = {
     ADMIN: (
         *("class-missing", "unknown-provisioner", "secret-missing", "secret", "save-refused"),
         *("refused", "foreign-finalizer", "node-gone", "rescheduled", "kept", "not-bound"),
+        *("deleted-failing", "stranded", "namespace-terminating"),
     ),
     STORAGE: (
         *("driver-error", "driver-slow", "driver-lost", "storage-full", "driver-not-registered"),
@@ -40,7 +41,9 @@ _MOVES: Final = {
         *("not-copied", "no-content", "no-finalizer", "waits-for-content"),
     ),
     CLUSTER: ("binding", "not-requested", "waiting", "waits-for-node"),
-    NOBODY: (*("bound", "in-use", "as-wanted", "ready", "nothing-to-do", "attached", "not-ours"),),
+    NOBODY: (
+        *("bound", "in-use", "as-wanted", "ready", "nothing-to-do", "attached", "not-ours", "gone"),
+    ),
 }
 _BY_CODE: Final = {code: who for who, codes in _MOVES.items() for code in codes}
 # What nothing waits for: `pending` leaves it out.

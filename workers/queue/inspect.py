@@ -6,6 +6,7 @@ scans), so that asking costs nothing while ten thousand claims wait.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -28,10 +29,12 @@ from workers.queue.scripts import reading, text, whole
 from workers.queue.seal import content
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     import redis
 
+# What Redis reads as a pattern.
+_GLOB = re.compile(r"[*?\[\]\\^]")
 # The year 3000: a score may be anything.
 _LATEST_MS = 32_503_680_000_000.0
 _KEYS_PER_READ = 200
@@ -328,6 +331,46 @@ def _read_failed(
             error=errors[-1] if errors else "",
             infeasible="slow_until" in text(memo),
         )
+
+
+def keys_of_object(client: redis.Redis, kinds: Collection[str], object_: str) -> list[Key]:
+    """Keys about an object, by its name alone: what waits, runs, fails or has a history.
+
+    The trail of a key that ended names no driver, so that key has none here. It reads the lists of
+    all keys in pieces: for an object that is gone, whose uid nobody knows.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    pattern = f"*{_GLOB.sub(_escaped, object_)}|*"
+    found: dict[Key, None] = {}
+    with reading(client):
+        for entry in ("leases", "since", "blocked", "fails"):
+            for name, _ in client.hscan_iter(redis_key(client, entry), pattern, count=1000):
+                found |= _about(text(name), kinds, object_)
+        for entry in ("delayed", "abandoned"):
+            for name, _ in client.zscan_iter(redis_key(client, entry), pattern, count=1000):
+                found |= _about(text(name), kinds, object_)
+        known = {trail_name(key) for key in found}
+        prefix = redis_key(client, "trail")
+        for raw in client.scan_iter(f"{_GLOB.sub(_escaped, prefix)}{pattern}", count=1000):
+            kind, *rest = text(raw).removeprefix(prefix).split("|")
+            if text(raw).removeprefix(prefix) not in known:
+                found |= _about("|".join([kind, "", *rest]), kinds, object_)
+    return list(found)
+
+
+def _about(name: str, kinds: Collection[str], object_: str) -> dict[Key, None]:
+    """The key of that text if it is about the object, which may stand without its group."""
+    key = _parse(name)
+    if key is None or key.kind not in kinds:
+        return {}
+    is_meant = key.object == object_ or ("/" not in object_ and key.object.endswith(f"/{object_}"))
+    return {key: None} if is_meant else {}
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return f"\\{match.group()}"
 
 
 def read_sizes(client: redis.Redis) -> dict[str, int]:

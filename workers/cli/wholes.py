@@ -1,0 +1,284 @@
+"""`csi-fleet explain driver|class|namespace NAME`: why does nothing of it work, and what waits?
+
+The cause of a whole is what holds all of it back (nobody serves the driver, the class is paused),
+else the cause for which most of it waits. All that waits follows, as `pending` groups it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.cli import knowndrivers, pending, status, terminal
+from workers.cli.explain import unseen
+from workers.controllers import catalogue
+from workers.errors import ApiError, ConfigError
+from workers.explain import queueing
+from workers.explain.claims import NO_PROVISIONER
+from workers.explain.facts import Cause
+from workers.explain.gather import Gatherer, driver_of
+from workers.explain.serving import PROVISIONER, Served, runs
+from workers.explain.text import as_json, as_lines
+from workers.explain.words import duration, moment, nearest
+from workers.kube import paths
+from workers.kube.errors import NotFoundError, Unreachable
+from workers.queue.inspect import read_keys
+from workers.queue.keys import Key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from workers.cli.pending import Group
+    from workers.cli.tools import Tools
+    from workers.kube.objects import JsonObject
+
+NAMESPACES: Final = paths.Resource("", "v1", "namespaces", "Namespace")
+_IN_DELETION: Final = "Terminating"
+_SAID: Final = frozenset({"NamespaceContentRemaining", "NamespaceFinalizersRemaining"})
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What is known of a driver, a class or a namespace.
+
+    Attributes:
+        held: what holds all of it back, None for nothing.
+        facts: what it is, a sentence each.
+        groups: all of it that waits.
+        missed: what could not be looked at, with the reason.
+        is_there: False where there is no such object.
+    """
+
+    held: Cause | None
+    facts: list[str] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    missed: Mapping[str, str] = field(default_factory=dict)
+    is_there: bool = True
+
+    def cause(self) -> Cause:
+        """The first cause of all."""
+        if self.held is not None:
+            return self.held
+        count = sum(len(one.members) for one in self.groups)
+        if not count:
+            return Cause("nothing-to-do", "Nothing of it waits.", is_problem=False)
+        first = self.groups[0]
+        of = f" of {count}" if len(self.groups) > 1 else ""
+        oldest = first.oldest
+        what = f"{len(first.members)}{of} wait for this"
+        example = f"{oldest.word} {oldest.name}"
+        return replace(oldest.cause, text=f"{what} ({example}): {oldest.cause.text}")
+
+
+def run(tools: Tools, word: str, name: str) -> int:
+    """The command; 0, or 1 when there is no such object."""
+    whole = WHOLES[word](tools, name)
+    cause = unseen(tools, whole.cause())
+    groups = whole.groups
+    if tools.is_data:
+        fields = as_json(word, name, cause, None, [])
+        waits = pending.as_fields(groups, whole.missed)
+        tools.write("Explanation", {**fields, "facts": whole.facts, "pending": waits})
+    else:
+        lines = as_lines(f"{word} {name}: {cause.code}", cause, [], 0.0)
+        style = "bold yellow" if cause.is_problem else "bold green"
+        terminal.write_lines(lines[:1], style=style)
+        terminal.write_lines(lines[1:])
+        if whole.facts:
+            terminal.write_lines(["", "What it is:", *(f"  {one}" for one in whole.facts)])
+        if groups:
+            terminal.write()
+            pending.show(groups, "", pending.MANY_EXAMPLES if tools.is_wide else pending.EXAMPLES)
+        pending.show_missed(whole.missed)
+    return 0 if whole.is_there else 1
+
+
+def named(arguments: tuple[str, ...]) -> tuple[str, str] | None:
+    """The word and the name, None where the arguments are about something else.
+
+    Raises:
+        ConfigError: the name is missing.
+    """
+    words = list(arguments)
+    if len(words) == 1 and "/" in words[0]:
+        words = words[0].split("/", 1)
+    word = _WORDS.get(words[0].lower()) if words else None
+    if word is None or len(words) > 2:
+        return None
+    if len(words) == 1 or not words[1] or "/" in words[1]:
+        raise ConfigError(f"which {word}? Give `csi-fleet explain {word} NAME`")
+    return word, words[1]
+
+
+def of_driver(tools: Tools, name: str) -> Whole:
+    """What holds a driver's work back, and what of it waits.
+
+    Raises:
+        ConfigError: nobody knows a driver of that name.
+    """
+    records = knowndrivers.served(tools, name)
+    groups, missed = _waiting(tools, driver=name)
+    return Whole(_held(tools, name), _driver_facts(tools, name, records), groups, missed)
+
+
+def of_class(tools: Tools, name: str) -> Whole:
+    """What holds a class's claims back, and which of them wait."""
+    try:
+        storage_class = tools.kube.get_class(name)
+    except NotFoundError:
+        known = [one["metadata"]["name"] for one in tools.kube.list(paths.STORAGE_CLASSES)]
+        groups, missed = _waiting(tools, storage_class=name)
+        hint = nearest(name, known)
+        return Whole(
+            Cause(
+                "class-missing",
+                f'Storage class "{name}" does not exist.{hint}',
+                "Create the class, or create the claims that name it again with one that exists: "
+                "kubectl get sc",
+            ),
+            [],
+            groups,
+            missed,
+            is_there=False,
+        )
+    provisioner = str(storage_class.get("provisioner") or "")
+    driver = driver_of(tools.registry.alive(), provisioner)
+    groups, missed = _waiting(tools, storage_class=name)
+    binding = storage_class.get("volumeBindingMode") or "Immediate"
+    policy = storage_class.get("reclaimPolicy") or "Delete"
+    facts = [
+        f"Its provisioner is {provisioner}, its binding {binding}, its reclaim policy {policy}.",
+        f"More about its driver: csi-fleet explain driver {driver}",
+    ]
+    if provisioner == NO_PROVISIONER:
+        held: Cause | None = Cause(
+            "static-class",
+            f'Class "{name}" does not provision; it is for volumes made by hand.',
+            "Create matching PersistentVolumes.",
+        )
+        return Whole(held, facts[:1], groups, missed)
+    pause = tools.pauses.of_class(name)
+    if pause is not None:
+        end = f" until {moment(pause.until_ms / 1000)}" if pause.until_ms else ""
+        held = Cause(
+            "class-paused",
+            f"An operator paused the class{end}: {pause.reason or 'no reason given'}.",
+            f"csi-fleet resume --class={name}",
+            pause.until_ms / 1000,
+        )
+    else:
+        held = _held(tools, driver, controller=PROVISIONER)
+    return Whole(held, facts, groups, missed)
+
+
+def of_namespace(tools: Tools, name: str) -> Whole:
+    """What holds a namespace's claims and snapshots back, and which of them wait."""
+    groups, missed = _waiting(tools, namespace=name)
+    try:
+        found = tools.kube.get(NAMESPACES, name)
+    except NotFoundError:
+        return Whole(_no_namespace(tools, name, groups), [], groups, missed, bool(groups))
+    except Unreachable:
+        raise
+    except ApiError as error:
+        note = f"Its state is not known: {error}."
+        return Whole(None, [note], groups, missed)
+    return Whole(_namespace_held(tools, name, found), [], groups, missed)
+
+
+def _no_namespace(tools: Tools, name: str, groups: list[Group]) -> Cause | None:
+    """There is none of that name; what is left of its work has causes of its own."""
+    if groups:
+        return None
+    try:
+        known = [one["metadata"]["name"] for one in tools.kube.list(NAMESPACES)]
+    except ApiError:
+        known = []
+    return Cause(
+        "not-found",
+        f"There is no namespace {name}.{nearest(name, known)}",
+        "Check the name: kubectl get namespaces",
+    )
+
+
+def _namespace_held(tools: Tools, name: str, found: JsonObject) -> Cause | None:
+    status_ = found.get("status") or {}
+    if status_.get("phase") == _IN_DELETION:
+        said = [
+            str(one.get("message") or "")
+            for one in status_.get("conditions") or ()
+            if one.get("status") == "True" and one.get("type") in _SAID
+        ]
+        return Cause(
+            "namespace-terminating",
+            f"The namespace was deleted and is not empty yet. {' '.join(said)}".rstrip(),
+            "End what is left in it: pods that use a claim keep the claim; "
+            f"kubectl get pods,pvc,volumesnapshots -n {name}",
+        )
+    for quota in Gatherer(tools).quotas(name):
+        return Cause(
+            "quota",
+            f"Quota {quota.name} of the namespace is used up: {quota.resource} {quota.used} of "
+            f"{quota.hard}. A claim beyond it is refused when it is created.",
+            "Delete claims, or raise the quota.",
+        )
+    return None
+
+
+def _held(tools: Tools, driver: str, controller: str = "") -> Cause | None:
+    """What holds everything of a driver back, or everything of one controller for it."""
+    records = tools.registry.alive()
+    own = {name: one for name, one in records.items() if one.get("name") == driver}
+    if not any(not controller or runs(one, controller) for one in own.values()):
+        served = Served.by(records, controller or PROVISIONER)
+        return queueing.unserved(driver, served, workers=len(tools.presence.workers()))
+    kinds = [
+        (kind, queue_name)
+        for spec in catalogue.SPECS
+        for kind in spec.kinds
+        for queue_name, record in own.items()
+        if kind.has_driver and kind.noun and runs(record, spec.name, spec.part_of)
+        if controller in {"", spec.name}
+    ]
+    states = read_keys(tools.redis, [Key(kind.name, place, "") for kind, place in kinds])
+    held = [queueing.paused(state) for state in states]
+    # A driver of which another program does a part works with the rest.
+    return held[0] if held and all(held) else None
+
+
+def _driver_facts(tools: Tools, name: str, records: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    facts = []
+    if records:
+        controllers = sorted({c for one in records.values() for c in one.get("controllers") or ()})
+        nodes = f" on {len(records)} nodes" if len(records) > 1 else ""
+        facts.append(f"Its workers{nodes} run {', '.join(controllers) or 'no controller'}.")
+    for line in status.driver_lines(status.gather(tools, name)):
+        age = f", the oldest for {duration(line.oldest)}" if line.oldest else ""
+        facts.append(
+            f"Now {line.ready} wait for a worker{age}; {line.running} run, {line.failing} fail."
+        )
+    classes = [
+        one["metadata"]["name"]
+        for one in tools.kube.list(paths.STORAGE_CLASSES)
+        if driver_of(records, str(one.get("provisioner") or "")) == name
+    ]
+    known = ", ".join(sorted(classes)) or "none"
+    return [*facts, f"Storage classes that name it: {known}."]
+
+
+def _waiting(tools: Tools, **only: str) -> tuple[list[Group], dict[str, str]]:
+    found, missed = pending.gather(tools, **only)
+    return pending.grouped(found), missed
+
+
+WHOLES: Final[dict[str, Callable[[Tools, str], Whole]]] = {
+    "driver": of_driver,
+    "class": of_class,
+    "namespace": of_namespace,
+}
+_WORDS: Final = {
+    **{word: word for word in WHOLES},
+    **dict.fromkeys(("drivers", "csidriver"), "driver"),
+    **dict.fromkeys(("sc", "storageclass", "classes", "storageclasses"), "class"),
+    **dict.fromkeys(("ns", "namespaces"), "namespace"),
+}

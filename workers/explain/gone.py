@@ -1,0 +1,112 @@
+"""What does Redis still know of an object that is gone?
+
+Work on a deleted claim continues until its volume is deleted or saved; what ended within the hour
+has a trail. Each key is found by the object's name, for the object's uid went with it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from workers.explain import queueing
+from workers.explain.facts import Cause
+from workers.explain.generic import Explained
+from workers.explain.serving import Served, runs
+from workers.explain.stranded import is_stranded
+from workers.explain.words import duration
+from workers.queue.inspect import KeyState, keys_of_object, read_keys
+from workers.queue.intents import IntentStore
+from workers.queue.keys import Key
+
+if TYPE_CHECKING:
+    from workers.cli.tools import Tools
+    from workers.explain.nouns import Noun
+    from workers.spec import Spec
+
+# The end of a pass, in the words of the trail.
+_ENDS: Final = frozenset({"done", "end"})
+
+
+def explain(tools: Tools, noun: Noun, namespace: str, name: str) -> Explained | None:
+    """The work on an object that does not exist, None where Redis knows of none.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    specs = {kind.name: spec for spec, kind in noun.kinds}
+    shown = f"{namespace}/{name}" if namespace else name
+    keys = dict.fromkeys(keys_of_object(tools.redis, set(specs), shown))
+    for record in IntentStore(tools.redis).all().values():
+        with suppress(ValueError):
+            key = Key.parse(str(record.get("key", "")))
+            if key.kind in specs and key.object == shown:
+                keys[key] = None
+    states = read_keys(tools.redis, list(keys)) if keys else []
+    states = [one for one in states if _is_open(one) or one.trail]
+    if not states:
+        return None
+    state = max(states, key=lambda one: (_is_open(one), one.trail[-1].at if one.trail else 0.0))
+    what = f"{noun.word} {shown}"
+    if _is_open(state):
+        found = _open(tools, specs[state.key.kind], state)
+        volume = str((state.intent or {}).get("volume") or "")
+        about = f" on volume {volume}" if volume else ""
+        text = f"{what} was deleted, and csi-fleet still works{about}. {found.text}"
+        return Explained(replace(found, text=text), state)
+    last = state.trail[-1]
+    said = next((one.detail for one in reversed(state.trail) if one.event in _ENDS), "")
+    result = f" with the result: {said}" if said else ""
+    return Explained(
+        Cause(
+            "gone",
+            f"There is no {what} any more. csi-fleet ended its work on it "
+            f"{duration(max(0.0, state.now - last.at))} ago{result}.",
+            is_problem=False,
+        ),
+        state,
+    )
+
+
+def _is_open(state: KeyState) -> bool:
+    """Whether something is still to be done for the key."""
+    return bool(state.is_known or state.fails or state.intent or state.unsaved)
+
+
+def _open(tools: Tools, spec: Spec, state: KeyState) -> Cause:
+    """Why the work on the key is not at its end."""
+    if state.intent is not None and is_stranded(state.intent):
+        volume = state.intent.get("volume") or state.key.record_name
+        return Cause(
+            "stranded",
+            f"Nobody can end the attempt: {state.intent.get('problem') or 'the reason is unknown'}",
+            "Create again what is missing, then run `csi-fleet retry pvc "
+            f"{state.key.object}`; or look for the volume in the storage and run `csi-fleet audit "
+            f"--forget={volume}`.",
+        )
+    if found := queueing.running(state) or queueing.paused(state):
+        return found
+    records = tools.registry.alive()
+    is_served = any(
+        runs(one, spec.name, spec.part_of) and name == state.key.driver
+        for name, one in records.items()
+    )
+    if state.key.driver and not is_served:
+        served = Served.by(records, spec.name)
+        return queueing.unserved(
+            state.key.driver_name, served, workers=len(tools.presence.workers())
+        )
+    error = queueing.last_error(state, None)
+    again = queueing.next_try(state)
+    if error is not None:
+        return queueing.defect(state, error[0], again) or Cause(
+            "deleted-failing",
+            f"The last attempt failed: {error[0]}",
+            "If the attempt needs an object that was deleted with it, such as a Secret, create "
+            f"that object again. {again}",
+            state.due,
+        )
+    return queueing.queued(state) or Cause(
+        "deleting", f"The work is not at its end. {again}".rstrip(), is_problem=False
+    )
