@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import socket
+from html import unescape
 from pathlib import Path
 
 import pytest
 import requests
 
-from tests.support.browser import page_text, screenshot
+from tests.support.browser import page_of, page_text, screenshot
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet, environment, program
 from tests.support.processes import start_process
+from tests.support.tool import Tool
 from tests.support.waiting import wait_until
 from workers.app import make_app
 from workers.config.load import parse
@@ -41,12 +45,15 @@ def fleet(tmp_path_factory, kubeconfig, driver_of_file, redis_binary):
 
 
 @pytest.fixture(scope="module")
-def flower(fleet, tmp_path_factory):
-    """Its address without the login."""
+def flower(fleet, kubeconfig, tmp_path_factory):
+    """Its address without the login; it reads the API server for the page /fleet."""
     port, directory = free_port(), tmp_path_factory.mktemp("flower")
     process = start_process(
         "flower",
-        [*program(), "flower", f"--flower-port={port}", f"--redis-url={fleet.redis_url}"],
+        [
+            *(*program(), "flower", f"--flower-port={port}"),
+            *(f"--redis-url={fleet.redis_url}", f"--kubeconfig={kubeconfig}"),
+        ],
         log=directory / "flower.log",
         env=environment(CSI_FLEET_FLOWER_BASIC_AUTH=":".join(LOGIN)),
         cwd=Path(__file__).parents[2],
@@ -171,3 +178,88 @@ def test_screens_for_the_documentation(flower, claim, tmp_path):
 def test_nothing_can_be_changed(flower, path):
     answer = requests.post(signed_in(flower, path), json={"args": ["x"]}, timeout=20)
     assert answer.status_code in {401, 403, 404, 405}, answer.text
+
+
+@pytest.fixture
+def sick(scene, driver_of_file, known_worker):
+    """Claims that wait for two causes."""
+    rule = {"method": "CreateVolume", "code": "INTERNAL", "message": "pool p1 is degraded"}
+    driver_of_file.set_rules(rule)
+    storage_class = scene.storage_class(driver_of_file.name)
+    for number in range(3):
+        scene.claim(f"orders-{number}", storage_class)
+    scene.claim("lost", f"{storage_class}-of-nobody")
+    yield f"{scene.namespace}/orders-0"
+    driver_of_file.set_rules()
+
+
+def test_the_page_fleet_needs_the_login(flower):
+    paths = (
+        "/fleet",
+        "/fleet/pending",
+        "/fleet/pvc/a/b",
+        "/fleet/find?object=a",
+        "/fleet/style.css",
+    )
+    for path in paths:
+        assert requests.get(f"http://{flower}{path}", timeout=5).status_code == 401, path
+        assert requests.post(signed_in(flower, path), timeout=5).status_code in {403, 405}, path
+
+
+def test_the_page_fleet_shows_drivers_what_waits_and_why(
+    flower, fleet, sick, kubeconfig, driver_of_file, tmp_path
+):
+    """What the commands say, in a browser; each link leads to a page; pictures for the docs."""
+    page = wait_until(
+        lambda: (text := page_text(signed_in(flower, "/fleet"))) and "3 x " in text and text,
+        60,
+        "the page shows three failing claims",
+    )
+    assert driver_of_file.name in page
+    assert "pool p1 is degraded" in page
+    assert "class-missing" in page
+    tool = Tool(kubeconfig, fleet.redis_url)
+    causes = {one["cause"] for one in tool.json("pending")["groups"]}
+    assert {"driver-error", "class-missing"} <= causes
+    for cause in causes:
+        assert f"<code>{cause}</code>" in page
+    for path in set(re.findall(r'href="(/fleet/[^"]+)"', page)):
+        answer = requests.get(signed_in(flower, unescape(path)), timeout=20)
+        is_there = answer.status_code == 200
+        assert is_there or (answer.status_code == 404 and "class-missing" in answer.text), path
+        policy = answer.headers.get("Content-Security-Policy", "")
+        assert "default-src 'none'" in policy or path.endswith("style.css")
+    found = requests.get(signed_in(flower, f"/fleet/find?object=pvc+{sick}"), timeout=20)
+    assert found.url.endswith(f"/fleet/pvc/{sick}")
+    claim = page_text(signed_in(flower, f"/fleet/pvc/{sick}"))
+    assert "Remedy:" in claim
+    assert "What happened" in claim
+    assert "pool p1 is degraded" in claim
+    folder = IMAGES if os.environ.get("UPDATE_IMAGES") == "1" else tmp_path
+    sizes = {"fleet": (1100, 900), "fleet-claim": (1100, 760), "fleet-narrow": (390, 800)}
+    for name, size in sizes.items():
+        path = f"/fleet/pvc/{sick}" if name == "fleet-claim" else "/fleet"
+        screenshot(signed_in(flower, path), folder / f"{name}.png", size=size)
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_fleet_by_keyboard_and_on_a_narrow_screen(flower, sick):
+    """Links, a field and a button alone, in reading order; nothing is wider than a phone."""
+    page = page_text(signed_in(flower, "/fleet"))
+    assert "<script" not in page
+    assert not re.findall(r'tabindex="[1-9]|onclick|<div role="button"', page)
+    first = re.search(r"<(a|button|input|select)\b[^>]*>", page)
+    assert 'href="#main"' in first.group()
+    assert '<label for="object">' in page
+    frame = (
+        "<iframe id=f width=360 height=900></iframe><script>"
+        "onload=()=>{let f=document.getElementById('f');f.srcdoc=PAGE;"
+        "f.onload=()=>{document.title='wide:'+f.contentDocument.documentElement.scrollWidth}}"
+        "</script>"
+    )
+    style = requests.get(signed_in(flower, "/fleet/style.css"), timeout=10).text
+    whole = re.sub(r"<link[^>]*style.css[^>]*>", f"<style>{style}</style>", page)
+    html = frame.replace("PAGE", json.dumps(whole).replace("</", "<\\/"))
+    shown = page_of(html)
+    width = int(re.search(r"wide:(\d+)", shown).group(1))
+    assert width <= 360

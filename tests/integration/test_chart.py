@@ -147,12 +147,13 @@ def test_sidecar_mode_is_the_overlay_without_the_drivers_own(chart):
     assert ("Deployment", "worker") not in ours
 
 
-@pytest.mark.parametrize("component", ["redis-sentinel", "external-redis"])
+@pytest.mark.parametrize("component", ["redis-sentinel", "external-redis", "fleet-page"])
 def test_choice_is_the_component(chart, component):
     """As the last component of the overlay, which docs/install.md asks for."""
     overlay, values = central()
     theirs = accumulate(K8S / "components" / component, overlay)
     choices = {
+        "fleet-page": {"flower": {"fleetPage": True}},
         "redis-sentinel": {"redis": {"mode": "sentinel"}},
         "external-redis": {
             "redis": {"mode": "external", "url": "rediss://redis.example.org:6379/0"}

@@ -51,6 +51,14 @@ def page_text(url: str, *, budget_ms: int = 6000) -> str:
     return _run("--dump-dom", f"--virtual-time-budget={budget_ms}", url)
 
 
+def page_of(html: str) -> str:
+    """A page of our own after its scripts ran."""
+    with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8") as file:
+        file.write(html)
+        file.flush()
+        return page_text(f"file://{file.name}")
+
+
 def screenshot(url: str, path: Path, *, size: tuple[int, int] = (1360, 560)) -> None:
     """Save a picture of the page."""
     path.unlink(missing_ok=True)

@@ -54,7 +54,11 @@ WRITES: Final = {
         "shadow",
     },
 }  # fmt: skip
-READS: Final = {"watcher": {"capacity"}, "worker": {"catalog"}}
+READS: Final = {
+    "watcher": {"capacity"},
+    "worker": {"catalog"},
+    "viewer": {"queue", "counters", "intents", "registry", "events", "quarantine", "catalog"},
+}
 # Of the events' keys the watcher only adds to the trail of claims and volumes; a worker counts up
 # the version of the drivers it announces.
 ALSO: Final = {"watcher": ("trail",), "worker": ("versions",)}
@@ -69,6 +73,7 @@ DRIVER_BROKER: Final = "broker.@driver@"
 PASSWORDS: Final = {
     "publisher": "watcher",
     "broker": "worker",
+    "viewer": "flower",
     DRIVER_USER: "password",
     DRIVER_BROKER: "password",
 }
@@ -81,6 +86,11 @@ _OURS: Final = (
     "hincrby hexists hgetall hkeys hlen hmget hscan sadd srem scard sismember smembers zadd zrem "
     "zcard zcount zscore zmscore zrank zrange zrangebyscore zrangebylex zpopmin zremrangebyscore "
     "zscan llen lpush rpush ltrim lrange"
+)
+# The page /fleet: nothing that writes. A script has the rights of its user, so none writes for it.
+_LOOK: Final = (
+    "info time get exists scan hget hmget hgetall hkeys hlen hscan sismember smembers zcard zcount "
+    "zscore zrank zrange zrangebyscore zrangebylex zscan lrange"
 )
 # Celery's connections: nothing that stores, but for messages and the schedule.
 _SEND: Final = "multi exec lpush llen"
@@ -100,6 +110,7 @@ COMMANDS: Final[dict[str, tuple[str, ...]]] = {
     "broker": (BROKER_COMMANDS,),
     "beat": (_CONNECT, _SEND, _SCHEDULE),
     "flower": (_CONNECT, _CONSUME, _TALK),
+    "viewer": (_CONNECT, _SCRIPT, _LOOK),
 }
 COMMANDS[DRIVER_USER] = COMMANDS["worker"]
 COMMANDS[DRIVER_BROKER] = COMMANDS["broker"]
@@ -120,6 +131,7 @@ OTHER_KEYS: Final = {
     DRIVER_BROKER: f"%W~{CELERY_QUEUE_PREFIX}* {_OWN_TICKETS} ~{SYSTEM} {REMOTE}",
     "beat": f"{_SCHEDULE_KEYS} ~{SYSTEM}",
     "flower": f"%R~{CELERY_QUEUE_PREFIX}* %R~{SYSTEM} {REMOTE}",
+    "viewer": "",
 }
 PURPOSE: Final = {
     "watcher": "Adds keys, feeds the catalog, brings attempts back.",
@@ -133,6 +145,7 @@ PURPOSE: Final = {
     DRIVER_BROKER: "The same beside one driver.",
     "beat": "Keeps the schedule and sends ticks. Sees no key of ours.",
     "flower": "Listens to Celery's events, asks workers, counts tickets. Sees no key of ours.",
+    "viewer": "The page /fleet of Flower: reads what status, pending and explain show.",
 }
 
 
@@ -173,7 +186,7 @@ def _own_keys(user: str) -> list[str]:
     return patterns
 
 
-OWNERS: Final = ("watcher", "worker", DRIVER_USER, "operator")
+OWNERS: Final = ("watcher", "worker", DRIVER_USER, "viewer", "operator")
 CELERY_USERS: Final = ("publisher", "broker", DRIVER_BROKER, "beat", "flower")
 
 
@@ -190,12 +203,12 @@ def matrix() -> str:
         if any(access(user, entry) for user in CELERY_USERS):
             raise ValueError(entry.name)
     lines = [
-        "| Keys `csifleet:...` | watcher | worker | worker.DRIVER | operator |",
-        "|---|---|---|---|---|",
+        "| Keys `csifleet:...` | watcher | worker | worker.DRIVER | viewer | operator |",
+        "|---|---|---|---|---|---|",
         *(f"| {' '.join(names)} | {' | '.join(rights)} |" for rights, names in rows.items()),
-        "| Lists `drv.DRIVER` | r | rw | rw own and of no driver, else r | rw |",
-        "| Our functions (FCALL) | yes | yes | yes | yes |",
-        "| Code of one's own, administration | - | - | - | - |",
+        "| Lists `drv.DRIVER` | r | rw | rw own and of no driver, else r | - | rw |",
+        "| Our functions (FCALL) | yes | yes | yes | those that only read | yes |",
+        "| Code of one's own, administration | - | - | - | - | - |",
         "",
         "| Celery's connections | publisher | broker | broker.DRIVER | beat | flower |",
         "|---|---|---|---|---|---|",

@@ -19,13 +19,18 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "k8s" / "base" / "redis"
 # Behind sentinels the servers know one user more.
 REPLICATED = ROOT / "k8s" / "components" / "redis-sentinel" / "redis" / "servers.acl"
-USERS = ("watcher", "worker", "publisher", "broker", "beat", "flower", "operator")
+USERS = ("watcher", "worker", "publisher", "broker", "beat", "flower", "viewer", "operator")
 # The user of a worker beside one driver, and the driver's name.
 DRIVER = "csi.example.org"
 DRIVER_USER = f"worker.{DRIVER}"
 DRIVER_BROKER = f"broker.{DRIVER}"
 # Celery's connections log in with the password of the component.
-PASSWORDS = {"publisher": "watcher", "broker": "worker", DRIVER_BROKER: DRIVER_USER}
+PASSWORDS = {
+    "publisher": "watcher",
+    "broker": "worker",
+    "viewer": "flower",
+    DRIVER_BROKER: DRIVER_USER,
+}
 # Not shipped: who may ask what was refused and try what users may do.
 TESTER = "user tester on >tester ~* &* +@all\n"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from workers.cli import terminal
@@ -32,7 +32,7 @@ _UNSEEN: Final = (NO_REASON - {"uploading"}) | {
     "nothing-to-do",
     "no-free-worker",
 }
-_ABSENT: Final = frozenset({"not-found", "quota"})
+ABSENT: Final = frozenset({"not-found", "quota"})
 
 
 def run(tools: Tools) -> int:
@@ -48,15 +48,8 @@ def run(tools: Tools) -> int:
         further=tuple(wholes.WHOLES),
     )
     shown = f"{namespace}/{name}" if namespace else name
-    noun, problem = nouns.nouns()[word], ""
-    try:
-        found = best(answers(tools, noun, namespace, name))
-        if found.cause.code in _ABSENT:
-            found = gone.explain(tools, noun, namespace, name) or found
-        cause = unseen(tools, found.cause)
-    except QueueUnavailable as error:
-        found, problem = away.explain(tools, noun, namespace, name), str(error)
-        cause = found.cause
+    answer = explained(tools, word, namespace, name)
+    found, cause, problem = answer.found, answer.cause, answer.problem
     state = found.state
     entries = timeline(state.trail if state is not None else (), found.claim, found.volume)
     if tools.is_data:
@@ -69,7 +62,39 @@ def run(tools: Tools) -> int:
         terminal.write_lines(lines[1:])
     if problem:
         sys.stderr.write(f"csi-fleet explain: {problem}\n")
-    return 1 if problem or cause.code in _ABSENT else 0
+    return 1 if problem or cause.code in ABSENT else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is known of an object.
+
+    Attributes:
+        found: the answer of the controller that knows most.
+        cause: its cause, with what keeps watchers and workers from seeing the object.
+        problem: why Redis could not be asked, "" if it could.
+    """
+
+    found: Explained
+    cause: Cause
+    problem: str = ""
+
+
+def explained(tools: Tools, word: str, namespace: str, name: str) -> Answer:
+    """Explain one object.
+
+    Raises:
+        ApiError: the API server does not answer, or refuses to show it.
+    """
+    noun = nouns.nouns()[word]
+    try:
+        found = best(answers(tools, noun, namespace, name))
+        if found.cause.code in ABSENT:
+            found = gone.explain(tools, noun, namespace, name) or found
+        return Answer(found, unseen(tools, found.cause))
+    except QueueUnavailable as error:
+        found = away.explain(tools, noun, namespace, name)
+        return Answer(found, found.cause, str(error))
 
 
 def unseen(tools: Tools, cause: Cause) -> Cause:

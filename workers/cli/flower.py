@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from workers.app import make_app
+from workers.cli import fleetweb
 from workers.cli.firstping import ask_redis
 from workers.config.checks import OIDC_PROVIDERS
 from workers.errors import ConfigError
@@ -147,6 +148,7 @@ def run(settings: Settings) -> int:
     check_free(settings.flower.address, settings.flower.port)
     Restarter(files(settings), lambda: os.kill(os.getpid(), signal.SIGTERM)).watch()
     ask_redis(settings)
+    fleetweb.install(settings)
     app = make_app(settings)
     app.set_default()
     if options := tls_options(settings.redis.url):

@@ -21,6 +21,7 @@ from workers.explain.facts import Cause
 from workers.explain.gather import driver_of
 from workers.explain.listed import Listed
 from workers.explain.moves import SETTLED, move_of
+from workers.explain.serving import Records
 from workers.explain.waiting import waits
 from workers.explain.words import duration, rfc3339, stamp
 from workers.kube import paths
@@ -108,7 +109,7 @@ class ReadOnce:
     @cached_property
     def registry(self) -> Answers:
         """Served drivers."""
-        return Answers(alive=self._tools.registry.alive())
+        return Answers(alive=Records(self._tools.registry.alive()))
 
     @cached_property
     def presence(self) -> Answers:

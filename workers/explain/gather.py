@@ -13,7 +13,7 @@ from workers.controllers.provisioner.filters import keys_of_volume
 from workers.controllers.provisioner.served import Drivers
 from workers.errors import ApiError, AttemptError
 from workers.explain.facts import ClaimFacts, NodeFacts, Quota, SecretFacts, VolumeFacts
-from workers.explain.serving import PROVISIONER, Served, of_controller
+from workers.explain.serving import PROVISIONER, Served, kept, of_controller
 from workers.explain.words import nearest, stamp
 from workers.kube import paths
 from workers.kube.errors import NotFoundError, Unreachable
@@ -284,9 +284,14 @@ def _elsewhere(kube: KubeResources, namespace: str, name: str) -> str:
 
 def driver_of(records: Mapping[str, Mapping[str, Any]], name: str) -> str:
     """The CSI driver behind a provisioner's name, which may be an in-tree or a further one."""
-    served = (complete(place, record) for place, record in records.items())
+    owners = kept(records, "owners", lambda: _owners(records))
     plugin = plugins.of_in_tree(name)
-    return Drivers.of_records(served).owners.get(name) or (plugin.driver_name if plugin else name)
+    return owners.get(name) or (plugin.driver_name if plugin else name)
+
+
+def _owners(records: Mapping[str, Mapping[str, Any]]) -> Mapping[str, str]:
+    served = (complete(place, record) for place, record in records.items())
+    return Drivers.of_records(served).owners
 
 
 def find_driver(
@@ -297,14 +302,21 @@ def find_driver(
     `node`: the one that the scheduler chose, "" for none; another node's worker leaves it alone.
     """
     driver = driver_of(records, provisioner)
+    own = kept(records, "by name", lambda: _by_name(records)).get(driver, ()) if driver else ()
     found = [
-        (name, record)
-        for name, record in sorted(of_controller(records, PROVISIONER).items())
-        if driver
-        and record.get("name") == driver
-        and (not node or (record.get("node") or node) == node)
+        (name, record) for name, record in own if not node or (record.get("node") or node) == node
     ]
     return found[0] if found else ("", None)
+
+
+def _by_name(
+    records: Mapping[str, Mapping[str, Any]],
+) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
+    """Queue names and records that workers provision for, by the driver."""
+    found: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    for name, record in sorted(of_controller(records, PROVISIONER).items()):
+        found.setdefault(str(record.get("name")), []).append((name, record))
+    return found
 
 
 def domain_of(record: Mapping[str, Any] | None, uid: str) -> str:

@@ -14,6 +14,7 @@
 {{- fail "the admission policy needs Kubernetes 1.30: set admissionPolicy.enabled=false" -}}
 {{- end -}}
 {{- if .Values.admissionPolicy.enabled }}{{ $folders = append $folders "components/admission-policy" }}{{ end -}}
+{{- if .Values.flower.fleetPage }}{{ $folders = append $folders "components/fleet-page" }}{{ end -}}
 {{- if eq .Values.redis.mode "sentinel" }}{{ $folders = append $folders "components/redis-sentinel" }}{{ end -}}
 {{- toJson $folders -}}
 {{- end -}}
@@ -46,7 +47,7 @@
 {{- $kind := .item.kind -}}{{- $name := .item.metadata.name -}}{{- $values := .root.Values -}}
 {{- if and (eq $kind "Namespace") (eq $name "csi-fleet") -}}yes
 {{- else if and (eq $kind "NetworkPolicy") (not $values.networkPolicies.enabled) -}}yes
-{{- else if and (eq $name "flower") (not $values.flower.enabled) -}}yes
+{{- else if and (has $name (list "flower" "csi-fleet-flower")) (not $values.flower.enabled) -}}yes
 {{- else if and (eq $name "redis") (eq $values.redis.mode "external") -}}yes
 {{- else if and (eq $name "redis") (eq $values.redis.mode "sentinel") (has $kind (list "Deployment" "Service")) -}}yes
 {{- end -}}
@@ -92,6 +93,14 @@ rediss://redis:6379/0?ssl_ca_certs=/run/csi-fleet-redis/ca/ca.crt
 {{- end -}}
 {{- range $key, $value := $own.env }}{{ $env = append $env (dict "name" $key "value" (toString $value)) }}{{ end -}}
 {{- $_ := set $main "env" $env -}}
+{{- if and (eq $name "flower") $own.fleetPage -}}
+{{- $_ := set $pod "serviceAccountName" "flower" -}}
+{{- $_ := set $main "volumeMounts" (append $main.volumeMounts (dict "name" "api-token" "mountPath" "/var/run/secrets/kubernetes.io/serviceaccount" "readOnly" true)) -}}
+{{- $token := dict "serviceAccountToken" (dict "path" "token" "expirationSeconds" 3607) -}}
+{{- $authority := dict "configMap" (dict "name" "kube-root-ca.crt" "items" (list (dict "key" "ca.crt" "path" "ca.crt"))) -}}
+{{- $place := dict "downwardAPI" (dict "items" (list (dict "path" "namespace" "fieldRef" (dict "fieldPath" "metadata.namespace")))) -}}
+{{- $_ := set $pod "volumes" (append $pod.volumes (dict "name" "api-token" "projected" (dict "defaultMode" 288 "sources" (list $token $authority $place)))) -}}
+{{- end -}}
 {{- $args := $main.args -}}
 {{- if and (eq $name "worker") (has "capacity" $values.features) -}}
 {{- $args = concat $args (list "--enable-capacity" "--capacity-ownerref-level=2") -}}

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from workers.controllers.resizer.claim import ClaimView, condition_of, read_claim, read_volume
+from workers.controllers.resizer.claim import (
+    BOUND,
+    ClaimView,
+    condition_of,
+    read_claim,
+    read_volume,
+)
 from workers.controllers.resizer.rules import KIND
 from workers.controllers.resizer.words import ANN_RESIZER, Condition, ModifyState, Part
 from workers.explain import queueing
@@ -79,6 +85,8 @@ def gather(tools: Tools, namespace: str, name: str) -> ChangeFacts:
         claim = tools.kube.get_claim(namespace, name)
     except NotFoundError:
         return ChangeFacts(namespace, name)
+    if (claim.get("status") or {}).get("phase") != BOUND:
+        return ChangeFacts(namespace, name, claim=claim)  # nothing else of it matters
     view = read_claim(claim)
     volume = _found(tools.kube.get_volume, view.volume_name)
     driver_name = _driver_name(claim, volume)

@@ -1,0 +1,246 @@
+"""The page `/fleet` in Flower's web server, behind its login: it reads, and changes nothing.
+
+A page is what `status`, `pending` and `explain` print, for it calls them. It is read at most each
+few seconds, for all who look. Flower knows no plug-ins: its list of handlers is extended.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote
+
+from flower import urls
+from flower.views import BaseHandler
+from tornado import web
+from tornado.ioloop import IOLoop
+
+from workers.cli import explain, fleetpage, pending, status, wholes
+from workers.cli.fleetpage import Snapshot
+from workers.cli.tools import Tools, named_object
+from workers.errors import ApiError, ConfigError, QueueUnavailable
+from workers.explain.timeline import timeline
+from workers.kube.errors import ForbiddenError
+from workers.kube.resources import KubeResources
+from workers.observability.logging import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.config.settings import Settings
+
+_log = get_logger(__name__)
+
+# How old a page may be.
+FRESH_SECONDS: Final = 3.0
+# The Redis user of the page beside Flower's, with its password (k8s/base/redis/users.acl).
+VIEWERS: Final = {"flower": "viewer"}
+NO_ACCOUNT: Final = (
+    "Flower has no account at the API server, so this page shows only what Redis knows: not why "
+    "claims wait that nobody tries. Add k8s/components/fleet-page, or give Flower --kubeconfig."
+)
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+class NoAccount:
+    """The API server for a page without an account: it shows nothing."""
+
+    def get(self, path: str, query: Any = None, **_: Any) -> Any:
+        """Refuse."""
+        del path, query
+        raise ForbiddenError(403, "Forbidden", "Flower has no account at the API server")
+
+    watch_raw = get
+
+
+class Fleet:
+    """What the pages show, read when somebody looks.
+
+    Args:
+        settings: of Flower.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        redis = settings.redis
+        user = VIEWERS.get(redis.username, redis.username)
+        self.tools = Tools(replace(settings, redis=replace(redis, username=user)))
+        self.has_account = True
+        try:
+            _ = self.tools.kube
+        except ConfigError:
+            nobody: Any = NoAccount()
+            self.tools.__dict__["kube"] = KubeResources(nobody)
+            self.has_account = False
+        self._lock = threading.Lock()
+        self._known: Snapshot | None = None
+
+    def snapshot(self) -> Snapshot:
+        """All that the first page shows; whoever asks at the same time waits for one reading."""
+        with self._lock:
+            known = self._known
+            if known is None or time.time() - known.at >= FRESH_SECONDS:
+                known = self._known = self._read()
+            return known
+
+    def _read(self) -> Snapshot:
+        notes = [] if self.has_account else [NO_ACCOUNT]
+        try:
+            report = status.gather(self.tools)
+        except QueueUnavailable as error:
+            return Snapshot(time.time(), notes=[*notes, _away(error)])
+        try:
+            found, missed = pending.gather(self.tools)
+        except (ApiError, QueueUnavailable) as error:
+            problem = (
+                f"What waits is not known: {error}. Look at the API server and at Redis, then "
+                "load the page again."
+            )
+            return Snapshot(time.time(), report, notes=[*notes, problem])
+        return Snapshot(
+            time.time(),
+            report,
+            pending.grouped(found),
+            missed if self.has_account else {},
+            notes,
+        )
+
+    def explain(self, root: str, word: str, name: str) -> tuple[int, str]:
+        """The status and the page of one object.
+
+        Raises:
+            ConfigError: it is named in a way that nothing is.
+        """
+        now, title = time.time(), f"{word} {name}"
+        if word in wholes.WHOLES:
+            whole = wholes.WHOLES[word](self.tools, name)
+            cause = explain.unseen(self.tools, whole.cause())
+            page = fleetpage.explained(
+                root, title, cause, now, facts=whole.facts, groups=whole.groups
+            )
+            return 200 if whole.is_there else 404, page
+        word, namespace, name = named_object((word, name), "explain")
+        answer = explain.explained(self.tools, word, namespace, name)
+        found = answer.found
+        trail = found.state.trail if found.state is not None else ()
+        entries = timeline(trail, found.claim, found.volume)
+        notes = [_away(answer.problem)] if answer.problem else []
+        page = fleetpage.explained(root, title, answer.cause, now, entries=entries, notes=notes)
+        return 404 if answer.cause.code in explain.ABSENT else 200, page
+
+
+def _away(error: object) -> str:
+    return (
+        f"Redis does not answer: {error}. Look at Redis' pod and network policy; Redis needs the "
+        "user viewer (k8s/base/redis/users.acl)."
+    )
+
+
+class _Handler(BaseHandler):  # type: ignore[misc]  # Flower has no types
+    """A page: computed beside the event loop, with headers that let it load nothing foreign."""
+
+    def initialize(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+
+    @property
+    def root(self) -> str:
+        """What Flower's addresses begin with."""
+        prefix = str(self.application.options.url_prefix or "").strip("/")
+        return f"/{prefix}" if prefix else ""
+
+    async def show(self, make: Callable[[], tuple[int, str]], title: str) -> None:
+        """Answer with a page, or with what keeps it from being made."""
+        try:
+            code, page = await IOLoop.current().run_in_executor(None, make)
+        except (ApiError, QueueUnavailable) as error:
+            code, page = 503, fleetpage.failed(self.root, title, f"{error}", time.time())
+        except ConfigError as error:
+            code, page = 404, fleetpage.failed(self.root, title, f"{error}", time.time())
+        for name, value in _HEADERS.items():
+            self.set_header(name, value)
+        self.set_status(code)
+        self.finish(page)
+
+
+class Overview(_Handler):
+    """`/fleet`."""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """The first page."""
+        await self.show(
+            lambda: (200, fleetpage.overview(self.root, self.fleet.snapshot())), "Fleet"
+        )
+
+
+class Pending(_Handler):
+    """`/fleet/pending`."""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """All that waits; `cause` and `about` choose."""
+        only = {
+            name: self.get_query_argument(name)
+            for name in ("cause", "about")
+            if name in self.request.query_arguments
+        }
+        await self.show(
+            lambda: (200, fleetpage.waiting(self.root, self.fleet.snapshot(), only)), "Pending"
+        )
+
+
+class Explained(_Handler):
+    """`/fleet/pvc/shop/data`."""
+
+    @web.authenticated
+    async def get(self, word: str, name: str) -> None:
+        """Cause, remedy and history."""
+        name = unquote(name)
+        await self.show(lambda: self.fleet.explain(self.root, word, name), f"{word} {name}")
+
+
+class Find(_Handler):
+    """`/fleet/find?object=pvc shop/data`."""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """Lead to the object's page; a claim needs no word."""
+        words = self.get_query_argument("object", "").split()
+        if len(words) == 1:
+            words = words[0].split("/", 1) if words[0].count("/") > 1 else ["pvc", *words]
+        if len(words) != 2:
+            problem = "That names no object. Give one as `pvc shop/data` or `driver NAME`."
+            self.set_status(404)
+            self.finish(fleetpage.failed(self.root, "Explain", problem, time.time()))
+            return
+        known = wholes.named(tuple(words))
+        word, name = known or (words[0].lower(), words[1])
+        self.redirect(f"{self.root}/fleet/{quote(word, safe='')}/{quote(name)}")
+
+
+class Style(_Handler):
+    """`/fleet/style.css`."""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """The style sheet."""
+        self.set_header("Content-Type", "text/css; charset=utf-8")
+        self.finish(fleetpage.STYLE)
+
+
+def install(settings: Settings) -> None:
+    """Add the pages to those of the Flower that this process starts."""
+    handed = {"fleet": Fleet(settings)}
+    urls.handlers[:0] = [
+        web.url(r"/fleet/?", Overview, handed),
+        web.url(r"/fleet/style\.css", Style, handed),
+        web.url(r"/fleet/pending", Pending, handed),
+        web.url(r"/fleet/find", Find, handed),
+        web.url(r"/fleet/([A-Za-z-]+)/(.+)", Explained, handed),
+    ]
