@@ -50,6 +50,15 @@ def run(tools: Tools) -> int:
     return 0
 
 
+def items(tools: Tools) -> list[dict[str, object]]:
+    """All that fails or was given up, for programs.
+
+    Raises:
+        QueueUnavailable: Redis does not answer.
+    """
+    return [_json(one) for one in (*failed_keys(tools.redis), *_stranded(tools))]
+
+
 def _stranded(tools: Tools) -> list[FailedKey]:
     """Attempts without claim that wait for an operator; `csi-fleet audit` says more."""
     return [

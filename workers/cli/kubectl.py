@@ -38,6 +38,7 @@ REDIS_VARIABLE: Final = "CSI_FLEET_REDIS_URL"
 COMMANDS: Final = (
     *("status", "pending", "explain", "retry", "failed", "pause", "resume", "drain", "dry-run"),
     *("doctor", "shadow", "migrate", "adopt", "release", "audit", "version"),
+    "support-bundle",
 )
 # Those that ask where csi-fleet's own objects are.
 PLACED: Final = ("pause", "resume", "drain", "doctor")

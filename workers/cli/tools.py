@@ -51,6 +51,7 @@ _MODULES: Final = {
     Command.MIGRATE: "migrate",
     Command.ADOPT: "adopt",
     Command.RELEASE: "adopt",
+    Command.SUPPORT_BUNDLE: "support_bundle",
     Command.COMPLETION: "completion",
 }
 TIMEOUT_SECONDS: Final = 5.0

@@ -40,6 +40,7 @@ class Command(StrEnum):
     ADOPT = "adopt"
     RELEASE = "release"
     CONFORMANCE = "conformance"
+    SUPPORT_BUNDLE = "support-bundle"
     SECRET_ROLES = "secret-roles"  # noqa: S105 - the name of a command
     COMPLETION = "completion"
     VERSION = "version"
@@ -83,6 +84,7 @@ SUMMARIES = {
         "--account=NAMESPACE/NAME",
         "Roles for the Secrets that the cluster's classes name",
     ),
+    Command.SUPPORT_BUNDLE: ("> FILE", "all that helps to find a fault, without logins"),
     Command.COMPLETION: ("bash | zsh | fish", "completion of commands and flags for a shell"),
     Command.VERSION: ("", "the version"),
 }
@@ -110,6 +112,10 @@ EXAMPLES = {
     ),
     Command.RELEASE: ("release nfs.csi.k8s.io",),
     Command.SHADOW: ("shadow report", "shadow report --driver=nfs.csi.k8s.io"),
+    Command.SUPPORT_BUNDLE: (
+        "support-bundle > bundle.yaml",
+        "support-bundle -o json > bundle.json",
+    ),
     Command.SECRET_ROLES: ("secret-roles --account=csi-fleet/worker",),
 }
 """Examples of the commands a person runs, for `--help`."""
@@ -149,6 +155,7 @@ TOOLS = frozenset(
         Command.MIGRATE,
         Command.ADOPT,
         Command.RELEASE,
+        Command.SUPPORT_BUNDLE,
         Command.COMPLETION,
     }
 )

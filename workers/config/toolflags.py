@@ -20,6 +20,7 @@ _REPORTS: Final = frozenset(
         Command.SHADOW,
         Command.MIGRATE,
         Command.CONFORMANCE,
+        Command.SUPPORT_BUNDLE,
     }
 )
 _HOLDS: Final = frozenset({Command.PAUSE, Command.RESUME, Command.DRAIN})

@@ -1,0 +1,179 @@
+"""`csi-fleet support-bundle`: a document with all that helps to find a fault, fit to be sent away.
+
+It is text, so that its sender can read it before. It is made of what other commands print; whole
+objects are not in it, and no Secret is read. `scrubbed` replaces what looks like a login
+in the texts that drivers and people wrote.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+import time
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.cli import doctor, explain, failed, pending, status, terminal
+from workers.errors import ConfigError
+from workers.explain import nouns
+from workers.explain.text import as_json
+from workers.explain.timeline import timeline
+from workers.explain.words import rfc3339
+from workers.kube import paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from workers.cli.pending import Group
+    from workers.cli.tools import Tools
+
+KIND: Final = "SupportBundle"
+# Causes of which one object is explained with its history.
+EXPLAINED: Final = 20
+FAILED: Final = 500
+HIDDEN: Final = "[hidden]"
+_NAME: Final = (
+    r"[\w.-]*(?:pass(?:word|wd|phrase)?|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|"
+    r"credentials?|login|pwd|key)[\w.-]*"
+)
+_QUOTED: Final = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
+_PATTERNS: Final = (
+    # A private key or a certificate, to its end or to the end of the text.
+    (re.compile(r"-----BEGIN [\s\S]*?(?:-----END [A-Z0-9 ]+-----|\Z)"), HIDDEN),
+    # The login of an address, with a scheme or without one.
+    (re.compile(r"(?<=://)[^/\s@]+@"), f"{HIDDEN}@"),
+    (re.compile(r"(?<![\w/])[\w.-]+:[^\s/@:]+@(?=[\w.-])"), f"{HIDDEN}@"),
+    (re.compile(r"\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1 {HIDDEN}"),
+    # password=x, "token": "x", --secret x; not `secret shop/key`, which is a name.
+    (
+        re.compile(
+            rf"(?<![\w/-])([\"']?{_NAME}[\"']?\s*[=:]\s*)({_QUOTED}|[^\s,;&\"']+)", re.IGNORECASE
+        ),
+        rf"\1{HIDDEN}",
+    ),
+    # JSON web tokens, and whatever is as long and as random as a key.
+    (re.compile(r"\beyJ[\w-]{4,}\.[\w-]{4,}\.[\w-]*"), HIDDEN),
+    (
+        re.compile(r"(?<![\w/+])(?=[\w/+]*\d)(?=[\w/+]*[A-Z])(?=[\w/+]*[a-z])[\w/+]{32,}={0,2}"),
+        HIDDEN,
+    ),
+)
+
+
+def run(tools: Tools) -> int:
+    """The command; 0 also when a part could not be read: the document says so.
+
+    Raises:
+        ConfigError: an argument was given.
+    """
+    if tools.settings.arguments:
+        raise ConfigError("it takes no argument: csi-fleet support-bundle > FILE")
+    found = scrubbed(gather(tools), secrets_of(tools))
+    terminal.write_document(tools.settings.tool.output or "yaml", KIND, found)
+    sys.stderr.write(
+        "csi-fleet support-bundle: names of namespaces, claims, drivers and nodes are in it; "
+        "read it before you send it\n"
+    )
+    return 0
+
+
+def gather(tools: Tools) -> dict[str, Any]:
+    """Every part by its name."""
+    groups: list[Group] = []
+
+    def waiting() -> Any:
+        found, missed = pending.gather(tools)
+        groups.extend(pending.grouped(found))
+        return pending.as_fields(groups, missed)
+
+    parts: dict[str, Callable[[], Any]] = {
+        "doctor": lambda: _checked(tools),
+        "status": lambda: status.gather(tools),
+        "pending": waiting,
+        "failed": lambda: failed.items(tools)[:FAILED],
+        "explained": lambda: list(_explained(tools, groups)),
+        "drivers": tools.registry.alive,
+        "classes": lambda: [_class(one) for one in tools.kube.list(paths.STORAGE_CLASSES)],
+    }
+    made = {
+        "made": rfc3339(time.time()),
+        "version": version("csi-fleet"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
+    return made | {name: _tried(part) for name, part in parts.items()}
+
+
+def secrets_of(tools: Tools) -> list[str]:
+    """What this command itself was given to log in with."""
+    redis = tools.settings.redis
+    keys = (part for line in redis.record_keys for part in (line, *line.split()))
+    return [one for one in (redis.password, redis.sentinel_password, *keys) if one]
+
+
+def scrubbed(value: Any, secrets: Iterable[str] = ()) -> Any:
+    """A value without what looks like a login in its texts.
+
+    Args:
+        value: of a document.
+        secrets: texts that are replaced wherever they stand.
+    """
+    known = sorted(secrets, key=len, reverse=True)
+    if isinstance(value, dict):
+        return {_scrubbed(str(name), known): scrubbed(one, known) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [scrubbed(one, known) for one in value]
+    return _scrubbed(value, known) if isinstance(value, str) else value
+
+
+def _scrubbed(text: str, secrets: list[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, HIDDEN)
+    for pattern, instead in _PATTERNS:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def _tried(part: Callable[[], Any]) -> Any:
+    try:
+        return part()
+    except Exception as error:  # noqa: BLE001 - what is broken is why somebody asks for it
+        return {"problem": f"{type(error).__name__}: {error}"}
+
+
+def _checked(tools: Tools) -> list[dict[str, str]]:
+    """What `doctor` found, up to a check that cannot be made at all."""
+    found = []
+    try:
+        for one in doctor.findings(tools):
+            found.append({"check": one.check, "state": one.state, "text": one.text})  # noqa: PERF401
+    except Exception as error:  # noqa: BLE001
+        text = f"{type(error).__name__}: {error}"
+        found.append({"check": "doctor", "state": doctor.FAIL, "text": text})
+    return found
+
+
+def _explained(tools: Tools, groups: list[Group]) -> Iterable[dict[str, Any]]:
+    """The object of each cause that waits longest, with its history."""
+    for group in groups[:EXPLAINED]:
+        one = group.oldest
+        if one.word not in nouns.nouns():
+            continue
+        namespace, _, name = one.name.rpartition("/")
+        answer = explain.explained(tools, one.word, namespace, name)
+        found = answer.found
+        trail = found.state.trail if found.state is not None else ()
+        entries = timeline(trail, found.claim, found.volume)
+        yield as_json(one.word, one.name, answer.cause, found.state, entries)
+
+
+def _class(storage_class: Mapping[str, Any]) -> dict[str, Any]:
+    """A class without the values of its parameters, which may hold a login."""
+    return {
+        "name": storage_class["metadata"]["name"],
+        "provisioner": storage_class.get("provisioner"),
+        "binding": storage_class.get("volumeBindingMode"),
+        "reclaim": storage_class.get("reclaimPolicy"),
+        "parameters": sorted(storage_class.get("parameters") or {}),
+    }
