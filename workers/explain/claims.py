@@ -26,6 +26,11 @@ _NO_TOPOLOGY: Final = "no available topology found"
 _EXHAUSTED: Final = "code = ResourceExhausted"
 # As workers.controllers.provisioner.saving tells it.
 _NOT_SAVED: Final = "failed to save volume "
+# As workers.translate.secrets tells it.
+_NOT_READ: Final = "error getting secret "
+_READ_ADVICE: Final = (
+    "Create the secret, or correct the class's csi.storage.k8s.io/provisioner-secret-* parameters."
+)
 
 
 def claim_cause(facts: ClaimFacts) -> Cause:
@@ -292,8 +297,7 @@ def _secret(facts: ClaimFacts) -> Cause | None:
         "secret-missing",
         f'The provisioner secret {secret.namespace}/{secret.name} of class "{facts.class_name}" '
         f"cannot be used: {secret.problem}.",
-        "Create the secret, or correct the class's csi.storage.k8s.io/provisioner-secret-* "
-        "parameters.",
+        _READ_ADVICE,
     )
 
 
@@ -338,6 +342,16 @@ def _failed(facts: ClaimFacts) -> Cause | None:
             "The volume was created, but the API server does not take its PersistentVolume: "
             f"{message}",
             f"Remove what refuses it (webhook, policy, quota, rights). {again}",
+            state.due,
+        )
+    if message.startswith(_NOT_READ):  # who asks may not read Secrets, or the secret is back
+        place, _, problem = message.removeprefix(_NOT_READ).partition(": ")
+        name, _, namespace = place.partition(" in namespace ")
+        return Cause(
+            "secret-missing",
+            f'The provisioner secret {namespace}/{name} of class "{facts.class_name}" could not be '
+            f"used by the last attempt: {problem}.",
+            f"{_READ_ADVICE} {again}".rstrip(),
             state.due,
         )
     if _EXHAUSTED in message:

@@ -177,6 +177,10 @@ CASES = [
                  "The driver answered 3.0 s ago", id="driver error"),
     pytest.param(state(fails=1, due=NOW + 60, trail=(Note(NOW, "error", "snapshot not ready"),)),
                  "attempt-failed", "snapshot not ready", id="other error"),
+    pytest.param(state(fails=1, due=NOW + 60, trail=(Note(NOW, "error",
+                 'error getting secret key in namespace shop: secrets "key" not found'),)),
+                 "secret-missing", 'shop/key of class "fast" could not be used by the last attempt:'
+                 ' secrets "key" not found.', id="secret missing, and Secrets may not be read"),
     pytest.param(state(fails=1, due=NOW + 60), "back-off", "no error is known", id="back-off"),
     pytest.param(state(due=NOW + 1, trail=(Note(NOW, "waits", "API server: no answer"),)),
                  "back-off", "later: API server: no answer.", id="interrupted"),
