@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import yaml
 
 from tests.support.csi_driver import DirectoryDriver
 from tests.support.fleet import Fleet
@@ -512,3 +513,18 @@ def test_a_claim_that_is_deleted_while_its_volume_is_made(tool, scene, plain, dr
     text = tool.wait_cause("pvc", name, "gone")
     assert f"There is no pvc {name} any more. csi-fleet ended its work on it" in text
     assert "CreateVolume: OK in" in text
+
+
+def test_a_support_bundle_has_the_cause_and_no_login(tool, scene, plain, driver):
+    message = "login admin:hunter2-Xy7@array refused, password=hunter2-Xy7"
+    driver.set_rules({"method": "CreateVolume", "code": "INTERNAL", "message": message})
+    scene.claim("data", plain)
+    tool.wait_cause("pvc", f"{scene.namespace}/data", "driver-error")
+    text = tool.ok("support-bundle")
+    found = yaml.safe_load(text)
+    assert found["kind"] == "SupportBundle"
+    assert "driver-error" in {one["cause"] for one in found["explained"]}
+    assert {one["state"] for one in found["doctor"]} <= {"ok", "warn", "FAIL"}
+    assert driver.name in found["drivers"]
+    assert any("password=[hidden]" in one["text"] for one in found["explained"])
+    assert "hunter2" not in text
