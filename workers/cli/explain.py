@@ -7,38 +7,20 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from workers.cli import terminal
+from workers.cli import terminal, wholes
+from workers.cli.explaining import ABSENT, explained
 from workers.cli.tools import named_object
-from workers.controllers import catalogue
-from workers.errors import QueueUnavailable
-from workers.explain import away, generic, gone, nouns
-from workers.explain.facts import NO_REASON
 from workers.explain.text import as_json, as_lines
 from workers.explain.timeline import timeline
 
 if TYPE_CHECKING:
     from workers.cli.tools import Tools
-    from workers.explain.facts import Cause
-    from workers.explain.generic import Explained
-    from workers.explain.nouns import Noun
-
-# Nothing is known of a reason: perhaps nobody saw it. What is uploading, the driver is asked about.
-_UNSEEN: Final = (NO_REASON - {"uploading"}) | {
-    "not-queued",
-    "change-unseen",
-    "nothing-to-do",
-    "no-free-worker",
-}
-ABSENT: Final = frozenset({"not-found", "quota"})
 
 
 def run(tools: Tools) -> int:
     """The command; 0, or 1 when there is no such object or Redis could not be asked."""
-    from workers.cli import wholes  # noqa: PLC0415 - it asks `pending`, which asks this module
-
     if (whole := wholes.named(tools.settings.arguments)) is not None:
         return wholes.run(tools, *whole)
     word, namespace, name = named_object(
@@ -63,80 +45,3 @@ def run(tools: Tools) -> int:
     if problem:
         sys.stderr.write(f"csi-fleet explain: {problem}\n")
     return 1 if problem or cause.code in ABSENT else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What is known of an object.
-
-    Attributes:
-        found: the answer of the controller that knows most.
-        cause: its cause, with what keeps watchers and workers from seeing the object.
-        problem: why Redis could not be asked, "" if it could.
-    """
-
-    found: Explained
-    cause: Cause
-    problem: str = ""
-
-
-def explained(tools: Tools, word: str, namespace: str, name: str) -> Answer:
-    """Explain one object.
-
-    Raises:
-        ApiError: the API server does not answer, or refuses to show it.
-    """
-    noun = nouns.nouns()[word]
-    try:
-        found = best(answers(tools, noun, namespace, name))
-        if found.cause.code in ABSENT:
-            found = gone.explain(tools, noun, namespace, name) or found
-        return Answer(found, unseen(tools, found.cause))
-    except QueueUnavailable as error:
-        found = away.explain(tools, noun, namespace, name)
-        return Answer(found, found.cause, str(error))
-
-
-def unseen(tools: Tools, cause: Cause) -> Cause:
-    """With what keeps watchers and workers from seeing the object, if nothing else is known."""
-    if cause.code not in _UNSEEN:
-        return cause
-    troubles = tools.presence.troubles()
-    if not any(one.role == "watcher" for one in tools.presence.alive()):
-        troubles.append("no watcher is alive, so nobody sees what changes")
-    if not troubles:
-        return cause
-    return replace(
-        cause,
-        text=f"{cause.text} Perhaps because of this: {'; '.join(troubles)}.",
-        advice="Start the watcher, or grant the right that is missing; all goes on by itself. "
-        f"{cause.advice}".rstrip(),
-        is_problem=True,
-    )
-
-
-def answers(tools: Tools, noun: Noun, namespace: str, name: str) -> list[Explained]:
-    """What each controller says that has to do with the object.
-
-    Raises:
-        ApiError: the API server does not answer, or refuses to show it.
-        QueueUnavailable: Redis does not answer.
-    """
-    found, rest = [], []
-    for spec in dict.fromkeys(spec for spec, _ in noun.kinds):
-        own = catalogue.explainer(spec.name)
-        if own is not None:
-            found.append(own(tools, noun.word, namespace, name))
-        else:
-            rest += [pair for pair in noun.kinds if pair[0] is spec]
-    if rest:
-        part = nouns.Noun(noun.word, noun.resource, tuple(rest))
-        found.append(generic.explain(tools, part, namespace=namespace, name=name))
-    return found
-
-
-def best(found: list[Explained]) -> Explained:
-    """The answer to show: the first about a problem, else about work under way, else the first."""
-    problems = [one for one in found if one.cause.is_problem]
-    busy = [one for one in found if one.state is not None and one.state.is_known]
-    return (problems or busy or found)[0]

@@ -17,7 +17,7 @@ from flower.views import BaseHandler
 from tornado import web
 from tornado.ioloop import IOLoop
 
-from workers.cli import explain, fleetpage, pending, status, wholes
+from workers.cli import explaining, fleetpage, pending, status, wholes
 from workers.cli.fleetpage import Snapshot
 from workers.cli.tools import Tools, named_object
 from workers.errors import ApiError, ConfigError, QueueUnavailable
@@ -120,19 +120,19 @@ class Fleet:
         now, title = time.time(), f"{word} {name}"
         if word in wholes.WHOLES:
             whole = wholes.WHOLES[word](self.tools, name)
-            cause = explain.unseen(self.tools, whole.cause())
+            cause = explaining.unseen(self.tools, whole.cause())
             page = fleetpage.explained(
                 root, title, cause, now, facts=whole.facts, groups=whole.groups
             )
             return 200 if whole.is_there else 404, page
         word, namespace, name = named_object((word, name), "explain")
-        answer = explain.explained(self.tools, word, namespace, name)
+        answer = explaining.explained(self.tools, word, namespace, name)
         found = answer.found
         trail = found.state.trail if found.state is not None else ()
         entries = timeline(trail, found.claim, found.volume)
         notes = [_away(answer.problem)] if answer.problem else []
         page = fleetpage.explained(root, title, answer.cause, now, entries=entries, notes=notes)
-        return 404 if answer.cause.code in explain.ABSENT else 200, page
+        return 404 if answer.cause.code in explaining.ABSENT else 200, page
 
 
 def _away(error: object) -> str:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.cli import knowndrivers, terminal
-from workers.cli.explain import answers, best, unseen
+from workers.cli.explaining import answers, best, unseen
 from workers.controllers import catalogue
 from workers.errors import ApiError, ConfigError
 from workers.explain import nouns

@@ -14,7 +14,7 @@ import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
-from workers.cli import doctor, explain, failed, pending, status, terminal
+from workers.cli import doctor, explaining, failed, pending, status, terminal
 from workers.errors import ConfigError
 from workers.explain import nouns
 from workers.explain.text import as_json
@@ -161,7 +161,7 @@ def _explained(tools: Tools, groups: list[Group]) -> Iterable[dict[str, Any]]:
         if one.word not in nouns.nouns():
             continue
         namespace, _, name = one.name.rpartition("/")
-        answer = explain.explained(tools, one.word, namespace, name)
+        answer = explaining.explained(tools, one.word, namespace, name)
         found = answer.found
         trail = found.state.trail if found.state is not None else ()
         entries = timeline(trail, found.claim, found.volume)

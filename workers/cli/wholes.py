@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from workers.cli import knowndrivers, pending, status, terminal
-from workers.cli.explain import unseen
+from workers.cli.explaining import unseen
 from workers.controllers import catalogue
 from workers.errors import ApiError, ConfigError
 from workers.explain import queueing

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from workers.cli.explain import best, unseen
+from workers.cli.explaining import best, unseen
 from workers.explain.facts import Cause
 from workers.explain.generic import Explained
 from workers.queue.inspect import KeyState
