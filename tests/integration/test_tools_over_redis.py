@@ -10,12 +10,13 @@ import pytest
 import yaml
 
 from tests.support.hostile_tools import cluster
-from workers.cli import audit, doctor, dry_run, explain, failed, migrate, pause, retry, shadow
+from workers.cli import audit, doctor, dry_run, explaining, failed, migrate, pause, retry, shadow
 from workers.cli import status as status_command
 from workers.cli.tools import Tools
 from workers.config.flags import Command
 from workers.config.settings import RedisSettings, Settings
 from workers.config.toolflags import ToolSettings
+from workers.explain import nouns
 from workers.explain.audit import Report
 from workers.explain.gather import Gatherer
 from workers.kube import paths
@@ -83,9 +84,9 @@ def world(redis_client, redis_server):
 def states(words, tools):
     """What `explain` found in Redis of keys that wait, run or come again."""
     word, name = words.split()
-    noun = explain.nouns.find(word)
+    noun = nouns.find(word)
     namespace, _, short = name.rpartition("/")
-    found = [one.state for one in explain.answers(tools, noun, namespace, short)]
+    found = [one.state for one in explaining.answers(tools, noun, namespace, short)]
     return [one for one in found if one is not None and one.is_known]
 
 
