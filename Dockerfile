@@ -60,7 +60,7 @@ RUN groupadd --gid 10001 csi-fleet \
 COPY --from=build /opt/csi-fleet /opt/csi-fleet
 # Manifests that name a sidecar's program find it.
 RUN for program in csi-provisioner csi-attacher csi-resizer csi-snapshotter snapshot-controller \
-      livenessprobe csi-node-driver-registrar; do \
+      volume-data-source-validator livenessprobe csi-node-driver-registrar; do \
       ln -s /opt/csi-fleet/bin/csi-fleet "/$program"; done
 ENV PATH=/opt/csi-fleet/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -88,6 +88,8 @@ FROM product AS csi-snapshotter
 ENTRYPOINT ["csi-fleet", "csi-snapshotter"]
 FROM product AS snapshot-controller
 ENTRYPOINT ["csi-fleet", "snapshot-controller"]
+FROM product AS volume-data-source-validator
+ENTRYPOINT ["csi-fleet", "volume-data-source-validator"]
 FROM product AS livenessprobe
 ENTRYPOINT ["csi-fleet", "livenessprobe"]
 FROM product AS csi-node-driver-registrar

@@ -87,7 +87,7 @@ chaos: bytecode ## everything dies or moves at random, at length (CHAOS_CLAIMS=5
 	  FRAME_CLAIMS=$(or $(FRAME_CLAIMS),1000) FRAME_FAULTS=$(or $(FRAME_FAULTS),40) \
 	  $(PY) -m tests.support.suites chaos
 
-parity: bytecode ## compare with the recorded cases of the Go sidecars (CASES=attacher|resizer|snapshots, ONLY=regex, JOBS=n)
+parity: bytecode ## compare with the recorded cases of the Go sidecars (CASES=attacher|resizer|snapshots|data-sources, ONLY=regex, JOBS=n)
 	@$(PY) -m tests.support.parity $(if $(ONLY),--only '$(ONLY)') $(if $(CASES),--folder '$(CASES)') $(if $(JOBS),--jobs $(JOBS))
 
 shadow: bytecode ## a shadow beside Go sidecars over the recorded cases (PEER="paths", CASES, ONLY, FROM, OUT=folder, TABLE=1)

@@ -21,7 +21,8 @@ NODE_PROGRAMS = frozenset({"livenessprobe", "csi-node-driver-registrar", "node"}
 SIDECARS = frozenset(
     {
         *("csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter"),
-        *("snapshot-controller", "livenessprobe", "csi-node-driver-registrar"),
+        *("snapshot-controller", "volume-data-source-validator"),
+        *("livenessprobe", "csi-node-driver-registrar"),
     }
 )
 

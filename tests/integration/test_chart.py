@@ -14,10 +14,11 @@ import yaml
 from tests.support.helm import NoHelmError, helm
 from tests.support.kustomize import accumulate, containers, pod_spec, render
 from tests.support.shipped import rights
+from workers.controllers import catalogue
 
 K8S = Path(__file__).resolve().parents[2] / "k8s"
 HOME = "csi-driver-example"
-CONTROLLERS = ["provisioner", "attacher", "resizer", "snapshotter", "snapshot-controller"]
+CONTROLLERS = [spec.name for spec in catalogue.SPECS if not spec.part_of]
 # What an overlay takes from elsewhere: docs/install.md makes it by hand, the chart by itself.
 BY_HAND = {"Secret"}
 

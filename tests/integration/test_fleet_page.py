@@ -7,6 +7,7 @@ import time
 from html import unescape
 
 import pytest
+from workers.queue.breakers import Breakers
 
 from tests.support.secure_redis import SecureRedis
 from tests.support.waiting_world import DRIVERS, World
@@ -15,7 +16,6 @@ from workers.cli.status import driver_lines
 from workers.config.flags import Command
 from workers.config.load import parse
 from workers.errors import ConfigError, QueueUnavailable
-from workers.queue.breakers import Breakers
 from workers.queue.connection import connect
 from workers.queue.keys import Key
 from workers.queue.registry import DriverRegistry

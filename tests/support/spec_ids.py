@@ -19,9 +19,13 @@ RULE_PREFIXES = (
     *("R", "DR", "MR"),
     *("SNA", "SNC", "SNS", "SNG", "SND", "SNQ"),
     *("LP", "LPD", "NR", "NRD"),
+    *("DV", "DVD"),
 )
-CASE_PREFIXES = ("T", "C", "TA", "TR", "SNT", "LPT", "NRT")
-CASE_FOLDERS = ("cases", "cases-attacher", "cases-resizer", "cases-snapshots", "cases-found")
+CASE_PREFIXES = ("T", "C", "TA", "TR", "SNT", "LPT", "NRT", "DVT")
+CASE_FOLDERS = (
+    *("cases", "cases-attacher", "cases-resizer", "cases-snapshots", "cases-data-sources"),
+    "cases-found",
+)
 
 _PREFIX = "|".join((*RULE_PREFIXES, *CASE_PREFIXES))
 _ID = rf"(?:{_PREFIX})-\d{{3}}"

@@ -215,6 +215,31 @@ def _selector(facts: ClaimFacts) -> Cause | None:
     )
 
 
+def _unpopulated(facts: ClaimFacts) -> Cause | None:
+    if not facts.source or facts.populator != "":
+        return None
+    return Cause(
+        "no-populator",
+        f"It is to be filled from {facts.source}, and no VolumePopulator names that kind: nobody "
+        "fills the volume.",
+        "Install the populator of that kind: kubectl get volumepopulators lists those there are. "
+        "Or correct spec.dataSourceRef by creating the claim again.",
+    )
+
+
+def _populated(facts: ClaimFacts) -> Cause | None:
+    if not facts.source:
+        return None
+    who = f"populator {facts.populator}" if facts.populator else "a populator of that kind"
+    return Cause(
+        "waits-for-populator",
+        f"It waits for {who}, which fills the volume from {facts.source}; csi-fleet provisions "
+        "only the volume that the populator asks for.",
+        "If this lasts, look at the populator's log and at the events of the claim.",
+        is_problem=False,
+    )
+
+
 def _not_requested(facts: ClaimFacts) -> Cause | None:
     if provisioner_annotation(facts.claim or {}) is not None:
         return None
@@ -412,8 +437,10 @@ _LOOKS: Final[tuple[Callable[[ClaimFacts], Cause | None], ...]] = (
     _bound,
     _class,
     _selector,
+    _unpopulated,
     _late,
     _unserved,
+    _populated,
     _not_requested,
     _running,
     _held,
@@ -431,7 +458,9 @@ _OF_OBJECTS: Final = (
     _bound,
     _class,
     _selector,
+    _unpopulated,
     _late,
+    _populated,
     _not_requested,
     _secret,
 )

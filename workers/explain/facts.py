@@ -79,6 +79,8 @@ class ClaimFacts:
         volume: its PV, if there is one.
         pods: names of pods that use it; `pod_problem` why the first is not scheduled.
         last_error: newest warning event of ours on it: (message, seconds since 1970).
+        source: `KIND.GROUP NAME` that a populator is to fill it from, "" for none.
+        populator: the VolumePopulator of that kind, "" for none, None where they cannot be read.
         watchers: living watchers; workers: living worker processes.
     """
 
@@ -104,6 +106,8 @@ class ClaimFacts:
     pods: tuple[str, ...] = ()
     pod_problem: str = ""
     last_error: tuple[str, float] | None = None
+    source: str = ""
+    populator: str | None = None
     watchers: int = 0
     workers: int = 0
 

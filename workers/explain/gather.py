@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from workers.controllers.data_source_validator.decide import populator_of, wanted_kind
 from workers.controllers.provisioner.filters import keys_of_volume
 from workers.controllers.provisioner.served import Drivers
 from workers.errors import ApiError, AttemptError
@@ -23,7 +24,7 @@ from workers.queue.inspect import read_key
 from workers.queue.keys import claim_key, volume_key
 from workers.translate import secrets as secret_rules
 from workers.translate.claims import claim_class_name, selected_node
-from workers.translate.fields import text_map
+from workers.translate.fields import text, text_map
 from workers.translate.names import volume_name
 from workers.translate.quantity import QuantityError, parse
 from workers.translate.volume_facts import facts_of, owner_names
@@ -41,6 +42,8 @@ QUOTAS: Final = paths.Resource("", "v1", "resourcequotas", "ResourceQuota", name
 CSI_DRIVERS: Final = paths.Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
 # Namespaces named in a hint.
 _OTHERS: Final = 3
+# Characters of a kind, which may be anything.
+_SHOWN: Final = 100
 _CLUSTER_SOURCES: Final = frozenset({"persistentvolume-controller"})
 
 
@@ -114,7 +117,22 @@ class Gatherer:
             node=_quietly(lambda: self._node(node), None) if node else None,
             secret=self._secret(facts.storage_class, claim, pv_name),
             last_error=self._last_error(facts.namespace, claim["metadata"]["uid"]),
+            **self._source(claim),
         )
+
+    def _source(self, claim: JsonObject) -> dict[str, Any]:
+        """What is to fill the claim, and who."""
+        kind = wanted_kind(claim)
+        if kind is None:
+            return {}
+        name = text(claim, "spec", "dataSourceRef", "name")
+        unknown: str | None = None
+        return {
+            "source": f"{kind.kind[:_SHOWN]}.{kind.group} {name}",
+            "populator": _quietly(
+                lambda: populator_of(kind, self._kube.list(paths.POPULATORS)) or "", unknown
+            ),
+        }
 
     def volume(self, name: str) -> VolumeFacts:
         """Facts about one volume; raises as `claim`."""

@@ -78,10 +78,19 @@ class Listed(KubeReader):
     def list(
         self, resource: Resource, *, namespace: str = "", **query: str
     ) -> Iterator[JsonObject]:
-        """Yield objects; those of a whole kind from its list."""
-        if not query and not namespace and resource.path() in self._lists:
-            return iter(self._lists[resource.path()].values())
-        return self._kube.list(resource, namespace=namespace, **query)
+        """Yield objects; those of a whole kind from its list, which is read once."""
+        path = resource.path()
+        if query or namespace or (resource.namespaced and path not in self._lists):
+            return self._kube.list(resource, namespace=namespace, **query)
+        if path not in self._lists and path not in self._kept:
+            try:
+                items = list(self._kube.list(resource))
+                self._lists[path] = {_path(resource, one): one for one in items}
+            except ApiError as error:
+                self._kept[path] = error
+        if isinstance(failed := self._kept.get(path), ApiError):
+            raise failed
+        return iter(self._lists[path].values())
 
     def list_pods_using(self, namespace: str, claim_name: str) -> Iterator[JsonObject]:
         """Yield the pods that mount a claim."""

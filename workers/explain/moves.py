@@ -21,6 +21,7 @@ _MOVES: Final = {
     ),
     ADMIN: (
         *("class-missing", "unknown-provisioner", "secret-missing", "secret", "save-refused"),
+        "no-populator",
         *("refused", "foreign-finalizer", "node-gone", "rescheduled", "kept", "not-bound"),
         *("deleted-failing", "stranded", "namespace-terminating"),
     ),
@@ -40,7 +41,7 @@ _MOVES: Final = {
         *("being-created", "size-pinned", "class-pinned", "class-taken-back", "not-made"),
         *("not-copied", "no-content", "no-finalizer", "waits-for-content"),
     ),
-    CLUSTER: ("binding", "not-requested", "waiting", "waits-for-node"),
+    CLUSTER: (*("binding", "not-requested", "waiting", "waits-for-node", "waits-for-populator"),),
     NOBODY: (
         *("bound", "in-use", "as-wanted", "ready", "nothing-to-do", "attached", "not-ours", "gone"),
     ),

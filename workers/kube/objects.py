@@ -41,6 +41,7 @@ class DataSource(msgspec.Struct, rename="camel", gc=False):
     kind: str = ""
     name: str = ""
     namespace: str | None = None
+    api_group: str | None = None
 
 
 class Reference(msgspec.Struct, rename="camel", gc=False):
@@ -167,6 +168,20 @@ class AnyObject(msgspec.Struct, gc=False):
     """Any object of which the metadata says enough."""
 
     metadata: Meta = msgspec.field(default_factory=Meta)
+
+
+class GroupKind(msgspec.Struct, gc=False, frozen=True):
+    """A kind of object."""
+
+    group: str = ""
+    kind: str = ""
+
+
+class Populator(msgspec.Struct, rename="camel", gc=False):
+    """A VolumePopulator."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    source_kind: GroupKind = msgspec.field(default_factory=GroupKind)
 
 
 class AttachmentSource(msgspec.Struct, rename="camel", gc=False):

@@ -77,6 +77,9 @@ GROUP_SNAPSHOT_CLASSES: Final = Resource(
 REFERENCE_GRANTS: Final = Resource(
     "gateway.networking.k8s.io", "v1beta1", "referencegrants", "ReferenceGrant", namespaced=True
 )
+POPULATORS: Final = Resource(
+    "populator.storage.k8s.io", "v1beta1", "volumepopulators", "VolumePopulator"
+)
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment", namespaced=True)
 STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet", namespaced=True)

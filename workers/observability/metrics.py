@@ -72,6 +72,7 @@ class Metrics:
         self._declare_volumes()
         self._declare_work_queues()
         self._declare_process()
+        self._declare_without_driver()
         self._declare_own()
         self._declare_shadow()
         self._declare_attachments()
@@ -258,7 +259,7 @@ class Metrics:
             "verdict",
         )
 
-    def _declare_own(self) -> None:
+    def _declare_without_driver(self) -> None:
         self.snapshot_seconds = self._histogram(
             "snapshot_controller_operation_total_seconds",
             "Total number of seconds spent by the controller on an operation from end to end.",
@@ -268,6 +269,15 @@ class Metrics:
             "snapshot_type",
             "operation_status",
         )
+        # A gauge, since a counter would get the suffix `_total`, which upstream's does not have.
+        self.data_sources = self._gauge(
+            "volume_data_source_validator_operation_count",
+            "Number of validations operations by result",
+            "sum",
+            "result",
+        )
+
+    def _declare_own(self) -> None:
         self.claim_seconds = self._histogram(
             "csi_fleet_claim_to_volume_seconds",
             "Seconds from the creation of a claim, or the choice of its node, to its saved PV.",

@@ -15,6 +15,7 @@ from kube import PATHS
 from process import Component
 from recorder import record
 
+SYSTEM_WIDE = ("snapshot-controller", "data-source-validator")
 NAME_LOCKS, NAME_GUARD = {}, threading.Lock()
 CLUSTER_KINDS = (
     "VolumeGroupSnapshotContent",
@@ -50,12 +51,17 @@ def components(case):
 
 
 def alone(case):
-    """A snapshot controller serves every namespace: no two run at once, nor beside snapshots."""
-    return any(c["component"] == "snapshot-controller" for c in components(case))
+    """A component without a driver serves every namespace: no two run at once, nor beside others'.
+
+    Snapshots, that is, and claims with a source of a kind that is not Kubernetes'.
+    """
+    return any(c["component"] in SYSTEM_WIDE for c in components(case))
 
 
-def has_snapshots(case):
-    return "snapshot.storage.k8s.io" in json.dumps(case["objects_before"] + case.get("actions", []))
+def is_for_all(case):
+    """Whether a component without a driver would see to the objects of the case."""
+    text = json.dumps(case["objects_before"] + case.get("actions", []))
+    return "snapshot.storage.k8s.io" in text or "dataSourceRef" in text
 
 
 class CaseRun:

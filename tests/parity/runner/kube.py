@@ -39,6 +39,7 @@ PATHS = {  # kind -> (api prefix, plural, namespaced)
     ),
     "Lease": ("apis/coordination.k8s.io/v1", "leases", True),
     "CSIDriver": ("apis/storage.k8s.io/v1", "csidrivers", False),
+    "VolumePopulator": ("apis/populator.storage.k8s.io/v1beta1", "volumepopulators", False),
     "ReferenceGrant": ("apis/gateway.networking.k8s.io/v1beta1", "referencegrants", True),
 }
 WATCHED = [

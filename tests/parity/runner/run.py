@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from beside import Beside
-from case_run import CaseRun, alone, components, has_snapshots
+from case_run import CaseRun, alone, components, is_for_all
 from compare import differences
 from kube import Kube
 
@@ -140,8 +140,8 @@ class Run:
     def results(self):
         """Each case's file, what came of it, and the seconds it took.
 
-        First those with snapshots but no snapshot controller, then the rest, of which those with
-        one go one after the other.
+        First those that a component without a driver would see to, then the rest, of which those
+        with such a component go one after the other.
         """
         kube = Kube(self.args.kubeconfig)
         kube.start_watches()
@@ -159,7 +159,7 @@ class Run:
         first = []
         if any(map(alone, self.cases.values())):
             first = [
-                f for f in self.files if has_snapshots(self.cases[f]) and not alone(self.cases[f])
+                f for f in self.files if is_for_all(self.cases[f]) and not alone(self.cases[f])
             ]
         rest = [f for f in self.files if f not in first]
         for group in (first, rest):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from workers.errors import ConfigError
 from workers.explain import generic
 from workers.kube import paths
 from workers.queue.inspect import KeyState
+from workers.queue.keys import Key
 
 CLAIM = {
     "metadata": {"namespace": "shop", "name": "data", "uid": "u1"},
@@ -36,7 +38,11 @@ def test_the_keys_of_those_that_are_ours(monkeypatch, capsys, fails):
         redis=None,
         queue=queue,
     )
-    monkeypatch.setattr(generic, "read_key", lambda _, key: KeyState(key, 1.0, fails=fails))
+
+    def state(_: Any, key: Key) -> KeyState:
+        return KeyState(key, 1.0, fails=fails if key.kind == "changes" else 0)
+
+    monkeypatch.setattr(generic, "read_key", state)
     if not fails:
         with pytest.raises(ConfigError, match="no worker provisions for driver"):
             retry.run(tools)

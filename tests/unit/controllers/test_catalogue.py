@@ -91,6 +91,7 @@ def test_a_part_explains_nothing_by_itself(spec):
         ("csi-snapshotter", "snapshotter"),
         ("snapshot-controller", "snapshot-controller"),
         ("csi-attacher", "attacher"),
+        ("volume-data-source-validator", "data-source-validator"),
         ("livenessprobe", None),
         ("", None),
     ],

@@ -29,8 +29,10 @@ TABLE = {
     ("forced-attachments", False, True, "#attacher"),
     ("attach-finalizers", False, False, "#attacher"),
     ("reconcile-attachments", False, False, "#attacher"),
+    ("data-sources", False, True, "#data-source-validator"),
 }
 SYSTEM = {"snapshots", "bindings", "group-snapshots", "group-bindings", "snapshot-sources"}
+SYSTEM |= {"data-sources"}
 
 
 def test_each_kind_is_known_as_it_is():

@@ -1,4 +1,4 @@
-"""The components' roles give what the specs ask for, and nothing else (spec section 7.3)."""
+"""The components' roles give what the specs ask for, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from workers.controllers.data_source_validator.spec import SPEC as DATA_SOURCE_VALIDATOR
 from workers.controllers.snapshot_controller.spec import SPEC as SNAPSHOT_CONTROLLER
 from workers.controllers.snapshotter.spec import SPEC as SNAPSHOTTER
 
-COMPONENTS = Path(__file__).parents[4] / "k8s" / "components"
-SPECS = [SNAPSHOTTER, SNAPSHOT_CONTROLLER]
+COMPONENTS = Path(__file__).parents[3] / "k8s" / "components"
+SPECS = [SNAPSHOTTER, SNAPSHOT_CONTROLLER, DATA_SOURCE_VALIDATOR]
 
 
 def given(name: str) -> set[tuple[str, str, str]]:

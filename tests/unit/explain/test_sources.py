@@ -1,0 +1,103 @@
+"""Who is to fill a claim, as `explain pvc` finds it out (DV-004, DV-006)."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.memory_api import MemoryApi
+from workers.controllers.data_source_validator import explain as own
+from workers.explain import away, generic
+from workers.explain.listed import Listed
+from workers.explain.nouns import nouns
+from workers.kube import paths
+from workers.kube.errors import ForbiddenError, NotFoundError
+from workers.queue.inspect import KeyState
+
+SOURCE = {"apiGroup": "fill.example.org", "kind": "Backup", "name": "monday"}
+
+
+@pytest.fixture
+def api() -> MemoryApi:
+    api = MemoryApi()
+    api.add(paths.STORAGE_CLASSES, {"metadata": {"name": "fast"}, "provisioner": "d"})
+    return api
+
+
+def add_claim(api: MemoryApi, ref: Any = SOURCE) -> None:
+    meta = {"namespace": "shop", "name": "data", "uid": "u1"}
+    spec = {"storageClassName": "fast", "dataSourceRef": ref}
+    api.add(paths.CLAIMS, {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+
+
+def add_populator(api: MemoryApi, kind: str = "Backup") -> None:
+    named = {"group": "fill.example.org", "kind": kind}
+    api.add(paths.POPULATORS, {"metadata": {"name": "p"}, "sourceKind": named})
+
+
+def cause(api: MemoryApi) -> Any:
+    tools: Any = SimpleNamespace(kube=api.kube, redis=None)
+    return away.explain(tools, nouns()["pvc"], "shop", "data").cause
+
+
+def test_nobody_populates_it(api):
+    add_claim(api)
+    add_populator(api, "Other")
+    found = cause(api)
+    assert (found.code, found.is_problem) == ("no-populator", True)
+    assert "Backup.fill.example.org monday" in found.text
+
+
+def test_a_populator_fills_it(api):
+    add_claim(api)
+    add_populator(api)
+    found = cause(api)
+    assert (found.code, found.is_problem) == ("waits-for-populator", False)
+    assert "populator p" in found.text
+
+
+@pytest.mark.parametrize(
+    "error", [NotFoundError(404, "NotFound", "x"), ForbiddenError(403, "Forbidden", "x")]
+)
+def test_who_populates_is_not_known(api, error):
+    """No CRD, or a login that may not list them."""
+    add_claim(api)
+    api.fail("get", "volumepopulators", error)
+    assert cause(api).code == "waits-for-populator"
+
+
+def test_a_clone_needs_no_populator(api):
+    add_claim(api, {"kind": "PersistentVolumeClaim", "name": "x"})
+    assert cause(api).code == "not-requested"
+    assert not any("volumepopulators" in one.path for one in api.requests)
+
+
+@pytest.mark.parametrize("controllers", [["provisioner"], ["data-source-validator"]])
+@pytest.mark.parametrize("fails", [0, 3])
+def test_a_validator_that_does_not_run_is_no_problem(monkeypatch, api, controllers, fails):
+    """It would say more than that the claim is not filled."""
+    add_claim(api)
+    monkeypatch.setattr(generic, "read_key", lambda _, key: KeyState(key, 1.0, fails=fails))
+    monkeypatch.setattr(generic.queueing, "last_error", lambda *_: ("refused", 1.0))
+    alive = {"d": {"name": "d", "queue_name": "d", "controllers": controllers}}
+    registry = SimpleNamespace(alive=lambda: alive)
+    tools: Any = SimpleNamespace(kube=api.kube, redis=None, registry=registry)
+    found = own.explain(tools, "pvc", "shop", "data").cause
+    assert found.code == ("failed" if fails else "nothing-to-do")
+    assert found.is_problem == bool(fails)
+
+
+@pytest.mark.parametrize("error", [None, ForbiddenError(403, "Forbidden", "x")])
+def test_populators_are_read_once_for_all_claims(api, error):
+    """`pending` explains thousands."""
+    add_populator(api)
+    if error is not None:
+        api.fail("get", "volumepopulators", error)
+    once = Listed(api.kube)
+    for _ in range(3):
+        with nullcontext() if error is None else pytest.raises(ForbiddenError):
+            assert [one["metadata"]["name"] for one in once.list(paths.POPULATORS)] == ["p"]
+    assert len(api.requests) == 1

@@ -1,0 +1,1 @@
+"""Warns about a claim whose kind of source no VolumePopulator names."""

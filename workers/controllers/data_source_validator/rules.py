@@ -1,0 +1,110 @@
+"""Which claims may want a warning? Unbound claims with a source of a kind that is not Kubernetes'.
+
+Remembered are those claims, and the kind of each VolumePopulator. A claim is looked at when it is
+first seen, and again when nobody populates its kind any more (DVD-002).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from workers.controllers.data_source_validator.decide import CORE, UNBOUND
+from workers.kube import paths
+from workers.kube.objects import GroupKind
+from workers.queue.keys import Key
+from workers.spec import Forget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from workers.kube.objects import Claim, Meta, Populator
+    from workers.kube.paths import Resource
+    from workers.spec import Records, Told
+
+KIND: Final = "data-sources"
+_MAX_KIND: Final = 64
+"""A kind that is longer is no real one, and a claim may name any: that much of it is kept."""
+
+
+class DataSourceRules:
+    """All claims of the cluster, whatever their driver."""
+
+    def __init__(self) -> None:
+        # Claims by namespace/name: their keys, and the kinds that they want to be filled from.
+        self._claims: dict[str, tuple[Key, GroupKind]] = {}
+        self._populators: dict[str, GroupKind] = {}
+        self._listed: dict[Resource, set[str]] = {}
+
+    def set_drivers(self, drivers: Records) -> Iterable[Told]:
+        """No driver matters here."""
+        del drivers
+        return ()
+
+    def seen(self, resource: Resource, item: Any, *, is_listed: bool) -> Iterable[Told]:
+        """A claim or a populator as it is now."""
+        del is_listed
+        if resource in self._listed:
+            self._listed[resource].add(_full_name(item.metadata))
+        return self._claim(item) if resource == paths.CLAIMS else self._populator(item)
+
+    def gone(self, resource: Resource, item: Claim | Populator) -> Iterable[Told]:
+        """A claim needs nothing more; what a populator named may have nobody now."""
+        name = _full_name(item.metadata)
+        if resource == paths.CLAIMS:
+            known = self._claims.pop(name, None)
+            return () if known is None else (Forget(known[0]),)
+        former = self._populators.pop(name, None)
+        return self._unpopulated(former) if former is not None else ()
+
+    def begin_list(self, resource: Resource) -> None:
+        """A complete list starts."""
+        self._listed[resource] = set()
+
+    def end_list(self, resource: Resource) -> Iterable[Told]:
+        """What the list did not contain is gone; the CRD of populators may be new (DV-006)."""
+        listed = self._listed.pop(resource, set())
+        if resource == paths.CLAIMS:
+            self._claims = {name: one for name, one in self._claims.items() if name in listed}
+            return ()
+        kept = {name: kind for name, kind in self._populators.items() if name in listed}
+        self._populators = kept
+        return self.all_keys()
+
+    def all_keys(self) -> Iterable[Key]:
+        """Each claim that nobody populates: its warning is written again before it expires."""
+        return self._unpopulated()
+
+    def _claim(self, item: Claim) -> Iterable[Told]:
+        meta, source = item.metadata, item.spec.data_source_ref
+        name, is_open = _full_name(meta), item.status.phase in UNBOUND
+        if source is None or not is_open or meta.deletion_timestamp is not None:
+            self._claims.pop(name, None)
+            return ()
+        kind = GroupKind(source.api_group or "", source.kind[:_MAX_KIND])
+        if kind in CORE:
+            self._claims.pop(name, None)
+            return ()
+        now = (Key(KIND, "", name, meta.uid), kind)
+        before = self._claims.get(name)
+        self._claims[name] = now
+        return () if before == now else (now[0],)
+
+    def _populator(self, item: Populator) -> Iterable[Told]:
+        former = self._populators.get(item.metadata.name)
+        self._populators[item.metadata.name] = item.source_kind
+        if former is None or former == item.source_kind:
+            return ()
+        return self._unpopulated(former)
+
+    def _unpopulated(self, former: GroupKind | None = None) -> list[Key]:
+        """Claims whose kind no populator names; of one kind or of all."""
+        named = set(self._populators.values())
+        return [
+            key
+            for key, kind in self._claims.values()
+            if kind not in named and former in {None, kind}
+        ]
+
+
+def _full_name(meta: Meta) -> str:
+    return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
